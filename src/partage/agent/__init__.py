@@ -1,0 +1,1 @@
+"""The node side: discovery, device plugin, injection."""

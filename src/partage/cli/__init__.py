@@ -1,0 +1,1 @@
+"""What people type; the only place that reads environment, clock and files."""

@@ -1,0 +1,1 @@
+"""Reconcilers: pure plans and thin loops."""

@@ -1,0 +1,1 @@
+"""The ledger: device state as columns, changed by apply and undo only."""

@@ -1,0 +1,1 @@
+"""A thin typed Kubernetes API client; it knows no accelerator word."""

@@ -1,0 +1,1 @@
+"""Frozen values with units and their algebra; nothing mutable, no input or output, no vendor."""

@@ -1,0 +1,204 @@
+"""What a pod was given: grants for people and runtimes, charges for the ledger.
+
+A grant says which container got how much of which device. Charges are what the ledger counts: per
+device the sum over containers that run together, or the largest init container, whichever is
+more. They follow from the grants, so a record of grants is enough to rebuild the books.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from partage.model.device import DeviceType
+from partage.model.request import Phase
+
+__all__ = ["Allocation", "Charge", "Grant", "GrantMode", "MigSlice", "charges_of"]
+
+
+class GrantMode(StrEnum):
+    """How a grant is cut."""
+
+    WHOLE = "whole"  # the device entirely
+    SHARE = "share"  # an amount, by software
+    MIG = "mig"  # a hardware instance
+    VENDOR = "vendor"  # an amount, cut by the vendor's own plugin
+
+
+@dataclass(frozen=True, slots=True)
+class MigSlice:
+    """A hardware instance: profile name, first memory unit, units taken."""
+
+    profile: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One container's part of one device.
+
+    Attributes:
+        container: who has it.
+        phase: when the container runs.
+        protocol: the family that asked.
+        type: gpu, rdma or fpga.
+        minor: the device on its node.
+        uuid: the device's identity.
+        core_milli: compute.
+        memory_bytes: memory.
+        mode: how it is cut.
+        extras: native units (name, amount).
+        exclusive: nobody else may join the device.
+        sharers: the most tenants the protocol allows on the device.
+        mig: the instance, when cut by hardware.
+        function: minor and PCI address of the virtual function that goes with it.
+        template: name of the sharing template.
+    """
+
+    container: str
+    type: DeviceType
+    minor: int
+    uuid: str
+    core_milli: int
+    memory_bytes: int
+    mode: GrantMode
+    phase: Phase = Phase.MAIN
+    protocol: str = ""
+    extras: tuple[tuple[str, int], ...] = ()
+    exclusive: bool = False
+    sharers: int | None = None
+    mig: MigSlice | None = None
+    function: tuple[int, str] | None = None
+    template: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one pod takes of one device in the books."""
+
+    type: DeviceType
+    minor: int
+    uuid: str
+    core_milli: int = 0
+    memory_bytes: int = 0
+    slots: int = 0
+    extras: tuple[tuple[str, int], ...] = ()
+    exclusive: bool = False
+    sharers: int | None = None
+    functions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Everything one pod holds on its node; all that a release needs.
+
+    Attributes:
+        uid: the pod.
+        namespace: for people.
+        name: for people.
+        node: where it is.
+        grants: what its containers got.
+        host: ordinary resources by name in whole units (`cpu` in milli).
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    grants: tuple[Grant, ...] = ()
+    host: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """What the ledger counts for this pod."""
+        return charges_of(self.grants)
+
+
+def charges_of(grants: Iterable[Grant]) -> tuple[Charge, ...]:
+    """Charges of one pod's grants, one a device, ordered by type and minor.
+
+    Main containers and sidecars add up; an init container counts alone, with the sidecars that
+    started before it, and the largest wins in every dimension.
+    """
+    running: dict[tuple[DeviceType, int, str], Charge] = {}
+    peaks: dict[tuple[DeviceType, int, str], list[Charge]] = defaultdict(list)
+    ordered = sorted(grants, key=lambda grant: grant.phase is Phase.MAIN)
+    initial: dict[tuple[str, DeviceType, int, str], Charge] = {}
+    for grant in ordered:
+        key = (grant.type, grant.minor, grant.uuid)
+        single = _single(grant)
+        if grant.phase is Phase.INIT:
+            mine = (grant.container, *key)
+            known = initial.get(mine)
+            base = running.get(key) if known is None else known
+            initial[mine] = single if base is None else _add(base, single)
+            peaks[key].append(initial[mine])
+        else:
+            known = running.get(key)
+            running[key] = single if known is None else _add(known, single)
+    result = dict(running)
+    for key, charges in peaks.items():
+        for charge in charges:
+            known = result.get(key)
+            result[key] = charge if known is None else _peak(known, charge)
+    return tuple(result[key] for key in sorted(result, key=lambda k: (k[0], k[1], k[2])))
+
+
+def _single(grant: Grant) -> Charge:
+    return Charge(
+        type=grant.type,
+        minor=grant.minor,
+        uuid=grant.uuid,
+        core_milli=grant.core_milli,
+        memory_bytes=grant.memory_bytes,
+        slots=1,
+        extras=grant.extras,
+        exclusive=grant.exclusive or grant.mode is GrantMode.WHOLE,
+        sharers=grant.sharers,
+        functions=(grant.function[1],) if grant.function else (),
+    )
+
+
+def _add(left: Charge, right: Charge) -> Charge:
+    return replace(
+        left,
+        core_milli=left.core_milli + right.core_milli,
+        memory_bytes=left.memory_bytes + right.memory_bytes,
+        slots=left.slots + right.slots,
+        extras=_merge(left.extras, right.extras, total=True),
+        exclusive=left.exclusive or right.exclusive,
+        sharers=_lowest(left.sharers, right.sharers),
+        functions=tuple(sorted({*left.functions, *right.functions})),
+    )
+
+
+def _peak(left: Charge, right: Charge) -> Charge:
+    return replace(
+        left,
+        core_milli=max(left.core_milli, right.core_milli),
+        memory_bytes=max(left.memory_bytes, right.memory_bytes),
+        slots=max(left.slots, right.slots),
+        extras=_merge(left.extras, right.extras, total=False),
+        exclusive=left.exclusive or right.exclusive,
+        sharers=_lowest(left.sharers, right.sharers),
+        functions=tuple(sorted({*left.functions, *right.functions})),
+    )
+
+
+def _merge(
+    left: tuple[tuple[str, int], ...], right: tuple[tuple[str, int], ...], *, total: bool
+) -> tuple[tuple[str, int], ...]:
+    if not left or not right:
+        return left or right
+    amounts = dict(left)
+    for name, amount in right:
+        known = amounts.get(name, 0)
+        amounts[name] = known + amount if total else max(known, amount)
+    return tuple(sorted(amounts.items()))
+
+
+def _lowest(left: int | None, right: int | None) -> int | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return min(left, right)

@@ -1,0 +1,138 @@
+"""A device as its node reports it: what it is, how much it has, where it sits.
+
+Amounts are in base units: compute in thousandths of a card (milli), memory in bytes, slots in
+sharers. Protocol units are converted once, at the edge.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from partage.model.errors import InvalidValue
+
+__all__ = [
+    "MILLI",
+    "UNLIMITED_SLOTS",
+    "Device",
+    "DeviceType",
+    "Partition",
+    "SliceMode",
+    "Topology",
+    "VirtualFunction",
+]
+
+MILLI: Final = 1000
+"""Compute of one whole card."""
+
+UNLIMITED_SLOTS: Final = 100
+"""Sharers of a card whose protocol names no limit: one for each percent."""
+
+
+class DeviceType(StrEnum):
+    """The kinds of device a node can hold."""
+
+    GPU = "gpu"
+    RDMA = "rdma"
+    FPGA = "fpga"
+
+
+class SliceMode(StrEnum):
+    """How a card is cut by its node's configuration."""
+
+    SHARE = "hami-core"  # by software, any amount
+    MIG = "mig"  # into hardware instances
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Where a device sits.
+
+    Attributes:
+        numa: NUMA node; -1 when unknown.
+        pcie: PCIe root or switch.
+        bus: PCI address, may be empty.
+        socket: CPU socket; -1 when unknown.
+    """
+
+    numa: int
+    pcie: str
+    bus: str = ""
+    socket: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualFunction:
+    """A virtual function of a network card: its number, PCI address and the labels of its group."""
+
+    minor: int
+    bus_id: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of one node.
+
+    Attributes:
+        type: gpu, rdma or fpga.
+        minor: its number on the node, unique within the type.
+        uuid: its lasting identity (a PCI address for network cards).
+        vendor: lower-case vendor name as in the node's labels; empty when unknown.
+        model: model name as reported; what type filters are matched against.
+        healthy: an unhealthy device offers nothing.
+        core_milli: compute it offers; 1000 a card, more with core scaling.
+        memory_bytes: memory it offers, scaling included.
+        slots: how many sharers it may have.
+        extras: native units beside compute and memory (name, total), such as AI cores.
+        labels: properties that a request may select by.
+        topology: where it sits, when known.
+        functions: its virtual functions.
+        mode: how it is cut.
+        cordoned: closed to new pods by its operator.
+        hidden_from: protocols that their own configuration keeps away from this card.
+        health_detail: why it is unhealthy.
+    """
+
+    type: DeviceType
+    minor: int
+    uuid: str
+    vendor: str = ""
+    model: str = ""
+    healthy: bool = True
+    core_milli: int = MILLI
+    memory_bytes: int = 0
+    slots: int = UNLIMITED_SLOTS
+    extras: tuple[tuple[str, int], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    topology: Topology | None = None
+    functions: tuple[VirtualFunction, ...] = ()
+    mode: SliceMode = SliceMode.SHARE
+    cordoned: bool = False
+    hidden_from: frozenset[str] = frozenset()
+    health_detail: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse amounts that cannot be."""
+        if self.minor < 0:
+            raise InvalidValue(f"device {self.uuid!r}: minor {self.minor} is negative")
+        for name in ("core_milli", "memory_bytes", "slots"):
+            if getattr(self, name) < 0:
+                raise InvalidValue(f"device {self.uuid!r}: {name} is negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A set of cards that may be handed out together (cards behind one link).
+
+    Attributes:
+        minors: its cards, ascending.
+        score: preference; higher is better.
+        bandwidth: ring bandwidth in bits per second, if the table tells.
+        link: kind of link, for people.
+    """
+
+    minors: tuple[int, ...]
+    score: int = 1
+    bandwidth: int | None = None
+    link: str = ""

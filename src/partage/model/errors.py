@@ -1,0 +1,47 @@
+"""The error tree.
+
+    PartageError
+    ├── InvalidValue          a value breaks its own rule (a negative amount, a malformed quantity)
+    │   └── InvalidQuantity   text that is not a Kubernetes quantity
+    ├── InvalidDocument       a document cannot be decoded as its kind (file, document, field)
+    ├── InvalidRecord         an allocation record is malformed or contradicts another
+    └── LedgerError           a change that would break the ledger's laws; always a bug in the caller
+
+Expected refusals (a pod that must wait) are not errors: they are `Refusal` values.
+"""
+
+__all__ = [
+    "InvalidDocument",
+    "InvalidQuantity",
+    "InvalidRecord",
+    "InvalidValue",
+    "LedgerError",
+    "PartageError",
+]
+
+
+class PartageError(Exception):
+    """The root of everything this package raises on purpose."""
+
+
+class InvalidValue(PartageError, ValueError):
+    """A value that breaks its own rule."""
+
+
+class InvalidQuantity(InvalidValue):
+    """Text that is not a Kubernetes quantity."""
+
+
+class InvalidDocument(PartageError):
+    """A document that cannot be decoded as its Kubernetes kind.
+
+    The message names the file, the document and the field.
+    """
+
+
+class InvalidRecord(PartageError):
+    """An allocation record that is malformed, or that contradicts another of the same pod."""
+
+
+class LedgerError(PartageError):
+    """A change that would break a law of the ledger."""

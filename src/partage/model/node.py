@@ -1,0 +1,65 @@
+"""A node: its labels, its room for ordinary resources, and its devices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from partage.model.device import Device, Partition
+from partage.model.reason import ReasonCode
+from partage.model.selector import Taint
+
+__all__ = ["Node", "Verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A protocol's own objection to a node, decided where the protocol is known.
+
+    Attributes:
+        protocol: whose requests it concerns.
+        code: the code of refusal.
+        message: one sentence with the value that was found.
+        sharing_only: whole-card requests are not concerned.
+    """
+
+    protocol: str
+    code: ReasonCode
+    message: str
+    sharing_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node as the engine sees it.
+
+    Attributes:
+        name: its name; never used for ordering.
+        uid: its identity; empty offline.
+        labels: its labels.
+        taints: its taints.
+        unschedulable: cordoned.
+        allocatable: room by resource name in whole units (`cpu` in milli, memory in bytes).
+        devices: its devices, ordered by type and minor.
+        partitions: tables of cards that belong together, by number of cards.
+        honour_partitions: whole-card requests must take a partition.
+        templates: sharing templates of its model: name to (native unit, amount) pairs, memory in
+            bytes under the name `memory`.
+        links: link score of two cards by their UUIDs, smaller UUID first.
+        verdicts: objections of single protocols.
+        registrar: the protocol that registered its devices; it owns names that several use.
+        properties: what renderers need to know and the engine does not (vendor, model, policy).
+    """
+
+    name: str
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    devices: tuple[Device, ...] = ()
+    partitions: Mapping[int, tuple[Partition, ...]] = field(default_factory=dict)
+    honour_partitions: bool = False
+    templates: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    links: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    verdicts: tuple[Verdict, ...] = ()
+    registrar: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,63 @@
+"""A pod as the engine sees it: what it asks, where it may go, and what its records say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from partage.model.allocation import Grant
+from partage.model.request import PodRequest
+from partage.model.selector import NodeConstraint, Toleration
+
+__all__ = ["Pod", "Record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a bound pod's annotations say it holds.
+
+    Attributes:
+        grants: what was read.
+        source: which record was read (`partage`, or a protocol's name); for people.
+        problem: why the record cannot be trusted; empty when it can.
+    """
+
+    grants: tuple[Grant, ...] = ()
+    source: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod.
+
+    Attributes:
+        uid: its identity; the key of the ledger.
+        namespace: its namespace.
+        name: its name; never used for ordering.
+        priority: higher is scheduled first.
+        node: where it is bound, or None.
+        finished: its containers have ended (or the pod is gone); it holds nothing any more.
+        request: what it asks of devices.
+        host: ordinary resources by name in whole units (`cpu` in milli), `pods` included.
+        constraint: labels that its node must carry.
+        tolerations: taints that it accepts.
+        quota: amounts that its namespace's quotas count, by quota key.
+        record: what its annotations say it holds; None when they say nothing.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    priority: int = 0
+    node: str | None = None
+    finished: bool = False
+    request: PodRequest = PodRequest()
+    host: Mapping[str, int] = field(default_factory=dict)
+    constraint: NodeConstraint = NodeConstraint()
+    tolerations: tuple[Toleration, ...] = ()
+    quota: Mapping[str, int] = field(default_factory=dict)
+    record: Record | None = None
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, for people."""
+        return f"{self.namespace}/{self.name}"

@@ -1,0 +1,81 @@
+"""How to choose among places that fit: one strategy between nodes, one between cards."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from partage.model.errors import InvalidValue
+
+__all__ = ["CardOrder", "CardWeights", "Policy", "Strategy"]
+
+
+class Strategy(StrEnum):
+    """A strategy's name, the same at both levels."""
+
+    BINPACK = "binpack"  # fill what is used most
+    SPREAD = "spread"  # use what is used least
+    FIRST_FIT = "first-fit"  # first in order
+    PARTAGE = "partage"  # the default: least waste
+
+
+@dataclass(frozen=True, slots=True)
+class CardWeights:
+    """How much slots, compute and memory count when cards are compared."""
+
+    slot: int = 1
+    core: int = 1
+    memory: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse weights that order nothing."""
+        if min(self.slot, self.core, self.memory) < 0:
+            raise InvalidValue("scoring weights must not be negative")
+        if self.slot + self.core + self.memory == 0:
+            raise InvalidValue("at least one scoring weight must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class CardOrder:
+    """How cards of one node are ordered for a pod that says so itself.
+
+    Attributes:
+        strategy: binpack or spread between cards; None leaves it to the policy in force.
+        by_numa: compare NUMA nodes before use.
+        by_links: choose the set of cards with the best links (and for one card the worst linked).
+        weights: what counts as use; None for the default.
+    """
+
+    strategy: Strategy | None = None
+    by_numa: bool = False
+    by_links: bool = False
+    weights: CardWeights | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The policy in force: a strategy between nodes and one between cards.
+
+    Its name is `node/card`, or the one word when both are the same.
+    """
+
+    node: Strategy = Strategy.PARTAGE
+    card: Strategy = Strategy.PARTAGE
+
+    @staticmethod
+    def parse(name: str) -> "Policy":
+        """The policy called `name`: `binpack`, or `spread/binpack` for nodes and cards apart.
+
+        Raises:
+            InvalidValue: no such policy.
+        """
+        node, slash, card = name.partition("/")
+        try:
+            return Policy(Strategy(node), Strategy(card if slash else node))
+        except ValueError:
+            known = ", ".join(Strategy)
+            raise InvalidValue(
+                f"no policy {name!r}; choose one of {known}, or NODE/CARD such as spread/binpack"
+            ) from None
+
+    def __str__(self) -> str:
+        """The name that `parse` reads."""
+        return self.node.value if self.node is self.card else f"{self.node}/{self.card}"

@@ -1,0 +1,138 @@
+"""Kubernetes quantities as exact integers.
+
+`1500m`, `8Gi`, `1e3` and `0.5` are texts for numbers with at most nine decimals. A `Quantity`
+holds the number in billionths and how it was written, so that it can be printed the way
+Kubernetes prints it. No float is ever involved.
+
+Source: apimachinery's resource.Quantity (grammar, canonical form).
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from partage.model.errors import InvalidQuantity
+
+__all__ = ["Quantity", "binary", "decimal"]
+
+Format = Literal["BinarySI", "DecimalExponent", "DecimalSI"]
+
+NANO: Final = 10**9
+MAXIMUM: Final = (2**63 - 1) * NANO
+_LONGEST: Final = 64
+
+_BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL: Final = {
+    "n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18,
+}  # fmt: skip
+_GRAMMAR: Final = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
+    r"(?:(?P<binary>[KMGTPE]i)|(?P<exponent>[eE][+-]?[0-9]{1,3})|(?P<decimal>[numkMGTPE]))?"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Quantity:
+    """An exact number with the format it is printed in.
+
+    Attributes:
+        nano: the number in billionths; may be negative.
+        format: `BinarySI` (`8Gi`), `DecimalSI` (`500m`, `1k`) or `DecimalExponent` (`1e3`).
+    """
+
+    nano: int
+    format: Format = "DecimalSI"
+
+    @staticmethod
+    def parse(text: str | float) -> "Quantity":
+        """The quantity that `text` stands for.
+
+        Numbers are accepted because YAML authors leave quotes out. More than nine decimals are
+        rounded up, as Kubernetes does.
+
+        Raises:
+            InvalidQuantity: not a quantity, or beyond 2**63 - 1.
+        """
+        if isinstance(text, bool):
+            raise InvalidQuantity(f"quantity {text!r} is a boolean, not a number")
+        return _parse(text if isinstance(text, str) else repr(text))
+
+    def floor(self) -> int:
+        """The largest whole number not above this."""
+        return self.nano // NANO
+
+    def ceil(self) -> int:
+        """The smallest whole number not below this, as Kubernetes' `Value()` rounds."""
+        return -(-self.nano // NANO)
+
+    def milli(self) -> int:
+        """The number in thousandths, rounded up, as Kubernetes' `MilliValue()` rounds."""
+        return -(-self.nano // 10**6)
+
+    @property
+    def integral(self) -> bool:
+        """Whether this is a whole number."""
+        return self.nano % NANO == 0
+
+    def __str__(self) -> str:
+        """The canonical text: `1k` for decimal 1000, `11520Mi` for binary 12079595520."""
+        if self.nano == 0:
+            return "0"
+        sign, nano = ("-", -self.nano) if self.nano < 0 else ("", self.nano)
+        if self.format == "BinarySI" and nano >= 1024 * NANO and nano % NANO == 0:
+            return sign + _scaled(nano // NANO, 1024, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+        if self.format == "DecimalExponent":
+            return sign + _exponent(nano)
+        return sign + _scaled(nano, 1000, ("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
+
+
+def decimal(value: int) -> Quantity:
+    """A whole number printed with decimal suffixes: `decimal(1000)` prints `1k`."""
+    return Quantity(value * NANO, "DecimalSI")
+
+
+def binary(value: int) -> Quantity:
+    """A whole number printed with binary suffixes: `binary(2**30)` prints `1Gi`."""
+    return Quantity(value * NANO, "BinarySI")
+
+
+def _scaled(number: int, base: int, suffixes: tuple[str, ...]) -> str:
+    step = 0
+    while number % base == 0 and step < len(suffixes) - 1:
+        number //= base
+        step += 1
+    return f"{number}{suffixes[step]}"
+
+
+def _exponent(nano: int) -> str:
+    power = -9
+    while nano % 1000 == 0 and power < 18:
+        nano //= 1000
+        power += 3
+    return f"{nano}e{power}" if power else str(nano)
+
+
+@lru_cache(maxsize=65536)
+def _parse(text: str) -> Quantity:
+    if len(text) > _LONGEST:
+        raise InvalidQuantity(f"quantity of {len(text)} characters is longer than {_LONGEST}")
+    match = _GRAMMAR.fullmatch(text)
+    whole, part = (match["whole"], match["part"] or "") if match else ("", "")
+    if match is None or not (whole or part):
+        raise InvalidQuantity(
+            f"{text!r} is not a quantity; write a number with an optional suffix such as 500m, 8Gi or 1k"
+        )
+    digits = int(whole + part)
+    form: Format = "DecimalSI"
+    if match["binary"]:
+        form, factor, power = "BinarySI", 1024 ** _BINARY[match["binary"]], 0
+    elif match["exponent"]:
+        form, factor, power = "DecimalExponent", 1, int(match["exponent"][1:])
+    else:
+        factor, power = 1, _DECIMAL[match["decimal"] or ""]
+    scale = power + 9 - len(part)
+    nano = digits * factor * 10**scale if scale >= 0 else -(-digits * factor // 10**-scale)
+    if nano > MAXIMUM:
+        raise InvalidQuantity(f"quantity {text!r} is larger than 2**63 - 1")
+    return Quantity(-nano if match["sign"] == "-" else nano, form)

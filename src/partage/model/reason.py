@@ -1,0 +1,138 @@
+"""Why a pod waits: enums with numbers, turned to sentences here and nowhere else.
+
+A `Refusal` holds one `NodeReason` a node, each with the `CardReason`s it came from. Codes are
+stable: programs may match on them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = ["CardReason", "NodeReason", "ReasonCode", "Refusal", "phrase"]
+
+
+class ReasonCode(StrEnum):
+    """Stable codes of refusal; the comment says what was found."""
+
+    INVALID_REQUEST = "InvalidRequest"  # the request itself breaks a rule of its protocol
+    INSUFFICIENT_CARDS = "InsufficientCards"  # fewer suitable cards than asked, or none free
+    INSUFFICIENT_CORE = "InsufficientCore"  # not enough compute left on a card
+    INSUFFICIENT_MEMORY = "InsufficientMemory"  # not enough device memory left on a card
+    INSUFFICIENT_SLOTS = "InsufficientSlots"  # as many sharers as the card may have
+    INSUFFICIENT_DEVICES = "InsufficientDevices"  # rdma, fpga or a native unit of a card
+    UNHEALTHY = "Unhealthy"  # the card is reported unhealthy
+    CORDONED = "Cordoned"  # the card is closed to new pods by its operator
+    QUARANTINED = "Quarantined"  # the card's books and its records disagree
+    TYPE_MISMATCH = "TypeMismatch"  # wrong model or vendor of card
+    UUID_MISMATCH = "UuidMismatch"  # not one of the cards named, or one of those refused
+    MODE_MISMATCH = "ModeMismatch"  # the card's sharing mode is not one the pod allows
+    TOPOLOGY_SCOPE = "TopologyScope"  # no NUMA node or PCIe switch holds the request
+    JOINT_ALLOCATION = "JointAllocation"  # GPU and RDMA cannot be placed together as asked
+    PARTITION = "Partition"  # no free partition of the size asked
+    MIG_PLACEMENT = "MigPlacement"  # no legal position for the instance
+    NOT_SHAREABLE = "NotShareable"  # the card or node is not to be shared
+    CARD_NOT_IDLE = "CardNotIdle"  # a whole card is asked, and the card holds shares
+    NODE_POLICY = "NodePolicy"  # the node's policy rules the pod out
+    DRIVER_UNSUPPORTED = "DriverUnsupported"  # driver or architecture outside the protocol's table
+    QUOTA_EXCEEDED = "QuotaExceeded"  # the namespace's ResourceQuota
+    NUMA_MISMATCH = "NumaMismatch"  # the cards asked together are on several NUMA nodes
+    TEMPLATE_MISMATCH = "TemplateMismatch"  # no sharing template equals the request
+    ISOLATION_PROVIDER = "IsolationProvider"  # the node lacks the isolation the pod names
+    NODE_RESOURCES = "NodeResources"  # CPU, memory, pods or a foreign extended resource
+    NODE_AFFINITY = "NodeAffinity"  # nodeSelector, node affinity or nodeName
+    TAINT = "Taint"  # a taint that is not tolerated
+    NODE_UNSCHEDULABLE = "NodeUnschedulable"  # the node is cordoned
+
+
+_PHRASES: Mapping[ReasonCode, str] = {
+    ReasonCode.INVALID_REQUEST: "invalid request",
+    ReasonCode.INSUFFICIENT_CARDS: "insufficient cards",
+    ReasonCode.INSUFFICIENT_CORE: "insufficient gpu-core",
+    ReasonCode.INSUFFICIENT_MEMORY: "insufficient gpu-memory",
+    ReasonCode.INSUFFICIENT_SLOTS: "no free slot",
+    ReasonCode.INSUFFICIENT_DEVICES: "insufficient devices",
+    ReasonCode.UNHEALTHY: "unhealthy",
+    ReasonCode.CORDONED: "card cordoned",
+    ReasonCode.QUARANTINED: "quarantined",
+    ReasonCode.TYPE_MISMATCH: "other card type",
+    ReasonCode.UUID_MISMATCH: "other card uuid",
+    ReasonCode.MODE_MISMATCH: "other sharing mode",
+    ReasonCode.TOPOLOGY_SCOPE: "no fitting topology scope",
+    ReasonCode.JOINT_ALLOCATION: "no joint allocation",
+    ReasonCode.PARTITION: "no free partition",
+    ReasonCode.MIG_PLACEMENT: "no MIG placement",
+    ReasonCode.NOT_SHAREABLE: "not shareable",
+    ReasonCode.CARD_NOT_IDLE: "no idle card",
+    ReasonCode.NODE_POLICY: "node policy",
+    ReasonCode.DRIVER_UNSUPPORTED: "unsupported driver",
+    ReasonCode.QUOTA_EXCEEDED: "quota exceeded",
+    ReasonCode.NUMA_MISMATCH: "NUMA mismatch",
+    ReasonCode.TEMPLATE_MISMATCH: "no matching template",
+    ReasonCode.ISOLATION_PROVIDER: "isolation provider missing",
+    ReasonCode.NODE_RESOURCES: "insufficient node resources",
+    ReasonCode.NODE_AFFINITY: "node affinity",
+    ReasonCode.TAINT: "untolerated taint",
+    ReasonCode.NODE_UNSCHEDULABLE: "node unschedulable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CardReason:
+    """Why one card cannot serve a request.
+
+    Attributes:
+        code: the rule.
+        minor: the card.
+        asked: what was asked of the card, in the unit of the code (milli, bytes, slots), if any.
+        free: what the card had left, in the same unit.
+        detail: what else a person needs to know.
+    """
+
+    code: ReasonCode
+    minor: int
+    asked: int | None = None
+    free: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReason:
+    """Why one node cannot host a pod: the leading code, a sentence, and the cards behind it.
+
+    Attributes:
+        code: the leading rule.
+        message: one sentence with numbers, without the node's name.
+        asked: what was asked in the code's unit, if it has one.
+        free: the most that one card (or the node) had left, in that unit.
+        card: the minor of the card that had `free` left.
+        cards: every card that was refused.
+    """
+
+    code: ReasonCode
+    message: str
+    asked: int | None = None
+    free: int | None = None
+    card: int | None = None
+    cards: tuple[CardReason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a pod waits.
+
+    Attributes:
+        code: the leading rule over all nodes, or of the pod itself.
+        message: one line for a person.
+        nodes: node name to reason; empty when the pod itself is at fault.
+        counts: how many nodes failed by each code; complete even where `nodes` is cut short.
+    """
+
+    code: ReasonCode
+    message: str
+    nodes: Mapping[str, NodeReason] = field(default_factory=dict)
+    counts: Mapping[ReasonCode, int] = field(default_factory=dict)
+
+
+def phrase(code: ReasonCode) -> str:
+    """The few words that stand for a code in a one-line summary."""
+    return _PHRASES[code]

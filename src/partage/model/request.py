@@ -1,0 +1,238 @@
+"""What a pod asks for, in base units and without a protocol's words.
+
+A pod asks in groups: one group is one device request that serves one container (HAMi, qGPU) or
+all containers of the pod together (Koordinator). Every value here is hashable, so equal requests
+are one class to the engine.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from partage.model.device import DeviceType, SliceMode
+from partage.model.errors import InvalidValue
+from partage.model.policy import CardOrder, Strategy
+from partage.model.reason import ReasonCode
+from partage.model.selector import Selector
+
+__all__ = [
+    "CardFilter",
+    "ContainerAsk",
+    "DeviceRequest",
+    "Fault",
+    "Joint",
+    "LabelRule",
+    "PartitionAsk",
+    "Phase",
+    "PodRequest",
+    "RequestGroup",
+    "Scope",
+]
+
+
+class Scope(IntEnum):
+    """How close together the devices of a request must be; greater is closer."""
+
+    NODE = 1
+    NUMA = 2
+    PCIE = 3
+    DEVICE = 4
+
+
+class Phase(StrEnum):
+    """When a container runs, which decides how its demand adds up.
+
+    Init containers run one after another before the others: their demand counts by maximum.
+    Sidecars (init containers that restart always) run beside the others: theirs is summed.
+    """
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class CardFilter:
+    """Which cards a request accepts at all.
+
+    Attributes:
+        use_types: the card's model must contain one of these (case does not matter).
+        avoid_types: the card's model must contain none of these.
+        use_uuids: the card must be one of these.
+        avoid_uuids: the card must be none of these.
+        vendors: the card's vendor must be one of these or unknown; empty accepts all.
+        modes: the card's slice mode must be one of these; empty accepts all.
+        selector: on the device's labels.
+        functions: a free virtual function whose group matches must go with each device.
+    """
+
+    use_types: tuple[str, ...] = ()
+    avoid_types: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    avoid_uuids: tuple[str, ...] = ()
+    vendors: tuple[str, ...] = ()
+    modes: tuple[SliceMode, ...] = ()
+    selector: Selector | None = None
+    functions: Selector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """So many devices of a type, each with so much.
+
+    Attributes:
+        type: gpu, rdma or fpga.
+        count: how many distinct devices; ignored with `every`.
+        core_milli: compute asked of each device.
+        memory_bytes: memory asked of each device; 0 when asked as a share, or not at all.
+        memory_milli: memory asked of each device in thousandths of that device's memory.
+        whole: each device must be idle and is taken entirely.
+        unused: each device must have no other tenant when the pod comes (others may follow).
+        exclusive: nobody may join the device while this pod is on it.
+        claims_core: a tenant that asks for no compute may not join a device whose compute is all
+            taken.
+        sharers: the most tenants that the pod's protocol allows on the device; None for no limit.
+        extras: native units asked of each device (name, amount).
+        core_unit: the native unit that stands for compute: its share of the device's total is
+            charged as compute. Empty when compute is asked directly.
+        templated: native units, and memory under the name `memory`, must equal a template of
+            the node exactly.
+        every: all devices of the type that the filter accepts, instead of `count`.
+        filter: which devices are accepted.
+        scope: how close together they must be; None when anywhere on the node will do.
+        scope_exclusive: within each scope of this size, nobody else's devices may be in use.
+    """
+
+    type: DeviceType
+    count: int = 1
+    core_milli: int = 0
+    memory_bytes: int = 0
+    memory_milli: int = 0
+    whole: bool = False
+    unused: bool = False
+    exclusive: bool = False
+    claims_core: bool = False
+    sharers: int | None = None
+    extras: tuple[tuple[str, int], ...] = ()
+    core_unit: str = ""
+    templated: bool = False
+    every: bool = False
+    filter: CardFilter = CardFilter()
+    scope: Scope | None = None
+    scope_exclusive: Scope | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse requests for less than nothing."""
+        if self.count < 1:
+            raise InvalidValue(f"a request for {self.count} devices")
+        if min(self.core_milli, self.memory_bytes, self.memory_milli) < 0:
+            raise InvalidValue("a request for a negative amount")
+        if self.memory_bytes and self.memory_milli:
+            raise InvalidValue("memory is asked either in bytes or as a share, not both")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAsk:
+    """One container's part of a group: how its grants are split out of the group's devices.
+
+    Attributes:
+        name: the container.
+        phase: when it runs.
+        core_milli: its compute over all devices of the group; 0 when the group serves it alone.
+        memory_bytes: its memory over all devices, when asked in bytes.
+        memory_milli: its memory over all devices in thousandths of a card, when asked as a share.
+    """
+
+    name: str
+    phase: Phase = Phase.MAIN
+    core_milli: int = 0
+    memory_bytes: int = 0
+    memory_milli: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestGroup:
+    """One device request and the containers it serves.
+
+    Attributes:
+        protocol: the family whose names were used; it writes the annotations.
+        dialect: the family's own mark of how the names were written.
+        phase: INIT groups are placed after the others and may reuse their devices.
+        request: what is asked.
+        containers: who gets it, in the pod's order.
+    """
+
+    protocol: str
+    request: DeviceRequest
+    containers: tuple[ContainerAsk, ...]
+    phase: Phase = Phase.MAIN
+    dialect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Devices of several types that must be placed together.
+
+    Attributes:
+        types: the primary type first.
+        same_pcie: every device of the other types must share a PCIe switch with a primary one,
+            and every primary one with one of theirs.
+    """
+
+    types: tuple[DeviceType, ...]
+    same_pcie: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAsk:
+    """The pod insists on a partition of the node's table.
+
+    Attributes:
+        restricted: only partitions of the best score will do.
+        bandwidth: least ring bandwidth in bits per second.
+    """
+
+    restricted: bool = False
+    bandwidth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRule:
+    """A node label that must have exactly this value, and the code of refusal when it has not."""
+
+    key: str
+    value: str
+    code: ReasonCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why the request itself cannot be served, whatever the cluster: rule, and where it broke."""
+
+    message: str
+    code: ReasonCode = ReasonCode.INVALID_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """Everything a pod asks of devices.
+
+    Attributes:
+        groups: INIT groups last; otherwise in the pod's order.
+        joint: which types go together.
+        partition: the pod's own wish for a partition.
+        node_labels: labels that the node must carry for this request.
+        node_strategy: the pod's own strategy between nodes.
+        card_order: the pod's own order of cards.
+        fault: set when the request breaks a rule; the pod then waits with its code.
+        notes: what `explain` should tell about how the request was read.
+    """
+
+    groups: tuple[RequestGroup, ...] = ()
+    joint: Joint | None = None
+    partition: PartitionAsk | None = None
+    node_labels: tuple[LabelRule, ...] = ()
+    node_strategy: Strategy | None = None
+    card_order: CardOrder = CardOrder()
+    fault: Fault | None = None
+    notes: tuple[str, ...] = ()

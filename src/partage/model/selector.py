@@ -1,0 +1,154 @@
+"""Which labels a node or device must carry: Kubernetes' selectors as values.
+
+Empty selectors match everything; a term list is an OR of ANDs. Matching is pure and total: an
+operator that needs a number never matches a label that is none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = [
+    "NodeConstraint",
+    "NodeTerm",
+    "Operator",
+    "Requirement",
+    "Selector",
+    "Taint",
+    "Toleration",
+]
+
+
+class Operator(StrEnum):
+    """How a requirement compares a label with its values."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+    GT = "Gt"
+    LT = "Lt"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition on one label."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether `labels` meet the condition."""
+        value = labels.get(self.key)
+        match self.operator:
+            case Operator.IN:
+                return value is not None and value in self.values
+            case Operator.NOT_IN:
+                return value is None or value not in self.values
+            case Operator.EXISTS:
+                return value is not None
+            case Operator.DOES_NOT_EXIST:
+                return value is None
+            case Operator.GT | Operator.LT:
+                return self._compares(value)
+
+    def _compares(self, value: str | None) -> bool:
+        try:
+            have, bound = int(value or ""), int(self.values[0])
+        except (ValueError, IndexError):
+            return False
+        return have > bound if self.operator is Operator.GT else have < bound
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """All of these requirements."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether every requirement holds."""
+        return all(requirement.matches(labels) for requirement in self.requirements)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerm:
+    """Requirements on a node's labels and on its fields (`metadata.name`)."""
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the node meets the term; an empty term matches nothing, as in Kubernetes."""
+        if not self.labels and not self.fields:
+            return False
+        identity = {"metadata.name": name}
+        return all(r.matches(labels) for r in self.labels) and all(
+            r.matches(identity) for r in self.fields
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConstraint:
+    """Where a pod may go by labels: nodeSelector and required node affinity together.
+
+    Attributes:
+        selector: from `nodeSelector`.
+        terms: required node affinity, any of them; None when there is none.
+        preferred: weight and term of preferred node affinity.
+    """
+
+    selector: Selector = Selector()
+    terms: tuple[NodeTerm, ...] | None = None
+    preferred: tuple[tuple[int, NodeTerm], ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the node is allowed."""
+        return self.selector.matches(labels) and (
+            self.terms is None or any(term.matches(name, labels) for term in self.terms)
+        )
+
+    def preference(self, name: str, labels: Mapping[str, str]) -> int:
+        """Sum of the weights of the preferred terms that the node meets."""
+        return sum(weight for weight, term in self.preferred if term.matches(name, labels))
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A node's taint."""
+
+    key: str
+    value: str
+    effect: str
+
+    @property
+    def repels(self) -> bool:
+        """Whether it keeps untolerating pods away (PreferNoSchedule only asks)."""
+        return self.effect in ("NoSchedule", "NoExecute")
+
+    def __str__(self) -> str:
+        """As kubectl prints it."""
+        return (
+            f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A pod's toleration; an empty key with `Exists` tolerates everything."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether this toleration covers the taint."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator == "Exists":
+            return True
+        return bool(self.key) and self.value == taint.value

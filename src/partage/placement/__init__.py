@@ -1,0 +1,1 @@
+"""Pure functions over a ledger view: fit, group, score, pick."""

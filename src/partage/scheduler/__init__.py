@@ -1,0 +1,1 @@
+"""The decision engine: events in, decisions out; a pure state machine."""

@@ -1,0 +1,1 @@
+"""Virtual time and traces over the real engine."""

@@ -1,0 +1,1 @@
+"""Builders and fakes, for our tests and for those of others."""

@@ -1,0 +1,1 @@
+"""One table a protocol family: names, units, shape, rules."""

@@ -1,0 +1,238 @@
+"""What a protocol family is: a table of names and a few pure functions over plain views.
+
+A family turns what a pod wrote into a `Reading` (requests in base units) and an allocation into a
+`Rendering` (annotations, labels, environment). It never chooses a device: the core fits values
+and does not know which family they came from. Families are listed in `catalog`, and none imports
+another.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from partage.model.allocation import Allocation, Grant
+from partage.model.device import Device
+from partage.model.node import Node, Verdict
+from partage.model.pod import Record
+from partage.model.policy import CardOrder, Strategy
+from partage.model.quantity import Quantity
+from partage.model.request import (
+    Fault,
+    Joint,
+    LabelRule,
+    PartitionAsk,
+    Phase,
+    PodRequest,
+    RequestGroup,
+)
+from partage.vendors.settings import Settings
+
+__all__ = [
+    "ContainerView",
+    "Family",
+    "NodeView",
+    "PlacedPod",
+    "PodView",
+    "Reading",
+    "Registration",
+    "Rendering",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerView:
+    """One container as its author wrote it, quantities parsed, nothing defaulted."""
+
+    name: str
+    phase: Phase = Phase.MAIN
+    requests: Mapping[str, Quantity] = field(default_factory=dict)
+    limits: Mapping[str, Quantity] = field(default_factory=dict)
+
+    def ask(self, resource: str) -> Quantity | None:
+        """What the container asks of a resource: its limit, else its request."""
+        return self.limits.get(resource, self.requests.get(resource))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every resource named in requests or limits."""
+        return frozenset(self.requests) | frozenset(self.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod as its author wrote it, as far as families look.
+
+    Attributes:
+        containers: init containers and sidecars first, each list in the pod's order.
+    """
+
+    namespace: str
+    name: str
+    uid: str = ""
+    node: str = ""
+    scheduler: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    containers: tuple[ContainerView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as the API shows it, as far as families look.
+
+    Attributes:
+        allocatable: its totals, every resource.
+        devices: what a Device object says of it (after translation); empty when there is none.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, Quantity] = field(default_factory=dict)
+    devices: tuple[Device, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one family read out of a pod.
+
+    Attributes:
+        groups: device requests; empty when the family's names do not occur.
+        quota: amounts that the family's own quota keys count (`limits.nvidia.com/gpumem`), where
+            they are known before placement.
+    """
+
+    groups: tuple[RequestGroup, ...] = ()
+    joint: Joint | None = None
+    partition: PartitionAsk | None = None
+    node_labels: tuple[LabelRule, ...] = ()
+    node_strategy: Strategy | None = None
+    card_order: CardOrder = CardOrder()
+    fault: Fault | None = None
+    notes: tuple[str, ...] = ()
+    quota: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What one family has to say of a node.
+
+    Attributes:
+        devices: the node's devices after this family's view: those of `NodeView.devices` with the
+            family's configuration applied (slots, scaling, mode, hidden, cordoned), or, when the
+            Device object says nothing, those the family's own labels, totals or annotations
+            define. None leaves them as they are.
+        verdicts: the family's objections to the node.
+        registrar: the family's name when the node registered its devices with it, else empty.
+        properties: facts for renderers.
+        links: link scores of pairs of cards, smaller UUID first.
+        notes: what should be told to the operator (an annotation that could not be read).
+    """
+
+    devices: tuple[Device, ...] | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    registrar: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPod:
+    """A pod with its allocation, as a renderer sees it.
+
+    Attributes:
+        pod: as written.
+        request: as read.
+        allocation: as decided; a renderer looks at the grants whose protocol is its own.
+        node: where it goes.
+        now: time of the decision, nanoseconds since 1970.
+    """
+
+    pod: PodView
+    request: PodRequest
+    allocation: Allocation
+    node: Node
+    now: int
+
+    def grants(self, protocol: str) -> tuple[Grant, ...]:
+        """The grants of one family, in the order of containers."""
+        return tuple(g for g in self.allocation.grants if g.protocol == protocol)
+
+    def device(self, grant: Grant) -> Device | None:
+        """The device of a grant."""
+        for device in self.node.devices:
+            if device.type is grant.type and device.minor == grant.minor:
+                return device
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """What a family writes for an allocation.
+
+    Attributes:
+        annotations: on the pod.
+        labels: on the pod.
+        env: container name to environment that its node agent sets.
+        node_annotations: on the node (a vendor plugin's lock); empty when none is needed.
+    """
+
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    node_annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def _nothing_registered(_node: NodeView, _settings: Settings) -> Registration:
+    return Registration()
+
+
+def _nothing_rendered(_placed: PlacedPod, _settings: Settings) -> Rendering:
+    return Rendering()
+
+
+def _nothing_recovered(_pod: PodView, _node: Node, _settings: Settings) -> Record | None:
+    return None
+
+
+def _nothing_refined(_pod: PodView, reading: Reading, _settings: Settings) -> Reading:
+    return reading
+
+
+def _nothing_owned(_settings: Settings) -> frozenset[str]:
+    return frozenset()
+
+
+def _nothing_read(
+    _pod: PodView, _containers: tuple[ContainerView, ...], _settings: Settings
+) -> Reading:
+    return Reading()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One protocol family, or one vendor's addition to another's protocol.
+
+    Attributes:
+        name: the protocol's name, as in `RequestGroup.protocol`.
+        owned: resource names that this family reads; they are checked on the ledger, never on a
+            node's totals.
+        triggers: names that only wake a vendor's plugin; they are checked on the node's totals.
+        read: requests out of the containers that use this family's names. Containers of other
+            families are not passed; sums over the pod are over those passed.
+        refine: a vendor's rules on top of another family's reading (quality of service, one card
+            only). Called for every pod with the merged reading.
+        register: what the family says of a node.
+        render: annotations, labels and environment of an allocation.
+        recover: what the family's own annotations say a bound pod holds; None when they say
+            nothing. Never raises: a malformed record is a `Record` with its problem.
+    """
+
+    name: str
+    owned: Callable[[Settings], frozenset[str]] = _nothing_owned
+    triggers: frozenset[str] = frozenset()
+    read: Callable[[PodView, tuple[ContainerView, ...], Settings], Reading] = _nothing_read
+    refine: Callable[[PodView, Reading, Settings], Reading] = _nothing_refined
+    register: Callable[[NodeView, Settings], Registration] = _nothing_registered
+    render: Callable[[PlacedPod, Settings], Rendering] = _nothing_rendered
+    recover: Callable[[PodView, Node, Settings], Record | None] = _nothing_recovered

@@ -1,0 +1,1 @@
+"""The families themselves; none knows another."""

@@ -1,0 +1,112 @@
+"""Settings of the families, as their published ConfigMaps give them; decoded in `wire.config`.
+
+They live apart from the families so that the decoder needs no family and no family needs another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "HamiNodeSettings",
+    "HamiSettings",
+    "KoordinatorSettings",
+    "MetaxSettings",
+    "MigGeometry",
+    "QgpuSettings",
+    "Settings",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MigGeometry:
+    """An entry of HAMi's `knownMigGeometries`: models, and an ordered list of layouts.
+
+    Attributes:
+        models: substrings of model names.
+        layouts: each a list of (profile name, memory in MiB, how many), in the order written.
+    """
+
+    models: tuple[str, ...]
+    layouts: tuple[tuple[tuple[str, int, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HamiNodeSettings:
+    """One entry of HAMi's per-node configuration (`config.json`); None keeps the global value."""
+
+    name: str
+    operating_mode: str = ""
+    memory_scaling: float | None = None
+    core_scaling: float | None = None
+    split_count: int | None = None
+    filter_uuids: tuple[str, ...] = ()
+    filter_indexes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HamiSettings:
+    """HAMi's device-config, section `nvidia` (facts: hami.md 2.1), with its published defaults.
+
+    Attributes:
+        default_memory: MiB a device when a pod names neither memory nor percentage; 0 = all.
+        default_cores: percent a device when a pod names no cores.
+        default_count: devices when a pod names memory or cores but no count; 0 = none.
+        memory_factor: bytes of `gpumem` are this many MiB each.
+        split_count: the most sharers of a card.
+    """
+
+    count_name: str = "nvidia.com/gpu"
+    memory_name: str = "nvidia.com/gpumem"
+    percentage_name: str = "nvidia.com/gpumem-percentage"
+    cores_name: str = "nvidia.com/gpucores"
+    priority_name: str = "nvidia.com/priority"
+    default_memory: int = 0
+    default_cores: int = 0
+    default_count: int = 1
+    memory_factor: int = 1
+    split_count: int = 10
+    memory_scaling: float = 1.0
+    core_scaling: float = 1.0
+    disable_core_limit: bool = False
+    geometries: tuple[MigGeometry, ...] = ()
+    mig_allowlist: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    nodes: Mapping[str, HamiNodeSettings] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KoordinatorSettings:
+    """Koordinator's scheduler arguments that decide what a pod gets.
+
+    Attributes:
+        templates: `<vendor>-<model>` to template name to (native unit, amount) pairs; memory in
+            bytes under the name `memory`. None uses the published table.
+        unshareable_models: (vendor, model) pairs that refuse shares.
+    """
+
+    templates: Mapping[str, Mapping[str, tuple[tuple[str, int], ...]]] | None = None
+    unshareable_models: tuple[tuple[str, str], ...] = (("huawei", "Ascend-310P3-300I-DUO"),)
+
+
+@dataclass(frozen=True, slots=True)
+class MetaxSettings:
+    """`metax-device-config`: the cluster's mode and those of single nodes; empty when not given."""
+
+    cluster_mode: str = ""
+    node_modes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QgpuSettings:
+    """qGPU's node-level knobs. The published limit is 16 sharers a card."""
+
+    sharers: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of all families."""
+
+    hami: HamiSettings = HamiSettings()
+    koordinator: KoordinatorSettings = KoordinatorSettings()
+    metax: MetaxSettings = MetaxSettings()
+    qgpu: QgpuSettings = QgpuSettings()

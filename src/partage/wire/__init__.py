@@ -1,0 +1,1 @@
+"""The only translation between Kubernetes documents and the model."""
