@@ -9,11 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from partage.model.device import DeviceType
-from partage.model.request import Phase
+from partage.model.request import Phase, Scope
 
 __all__ = ["Allocation", "Charge", "Grant", "GrantMode", "MigSlice", "charges_of"]
+
+L = TypeVar("L", bound=int)
 
 
 class GrantMode(StrEnum):
@@ -54,6 +57,8 @@ class Grant:
         mig: the instance, when cut by hardware.
         function: minor and PCI address of the virtual function that goes with it.
         template: name of the sharing template.
+        fence: nobody else may use devices of the type within this scope around it.
+        slots: sharers it counts for; 0 for further containers of a group that shares its devices.
     """
 
     container: str
@@ -71,6 +76,8 @@ class Grant:
     mig: MigSlice | None = None
     function: tuple[int, str] | None = None
     template: str = ""
+    fence: Scope | None = None
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ class Charge:
     exclusive: bool = False
     sharers: int | None = None
     functions: tuple[str, ...] = ()
+    fence: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +160,12 @@ def _single(grant: Grant) -> Charge:
         uuid=grant.uuid,
         core_milli=grant.core_milli,
         memory_bytes=grant.memory_bytes,
-        slots=1,
+        slots=grant.slots,
         extras=grant.extras,
         exclusive=grant.exclusive or grant.mode is GrantMode.WHOLE,
         sharers=grant.sharers,
         functions=(grant.function[1],) if grant.function else (),
+        fence=grant.fence,
     )
 
 
@@ -170,6 +179,7 @@ def _add(left: Charge, right: Charge) -> Charge:
         exclusive=left.exclusive or right.exclusive,
         sharers=_lowest(left.sharers, right.sharers),
         functions=tuple(sorted({*left.functions, *right.functions})),
+        fence=_lowest(left.fence, right.fence),
     )
 
 
@@ -183,6 +193,7 @@ def _peak(left: Charge, right: Charge) -> Charge:
         exclusive=left.exclusive or right.exclusive,
         sharers=_lowest(left.sharers, right.sharers),
         functions=tuple(sorted({*left.functions, *right.functions})),
+        fence=_lowest(left.fence, right.fence),
     )
 
 
@@ -198,7 +209,7 @@ def _merge(
     return tuple(sorted(amounts.items()))
 
 
-def _lowest(left: int | None, right: int | None) -> int | None:
+def _lowest(left: L | None, right: L | None) -> L | None:
     if left is None or right is None:
         return right if left is None else left
     return min(left, right)

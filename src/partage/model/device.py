@@ -92,6 +92,7 @@ class Device:
         cordoned: closed to new pods by its operator.
         hidden_from: protocols that their own configuration keeps away from this card.
         health_detail: why it is unhealthy.
+        vendor_cut: shares of it are cut by its vendor's own plugin.
     """
 
     type: DeviceType
@@ -111,6 +112,7 @@ class Device:
     cordoned: bool = False
     hidden_from: frozenset[str] = frozenset()
     health_detail: str = ""
+    vendor_cut: bool = False
 
     def __post_init__(self) -> None:
         """Refuse amounts that cannot be."""

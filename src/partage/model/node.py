@@ -47,6 +47,7 @@ class Node:
         verdicts: objections of single protocols.
         registrar: the protocol that registered its devices; it owns names that several use.
         properties: what renderers need to know and the engine does not (vendor, model, policy).
+        version: counts its changes, so that a late event is known to be old.
     """
 
     name: str
@@ -63,3 +64,4 @@ class Node:
     verdicts: tuple[Verdict, ...] = ()
     registrar: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
+    version: int = 0

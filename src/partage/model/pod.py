@@ -42,6 +42,7 @@ class Pod:
         tolerations: taints that it accepts.
         quota: amounts that its namespace's quotas count, by quota key.
         record: what its annotations say it holds; None when they say nothing.
+        version: counts its changes, so that a late event is known to be old.
     """
 
     uid: str
@@ -56,6 +57,7 @@ class Pod:
     tolerations: tuple[Toleration, ...] = ()
     quota: Mapping[str, int] = field(default_factory=dict)
     record: Record | None = None
+    version: int = 0
 
     @property
     def key(self) -> str:

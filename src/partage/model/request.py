@@ -99,7 +99,9 @@ class DeviceRequest:
         every: all devices of the type that the filter accepts, instead of `count`.
         filter: which devices are accepted.
         scope: how close together they must be; None when anywhere on the node will do.
-        scope_exclusive: within each scope of this size, nobody else's devices may be in use.
+        scope_code: the code of refusal when the scope cannot be met.
+        scope_exclusive: within each scope of this size, nobody else's devices may be in use, now
+            or later.
     """
 
     type: DeviceType
@@ -118,6 +120,7 @@ class DeviceRequest:
     every: bool = False
     filter: CardFilter = CardFilter()
     scope: Scope | None = None
+    scope_code: ReasonCode = ReasonCode.TOPOLOGY_SCOPE
     scope_exclusive: Scope | None = None
 
     def __post_init__(self) -> None:
@@ -159,6 +162,8 @@ class RequestGroup:
         phase: INIT groups are placed after the others and may reuse their devices.
         request: what is asked.
         containers: who gets it, in the pod's order.
+        metered: quota keys that count what was granted: key, `core` or `memory`, and base units
+            (milli or bytes) that make one of the key's.
     """
 
     protocol: str
@@ -166,6 +171,7 @@ class RequestGroup:
     containers: tuple[ContainerAsk, ...]
     phase: Phase = Phase.MAIN
     dialect: str = ""
+    metered: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,566 @@
+"""The ledger: who holds what of which device, as columns; the only owner of mutable state.
+
+Every change is an entry applied or undone, or a node seen or gone. Entries are keyed by pod UID
+and hold all that their release needs. What the columns say follows from nodes, entries and
+suspicions alone, whatever the order they came in: `validate` recomputes everything and compares.
+
+The ledger never chooses. It also never forgets: a device that vanished from its node stays as a
+closed ghost while somebody is booked on it, and a pod on an unknown node waits here until the
+node is seen.
+
+Invariants, by field:
+    entries          one a pod; at most one node each.
+    planes           free = total - sum of the charges on the card, in every dimension.
+    open             never true on a card that is unhealthy, cordoned, quarantined, held
+                     exclusively, fenced by somebody else, or booked beyond its means.
+    changes          every node whose columns changed, in order; never shortened.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.plane import Ints, Plane
+from partage.model.allocation import Allocation, Charge
+from partage.model.device import Device, DeviceType
+from partage.model.errors import LedgerError
+from partage.model.node import Node
+from partage.model.reason import ReasonCode
+from partage.model.request import Scope
+
+__all__ = ["UNCHECKED", "Card", "Ledger", "Suspicion"]
+
+UNCHECKED: Final = 2**62
+"""Room of an ordinary resource that the node does not tell; it is not checked."""
+
+_ASSUMED: Final = ("cpu", "memory", "pods", "ephemeral-storage")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Capacity that must not be handed out because of one pod.
+
+    Attributes:
+        node: where.
+        types: which types of device.
+        minors: which of them; None for all.
+        message: why, for people.
+    """
+
+    node: str
+    types: tuple[DeviceType, ...]
+    minors: tuple[int, ...] | None
+    message: str
+
+    def covers(self, type_: DeviceType, minor: int) -> bool:
+        """Whether the device is under suspicion."""
+        return type_ in self.types and (self.minors is None or minor in self.minors)
+
+
+@dataclass(slots=True)
+class Card:
+    """A copy of one card's state, for decisions card by card.
+
+    Attributes:
+        device: what it is.
+        row: its position in the columns.
+        core_free: compute left, milli.
+        memory_free: memory left, bytes.
+        slots_free: sharers it may still take.
+        tenants: sharers it has.
+        closed: why it takes nobody, or None.
+        closed_detail: more about that.
+        extras_free: native units left.
+        functions_taken: PCI addresses of its virtual functions in use.
+    """
+
+    device: Device
+    row: int
+    core_free: int
+    memory_free: int
+    slots_free: int
+    tenants: int
+    closed: ReasonCode | None = None
+    closed_detail: str = ""
+    extras_free: dict[str, int] | None = None
+    functions_taken: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    allocation: Allocation
+    charges: tuple[Charge, ...]
+
+
+class Ledger:
+    """State of all devices and of the nodes' ordinary resources."""
+
+    def __init__(self) -> None:
+        self.planes: dict[DeviceType, Plane] = {t: Plane(1, 16) for t in DeviceType}
+        self.host_free: dict[str, Ints] = {n: np.zeros(16, np.int64) for n in _ASSUMED}
+        self.present = np.zeros(16, np.bool_)
+        self.nodes: list[Node | None] = []
+        self.index: dict[str, int] = {}
+        self.kinds: list[Device | None] = [None]
+        self.changes: list[int] = []
+        self.node_changes: list[int] = []
+        self._kind_index: dict[object, int] = {}
+        self._uuids: dict[str, set[tuple[DeviceType, int, int]]] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._by_node: dict[str, dict[str, _Entry]] = {}
+        self._rows: dict[int, dict[DeviceType, list[Device]]] = {}
+        self._ghosts: dict[int, dict[DeviceType, int]] = {}
+        self._tenants: dict[tuple[DeviceType, int, int], dict[str, Charge]] = {}
+        self._fences: dict[tuple[DeviceType, int, int], set[str]] = {}
+        self._suspicions: dict[str, Suspicion] = {}
+        self._suspected: dict[str, dict[str, Suspicion]] = {}
+        self._vacant: list[int] = []
+
+    # --- asking ------------------------------------------------------------------------------
+
+    def __contains__(self, uid: str) -> bool:
+        """Whether the pod has an entry."""
+        return uid in self._entries
+
+    def allocation(self, uid: str) -> Allocation | None:
+        """What the pod holds, or None."""
+        entry = self._entries.get(uid)
+        return entry.allocation if entry else None
+
+    def allocations(self) -> Iterator[Allocation]:
+        """What every pod holds, in the order of arrival."""
+        return (entry.allocation for entry in self._entries.values())
+
+    def on_node(self, name: str) -> Iterator[Allocation]:
+        """What the pods of one node hold, in the order of arrival."""
+        return (entry.allocation for entry in self._by_node.get(name, {}).values())
+
+    def suspicion(self, uid: str) -> Suspicion | None:
+        """What is closed because of the pod, or None."""
+        return self._suspicions.get(uid)
+
+    def suspicions(self) -> Mapping[str, Suspicion]:
+        """Everything that is closed because of a pod, by its UID."""
+        return self._suspicions
+
+    def at_uuid(self, uuid: str) -> Iterable[tuple[DeviceType, int, int]]:
+        """Where a device sits: type, node index and row; normally one place."""
+        return self._uuids.get(uuid, ())
+
+    def node_at(self, index: int) -> Node:
+        """The node at an index.
+
+        Raises:
+            LedgerError: nobody is there.
+        """
+        node = self.nodes[index]
+        if node is None:
+            raise LedgerError(f"no node at index {index}")
+        return node
+
+    def cards(self, type_: DeviceType, index: int) -> list[Card]:
+        """A copy of the state of a node's cards of one type, in the order of minors."""
+        plane = self.planes[type_]
+        return [
+            self._card(plane, type_, index, row, device)
+            for row, device in enumerate(self._rows[index].get(type_, ()))
+        ]
+
+    def tenants(self, type_: DeviceType, index: int, row: int) -> Mapping[str, Charge]:
+        """Charges on one card by pod UID."""
+        return self._tenants.get((type_, index, row), {})
+
+    def host_used(self, name: str) -> dict[str, int]:
+        """Ordinary resources that pods of a node hold, by name."""
+        used: dict[str, int] = {}
+        for entry in self._by_node.get(name, {}).values():
+            for resource, amount in entry.allocation.host.items():
+                used[resource] = used.get(resource, 0) + amount
+        return used
+
+    # --- changing ----------------------------------------------------------------------------
+
+    def upsert_node(self, node: Node) -> None:
+        """Take in a node, or what it has become; entries on it are booked again by UUID."""
+        index = self.index.get(node.name)
+        if index is None:
+            index = self._vacant.pop() if self._vacant else len(self.nodes)
+            if index == len(self.nodes):
+                self.nodes.append(None)
+                self._reserve_nodes(index + 1)
+            self.index[node.name] = index
+        self.nodes[index] = node
+        self.present[index] = True
+        self._load(index)
+        self.node_changes.append(index)
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; entries of its pods stay until the pods are gone."""
+        index = self.index.pop(name, None)
+        if index is None:
+            return
+        self._unload(index)
+        self.nodes[index] = None
+        self.present[index] = False
+        for column in self.host_free.values():
+            column[index] = 0
+        self._vacant.append(index)
+        self.changes.append(index)
+        self.node_changes.append(index)
+
+    def apply(self, allocation: Allocation) -> None:
+        """Book an allocation that is a fact, even where it goes beyond a card's means.
+
+        A card that is booked beyond its means is closed; nothing is dropped.
+
+        Raises:
+            LedgerError: the pod has an entry already.
+        """
+        if allocation.uid in self._entries:
+            raise LedgerError(f"pod {allocation.uid} is booked already; undo it first")
+        entry = _Entry(allocation, allocation.charges)
+        self._entries[allocation.uid] = entry
+        self._by_node.setdefault(allocation.node, {})[allocation.uid] = entry
+        index = self.index.get(allocation.node)
+        if index is None:
+            return
+        rows = [self._locate(index, charge) for charge in entry.charges]
+        if None in rows:
+            self._load(index)
+            return
+        self._book_host(index, allocation.host, -1)
+        for charge, row in zip(entry.charges, rows, strict=True):
+            if row is not None:
+                self._book(index, row, allocation.uid, charge)
+        self.changes.append(index)
+
+    def undo(self, uid: str) -> Allocation | None:
+        """Give back everything a pod holds; what it held, or None when it held nothing."""
+        entry = self._entries.pop(uid, None)
+        if entry is None:
+            return None
+        allocation = entry.allocation
+        mates = self._by_node[allocation.node]
+        del mates[uid]
+        if not mates:
+            del self._by_node[allocation.node]
+        index = self.index.get(allocation.node)
+        if index is None:
+            return allocation
+        if any(self._ghosts.get(index, {}).values()):
+            self._load(index)
+            return allocation
+        self._book_host(index, allocation.host, 1)
+        for charge in entry.charges:
+            row = self._locate(index, charge)
+            if row is None:
+                raise LedgerError(f"pod {uid} was booked on {charge.uuid}, which is not there")
+            self._unbook(index, row, uid, charge)
+        self.changes.append(index)
+        return allocation
+
+    def suspect(self, uid: str, suspicion: Suspicion) -> None:
+        """Close capacity because of a pod whose books cannot be trusted."""
+        before = self._suspicions.get(uid)
+        if before == suspicion:
+            return
+        if before is not None:
+            self._forget(uid, before)
+        self._suspicions[uid] = suspicion
+        self._suspected.setdefault(suspicion.node, {})[uid] = suspicion
+        for name in {suspicion.node, before.node if before else suspicion.node}:
+            self._reopen(name)
+
+    def acquit(self, uid: str) -> bool:
+        """Open again what was closed because of a pod; whether there was anything."""
+        suspicion = self._suspicions.pop(uid, None)
+        if suspicion is None:
+            return False
+        self._forget(uid, suspicion)
+        self._reopen(suspicion.node)
+        return True
+
+    # --- checking ----------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Recompute everything from nodes, entries and suspicions, and compare.
+
+        Raises:
+            LedgerError: a law is broken; the message names the node and the figures.
+        """
+        fresh = Ledger()
+        for node in self.nodes:
+            if node is not None:
+                fresh.upsert_node(node)
+        for entry in self._entries.values():
+            fresh.apply(entry.allocation)
+        for uid, suspicion in self._suspicions.items():
+            fresh.suspect(uid, suspicion)
+        mine, theirs = self.picture(), fresh.picture()
+        if mine != theirs:
+            wrong = [n for n in mine if mine[n] != theirs.get(n)]
+            name = wrong[0] if wrong else "?"
+            raise LedgerError(
+                f"books of node {name} are {mine.get(name)}, recomputed {theirs.get(name)}"
+            )
+        for type_, plane in self.planes.items():
+            if bool(np.any(plane.open & ((plane.core_free < 0) | (plane.memory_free < 0)))):
+                raise LedgerError(f"an open {type_} is booked beyond its means")
+
+    def picture(self) -> dict[str, object]:
+        """Everything the ledger says, by node name; equal ledgers have equal pictures."""
+        result: dict[str, object] = {}
+        for name, index in self.index.items():
+            cards = [
+                (c.device.type, c.device.minor, c.device.uuid, c.core_free, c.memory_free,
+                 c.slots_free, c.tenants, c.closed, tuple(sorted((c.extras_free or {}).items())),
+                 tuple(sorted(c.functions_taken)))
+                for type_ in DeviceType
+                for c in self.cards(type_, index)
+            ]  # fmt: skip
+            host = {r: int(column[index]) for r, column in self.host_free.items() if column[index]}
+            pods = sorted(self._by_node.get(name, ()))
+            result[name] = (sorted(cards, key=repr), sorted(host.items()), pods)
+        return result
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _reserve_nodes(self, nodes: int) -> None:
+        have = self.present.shape[0]
+        if nodes <= have:
+            return
+        size = max(nodes, have * 2)
+        for plane in self.planes.values():
+            plane.grow(plane.cards, size)
+        self.present = np.concatenate([self.present, np.zeros(size - have, np.bool_)])
+        for resource, column in self.host_free.items():
+            self.host_free[resource] = np.concatenate([column, np.zeros(size - have, np.int64)])
+
+    def _unload(self, index: int) -> None:
+        for type_, devices in self._rows.pop(index, {}).items():
+            for row, device in enumerate(devices):
+                place = (type_, index, row)
+                self._tenants.pop(place, None)
+                self._fences.pop(place, None)
+                places = self._uuids.get(device.uuid)
+                if places is not None:
+                    places.discard(place)
+                    if not places:
+                        del self._uuids[device.uuid]
+            self.planes[type_].clear(index)
+        self._ghosts.pop(index, None)
+
+    def _load(self, index: int) -> None:
+        """Write a node's columns afresh from the node and the entries on it."""
+        node = self.node_at(index)
+        self._unload(index)
+        entries = self._by_node.get(node.name, {})
+        rows: dict[DeviceType, list[Device]] = {}
+        for device in node.devices:
+            rows.setdefault(device.type, []).append(device)
+        self._rows[index] = rows
+        self._ghosts[index] = dict.fromkeys(DeviceType, 0)
+        for entry in entries.values():
+            for charge in entry.charges:
+                if self._locate(index, charge) is None:
+                    rows.setdefault(charge.type, []).append(_ghost(charge))
+                    self._ghosts[index][charge.type] += 1
+        for type_, devices in rows.items():
+            plane = self.planes[type_]
+            plane.grow(len(devices), self.present.shape[0])
+            for row, device in enumerate(devices):
+                self._write_total(plane, index, row, device)
+                self._uuids.setdefault(device.uuid, set()).add((type_, index, row))
+        self._write_host(index, node)
+        for uid, entry in entries.items():
+            self._book_host(index, entry.allocation.host, -1)
+            for charge in entry.charges:
+                place = self._locate(index, charge)
+                if place is not None:
+                    self._book(index, place, uid, charge)
+        self.changes.append(index)
+
+    def _write_total(self, plane: Plane, index: int, row: int, device: Device) -> None:
+        plane.core_total[row, index] = plane.core_free[row, index] = device.core_milli
+        plane.memory_total[row, index] = plane.memory_free[row, index] = device.memory_bytes
+        plane.slots_total[row, index] = plane.slots_free[row, index] = device.slots
+        for unit, amount in device.extras:
+            total, free = plane.unit_columns(unit)
+            total[row, index] = free[row, index] = amount
+        plane.kind[row, index] = self._kind(device)
+        self._refresh(device.type, index, row)
+
+    def _write_host(self, index: int, node: Node) -> None:
+        for resource in node.allocatable:
+            if resource not in self.host_free:
+                self.host_free[resource] = self._new_resource()
+        for resource, column in self.host_free.items():
+            default = UNCHECKED if resource in _ASSUMED or not node.allocatable else 0
+            column[index] = node.allocatable.get(resource, default)
+
+    def _new_resource(self) -> Ints:
+        column = np.zeros(self.present.shape[0], np.int64)
+        for index, node in enumerate(self.nodes):
+            if node is not None and not node.allocatable:
+                column[index] = UNCHECKED
+        return column
+
+    def _kind(self, device: Device) -> int:
+        key = (
+            device.vendor, device.model, device.mode, device.hidden_from,
+            frozenset(device.labels.items()),
+            frozenset(frozenset(f.labels.items()) for f in device.functions),
+        )  # fmt: skip
+        kind = self._kind_index.get(key)
+        if kind is None:
+            kind = self._kind_index[key] = len(self.kinds)
+            self.kinds.append(device)
+        return kind
+
+    def _locate(self, index: int, charge: Charge) -> int | None:
+        """The row of a charge's device: by UUID, or by minor when the record knows no UUID."""
+        for row, device in enumerate(self._rows[index].get(charge.type, ())):
+            if charge.uuid:
+                if device.uuid == charge.uuid:
+                    return row
+            elif device.minor == charge.minor:
+                return row
+        return None
+
+    def _book_host(self, index: int, host: Mapping[str, int], sign: int) -> None:
+        for resource, amount in host.items():
+            column = self.host_free.get(resource)
+            if column is not None:
+                column[index] += sign * amount
+
+    def _book(self, index: int, row: int, uid: str, charge: Charge) -> None:
+        plane = self.planes[charge.type]
+        plane.core_free[row, index] -= charge.core_milli
+        plane.memory_free[row, index] -= charge.memory_bytes
+        plane.tenants[row, index] += charge.slots
+        for unit, amount in charge.extras:
+            plane.unit_columns(unit)[1][row, index] -= amount
+        place = (charge.type, index, row)
+        self._tenants.setdefault(place, {})[uid] = charge
+        for other in self._around(index, row, charge):
+            self._fences.setdefault((charge.type, index, other), set()).add(uid)
+            self._refresh(charge.type, index, other)
+        self._refresh(charge.type, index, row)
+
+    def _unbook(self, index: int, row: int, uid: str, charge: Charge) -> None:
+        plane = self.planes[charge.type]
+        plane.core_free[row, index] += charge.core_milli
+        plane.memory_free[row, index] += charge.memory_bytes
+        plane.tenants[row, index] -= charge.slots
+        for unit, amount in charge.extras:
+            plane.unit_columns(unit)[1][row, index] += amount
+        place = (charge.type, index, row)
+        del self._tenants[place][uid]
+        if not self._tenants[place]:
+            del self._tenants[place]
+        for other in self._around(index, row, charge):
+            self._fences[charge.type, index, other].discard(uid)
+            self._refresh(charge.type, index, other)
+        self._refresh(charge.type, index, row)
+
+    def _around(self, index: int, row: int, charge: Charge) -> Iterator[int]:
+        """Rows that a charge's fence encloses, its own included."""
+        if charge.fence is None:
+            return
+        devices = self._rows[index][charge.type]
+        centre = devices[row].topology
+        for other, device in enumerate(devices):
+            there = device.topology
+            if other == row or charge.fence is Scope.NODE:
+                yield other
+            elif centre is not None and there is not None:
+                near = there.numa == centre.numa
+                if near and (charge.fence is Scope.NUMA or there.pcie == centre.pcie):
+                    yield other
+
+    def _refresh(self, type_: DeviceType, index: int, row: int) -> None:
+        """Derive what is not a sum: free slots and whether the card is open."""
+        plane = self.planes[type_]
+        limit = int(plane.slots_total[row, index])
+        for charge in self._tenants.get((type_, index, row), {}).values():
+            if charge.sharers is not None and charge.sharers < limit:
+                limit = charge.sharers
+        plane.slots_free[row, index] = limit - plane.tenants[row, index]
+        plane.open[row, index] = self._closed(type_, index, row) is None
+
+    def _closed(self, type_: DeviceType, index: int, row: int) -> tuple[ReasonCode, str] | None:
+        device = self._rows[index][type_][row]
+        if not device.healthy:
+            return ReasonCode.UNHEALTHY, device.health_detail
+        if device.cordoned:
+            return ReasonCode.CORDONED, ""
+        plane = self.planes[type_]
+        if plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0:
+            return ReasonCode.QUARANTINED, "booked beyond its means"
+        node = self.node_at(index)
+        for suspicion in self._suspected.get(node.name, {}).values():
+            if suspicion.covers(type_, device.minor):
+                return ReasonCode.QUARANTINED, suspicion.message
+        if self._ghosts[index][type_]:
+            for ghost in self._rows[index][type_][-self._ghosts[index][type_] :]:
+                if ghost.minor == device.minor:
+                    return (
+                        ReasonCode.QUARANTINED,
+                        f"a record names {ghost.uuid} as card {ghost.minor}, here is {device.uuid}",
+                    )
+        tenants = self._tenants.get((type_, index, row), {})
+        if any(charge.exclusive for charge in tenants.values()):
+            return ReasonCode.CARD_NOT_IDLE, "held by one pod alone"
+        if self._fences.get((type_, index, row)):
+            return ReasonCode.CARD_NOT_IDLE, "fenced by a pod that wants its neighbours idle"
+        return None
+
+    def _forget(self, uid: str, suspicion: Suspicion) -> None:
+        mates = self._suspected[suspicion.node]
+        del mates[uid]
+        if not mates:
+            del self._suspected[suspicion.node]
+
+    def _reopen(self, name: str) -> None:
+        index = self.index.get(name)
+        if index is None:
+            return
+        for type_, devices in self._rows[index].items():
+            for row in range(len(devices)):
+                self._refresh(type_, index, row)
+        self.changes.append(index)
+
+    def _card(self, plane: Plane, type_: DeviceType, index: int, row: int, device: Device) -> Card:
+        closed = None if plane.open[row, index] else self._closed(type_, index, row)
+        taken: frozenset[str] = frozenset()
+        if device.functions:
+            charges = self._tenants.get((type_, index, row), {}).values()
+            taken = frozenset(f for charge in charges for f in charge.functions)
+        return Card(
+            device=device,
+            row=row,
+            core_free=int(plane.core_free[row, index]),
+            memory_free=int(plane.memory_free[row, index]),
+            slots_free=int(plane.slots_free[row, index]),
+            tenants=int(plane.tenants[row, index]),
+            closed=closed[0] if closed else None,
+            closed_detail=closed[1] if closed else "",
+            extras_free={u: int(plane.unit_columns(u)[1][row, index]) for u, _ in device.extras},
+            functions_taken=taken,
+        )
+
+
+def _ghost(charge: Charge) -> Device:
+    """A stand-in for a device that is booked but no longer on its node."""
+    return Device(
+        type=charge.type,
+        minor=charge.minor,
+        uuid=charge.uuid,
+        healthy=False,
+        core_milli=0,
+        memory_bytes=0,
+        slots=0,
+        health_detail="the device is gone while a pod is booked on it",
+    )

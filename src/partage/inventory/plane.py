@@ -1,0 +1,102 @@
+"""Columns of one device type: a row a card position, a column a node.
+
+Nodes lie on the fast axis, so a kernel that asks one question of every node reads memory in
+order (performance.md 5.2: the layout is worth a factor of twelve). Free amounts are kept, not
+derived; only the ledger writes them.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ABSENT_KIND", "Bools", "Ints", "Plane"]
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+ABSENT_KIND: Final = 0
+"""Kind of a position that holds no card."""
+
+
+class Plane:
+    """The columns of one device type; every array has shape (cards, nodes).
+
+    Attributes:
+        core_total: compute offered, milli.
+        core_free: compute left, milli; negative only on a card that is booked beyond its means.
+        memory_total: memory offered, bytes.
+        memory_free: memory left, bytes.
+        slots_total: sharers the card may have by itself.
+        slots_free: sharers it may still take, under the tightest limit of those on it.
+        tenants: sharers it has.
+        open: whether it takes new pods at all.
+        kind: which kind of card it is (an index into `Ledger.kinds`); 0 where there is none.
+        extras: native units by name: (total, free).
+    """
+
+    __slots__ = (
+        "core_free",
+        "core_total",
+        "extras",
+        "kind",
+        "memory_free",
+        "memory_total",
+        "open",
+        "slots_free",
+        "slots_total",
+        "tenants",
+    )
+
+    def __init__(self, cards: int, nodes: int) -> None:
+        shape = (cards, nodes)
+        self.core_total: Ints = np.zeros(shape, np.int64)
+        self.core_free: Ints = np.zeros(shape, np.int64)
+        self.memory_total: Ints = np.zeros(shape, np.int64)
+        self.memory_free: Ints = np.zeros(shape, np.int64)
+        self.slots_total: Ints = np.zeros(shape, np.int64)
+        self.slots_free: Ints = np.zeros(shape, np.int64)
+        self.tenants: Ints = np.zeros(shape, np.int64)
+        self.open: Bools = np.zeros(shape, np.bool_)
+        self.kind: Ints = np.zeros(shape, np.int64)
+        self.extras: dict[str, tuple[Ints, Ints]] = {}
+
+    @property
+    def cards(self) -> int:
+        """Positions for cards on each node."""
+        return int(self.open.shape[0])
+
+    def grow(self, cards: int, nodes: int) -> None:
+        """Make room for at least so many positions and nodes; what is there stays."""
+        have = self.open.shape
+        if cards <= have[0] and nodes <= have[1]:
+            return
+        shape = (max(cards, have[0]), max(nodes, have[1]))
+
+        def grown(old: NDArray[np.generic]) -> NDArray[np.generic]:
+            new = np.zeros(shape, old.dtype)
+            new[: have[0], : have[1]] = old
+            return new
+
+        for name in self.__slots__:
+            if name != "extras":
+                setattr(self, name, grown(getattr(self, name)))
+        for unit, (total, free) in self.extras.items():
+            self.extras[unit] = (grown(total), grown(free))  # type: ignore[assignment]  # dtype is kept
+
+    def unit_columns(self, unit: str) -> tuple[Ints, Ints]:
+        """Total and free columns of a native unit; zero where a card does not have it."""
+        columns = self.extras.get(unit)
+        if columns is None:
+            columns = (np.zeros(self.open.shape, np.int64), np.zeros(self.open.shape, np.int64))
+            self.extras[unit] = columns
+        return columns
+
+    def clear(self, node: int) -> None:
+        """Forget every card of a node."""
+        for name in self.__slots__:
+            if name != "extras":
+                getattr(self, name)[:, node] = 0
+        for total, free in self.extras.values():
+            total[:, node] = 0
+            free[:, node] = 0
