@@ -16,7 +16,103 @@ ORIGINAL_REQUEST: Final = "partage.io/original-request"
 HOSTNAME: Final = "kubernetes.io/hostname"
 
 # --- Koordinator, and the vendors it adapts to ----------------------------------------------
+# Device resources; every one but `gpu.shared` has an alias of v1.4 in the other domain.
+KOORDINATOR_DOMAIN: Final = "koordinator.sh/"
+KUBERNETES_DOMAIN: Final = "kubernetes.io/"
+KOORD_GPU: Final = "koordinator.sh/gpu"
+KOORD_GPU_CORE: Final = "koordinator.sh/gpu-core"
+KOORD_GPU_MEMORY: Final = "koordinator.sh/gpu-memory"
+KOORD_GPU_MEMORY_RATIO: Final = "koordinator.sh/gpu-memory-ratio"
+KOORD_GPU_SHARED: Final = "koordinator.sh/gpu.shared"
+KOORD_RDMA: Final = "koordinator.sh/rdma"
+KOORD_FPGA: Final = "koordinator.sh/fpga"
+# Counts of whole cards, read by Koordinator when nobody else owns them.
+COUNT_NVIDIA: Final = "nvidia.com/gpu"
+COUNT_AMD: Final = "amd.com/gpu"
+COUNT_HYGON: Final = "dcu.com/gpu"
+# Pod annotations and labels.
+DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+DEVICE_ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
+DEVICE_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
+GPU_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
+NUMA_TOPOLOGY_SPEC: Final = "scheduling.koordinator.sh/numa-topology-spec"
+BIND_TIMESTAMP: Final = "scheduling.koordinator.sh/bind-timestamp"
+GPU_MINORS: Final = "scheduling.koordinator.sh/gpu-minors"
+GPU_ISOLATION_PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
+VGPU_NODE: Final = "hami.io/vgpu-node"
+# Labels and annotations of nodes and Device objects.
+GPU_VENDOR: Final = "node.koordinator.sh/gpu-vendor"
+GPU_MODEL: Final = "node.koordinator.sh/gpu-model"
+GPU_DRIVER_VERSION: Final = "node.koordinator.sh/gpu-driver-version"
+GPU_PARTITION_POLICY: Final = "node.koordinator.sh/gpu-partition-policy"
+GPU_PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
+# Huawei: native units, the plugin's trigger, and what its plugin reads.
+NPU_CORE: Final = "huawei.com/npu-core"
+NPU_CPU: Final = "huawei.com/npu-cpu"
+NPU_DVPP: Final = "huawei.com/npu-dvpp"
+ASCEND_310P: Final = "huawei.com/Ascend310P"
+PREDICATE_TIME: Final = "predicate-time"
+# Cambricon (the first annotation is misspelt by its plugin, so it is here).
+SMLU_VCORE: Final = "cambricon.com/mlu.smlu.vcore"
+SMLU_VMEMORY: Final = "cambricon.com/mlu.smlu.vmemory"
+DSMLU_ASSIGNED: Final = "CAMBRICON_DSMLU_ASSIGHED"
+DSMLU_PROFILE: Final = "CAMBRICON_DSMLU_PROFILE"
+DSMLU_LOCK: Final = "cambricon.com/dsmlu.lock"
+# MetaX.
+SGPU: Final = "metax-tech.com/sgpu"
+METAX_GPU: Final = "metax-tech.com/gpu"
+SGPU_QOS_POLICY: Final = "metax-tech.com/sgpu-qos-policy"
+METAX_DEVICES_ALLOCATED: Final = "metax-tech.com/gpu-devices-allocated"
+METAX_LOCK: Final = "hami.io/mutex.lock"
 
 # --- HAMi ----------------------------------------------------------------------------------
+# Resource names are settings (`HamiSettings`), because HAMi lets operators rename them.
+HAMI_VGPU_MODE: Final = "nvidia.com/vgpu-mode"
+HAMI_USE_TYPE: Final = "nvidia.com/use-gputype"
+HAMI_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
+HAMI_USE_UUID: Final = "nvidia.com/use-gpuuuid"
+HAMI_AVOID_UUID: Final = "nvidia.com/nouse-gpuuuid"
+HAMI_NUMA_BIND: Final = "nvidia.com/numa-bind"
+HAMI_NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+HAMI_CARD_POLICY: Final = "hami.io/gpu-scheduler-policy"
+HAMI_WEIGHTS: Final = "hami.io/device-scoring-weights"
+HAMI_POD_NODE: Final = "hami.io/vgpu-node"
+HAMI_POD_TIME: Final = "hami.io/vgpu-time"
+HAMI_TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
+HAMI_ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
+HAMI_BIND_PHASE: Final = "hami.io/bind-phase"
+HAMI_BIND_TIME: Final = "hami.io/bind-time"
+HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
+HAMI_SCORE: Final = "hami.io/node-nvidia-score"
+HAMI_CORDON: Final = "hami.io/device-cordon"
 
 # --- Tencent qGPU --------------------------------------------------------------------------
+QGPU_CORE: Final = "tke.cloud.tencent.com/qgpu-core"
+QGPU_MEMORY: Final = "tke.cloud.tencent.com/qgpu-memory"
+QGPU_GREEDY: Final = "tke.cloud.tencent.com/qgpu-core-greedy"
+QGPU_APP_CLASS: Final = "tke.cloud.tencent.com/app-class"
+QGPU_POLICY: Final = "tke.cloud.tencent.com/qgpu-schedule-policy"
+QGPU_ENABLE: Final = "qgpu-device-enable"
+QGPU_ALLOCATED: Final = "tke.cloud.tencent.com/qgpu"
+QGPU_CARDS: Final = "tke.cloud.tencent.com/qgpu-pgpu-"
+"""Prefix; the container's name follows."""
+QGPU_DRIVER_LABELS: Final = (
+    "node.koordinator.sh/gpu-driver-version",
+    "nvidia.com/cuda.driver-version.full",
+)
+"""Node labels that hold a whole driver version."""
+QGPU_DRIVER_PARTS: Final = (
+    (
+        "nvidia.com/cuda.driver-version.major",
+        "nvidia.com/cuda.driver-version.minor",
+        "nvidia.com/cuda.driver-version.revision",
+    ),
+    (
+        "nvidia.com/cuda.driver.major",
+        "nvidia.com/cuda.driver.minor",
+        "nvidia.com/cuda.driver.rev",
+    ),
+)
+"""Node labels that hold a driver version in three parts."""
+QGPU_MODEL_LABELS: Final = ("nvidia.com/gpu.product", "node.koordinator.sh/gpu-model")
+"""Node labels that name the model of the node's cards."""

@@ -1,0 +1,18 @@
+"""HAMi: software slices and hardware instances of NVIDIA cards under one set of names.
+
+`request` reads a pod's resources, `wishes` its annotations, `registration` and `cards` what a
+node reports, `result` and `codec` what is written on a placed pod. Source: seed 002, hami.md.
+"""
+
+from typing import Final
+
+from partage.vendors.base import Family
+from partage.vendors.families.hami.registration import register
+from partage.vendors.families.hami.request import NAME, owned, read
+from partage.vendors.families.hami.result import recover, render
+
+__all__ = ["FAMILY"]
+
+FAMILY: Final = Family(
+    name=NAME, owned=owned, read=read, register=register, render=render, recover=recover
+)

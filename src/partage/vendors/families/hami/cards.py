@@ -1,0 +1,137 @@
+"""The texts with which HAMi's node plugin registers cards and the links between them.
+
+Two generations of the card text are read: fields separated by commas, each card closed by `:`
+(7 fields, or 9 with index and mode), and a JSON array that leaves out keys whose value is zero.
+
+Source: hami.md 3 and 13 (case 27).
+"""
+
+import re
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from partage.model.errors import InvalidRecord
+
+__all__ = ["RegisteredCard", "decode_cards", "decode_scores"]
+
+T = TypeVar("T")
+_MOST: Final = 2**31 - 1
+_Count = Annotated[int, Meta(ge=0, le=_MOST)]
+_Score = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+_INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
+_BOOLEANS: Final = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
+
+
+class RegisteredCard(Struct, frozen=True):
+    """One registered card; the JSON keys are the published ones, absent means zero.
+
+    Attributes:
+        uuid: the card.
+        index: its number on the node.
+        slots: how many sharers it takes.
+        memory_mib: memory in MiB, scaling included.
+        cores: compute in percent, scaling included.
+        model: NVML's name, beginning with NVIDIA.
+        numa: its NUMA node.
+        mode: `hami-core`, `mig` or empty.
+        healthy: whether the plugin finds it healthy.
+    """
+
+    uuid: Annotated[str, Meta(min_length=1)] = msgspec.field(name="id")
+    index: _Count = 0
+    slots: _Count = msgspec.field(name="count", default=0)
+    memory_mib: _Count = msgspec.field(name="devmem", default=0)
+    cores: _Count = msgspec.field(name="devcore", default=0)
+    model: str = msgspec.field(name="type", default="")
+    numa: _Score = 0
+    mode: str = ""
+    healthy: bool = msgspec.field(name="health", default=False)
+
+
+class _Links(Struct, frozen=True):
+    """One card's links: the other card's UUID and the score."""
+
+    uuid: str
+    score: dict[str, _Score] = {}
+
+
+def decode_cards(text: str) -> tuple[RegisteredCard, ...]:
+    """The cards in a registration annotation of either generation.
+
+    Raises:
+        InvalidRecord: neither form, a value out of range, or one UUID twice.
+    """
+    stripped = text.strip()
+    if stripped.startswith("["):
+        cards = tuple(_decode_json(stripped, list[RegisteredCard]))
+    else:
+        cards = _decode_fields(stripped)
+    if len({card.uuid for card in cards}) != len(cards):
+        raise InvalidRecord("a card is registered twice")
+    return cards
+
+
+def decode_scores(text: str) -> dict[tuple[str, str], int]:
+    """Link scores by pair of UUIDs, the smaller first; where two sides differ, the lower.
+
+    Raises:
+        InvalidRecord: not the published JSON.
+    """
+    result: dict[tuple[str, str], int] = {}
+    for card in _decode_json(text.strip(), list[_Links]):
+        for other, score in card.score.items():
+            if other == card.uuid:
+                continue
+            pair = (min(card.uuid, other), max(card.uuid, other))
+            result[pair] = min(score, result.get(pair, score))
+    return result
+
+
+def _decode_json(text: str, shape: type[T]) -> T:
+    try:
+        return msgspec.json.decode(text, type=shape)
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
+        raise InvalidRecord(f"malformed JSON: {error}") from error
+
+
+def _decode_fields(text: str) -> tuple[RegisteredCard, ...]:
+    if ":" not in text:
+        raise InvalidRecord("no ':' closes a card")
+    cards, rest = text.rsplit(":", 1)
+    if rest:
+        raise InvalidRecord(f"{rest[:80]!r} is not closed by ':'")
+    return tuple(_decode_card(part) for part in cards.split(":"))
+
+
+def _decode_card(text: str) -> RegisteredCard:
+    fields = [field.strip() for field in text.split(",")]
+    if len(fields) not in (7, 9):
+        raise InvalidRecord(f"card {text[:80]!r} has {len(fields)} fields instead of 7 or 9")
+    uuid, slots, memory, cores, model, numa, health = fields[:7]
+    index, mode = fields[7:] if len(fields) == 9 else ("0", "hami-core")
+    if not uuid:
+        raise InvalidRecord(f"card {text[:80]!r} has no UUID")
+    if health not in _BOOLEANS:
+        raise InvalidRecord(f"card {uuid}: health is {health[:80]!r} instead of true or false")
+    return RegisteredCard(
+        uuid=uuid,
+        index=_number(uuid, index),
+        slots=_number(uuid, slots),
+        memory_mib=_number(uuid, memory),
+        cores=_number(uuid, cores),
+        model=model,
+        numa=_number(uuid, numa, least=-_MOST),
+        mode=mode,
+        healthy=_BOOLEANS[health],
+    )
+
+
+def _number(uuid: str, text: str, *, least: int = 0) -> int:
+    if not _INTEGER.fullmatch(text) or not least <= int(text) <= _MOST:
+        raise InvalidRecord(f"card {uuid}: {text[:80]!r} is not a whole number in range")
+    return int(text)

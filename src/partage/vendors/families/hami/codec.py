@@ -1,0 +1,157 @@
+"""HAMi's text for what a pod holds, and its ways to write a device's identity.
+
+One device is `<uuid>,NVIDIA,<MiB>,<percent>` closed by `:`, one container the run of its devices
+closed by `;`. A container without devices keeps its empty slot. A hardware instance of the first
+MIG generation is marked by a suffix on the UUID: `GPU-x[<geometry>-<slot>]`.
+
+Source: hami.md 1.5 (all versions), 1.6 and 13 (cases 28, 31, 38).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from partage.model.errors import InvalidRecord, InvalidValue
+
+__all__ = [
+    "NVIDIA",
+    "ContainerDevice",
+    "MigMark",
+    "decode_pod_devices",
+    "encode_pod_devices",
+    "parse_mig_uuid",
+    "physical_id",
+]
+
+NVIDIA: Final = "NVIDIA"
+"""HAMi's word for the vendor in every encoded device."""
+
+_ESCAPES: Final = (("%", "%25"), (",", "%2C"), (":", "%3A"), (";", "%3B"))
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
+_MIG: Final = re.compile(r"(?P<uuid>[^\[\]]+)\[(?P<geometry>[0-9]{1,4})-(?P<slot>[0-9]{1,4})\]")
+_REPLICA: Final = re.compile(r"(?P<physical>.+)::[0-9]+", re.DOTALL)
+_DASHES_OF_A_UUID: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDevice:
+    """One device of one container as HAMi writes it.
+
+    Attributes:
+        uuid: the card, with the suffix of a hardware instance if it has one.
+        memory_mib: device memory in MiB.
+        cores: compute in percent of a card.
+        type: HAMi's word for the vendor.
+    """
+
+    uuid: str
+    memory_mib: int
+    cores: int
+    type: str = NVIDIA
+
+    def __post_init__(self) -> None:
+        """Refuse what the text could not carry."""
+        if not self.uuid or not self.type:
+            raise InvalidValue("an encoded device needs a UUID and a type")
+        if not (0 <= self.memory_mib < 10**10 and 0 <= self.cores < 10**10):
+            raise InvalidValue(f"device {self.uuid!r}: memory or cores out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class MigMark:
+    """Which slot of which geometry a hardware instance takes; both count from 0."""
+
+    uuid: str
+    geometry: int
+    slot: int
+
+
+def encode_pod_devices(containers: Sequence[Sequence[ContainerDevice]]) -> str:
+    """The text for the devices of each container, in the pod's order, init containers first.
+
+    Separators inside a UUID, which no NVIDIA card has, are written as `%2C` and so on, so that
+    the text can always be read back.
+    """
+    return "".join("".join(map(_encode, devices)) + ";" for devices in containers)
+
+
+def decode_pod_devices(text: str) -> tuple[tuple[ContainerDevice, ...], ...]:
+    """The devices of each container; the exact inverse of `encode_pod_devices`.
+
+    Raises:
+        InvalidRecord: the text is not of this form; the message quotes the part at fault.
+    """
+    if not text:
+        return ()
+    if not text.endswith(";"):
+        raise InvalidRecord(f"{_short(text)} does not end with ';'")
+    return tuple(_decode_container(part) for part in text[:-1].split(";"))
+
+
+def parse_mig_uuid(text: str) -> MigMark:
+    """`GPU-x[1-2]` as card, geometry 1 and slot 2.
+
+    Raises:
+        InvalidRecord: a bracket, the dash or a number is missing.
+    """
+    match = _MIG.fullmatch(text)
+    if match is None:
+        raise InvalidRecord(
+            f"{_short(text)} does not name a hardware instance as UUID[geometry-slot]"
+        )
+    return MigMark(match["uuid"], int(match["geometry"]), int(match["slot"]))
+
+
+def physical_id(device_id: str) -> str:
+    """The card behind a kubelet device ID: without its replica `-<i>` or `::<i>`.
+
+    A UUID of NVIDIA holds five dashes, so only a numeric part after the sixth is a replica.
+    """
+    match = _REPLICA.fullmatch(device_id)
+    if match is not None:
+        return match["physical"]
+    head, dash, replica = device_id.rpartition("-")
+    numbered = bool(dash) and _NUMBER.fullmatch(replica) is not None
+    return head if numbered and head.count("-") == _DASHES_OF_A_UUID else device_id
+
+
+def _encode(device: ContainerDevice) -> str:
+    uuid, kind = _escape(device.uuid), _escape(device.type)
+    return f"{uuid},{kind},{device.memory_mib},{device.cores}:"
+
+
+def _decode_container(text: str) -> tuple[ContainerDevice, ...]:
+    if not text:
+        return ()
+    if not text.endswith(":"):
+        raise InvalidRecord(f"device {_short(text)} does not end with ':'")
+    return tuple(_decode_device(part) for part in text[:-1].split(":"))
+
+
+def _decode_device(text: str) -> ContainerDevice:
+    fields = text.split(",")
+    if len(fields) != 4:
+        raise InvalidRecord(f"device {_short(text)} has {len(fields)} fields instead of 4")
+    uuid, kind, memory, cores = fields
+    if not uuid or not kind:
+        raise InvalidRecord(f"device {_short(text)} lacks its UUID or type")
+    if not _NUMBER.fullmatch(memory) or not _NUMBER.fullmatch(cores):
+        raise InvalidRecord(f"device {_short(text)}: memory and cores must be whole numbers")
+    return ContainerDevice(_unescape(uuid), int(memory), int(cores), _unescape(kind))
+
+
+def _escape(text: str) -> str:
+    for plain, escaped in _ESCAPES:
+        text = text.replace(plain, escaped)
+    return text
+
+
+def _unescape(text: str) -> str:
+    for plain, escaped in reversed(_ESCAPES):
+        text = text.replace(escaped, plain)
+    return text
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")

@@ -1,0 +1,214 @@
+"""What HAMi says of a node: registered cards, cordons, link scores and the operator's settings.
+
+A node's cards are either registered in an annotation by HAMi's plugin or described by a Device
+object; where both exist they are matched by UUID, and the registration decides how the card is
+shared. Text that cannot be read becomes a note and changes nothing.
+
+Source: hami.md 2.1, 2.4, 3 and 1.4 (cordon); seed 002 for the node configuration.
+"""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final
+
+from partage.model.device import Device, DeviceType, SliceMode, Topology
+from partage.model.errors import InvalidRecord
+from partage.vendors import names
+from partage.vendors.base import NodeView, Registration
+from partage.vendors.families.hami.cards import RegisteredCard, decode_cards, decode_scores
+from partage.vendors.families.hami.request import MIB, NAME, sharers
+from partage.vendors.families.hami.wishes import split_list
+from partage.vendors.settings import HamiNodeSettings, Settings
+
+__all__ = ["VENDOR", "memory_scaling", "register"]
+
+VENDOR: Final = "nvidia"
+_MODES: Final = {"": SliceMode.SHARE, "hami-core": SliceMode.SHARE, "mig": SliceMode.MIG}
+
+
+def register(node: NodeView, settings: Settings) -> Registration:
+    """The node's cards as HAMi and its settings describe them; never raises.
+
+    Devices are None when HAMi changes nothing. The registrar is HAMi when the registration
+    annotation can be read.
+    """
+    notes: list[str] = []
+    cards = _registered(node, notes)
+    if node.devices:
+        devices = tuple(
+            _described(device, cards, node, settings, notes) for device in node.devices
+        )
+    else:
+        devices = _from_registration(cards or (), node, settings, notes)
+    devices = _cordoned(devices, node)
+    links = _links(node, notes)
+    return Registration(
+        devices=None if devices == node.devices else devices,
+        registrar=NAME if cards is not None else "",
+        links=links,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def memory_scaling(node: str, settings: Settings) -> Fraction:
+    """How much memory of a card of this node is offered, as a factor; 1 is all of it."""
+    own = _own(node, settings).memory_scaling
+    return _factor(settings.hami.memory_scaling if own is None else own)
+
+
+def _core_scaling(node: str, settings: Settings) -> Fraction:
+    own = _own(node, settings).core_scaling
+    return _factor(settings.hami.core_scaling if own is None else own)
+
+
+def _factor(scaling: float) -> Fraction:
+    """The factor as written (1.1 is eleven tenths); what is no positive number counts as 1."""
+    if not math.isfinite(scaling) or scaling <= 0:
+        return Fraction(1)
+    return Fraction(repr(scaling))
+
+
+def _own(node: str, settings: Settings) -> HamiNodeSettings:
+    return settings.hami.nodes.get(node) or HamiNodeSettings(name=node)
+
+
+def _registered(node: NodeView, notes: list[str]) -> tuple[RegisteredCard, ...] | None:
+    text = node.annotations.get(names.HAMI_REGISTER)
+    if text is None:
+        return None
+    try:
+        return decode_cards(text)
+    except InvalidRecord as error:
+        notes.append(f"annotation {names.HAMI_REGISTER} cannot be read: {error}")
+        return None
+
+
+def _from_registration(
+    cards: tuple[RegisteredCard, ...], node: NodeView, settings: Settings, notes: list[str]
+) -> tuple[Device, ...]:
+    """Devices of a node that has no Device object. Amounts are already scaled by the plugin.
+
+    The old text has no index; cards whose indexes are not distinct are numbered as listed.
+    """
+    indexes = [card.index for card in cards]
+    distinct = len(set(indexes)) == len(indexes)
+    devices = [
+        Device(
+            type=DeviceType.GPU,
+            minor=card.index if distinct else position,
+            uuid=card.uuid,
+            vendor=VENDOR,
+            model=card.model,
+            healthy=card.healthy,
+            core_milli=card.cores * 10,
+            memory_bytes=card.memory_mib * MIB,
+            slots=card.slots,
+            topology=Topology(numa=card.numa, pcie=""),
+            mode=_mode(card.mode, node, settings, notes),
+            health_detail="" if card.healthy else _UNHEALTHY,
+        )
+        for position, card in enumerate(cards)
+    ]
+    devices.sort(key=lambda device: device.minor)
+    return tuple(_hidden(device, node, settings) for device in devices)
+
+
+_UNHEALTHY: Final = f"reported unhealthy in {names.HAMI_REGISTER}"
+
+
+def _described(
+    device: Device,
+    cards: tuple[RegisteredCard, ...] | None,
+    node: NodeView,
+    settings: Settings,
+    notes: list[str],
+) -> Device:
+    """A card of a Device object with HAMi's view of it; other vendors' cards stay as they are."""
+    if device.type is not DeviceType.GPU or device.vendor not in ("", VENDOR):
+        return device
+    for card in cards or ():
+        if card.uuid == device.uuid:
+            device = _merged(device, card, _mode(card.mode, node, settings, notes))
+            break
+    else:
+        device = _configured(device, node, settings, notes)
+    return _hidden(device, node, settings)
+
+
+def _merged(device: Device, card: RegisteredCard, mode: SliceMode) -> Device:
+    """Sharing as registered; memory too, unless it only lacks the part below one MiB."""
+    same = device.memory_bytes // MIB == card.memory_mib
+    return replace(
+        device,
+        slots=card.slots,
+        mode=mode,
+        core_milli=card.cores * 10,
+        memory_bytes=device.memory_bytes if same else card.memory_mib * MIB,
+        model=device.model or card.model,
+        topology=device.topology or Topology(numa=card.numa, pcie=""),
+        healthy=device.healthy and card.healthy,
+        health_detail=device.health_detail if card.healthy else device.health_detail or _UNHEALTHY,
+    )
+
+
+def _configured(device: Device, node: NodeView, settings: Settings, notes: list[str]) -> Device:
+    """The operator's settings on a card that HAMi's plugin has not registered.
+
+    Other protocols may share a card by more than HAMi's split count, so that count binds HAMi's
+    own requests, and the card's slots only where this node's count is below the greatest. Memory
+    and compute of hardware instances are not scaled.
+    """
+    own = _own(node.name, settings).split_count
+    split = max(1, settings.hami.split_count if own is None else own)
+    slots = split if split < sharers(settings) else max(device.slots, split)
+    mode = _mode("", node, settings, notes)
+    if mode is SliceMode.MIG:
+        return replace(device, slots=slots, mode=mode)
+    return replace(
+        device,
+        slots=slots,
+        core_milli=math.floor(device.core_milli * _core_scaling(node.name, settings)),
+        memory_bytes=math.floor(device.memory_bytes * memory_scaling(node.name, settings)),
+    )
+
+
+def _mode(registered: str, node: NodeView, settings: Settings, notes: list[str]) -> SliceMode:
+    """How the card is cut: the operator's setting for the node, else what was registered."""
+    wanted = _own(node.name, settings).operating_mode
+    for text, source in ((wanted, "node configuration"), (registered, names.HAMI_REGISTER)):
+        if text and text not in _MODES:
+            notes.append(f"{source}: mode {text!r} is not known; it counts as hami-core")
+    if wanted and registered and wanted != registered:
+        notes.append(
+            f"the node configuration asks for mode {wanted}, its cards are registered as "
+            f"{registered}; the configuration counts"
+        )
+    return _MODES.get(wanted or registered, SliceMode.SHARE)
+
+
+def _hidden(device: Device, node: NodeView, settings: Settings) -> Device:
+    own = _own(node.name, settings)
+    if device.uuid in own.filter_uuids or device.minor in own.filter_indexes:
+        return replace(device, hidden_from=device.hidden_from | {NAME})
+    return device
+
+
+def _cordoned(devices: tuple[Device, ...], node: NodeView) -> tuple[Device, ...]:
+    closed = set(split_list(node.annotations.get(names.HAMI_CORDON, "")))
+    if not closed:
+        return devices
+    return tuple(
+        replace(device, cordoned=True) if device.uuid in closed else device for device in devices
+    )
+
+
+def _links(node: NodeView, notes: list[str]) -> dict[tuple[str, str], int]:
+    text = node.annotations.get(names.HAMI_SCORE)
+    if text is None:
+        return {}
+    try:
+        return decode_scores(text)
+    except InvalidRecord as error:
+        notes.append(f"annotation {names.HAMI_SCORE} cannot be read: {error}")
+        return {}

@@ -1,0 +1,280 @@
+"""What a pod asks with HAMi's names: one request for each container.
+
+Each container is read on its own, in the published order of defaults: count, memory, percentage,
+cores. Where upstream quietly turns a request it cannot read into none at all, the pod would run
+without a device or wait without a word; here it waits with a message that names the container,
+the resource, the value and the rule.
+
+Source: hami.md 1.1 to 1.4 and 4.6; seed 002 for the names.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from partage.model.device import MILLI, DeviceType
+from partage.model.quantity import Quantity
+from partage.model.reason import ReasonCode
+from partage.model.request import ContainerAsk, DeviceRequest, Fault, Phase, RequestGroup, Scope
+from partage.vendors.base import ContainerView, PodView, Reading
+from partage.vendors.families.hami.wishes import Wishes, read_wishes
+from partage.vendors.settings import HamiSettings, Settings
+
+__all__ = ["MIB", "NAME", "owned", "priority_of", "read", "sharers"]
+
+NAME: Final = "hami"
+MIB: Final = 1 << 20
+_INT32: Final = 2**31 - 1
+_SHARED_COUNT_NAME: Final = HamiSettings().count_name
+"""The stock count name, which Koordinator's users write too, as percent."""
+_QUOTA: Final = "limits."
+
+
+@dataclass(frozen=True, slots=True)
+class _Amounts:
+    """What each device of one container must give: percent of compute, MiB or percent of memory.
+
+    Of the two memories one is set; both 0 cannot happen.
+    """
+
+    count: int
+    cores: int
+    memory_mib: int
+    percentage: int
+
+    @property
+    def whole(self) -> bool:
+        """All compute and all memory of each card."""
+        return self.cores == 100 and self.percentage == 100
+
+
+class _Broken(Exception):
+    """A rule that a container breaks; turned into a `Fault` before it leaves this module."""
+
+
+def owned(settings: Settings) -> frozenset[str]:
+    """The five resource names, renamed as the operator renamed them."""
+    hami = settings.hami
+    named = (
+        hami.count_name,
+        hami.memory_name,
+        hami.percentage_name,
+        hami.cores_name,
+        hami.priority_name,
+    )
+    return frozenset(name for name in named if name)
+
+
+def sharers(settings: Settings) -> int:
+    """The most tenants of a card anywhere: the global split count or a node's greater one.
+
+    A node whose own count is smaller says so by the slots of its cards.
+    """
+    hami = settings.hami
+    counts = [node.split_count for node in hami.nodes.values() if node.split_count is not None]
+    return max(1, hami.split_count, *counts)
+
+
+def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings) -> Reading:
+    """One group for each container that asks for devices, with the pod's wishes applied.
+
+    Amounts: memory in MiB times the memory factor, compute and percentage in percent. A broken
+    rule becomes the reading's fault; it never raises.
+    """
+    wishes = read_wishes(pod.annotations)
+    groups: list[RequestGroup] = []
+    asked: list[tuple[Phase, _Amounts]] = []
+    notes: list[str] = []
+    fault: Fault | None = None
+    for container in containers:
+        try:
+            amounts = _amounts(container, settings.hami, notes)
+        except _Broken as broken:
+            fault = fault or Fault(f"container {container.name}: {broken}")
+            continue
+        if amounts is not None:
+            groups.append(_group(container, amounts, wishes, settings))
+            asked.append((container.phase, amounts))
+    if not groups and fault is None:
+        return Reading(notes=tuple(notes))
+    return Reading(
+        groups=tuple(sorted(groups, key=lambda group: group.phase is Phase.INIT)),
+        node_strategy=wishes.node_strategy,
+        card_order=wishes.card_order,
+        fault=fault or wishes.fault,
+        notes=(*notes, *wishes.notes),
+        quota=_quota(asked, settings.hami),
+    )
+
+
+def priority_of(container: ContainerView, hami: HamiSettings) -> int | None:
+    """The task priority a container asks for (0 is high), if it is a whole number."""
+    value = container.ask(hami.priority_name)
+    return value.floor() if value is not None and value.integral else None
+
+
+def _amounts(container: ContainerView, hami: HamiSettings, notes: list[str]) -> _Amounts | None:
+    """The published computation for one container; None when it asks for no device."""
+    count = _count(container, hami, notes)
+    memory = _memory(container, hami)
+    percentage = _percentage(container, hami)
+    cores = _cores(container, hami, notes)
+    if container.ask(hami.priority_name) is not None and priority_of(container, hami) is None:
+        raise _Broken(_rule(container, hami.priority_name, "must be a whole number"))
+    if count is None:
+        return None
+    exclusive = not memory and percentage in (0, 100)
+    if cores is None:
+        cores = 100 if exclusive else min(hami.default_cores, 100)
+    if not memory and not percentage:
+        memory = max(0, hami.default_memory)
+        percentage = 0 if memory else 100
+    return _Amounts(count, cores, memory, 0 if memory else percentage)
+
+
+def _count(container: ContainerView, hami: HamiSettings, notes: list[str]) -> int | None:
+    """Devices asked; None for none. The stock name alone, times 100, is percent of cards."""
+    value = container.ask(hami.count_name)
+    named = [
+        name
+        for name in (hami.memory_name, hami.percentage_name, hami.cores_name)
+        if container.ask(name) is not None
+    ]
+    if value is None:
+        if named and hami.default_count < 1:
+            notes.append(
+                f"container {container.name}: {named[0]} without {hami.count_name} asks for "
+                "nothing, because the default count is 0"
+            )
+        return hami.default_count if named and hami.default_count >= 1 else None
+    if value.nano == 0 and not named:
+        return None
+    if not value.integral or not 0 < value.nano <= _INT32 * 10**9:
+        raise _Broken(
+            _rule(container, hami.count_name, "must be a whole number of devices from 1 to 2^31-1")
+        )
+    count = value.floor()
+    alone = not named and container.ask(hami.priority_name) is None
+    if alone and hami.count_name == _SHARED_COUNT_NAME and count % 100 == 0:
+        notes.append(
+            f"container {container.name}: {hami.count_name}: {count} alone is read as percent, "
+            f"{count // 100} whole cards"
+        )
+        return count // 100
+    return count
+
+
+def _memory(container: ContainerView, hami: HamiSettings) -> int:
+    """MiB asked of each device, the memory factor applied; 0 when it is left to the percentage."""
+    value = container.ask(hami.memory_name)
+    if value is None:
+        return 0
+    factor = max(1, hami.memory_factor)
+    most = _INT32 // factor
+    if not value.integral or not 0 <= value.nano <= most * 10**9:
+        unit = "MiB" if factor == 1 else f"units of {factor} MiB"
+        raise _Broken(
+            _rule(
+                container,
+                hami.memory_name,
+                f"must be a plain whole number of {unit} from 0 to {most}, without a size suffix",
+            )
+        )
+    return value.floor() * factor
+
+
+def _percentage(container: ContainerView, hami: HamiSettings) -> int:
+    """Percent of each card's memory; 0 when not set."""
+    value = container.ask(hami.percentage_name)
+    if value is None:
+        return 0
+    if not value.integral or not 0 <= value.nano <= 100 * 10**9:
+        raise _Broken(
+            _rule(container, hami.percentage_name, "must be a whole number between 0 and 100")
+        )
+    return value.floor()
+
+
+def _cores(container: ContainerView, hami: HamiSettings, notes: list[str]) -> int | None:
+    """Percent of each card's compute; None when not written."""
+    value = container.ask(hami.cores_name)
+    if value is None:
+        return None
+    if not value.integral or value.nano < 0:
+        raise _Broken(
+            _rule(container, hami.cores_name, "must be a whole number of percent from 0")
+        )
+    if value.nano > 100 * 10**9:
+        notes.append(f"container {container.name}: {hami.cores_name}: {value} counts as 100")
+        return 100
+    return value.floor()
+
+
+def _rule(container: ContainerView, name: str, rule: str) -> str:
+    value: Quantity | None = container.ask(name)
+    return f"{name}: {value} {rule}"
+
+
+def _group(
+    container: ContainerView, amounts: _Amounts, wishes: Wishes, settings: Settings
+) -> RequestGroup:
+    alone = amounts.cores == 100 and not amounts.whole
+    bound = wishes.numa_bind and amounts.count > 1
+    request = DeviceRequest(
+        type=DeviceType.GPU,
+        count=amounts.count,
+        core_milli=amounts.cores * MILLI // 100,
+        memory_bytes=amounts.memory_mib * MIB,
+        memory_milli=amounts.percentage * 10,
+        whole=amounts.whole,
+        unused=alone or wishes.unused,
+        exclusive=alone,
+        claims_core=amounts.cores == 0,
+        sharers=sharers(settings),
+        filter=wishes.filter,
+        scope=Scope.NUMA if bound else None,
+        scope_code=ReasonCode.NUMA_MISMATCH if bound else ReasonCode.TOPOLOGY_SCOPE,
+    )
+    return RequestGroup(
+        protocol=NAME,
+        request=request,
+        containers=(ContainerAsk(container.name, container.phase),),
+        phase=container.phase,
+        metered=_metered(amounts, settings.hami),
+    )
+
+
+def _metered(amounts: _Amounts, hami: HamiSettings) -> tuple[tuple[str, str, int], ...]:
+    """Memory asked as a share is known to the quota only when a card is chosen."""
+    if amounts.memory_mib or not hami.memory_name:
+        return ()
+    return ((_QUOTA + hami.memory_name, "memory", MIB * max(1, hami.memory_factor)),)
+
+
+def _quota(asked: list[tuple[Phase, _Amounts]], hami: HamiSettings) -> dict[str, int]:
+    """Amounts known before placement, by quota key, in the units of the resources.
+
+    Containers that run together add up; an init container counts by maximum, with the sidecars
+    that started before it.
+    """
+    factor = max(1, hami.memory_factor)
+    result: dict[str, int] = {}
+    parts = (
+        (hami.memory_name, [(p, -(-a.memory_mib // factor) * a.count) for p, a in asked]),
+        (hami.cores_name, [(p, a.cores * a.count) for p, a in asked]),
+    )
+    for name, amounts in parts:
+        total = _peak(amounts)
+        if name and total:
+            result[_QUOTA + name] = total
+    return result
+
+
+def _peak(amounts: list[tuple[Phase, int]]) -> int:
+    running = peak = 0
+    for phase, amount in amounts:
+        if phase is Phase.INIT:
+            peak = max(peak, running + amount)
+        elif phase is Phase.SIDECAR:
+            running += amount
+    running += sum(amount for phase, amount in amounts if phase is Phase.MAIN)
+    return max(peak, running)

@@ -1,0 +1,177 @@
+"""What HAMi writes on a pod for its allocation, and how that is read back.
+
+The two device annotations, the node, the times and the phase are what HAMi's own node plugin and
+its monitors look for. A hardware instance carries the plain UUID of its card here; the geometry
+suffix comes with the MIG placement.
+
+Source: hami.md 1.5, 6 (environment) and 13 (cases 31, 41).
+"""
+
+from typing import Final
+
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import Device, DeviceType, SliceMode
+from partage.model.errors import InvalidRecord
+from partage.model.node import Node
+from partage.model.pod import Record
+from partage.model.request import Phase
+from partage.vendors import names
+from partage.vendors.base import ContainerView, PlacedPod, PodView, Rendering
+from partage.vendors.families.hami.codec import (
+    NVIDIA,
+    ContainerDevice,
+    decode_pod_devices,
+    encode_pod_devices,
+    parse_mig_uuid,
+)
+from partage.vendors.families.hami.registration import memory_scaling
+from partage.vendors.families.hami.request import MIB, NAME, priority_of, sharers
+from partage.vendors.settings import Settings
+
+__all__ = ["recover", "render"]
+
+_SECOND: Final = 10**9
+_FULL: Final = 100
+
+
+def render(placed: PlacedPod, settings: Settings) -> Rendering:
+    """Annotations, the node label and each container's environment; nothing without grants."""
+    grants = placed.grants(NAME)
+    if not grants:
+        return Rendering()
+    by_container = {
+        container.name: tuple(g for g in grants if g.container == container.name)
+        for container in placed.pod.containers
+    }
+    text = encode_pod_devices(
+        [[_encoded(grant) for grant in held] for held in by_container.values()]
+    )
+    node, seconds = placed.allocation.node, str(placed.now // _SECOND)
+    return Rendering(
+        annotations={
+            names.HAMI_POD_NODE: node,
+            names.HAMI_POD_TIME: seconds,
+            names.HAMI_TO_ALLOCATE: text,
+            names.HAMI_ALLOCATED: text,
+            names.HAMI_BIND_PHASE: "allocating",
+            names.HAMI_BIND_TIME: seconds,
+        },
+        labels={names.HAMI_POD_NODE: node},
+        env={
+            container.name: _environment(container, by_container[container.name], node, settings)
+            for container in placed.pod.containers
+            if _by_software(by_container[container.name])
+        },
+    )
+
+
+def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
+    """The grants in a bound pod's annotation; None when it names no device.
+
+    Anything that does not fit the pod or the node is the record's problem, and nothing of it is
+    believed.
+    """
+    text = pod.annotations.get(names.HAMI_ALLOCATED, "").strip()
+    if not text.replace(";", ""):
+        return None
+    try:
+        return Record(grants=_recovered(text, pod, node, settings), source=NAME)
+    except InvalidRecord as error:
+        return Record(source=NAME, problem=f"annotation {names.HAMI_ALLOCATED}: {error}")
+
+
+def _encoded(grant: Grant) -> ContainerDevice:
+    return ContainerDevice(grant.uuid, grant.memory_bytes // MIB, _percent(grant))
+
+
+def _percent(grant: Grant) -> int:
+    """Compute in percent as HAMi counts it: a whole card is 100, however it is scaled."""
+    return _FULL if grant.mode is GrantMode.WHOLE else min(_FULL, grant.core_milli // 10)
+
+
+def _by_software(grants: tuple[Grant, ...]) -> bool:
+    """Whether limits are set by environment; hardware instances limit themselves."""
+    return bool(grants) and all(grant.mode is not GrantMode.MIG for grant in grants)
+
+
+def _environment(
+    container: ContainerView, grants: tuple[Grant, ...], node: str, settings: Settings
+) -> dict[str, str]:
+    """Limits for the library in the container: memory in MiB, compute of the first card."""
+    env = {"NVIDIA_VISIBLE_DEVICES": ",".join(grant.uuid for grant in grants)}
+    for position, grant in enumerate(grants):
+        env[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{grant.memory_bytes // MIB}m"
+    env["CUDA_DEVICE_SM_LIMIT"] = str(_percent(grants[0]))
+    if memory_scaling(node, settings) > 1:
+        env["CUDA_OVERSUBSCRIBE"] = "true"
+    if settings.hami.disable_core_limit:
+        env["GPU_CORE_UTILIZATION_POLICY"] = "disable"
+    priority = priority_of(container, settings.hami)
+    if priority is not None:
+        env["CUDA_TASK_PRIORITY"] = str(priority)
+    return env
+
+
+def _recovered(text: str, pod: PodView, node: Node, settings: Settings) -> tuple[Grant, ...]:
+    where = pod.annotations.get(names.HAMI_POD_NODE, node.name)
+    if where != node.name:
+        raise InvalidRecord(f"it was made for node {where}, the pod is on {node.name}")
+    slots = decode_pod_devices(text)
+    cards = {device.uuid: device for device in node.devices if device.type is DeviceType.GPU}
+    limit = sharers(settings)
+    return tuple(
+        _grant(container, entry, cards, limit)
+        for container, entries in zip(_owners(pod, len(slots)), slots, strict=True)
+        for entry in entries
+    )
+
+
+def _owners(pod: PodView, slots: int) -> tuple[ContainerView, ...]:
+    """The containers that the slots stand for; old versions left init containers out."""
+    if slots == len(pod.containers):
+        return pod.containers
+    main = tuple(c for c in pod.containers if c.phase is Phase.MAIN)
+    if slots == len(main):
+        return main
+    raise InvalidRecord(f"{slots} slots for {len(pod.containers)} containers")
+
+
+def _grant(
+    container: ContainerView, entry: ContainerDevice, cards: dict[str, Device], limit: int
+) -> Grant:
+    if entry.type != NVIDIA:
+        raise InvalidRecord(f"device {entry.uuid} is of type {entry.type}, not {NVIDIA}")
+    marked = "[" in entry.uuid or "]" in entry.uuid
+    uuid = parse_mig_uuid(entry.uuid).uuid if marked else entry.uuid
+    card = cards.get(uuid)
+    if card is None:
+        raise InvalidRecord(f"card {uuid} is not on the node")
+    if marked and card.mode is not SliceMode.MIG:
+        raise InvalidRecord(
+            f"{entry.uuid} is a hardware instance, but the card is not in mode mig"
+        )
+    if entry.cores > _FULL or entry.memory_mib * MIB > card.memory_bytes:
+        raise InvalidRecord(
+            f"{entry.memory_mib} MiB and {entry.cores} % are more than card {uuid} has"
+        )
+    whole = entry.cores == _FULL and entry.memory_mib == card.memory_bytes // MIB
+    mode = _mode(card, whole=whole)
+    return Grant(
+        container=container.name,
+        phase=container.phase,
+        protocol=NAME,
+        type=DeviceType.GPU,
+        minor=card.minor,
+        uuid=uuid,
+        core_milli=card.core_milli if mode is GrantMode.WHOLE else entry.cores * 10,
+        memory_bytes=card.memory_bytes if mode is GrantMode.WHOLE else entry.memory_mib * MIB,
+        mode=mode,
+        exclusive=entry.cores == _FULL and mode is not GrantMode.MIG,
+        sharers=limit,
+    )
+
+
+def _mode(card: Device, *, whole: bool) -> GrantMode:
+    if card.mode is SliceMode.MIG:
+        return GrantMode.MIG
+    return GrantMode.WHOLE if whole else GrantMode.SHARE

@@ -1,0 +1,161 @@
+"""What HAMi's pod annotations wish for: which cards, in which order, on which node first.
+
+The annotations hold for every container of the pod. Texts that upstream quietly ignores are told
+in notes; texts that no card could ever meet are faults.
+
+Source: hami.md 1.4 and 4.3.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from partage.model.device import SliceMode
+from partage.model.policy import CardOrder, CardWeights, Strategy
+from partage.model.reason import ReasonCode
+from partage.model.request import CardFilter, Fault
+from partage.vendors import names
+
+__all__ = ["Wishes", "parse_bool", "read_wishes", "split_list"]
+
+_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_WEIGHT: Final = re.compile(r"[0-9]{1,9}")
+_WEIGHT_NAMES: Final = ("slot", "core", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """A pod's annotations in the engine's words.
+
+    Attributes:
+        filter: which cards are accepted.
+        numa_bind: all cards of one container on one NUMA node.
+        unused: only cards without another tenant.
+        node_strategy: the pod's own strategy between nodes.
+        card_order: the pod's own order of cards.
+        fault: the first annotation that breaks its rule.
+        notes: annotations that were read otherwise than their author may think.
+    """
+
+    filter: CardFilter = CardFilter(vendors=("nvidia",))
+    numa_bind: bool = False
+    unused: bool = False
+    node_strategy: Strategy | None = None
+    card_order: CardOrder = CardOrder()
+    fault: Fault | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_wishes(annotations: Mapping[str, str]) -> Wishes:
+    """The wishes in a pod's annotations."""
+    modes, mode_fault = _modes(annotations)
+    weights, weight_fault = _weights(annotations)
+    numa_bind = parse_bool(annotations.get(names.HAMI_NUMA_BIND, ""))
+    node_strategy, node_notes = _node_strategy(annotations)
+    order, unused, order_notes = _card_order(annotations)
+    return Wishes(
+        filter=CardFilter(
+            use_types=split_list(annotations.get(names.HAMI_USE_TYPE, "")),
+            avoid_types=split_list(annotations.get(names.HAMI_AVOID_TYPE, "")),
+            use_uuids=split_list(annotations.get(names.HAMI_USE_UUID, "")),
+            avoid_uuids=split_list(annotations.get(names.HAMI_AVOID_UUID, "")),
+            vendors=("nvidia",),
+            modes=modes,
+        ),
+        numa_bind=numa_bind,
+        unused=unused,
+        node_strategy=node_strategy,
+        card_order=replace(order, by_numa=order.by_numa or numa_bind, weights=weights),
+        fault=mode_fault or weight_fault,
+        notes=node_notes + order_notes,
+    )
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The items of a comma list, trimmed, empty ones left out."""
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def parse_bool(text: str) -> bool:
+    """Whether a text is one that Go's ParseBool reads as true; anything else is false."""
+    return text in _TRUE
+
+
+def _modes(annotations: Mapping[str, str]) -> tuple[tuple[SliceMode, ...], Fault | None]:
+    """Cards whose mode the annotation contains as a substring; absent means any card."""
+    text = annotations.get(names.HAMI_VGPU_MODE, "")
+    if not text.strip():
+        return (), None
+    modes = tuple(mode for mode in SliceMode if mode.value in text)
+    if modes:
+        return modes, None
+    known = " or ".join(SliceMode)
+    return (), Fault(
+        f"annotation {names.HAMI_VGPU_MODE} is {text!r}: no card has such a mode; write {known}",
+        ReasonCode.MODE_MISMATCH,
+    )
+
+
+def _weights(annotations: Mapping[str, str]) -> tuple[CardWeights | None, Fault | None]:
+    text = annotations.get(names.HAMI_WEIGHTS)
+    if text is None:
+        return None, None
+    given: dict[str, int] = {}
+    for item in text.split(","):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or name in given or not _WEIGHT.fullmatch(value):
+            return None, _weight_fault(text)
+        given[name] = int(value)
+    if set(given) != set(_WEIGHT_NAMES) or not any(given.values()):
+        return None, _weight_fault(text)
+    return CardWeights(slot=given["slot"], core=given["core"], memory=given["memory"]), None
+
+
+def _weight_fault(text: str) -> Fault:
+    return Fault(
+        f"annotation {names.HAMI_WEIGHTS} is {text!r}: it needs slot, core and memory, each once, "
+        "as whole numbers from 0 with at least one above 0, such as slot=1,core=1,memory=3"
+    )
+
+
+def _node_strategy(annotations: Mapping[str, str]) -> tuple[Strategy | None, tuple[str, ...]]:
+    text = annotations.get(names.HAMI_NODE_POLICY, "").strip()
+    if not text:
+        return None, ()
+    if text == Strategy.SPREAD:
+        return Strategy.SPREAD, ()
+    if text == Strategy.BINPACK:
+        return Strategy.BINPACK, ()
+    return Strategy.BINPACK, (
+        f"annotation {names.HAMI_NODE_POLICY} is {text!r}, which counts as binpack",
+    )
+
+
+def _card_order(annotations: Mapping[str, str]) -> tuple[CardOrder, bool, tuple[str, ...]]:
+    """Order, whether cards must be unused, and notes.
+
+    The first of binpack and spread decides, because a later key of the chain only orders cards
+    that the earlier ones find equal. NUMA counts when it is written before them; after them it
+    is the tie-break that is used anyway.
+    """
+    strategy: Strategy | None = None
+    by_numa = by_links = unused = False
+    unknown: list[str] = []
+    for word in split_list(annotations.get(names.HAMI_CARD_POLICY, "")):
+        match word:
+            case "binpack" | "spread":
+                strategy = strategy or Strategy(word)
+            case "numa":
+                by_numa = by_numa or strategy is None
+            case "topology-aware":
+                by_links = True
+            case "mutex":
+                unused = True
+            case _:
+                unknown.append(word)
+    notes = tuple(
+        f"annotation {names.HAMI_CARD_POLICY}: {word!r} is no card policy and is left out"
+        for word in unknown
+    )
+    return CardOrder(strategy=strategy, by_numa=by_numa, by_links=by_links), unused, notes
