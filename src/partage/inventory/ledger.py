@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.plane import Ints, Plane
+from partage.inventory.plane import CLOSED, Ints, Plane
 from partage.model.allocation import Allocation, Charge
 from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
@@ -35,6 +35,7 @@ __all__ = ["UNCHECKED", "Card", "Ledger", "Suspicion"]
 UNCHECKED: Final = 2**62
 """Room of an ordinary resource that the node does not tell; it is not checked."""
 
+_CLOSED_NUMBER: Final = {code: number for number, code in enumerate(CLOSED)}
 _ASSUMED: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 
 
@@ -100,6 +101,7 @@ class Ledger:
     def __init__(self) -> None:
         self.planes: dict[DeviceType, Plane] = {t: Plane(1, 16) for t in DeviceType}
         self.host_free: dict[str, Ints] = {n: np.zeros(16, np.int64) for n in _ASSUMED}
+        self.host_total: dict[str, Ints] = {n: np.zeros(16, np.int64) for n in _ASSUMED}
         self.present = np.zeros(16, np.bool_)
         self.nodes: list[Node | None] = []
         self.index: dict[str, int] = {}
@@ -204,7 +206,7 @@ class Ledger:
         self._unload(index)
         self.nodes[index] = None
         self.present[index] = False
-        for column in self.host_free.values():
+        for column in (*self.host_free.values(), *self.host_total.values()):
             column[index] = 0
         self._vacant.append(index)
         self.changes.append(index)
@@ -335,8 +337,9 @@ class Ledger:
         for plane in self.planes.values():
             plane.grow(plane.cards, size)
         self.present = np.concatenate([self.present, np.zeros(size - have, np.bool_)])
-        for resource, column in self.host_free.items():
-            self.host_free[resource] = np.concatenate([column, np.zeros(size - have, np.int64)])
+        for columns in (self.host_free, self.host_total):
+            for resource, column in columns.items():
+                columns[resource] = np.concatenate([column, np.zeros(size - have, np.int64)])
 
     def _unload(self, index: int) -> None:
         for type_, devices in self._rows.pop(index, {}).items():
@@ -396,9 +399,11 @@ class Ledger:
         for resource in node.allocatable:
             if resource not in self.host_free:
                 self.host_free[resource] = self._new_resource()
+                self.host_total[resource] = self.host_free[resource].copy()
         for resource, column in self.host_free.items():
             default = UNCHECKED if resource in _ASSUMED or not node.allocatable else 0
             column[index] = node.allocatable.get(resource, default)
+            self.host_total[resource][index] = column[index]
 
     def _new_resource(self) -> Ints:
         column = np.zeros(self.present.shape[0], np.int64)
@@ -488,7 +493,9 @@ class Ledger:
             if charge.sharers is not None and charge.sharers < limit:
                 limit = charge.sharers
         plane.slots_free[row, index] = limit - plane.tenants[row, index]
-        plane.open[row, index] = self._closed(type_, index, row) is None
+        closed = self._closed(type_, index, row)
+        plane.open[row, index] = closed is None
+        plane.closed[row, index] = _CLOSED_NUMBER[closed[0]] if closed else 0
 
     def _closed(self, type_: DeviceType, index: int, row: int) -> tuple[ReasonCode, str] | None:
         device = self._rows[index][type_][row]

@@ -10,13 +10,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ABSENT_KIND", "Bools", "Ints", "Plane"]
+from partage.model.reason import ReasonCode
+
+__all__ = ["ABSENT_KIND", "CLOSED", "Bools", "Ints", "Plane"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 ABSENT_KIND: Final = 0
 """Kind of a position that holds no card."""
+
+CLOSED: Final = (
+    None,
+    ReasonCode.UNHEALTHY,
+    ReasonCode.CORDONED,
+    ReasonCode.QUARANTINED,
+    ReasonCode.CARD_NOT_IDLE,
+)
+"""Why a card takes nobody, by its number in the column `closed`; 0 where it takes pods."""
 
 
 class Plane:
@@ -31,11 +42,13 @@ class Plane:
         slots_free: sharers it may still take, under the tightest limit of those on it.
         tenants: sharers it has.
         open: whether it takes new pods at all.
+        closed: why it takes none, as a position in `CLOSED`.
         kind: which kind of card it is (an index into `Ledger.kinds`); 0 where there is none.
         extras: native units by name: (total, free).
     """
 
     __slots__ = (
+        "closed",
         "core_free",
         "core_total",
         "extras",
@@ -58,6 +71,7 @@ class Plane:
         self.slots_free: Ints = np.zeros(shape, np.int64)
         self.tenants: Ints = np.zeros(shape, np.int64)
         self.open: Bools = np.zeros(shape, np.bool_)
+        self.closed: NDArray[np.int8] = np.zeros(shape, np.int8)
         self.kind: Ints = np.zeros(shape, np.int64)
         self.extras: dict[str, tuple[Ints, Ints]] = {}
 

@@ -1,0 +1,182 @@
+"""Whether one card serves a request, and why not: the plain rules, one after another.
+
+This is the reference for the vectorised `kernel`, which must agree with it card by card. The
+order of the checks is the order in which reasons are given: what the card is, whether it is open,
+then what it has left.
+"""
+
+from dataclasses import dataclass
+
+from partage.inventory.ledger import Card
+from partage.model.device import MILLI, SliceMode
+from partage.model.reason import CardReason, ReasonCode
+from partage.model.request import DeviceRequest
+
+__all__ = ["Need", "free_functions", "give", "need_of", "refusal", "take", "unsuitable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request takes of one particular card, in base units."""
+
+    core_milli: int
+    memory_bytes: int
+    extras: tuple[tuple[str, int], ...] = ()
+    slots: int = 1
+
+
+def need_of(card: Card, request: DeviceRequest) -> Need:
+    """What the request takes of the card: a whole card all of it, a share what it asks.
+
+    A share of the memory is rounded down to bytes, as Koordinator writes it (koordinator.md 2.5).
+    Compute asked in native units is that part of the card's total, rounded up.
+    """
+    device = card.device
+    if request.whole:
+        return Need(device.core_milli, device.memory_bytes, device.extras)
+    memory = request.memory_bytes or device.memory_bytes * request.memory_milli // MILLI
+    core = request.core_milli
+    if request.core_unit:
+        total = dict(device.extras).get(request.core_unit, 0)
+        asked = dict(request.extras).get(request.core_unit, 0)
+        core = min(MILLI, -(-asked * MILLI // total)) if total else MILLI
+    return Need(core, memory, request.extras)
+
+
+def unsuitable(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
+    """Why the card is the wrong one whatever it has left, or None."""
+    device, wanted = card.device, request.filter
+    minor = device.minor
+    if protocol in device.hidden_from:
+        return CardReason(ReasonCode.CORDONED, minor, detail=f"kept from {protocol} pods")
+    if wanted.vendors and device.vendor and device.vendor not in wanted.vendors:
+        return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=f"a {device.vendor} card")
+    model = device.model.lower()
+    if wanted.use_types and not any(t.lower() in model for t in wanted.use_types):
+        return CardReason(
+            ReasonCode.TYPE_MISMATCH, minor, detail=f"it is {device.model or 'unknown'}"
+        )
+    if any(t.lower() in model for t in wanted.avoid_types):
+        return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=f"{device.model} is refused")
+    if wanted.modes and device.mode not in wanted.modes:
+        return CardReason(ReasonCode.MODE_MISMATCH, minor, detail=f"it is in mode {device.mode}")
+    if wanted.use_uuids and device.uuid not in wanted.use_uuids:
+        return CardReason(ReasonCode.UUID_MISMATCH, minor, detail=f"it is {device.uuid}")
+    if device.uuid in wanted.avoid_uuids:
+        return CardReason(ReasonCode.UUID_MISMATCH, minor, detail=f"{device.uuid} is refused")
+    if wanted.selector is not None and not wanted.selector.matches(device.labels):
+        return CardReason(
+            ReasonCode.INSUFFICIENT_DEVICES, minor, detail="its labels do not match the selector"
+        )
+    if device.mode is SliceMode.MIG and not request.whole:
+        return CardReason(
+            ReasonCode.MIG_PLACEMENT, minor, detail="the card is cut into instances only"
+        )
+    return None
+
+
+def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
+    """Why the card cannot serve the request now, or None when it can."""
+    minor = card.device.minor
+    if card.closed not in (None, ReasonCode.CARD_NOT_IDLE):
+        return CardReason(card.closed, minor, detail=card.closed_detail)
+    reason = unsuitable(card, request, protocol)
+    if reason is not None:
+        return reason
+    if request.whole or request.unused or request.exclusive:
+        reason = _busy(card)
+        if reason is not None:
+            return reason
+    return _short(card, request) or _held(card, request)
+
+
+def _busy(card: Card) -> CardReason | None:
+    if card.tenants == 0 and card.closed is None:
+        return None
+    full = card.memory_free <= 0 or card.core_free <= 0
+    code = ReasonCode.INSUFFICIENT_CARDS if full else ReasonCode.CARD_NOT_IDLE
+    return CardReason(
+        code, card.device.minor, detail=card.closed_detail or _shared_by(card.tenants)
+    )
+
+
+def _shared_by(tenants: int) -> str:
+    return "1 container is on it" if tenants == 1 else f"{tenants} containers are on it"
+
+
+def _short(card: Card, request: DeviceRequest) -> CardReason | None:
+    need, minor = need_of(card, request), card.device.minor
+    slots = card.slots_free
+    if request.sharers is not None:
+        slots = min(slots, request.sharers - card.tenants)
+    if slots < 1:
+        return CardReason(ReasonCode.INSUFFICIENT_SLOTS, minor, 1, max(slots, 0))
+    if need.memory_bytes > card.memory_free:
+        return CardReason(
+            ReasonCode.INSUFFICIENT_MEMORY, minor, need.memory_bytes, card.memory_free
+        )
+    if need.core_milli > card.core_free:
+        return CardReason(ReasonCode.INSUFFICIENT_CORE, minor, need.core_milli, card.core_free)
+    if request.claims_core and need.core_milli == 0 and card.core_free <= 0:
+        return CardReason(
+            ReasonCode.INSUFFICIENT_CORE, minor, 0, 0, "all compute is taken, and none was asked"
+        )
+    free = card.extras_free or {}
+    for unit, amount in need.extras:
+        if amount > free.get(unit, 0):
+            return CardReason(
+                ReasonCode.INSUFFICIENT_DEVICES, minor, amount, free.get(unit, 0), unit
+            )
+    return None
+
+
+def _held(card: Card, request: DeviceRequest) -> CardReason | None:
+    minor = card.device.minor
+    if card.closed is not None:
+        return CardReason(card.closed, minor, detail=card.closed_detail)
+    if request.filter.functions is not None and not free_functions(card, request):
+        return CardReason(
+            ReasonCode.INSUFFICIENT_DEVICES, minor, detail="no free virtual function matches"
+        )
+    return None
+
+
+def free_functions(card: Card, request: DeviceRequest) -> list[tuple[int, str]]:
+    """Free virtual functions that the request accepts, smallest PCI address first."""
+    selector = request.filter.functions
+    if selector is None:
+        return []
+    return sorted(
+        (
+            (function.minor, function.bus_id)
+            for function in card.device.functions
+            if function.bus_id not in card.functions_taken and selector.matches(function.labels)
+        ),
+        key=lambda function: function[1],
+    )
+
+
+def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) -> Need:
+    """Write a request onto a scratch copy of a card; what was written."""
+    need = need_of(card, request)
+    card.core_free -= need.core_milli
+    card.memory_free -= need.memory_bytes
+    card.slots_free -= need.slots
+    card.tenants += need.slots
+    if need.extras:
+        free = card.extras_free or {}
+        card.extras_free = {**free, **{u: free.get(u, 0) - a for u, a in need.extras}}
+    card.functions_taken |= frozenset(functions)
+    return need
+
+
+def give(card: Card, need: Need, functions: tuple[str, ...] = ()) -> None:
+    """Take back what `take` wrote."""
+    card.core_free += need.core_milli
+    card.memory_free += need.memory_bytes
+    card.slots_free += need.slots
+    card.tenants -= need.slots
+    if need.extras:
+        free = card.extras_free or {}
+        card.extras_free = {**free, **{u: free.get(u, 0) + a for u, a in need.extras}}
+    card.functions_taken -= frozenset(functions)

@@ -1,0 +1,124 @@
+"""Which sets of cards may serve a request together: partitions and topology scopes.
+
+A deeper scope that holds the request is preferred to a shallower one, and among equals the one
+whose surroundings are in use already, so that idle switches and NUMA nodes stay whole
+(koordinator.md 3.5).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from partage.inventory.ledger import Card
+from partage.model.device import Partition
+from partage.model.node import Node
+from partage.model.request import DeviceRequest, PartitionAsk, Scope
+
+__all__ = ["has_tree", "in_scopes", "partitions"]
+
+_REMAINDER_WEIGHT: Final = {8: 10_000, 4: 100, 2: 1}
+
+
+def has_tree(cards: Sequence[Card], scope: Scope | None) -> bool:
+    """Whether the topology of every card is known as deep as the scope needs it."""
+    if scope in (Scope.NODE, Scope.DEVICE):
+        return True
+    if scope is Scope.NUMA:
+        return all(card.device.topology is not None for card in cards)
+    return bool(cards) and all(
+        card.device.topology is not None and card.device.topology.pcie for card in cards
+    )
+
+
+def in_scopes(
+    everyone: Sequence[Card], fitting: Sequence[Card], request: DeviceRequest
+) -> Iterator[list[Card]]:
+    """Sets of `request.count` fitting cards, each set within one scope, best first.
+
+    Args:
+        everyone: all cards of the type, which decide what counts as used surroundings.
+        fitting: those that serve the request, in the order of preference inside a scope.
+        request: its scope is the widest allowed; without one, the node is.
+    """
+    widest = request.scope or Scope.NODE
+    for level in (Scope.DEVICE, Scope.PCIE, Scope.NUMA, Scope.NODE):
+        if level < widest:
+            return
+        if level is Scope.DEVICE and request.count > 1:
+            continue
+        if level is not Scope.NODE and not has_tree(everyone, level):
+            continue
+        yield from _at_level(everyone, fitting, request.count, level)
+
+
+def _at_level(
+    everyone: Sequence[Card], fitting: Sequence[Card], count: int, level: Scope
+) -> Iterator[list[Card]]:
+    groups: dict[tuple[object, ...], list[Card]] = defaultdict(list)
+    for card in fitting:
+        groups[_place(card, level)].append(card)
+    busy_pcie = {_place(c, Scope.PCIE) for c in everyone if c.tenants}
+    busy_numa = {_place(c, Scope.NUMA) for c in everyone if c.tenants}
+
+    def idleness(place: tuple[object, ...]) -> int:
+        member = groups[place][0]
+        busy = 0
+        if level >= Scope.PCIE:
+            busy += _place(member, Scope.PCIE) in busy_pcie
+        if level >= Scope.NUMA:
+            busy += _place(member, Scope.NUMA) in busy_numa
+        return -busy
+
+    for place in sorted((p for p in groups if len(groups[p]) >= count), key=idleness):
+        yield groups[place][:count]
+
+
+def _place(card: Card, level: Scope) -> tuple[object, ...]:
+    topology = card.device.topology
+    if level is Scope.DEVICE:
+        return (card.row,)
+    if level is Scope.NODE or topology is None:
+        return ()
+    return (topology.numa, topology.pcie) if level is Scope.PCIE else (topology.numa,)
+
+
+def partitions(
+    node: Node, everyone: Sequence[Card], fitting: Sequence[Card], count: int, ask: PartitionAsk
+) -> Iterator[list[Card]]:
+    """Free partitions of `count` cards, best first: highest score, then least harm to larger ones.
+
+    Upstream walks the scores upwards, against its own API text; here the highest come first
+    (docs/compatibility.md, Q5). `Restricted` looks at the highest score only.
+    """
+    by_minor = {card.device.minor: card for card in fitting}
+    table = node.partitions.get(count, ())
+    scores = sorted({p.score for p in table}, reverse=True)
+    for score in scores[:1] if ask.restricted else scores:
+        free = [
+            p
+            for p in table
+            if p.score == score
+            and all(minor in by_minor for minor in p.minors)
+            and (
+                ask.bandwidth is None or (p.bandwidth is not None and p.bandwidth >= ask.bandwidth)
+            )
+        ]
+        used = {card.device.minor for card in everyone if card.tenants}
+        for partition in sorted(free, key=lambda p: -_remains(node.partitions, used, p, count)):
+            yield [by_minor[minor] for minor in partition.minors]
+
+
+def _remains(
+    tables: Mapping[int, tuple[Partition, ...]], used: set[int], chosen: Partition, count: int
+) -> int:
+    """Worth of the partitions that stay free when `chosen` is taken."""
+    gone = used | set(chosen.minors)
+    total = 0
+    for size, weight in _REMAINDER_WEIGHT.items():
+        if size >= count:
+            table = tables.get(size, ())
+            best = max((p.score for p in table), default=0)
+            total += sum(
+                weight * p.score for p in table if p.score == best and not gone & set(p.minors)
+            )
+    return total

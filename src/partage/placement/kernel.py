@@ -1,0 +1,251 @@
+"""The same rules as `card` and `order`, asked of every node at once.
+
+Arrays have shape (cards, nodes) or (nodes,). Each function takes `nodes`, an index array or a
+slice, so that the same code scores the whole cluster once and afterwards only nodes that changed.
+Integers throughout: the plain twins give the same numbers on any machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partage.inventory.ledger import UNCHECKED, Card, Ledger
+from partage.inventory.plane import ABSENT_KIND, CLOSED, Bools, Ints, Plane
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.policy import Strategy
+from partage.model.reason import ReasonCode
+from partage.model.request import DeviceRequest
+from partage.placement.card import unsuitable
+from partage.placement.reasons import LEADING
+
+__all__ = ["FITS", "Nodes", "classify", "fitting", "host_fits", "leading", "score", "suited"]
+
+Nodes = NDArray[np.intp] | slice
+Codes = NDArray[np.int8]
+
+FITS: Final = len(LEADING)
+"""Rank of a card that serves the request; below it, ranks are positions in `LEADING`."""
+
+_RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
+_MILLION: Final = 1_000_000
+
+
+def suited(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes) -> Bools:
+    """Cards that are the right ones whatever they have left; see `card.unsuitable`."""
+    plane = ledger.planes[request.type]
+    result: Bools = _unsuited_rank(ledger, plane, request, protocol, nodes) == FITS
+    return result
+
+
+def _unsuited_rank(
+    ledger: Ledger, plane: Plane, request: DeviceRequest, protocol: str, nodes: Nodes
+) -> Codes:
+    """Rank of the reason why a card is the wrong one, decided once a kind of card."""
+    by_kind = np.full(len(ledger.kinds), FITS, np.int8)
+    uuids = (*request.filter.use_uuids, *request.filter.avoid_uuids)
+    for kind, device in enumerate(ledger.kinds):
+        if device is not None:
+            by_kind[kind] = _kind_rank(device, request, protocol)
+    ranks: Codes = by_kind[plane.kind[:, nodes]]
+    if not uuids:
+        return ranks
+    named = np.zeros(plane.open.shape, np.bool_)
+    for uuid in request.filter.use_uuids:
+        for type_, index, row in ledger.at_uuid(uuid):
+            if type_ is request.type:
+                named[row, index] = True
+    refused = np.zeros(plane.open.shape, np.bool_)
+    for uuid in request.filter.avoid_uuids:
+        for type_, index, row in ledger.at_uuid(uuid):
+            if type_ is request.type:
+                refused[row, index] = True
+    wrong = refused[:, nodes]
+    if request.filter.use_uuids:
+        wrong = wrong | ~named[:, nodes]
+    later = (_RANK[ReasonCode.INSUFFICIENT_DEVICES], _RANK[ReasonCode.MIG_PLACEMENT])
+    overrides = (ranks == FITS) | np.isin(ranks, later)
+    ranks[wrong & overrides] = _RANK[ReasonCode.UUID_MISMATCH]
+    return ranks
+
+
+def _kind_rank(device: Device, request: DeviceRequest, protocol: str) -> int:
+    anonymous = replace(request, filter=replace(request.filter, use_uuids=(), avoid_uuids=()))
+    reason = unsuitable(Card(device, 0, 0, 0, 0, 0), anonymous, protocol)
+    return FITS if reason is None else _RANK[reason.code]
+
+
+def _needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | int, Ints | int]:
+    memory: Ints | int = request.memory_bytes
+    if request.memory_milli:
+        memory = plane.memory_total[:, nodes] * request.memory_milli // MILLI
+    core: Ints | int = request.core_milli
+    if request.core_unit:
+        total = plane.unit_columns(request.core_unit)[0][:, nodes]
+        asked = dict(request.extras).get(request.core_unit, 0)
+        safe = np.maximum(total, 1)
+        core = np.where(total > 0, np.minimum(MILLI, -(-asked * MILLI // safe)), MILLI)
+    return core, memory
+
+
+def fitting(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -> Bools:
+    """Which cards serve the request now.
+
+    Args:
+        suits: the cards that `suited` found, for the same nodes.
+    """
+    plane = ledger.planes[request.type]
+    fits: Bools = plane.open[:, nodes] & suits
+    if request.whole or request.unused or request.exclusive:
+        fits &= plane.tenants[:, nodes] == 0
+    if request.whole:
+        fits &= plane.slots_free[:, nodes] > 0
+        fits &= plane.memory_free[:, nodes] >= plane.memory_total[:, nodes]
+        return fits
+    core, memory = _needs(plane, request, nodes)
+    fits &= plane.memory_free[:, nodes] >= memory
+    fits &= plane.core_free[:, nodes] >= core
+    fits &= plane.slots_free[:, nodes] > 0
+    if request.sharers is not None:
+        fits &= plane.tenants[:, nodes] < request.sharers
+    if request.claims_core and not request.core_milli and not request.core_unit:
+        fits &= plane.core_free[:, nodes] > 0
+    for unit, amount in request.extras:
+        fits &= plane.unit_columns(unit)[1][:, nodes] >= amount
+    return fits
+
+
+def classify(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes) -> Codes:
+    """Rank of each card's reason in `LEADING`; `FITS` where it serves, -1 where there is none.
+
+    Written from the last check of `card.refusal` to the first, so that the first one stands.
+    """
+    plane = ledger.planes[request.type]
+    shape = plane.open[:, nodes].shape
+    ranks = np.full(shape, FITS, np.int8)
+    open_ = plane.open[:, nodes]
+    ranks[~open_] = _RANK[ReasonCode.CARD_NOT_IDLE]
+    tenants = plane.tenants[:, nodes]
+    core_free, memory_free = plane.core_free[:, nodes], plane.memory_free[:, nodes]
+    if request.whole:
+        core: Ints | int = plane.core_total[:, nodes]
+        memory: Ints | int = plane.memory_total[:, nodes]
+    else:
+        core, memory = _needs(plane, request, nodes)
+        for unit, amount in reversed(request.extras):
+            short = plane.unit_columns(unit)[1][:, nodes] < amount
+            ranks[short] = _RANK[ReasonCode.INSUFFICIENT_DEVICES]
+        if request.claims_core and not request.core_milli and not request.core_unit:
+            ranks[core_free <= 0] = _RANK[ReasonCode.INSUFFICIENT_CORE]
+    ranks[core_free < core] = _RANK[ReasonCode.INSUFFICIENT_CORE]
+    ranks[memory_free < memory] = _RANK[ReasonCode.INSUFFICIENT_MEMORY]
+    slots = plane.slots_free[:, nodes]
+    if request.sharers is not None:
+        slots = np.minimum(slots, request.sharers - tenants)
+    ranks[slots < 1] = _RANK[ReasonCode.INSUFFICIENT_SLOTS]
+    if request.whole or request.unused or request.exclusive:
+        busy = (tenants > 0) | ~open_
+        full = (core_free <= 0) | (memory_free <= 0)
+        ranks[busy] = _RANK[ReasonCode.CARD_NOT_IDLE]
+        ranks[busy & full] = _RANK[ReasonCode.INSUFFICIENT_CARDS]
+    wrong = _unsuited_rank(ledger, plane, request, protocol, nodes)
+    ranks[wrong < FITS] = wrong[wrong < FITS]
+    closed = plane.closed[:, nodes]
+    for position, code in enumerate(CLOSED):
+        if code not in (None, ReasonCode.CARD_NOT_IDLE):
+            ranks[closed == position] = _RANK[code]
+    ranks[plane.kind[:, nodes] == ABSENT_KIND] = -1
+    return ranks
+
+
+def leading(ranks: Codes) -> Codes:
+    """The rank that speaks for each node: the least among its refused cards, else `FITS`."""
+    refused = np.where((ranks >= 0) & (ranks < FITS), ranks, FITS)
+    result: Codes = refused.min(axis=0, initial=FITS).astype(np.int8)
+    return result
+
+
+def host_fits(ledger: Ledger, host: Mapping[str, int], nodes: Nodes) -> Bools:
+    """Nodes that have the ordinary resources."""
+    fits: Bools = ledger.present[nodes].copy()
+    for resource, amount in host.items():
+        column = ledger.host_free.get(resource)
+        if column is None:
+            if amount > 0:
+                fits[:] = False
+        else:
+            fits &= column[nodes] >= amount
+    return fits
+
+
+def score(
+    ledger: Ledger,
+    request: DeviceRequest | None,
+    fits: Bools | None,
+    nodes: Nodes,
+    strategy: Strategy,
+) -> Ints:
+    """How good each node is for the request; higher is better, never negative.
+
+    Args:
+        request: the pod's first device request, or None for a pod without devices.
+        fits: the cards that serve it.
+        strategy: binpack and spread look at what is used before the pod comes; the default at
+            what the pod would leave on the best card, then at what is used.
+    """
+    if strategy is Strategy.FIRST_FIT:
+        return np.zeros(ledger.present[nodes].shape, np.int64)
+    if request is None or fits is None:
+        return _host_score(ledger, nodes, strategy)
+    plane = ledger.planes[request.type]
+    usage = _usage(plane, nodes)
+    if strategy is Strategy.SPREAD:
+        return 2 * _MILLION - usage
+    if strategy is Strategy.BINPACK:
+        return usage
+    if request.whole:
+        idle: Ints = np.minimum(fits.sum(axis=0), 64)
+        return (64 - idle) * 4 * _MILLION + usage
+    core, memory = _needs(plane, request, nodes)
+    total = np.maximum(plane.memory_total[:, nodes], 1)
+    spare = (plane.memory_free[:, nodes] - memory) * MILLI // total
+    left = plane.core_free[:, nodes] - core + spare
+    best = np.where(fits, left, 4 * MILLI).min(axis=0, initial=4 * MILLI)
+    tightness: Ints = np.maximum(4 * MILLI - best, 0)
+    return tightness * 4 * _MILLION + usage
+
+
+def _usage(plane: Plane, nodes: Nodes) -> Ints:
+    """Used compute plus used memory of each node's devices, in millionths of each."""
+    core_total = plane.core_total[:, nodes].sum(axis=0)
+    memory_total = plane.memory_total[:, nodes].sum(axis=0)
+    core_free = np.clip(plane.core_free[:, nodes].sum(axis=0), 0, core_total)
+    memory_free = np.clip(plane.memory_free[:, nodes].sum(axis=0), 0, memory_total)
+    return _part(core_total - core_free, core_total) + _part(
+        memory_total - memory_free, memory_total
+    )
+
+
+def _part(part: Ints, whole: Ints) -> Ints:
+    """`part` in millionths of `whole` without overflow: both are scaled down where huge."""
+    shift = np.maximum(whole >> 40, 0)
+    scale = np.where(shift > 0, 1 << 20, 1)
+    return (part // scale) * _MILLION // np.maximum(whole // scale, 1)
+
+
+def _host_score(ledger: Ledger, nodes: Nodes, strategy: Strategy) -> Ints:
+    usage: Ints = np.zeros(ledger.present[nodes].shape, np.int64)
+    for resource in ("cpu", "memory"):
+        total = ledger.host_total[resource][nodes]
+        free = np.clip(ledger.host_free[resource][nodes], 0, total)
+        usage += np.where(total >= UNCHECKED, 0, _part(total - free, total))
+    if strategy is Strategy.SPREAD:
+        return 2 * _MILLION - usage
+    if strategy is Strategy.BINPACK:
+        return usage
+    plain = np.ones(usage.shape, np.bool_)
+    for type_ in DeviceType:
+        plain &= ~(ledger.planes[type_].kind[:, nodes] > 0).any(axis=0)
+    return np.where(plain, 4 * _MILLION, 0) + usage

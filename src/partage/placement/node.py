@@ -1,0 +1,67 @@
+"""Whether a node may host a pod at all: Kubernetes' own rules and the protocols' objections.
+
+Codes come in the order in which kube-scheduler runs its filters; ordinary resources last.
+"""
+
+from collections.abc import Mapping
+
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.quantity import Quantity, binary, decimal
+from partage.model.reason import NodeReason, ReasonCode
+from partage.model.request import PodRequest
+from partage.model.selector import Taint
+
+__all__ = ["amount", "objection", "shortage"]
+
+_UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+
+
+def objection(node: Node, pod: Pod) -> NodeReason | None:
+    """Why the node is out of the question for the pod, whatever is free, or None."""
+    if node.unschedulable and not any(t.tolerates(_UNSCHEDULABLE) for t in pod.tolerations):
+        return NodeReason(ReasonCode.NODE_UNSCHEDULABLE, "the node is cordoned")
+    for taint in node.taints:
+        if taint.repels and not any(t.tolerates(taint) for t in pod.tolerations):
+            return NodeReason(ReasonCode.TAINT, f"taint {taint} is not tolerated")
+    if not pod.constraint.matches(node.name, node.labels):
+        return NodeReason(
+            ReasonCode.NODE_AFFINITY, "its labels do not match the pod's selector or affinity"
+        )
+    return _protocol_objection(node, pod.request)
+
+
+def _protocol_objection(node: Node, request: PodRequest) -> NodeReason | None:
+    for rule in request.node_labels:
+        if node.labels.get(rule.key) != rule.value:
+            return NodeReason(rule.code, rule.message)
+    for verdict in node.verdicts:
+        for group in request.groups:
+            concerned = verdict.protocol in ("", group.protocol)
+            if concerned and not (verdict.sharing_only and group.request.whole):
+                return NodeReason(verdict.code, verdict.message)
+    return None
+
+
+def shortage(host: Mapping[str, int], free: Mapping[str, int]) -> NodeReason | None:
+    """Which ordinary resource is short on a node, or None; the first by name order of the pod."""
+    for resource, asked in host.items():
+        left = free.get(resource, 0)
+        if asked > left:
+            return NodeReason(
+                ReasonCode.NODE_RESOURCES,
+                f"insufficient {resource} (asked {amount(resource, asked)}, "
+                f"free {amount(resource, max(left, 0))})",
+                asked=asked,
+                free=left,
+            )
+    return None
+
+
+def amount(resource: str, value: int) -> str:
+    """An amount of an ordinary resource as Kubernetes writes it."""
+    if resource == "cpu":
+        return str(Quantity(value * 10**6))
+    if "memory" in resource or "storage" in resource or resource.startswith("hugepages-"):
+        return str(binary(value))
+    return str(decimal(value))

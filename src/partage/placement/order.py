@@ -1,0 +1,91 @@
+"""In which order the fitting cards of a node are tried."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from math import comb
+from typing import Final
+
+from partage.inventory.ledger import Card
+from partage.model.device import MILLI
+from partage.model.node import Node
+from partage.model.policy import CardOrder, CardWeights, Strategy
+from partage.model.request import DeviceRequest
+from partage.placement.card import need_of
+
+__all__ = ["best_linked", "ordered"]
+
+_MILLION: Final = 1_000_000
+_DEFAULT_WEIGHTS: Final = CardWeights(slot=0, core=1, memory=1)
+_MOST_COMBINATIONS: Final = 20_000
+
+
+def ordered(
+    cards: Sequence[Card], request: DeviceRequest, order: CardOrder, strategy: Strategy
+) -> list[Card]:
+    """The cards, best first; equal ones stay in the order of their minors.
+
+    Binpack prefers the card that is used most, spread the one used least, the default the one
+    that the request leaves with least. Whole cards under binpack and the default prefer small
+    memory, so that the larger card stays for who needs it.
+    """
+    strategy = order.strategy or strategy
+    weights = order.weights or _DEFAULT_WEIGHTS
+
+    def key(card: Card) -> tuple[int, int, int]:
+        numa = card.device.topology.numa if order.by_numa and card.device.topology else 0
+        if strategy is Strategy.FIRST_FIT:
+            return numa, 0, card.device.minor
+        if strategy is Strategy.SPREAD:
+            return numa, used(card, weights), card.device.minor
+        if request.whole:
+            return numa, card.device.memory_bytes, card.device.minor
+        if strategy is Strategy.PARTAGE:
+            return numa, left(card, request), card.device.minor
+        return numa, -used(card, weights), card.device.minor
+
+    return sorted(cards, key=key)
+
+
+def used(card: Card, weights: CardWeights) -> int:
+    """How much of the card is used, in millionths, weighted over slots, compute and memory."""
+    device = card.device
+    total = _share(card.tenants, device.slots) * weights.slot
+    total += _share(device.core_milli - card.core_free, device.core_milli) * weights.core
+    total += _share(device.memory_bytes - card.memory_free, device.memory_bytes) * weights.memory
+    return total
+
+
+def left(card: Card, request: DeviceRequest) -> int:
+    """What the request would leave of the card: compute and memory, each in thousandths."""
+    need, device = need_of(card, request), card.device
+    memory = card.memory_free - need.memory_bytes
+    spare = memory * MILLI // device.memory_bytes if device.memory_bytes else 0
+    return card.core_free - need.core_milli + spare
+
+
+def best_linked(cards: Sequence[Card], count: int, node: Node) -> list[Card]:
+    """The set of cards with the best links; for one card the one with the worst links.
+
+    Well-linked cards are kept for pods that use several (hami.md 4.3, topology-aware). With more
+    than twenty thousand combinations the first cards in the given order are taken.
+    """
+
+    def link(left_card: Card, right_card: Card) -> int:
+        one, two = sorted((left_card.device.uuid, right_card.device.uuid))
+        return node.links.get((one, two), 0)
+
+    if count == 1:
+        everyone = list(cards)
+        return [min(everyone, key=lambda c: sum(link(c, o) for o in everyone if o is not c))]
+    if comb(len(cards), count) > _MOST_COMBINATIONS:
+        return list(cards[:count])
+    return list(
+        max(
+            combinations(cards, count),
+            key=lambda group: sum(link(a, b) for a, b in combinations(group, 2)),
+        )
+    )
+
+
+def _share(part: int, whole: int) -> int:
+    return part * _MILLION // whole if whole else 0

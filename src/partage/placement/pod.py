@@ -1,0 +1,452 @@
+"""Places a whole pod on one node: every group of its request, card by card.
+
+This is the exact rule; vectorised kernels only narrow down which nodes it is asked about. Groups
+are placed in order, each with its best choice first; when a later group finds no room, earlier
+choices are revisited (a bounded depth-first search), so that a pod is refused only where it does
+not fit. Init containers come last: they run before the others, so they may use the same devices
+again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+from typing import Final
+
+from partage.inventory.ledger import Card
+from partage.model.allocation import Grant
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.model.policy import Strategy
+from partage.model.reason import CardReason, NodeReason, ReasonCode
+from partage.model.request import (
+    DeviceRequest,
+    PartitionAsk,
+    Phase,
+    PodRequest,
+    RequestGroup,
+    Scope,
+)
+from partage.placement.card import Need, free_functions, give, need_of, refusal, take
+from partage.placement.grouping import has_tree, in_scopes, partitions
+from partage.placement.order import best_linked, ordered
+from partage.placement.reasons import format_amount, node_reason
+from partage.placement.split import grants_of
+
+__all__ = ["Pick", "place"]
+
+Cards = Mapping[DeviceType, Sequence[Card]]
+
+_MOST_STEPS: Final = 2_000
+_MOST_ALTERNATIVES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The devices chosen for one group.
+
+    Attributes:
+        cards: which, in the order of choice.
+        functions: the virtual function taken with each, or None.
+        template: the sharing template that the request equals.
+    """
+
+    cards: tuple[Card, ...]
+    functions: tuple[tuple[int, str] | None, ...]
+    template: str = ""
+
+
+def place(
+    node: Node, cards: Cards, request: PodRequest, strategy: Strategy
+) -> tuple[Grant, ...] | NodeReason:
+    """Grants for every container of the pod, or why the node cannot serve it.
+
+    Args:
+        node: the node.
+        cards: scratch copies of its devices by type; they are left as they were.
+        request: a request without a fault.
+        strategy: between cards, unless the pod has its own.
+    """
+    search = _Search(node, cards, request, strategy)
+    main = [g for g in request.groups if g.phase is not Phase.INIT]
+    found = search.run(main)
+    if isinstance(found, NodeReason):
+        return found
+    picks = list(zip(main, found, strict=True))
+    initial = search.initial(picks, [g for g in request.groups if g.phase is Phase.INIT])
+    if isinstance(initial, NodeReason):
+        return initial
+    return grants_of([(g, p.cards, p.functions, p.template) for g, p in picks + initial])
+
+
+class _Search:
+    """Depth-first search over the picks of one pod's groups on one node."""
+
+    def __init__(self, node: Node, cards: Cards, request: PodRequest, strategy: Strategy) -> None:
+        self.node = node
+        self.cards = cards
+        self.request = request
+        self.strategy = strategy
+        self.steps = 0
+        self.reason: NodeReason | None = None
+        self.chosen: dict[int, Pick] = {}
+
+    def run(self, groups: Sequence[RequestGroup]) -> list[Pick] | NodeReason:
+        if self._descend(groups, 0):
+            picks = [self.chosen[i] for i in range(len(groups))]
+            for group, pick in zip(groups, picks, strict=True):
+                self._give(pick, [need_of(c, group.request) for c in pick.cards])
+            return picks
+        if self.reason is None:
+            return NodeReason(ReasonCode.INSUFFICIENT_CARDS, "its containers do not fit together")
+        return self.reason
+
+    def initial(
+        self, picks: Sequence[tuple[RequestGroup, Pick]], groups: Sequence[RequestGroup]
+    ) -> list[tuple[RequestGroup, Pick]] | NodeReason:
+        """Picks for init containers, each alone beside the sidecars; the pod's own cards first."""
+        sidecars = [(g, p) for g, p in picks if g.phase is Phase.SIDECAR]
+        for group, pick in sidecars:
+            self._take(group, pick)
+        own = {id(card) for _, pick in picks for card in pick.cards}
+        result: list[tuple[RequestGroup, Pick]] = []
+        missing: NodeReason | None = None
+        for group in groups:
+            best = max(
+                islice(self._picks(group, {}), _MOST_ALTERNATIVES),
+                key=lambda pick: sum(id(card) in own for card in pick.cards),
+                default=None,
+            )
+            if best is None:
+                missing = self.reason
+                break
+            result.append((group, best))
+            own |= {id(card) for card in best.cards}
+        for group, pick in sidecars:
+            self._give(pick, [need_of(c, group.request) for c in pick.cards])
+        if len(result) < len(groups):
+            return missing or NodeReason(
+                ReasonCode.INSUFFICIENT_CARDS, "its init containers do not fit"
+            )
+        return result
+
+    def _descend(self, groups: Sequence[RequestGroup], depth: int) -> bool:
+        if depth == len(groups):
+            return True
+        group = groups[depth]
+        placed = {groups[i].request.type: self.chosen[i] for i in range(depth)}
+        for pick in islice(self._picks(group, placed), _MOST_ALTERNATIVES):
+            self.steps += 1
+            if self.steps > _MOST_STEPS:
+                return False
+            needs = self._take(group, pick)
+            self.chosen[depth] = pick
+            if self._descend(groups, depth + 1):
+                return True
+            self._give(pick, needs)
+        return False
+
+    # --- candidates for one group --------------------------------------------------------------
+
+    def _picks(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
+        """Every way to serve the group that is worth trying, best first."""
+        request = group.request
+        everyone = list(self.cards.get(request.type, ()))
+        template = ""
+        if request.templated:
+            template = self._template(request)
+            if not template:
+                return
+        reasons = [refusal(card, request, group.protocol) for card in everyone]
+        fitting = [card for card, reason in zip(everyone, reasons, strict=True) if reason is None]
+        refused = [reason for reason in reasons if reason is not None]
+        if request.every:
+            yield from self._every(group, everyone, fitting, refused)
+            return
+        joint = self.request.joint
+        if joint is not None and request.type in joint.types[1:] and joint.types[0] in placed:
+            yield from self._secondary(group, placed[joint.types[0]], fitting, refused, everyone)
+            return
+        if len(fitting) < request.count:
+            self._note(node_reason(request, refused, len(fitting), len(everyone)))
+            return
+        if joint is not None and request.type is joint.types[0]:
+            yield from self._primary(group, everyone, fitting, template)
+            return
+        yield from self._sets(group, everyone, fitting, template)
+
+    def _sets(
+        self,
+        group: RequestGroup,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        template: str,
+    ) -> Iterator[Pick]:
+        """Sets of cards for a group by partition, topology, links or plain order."""
+        request = group.request
+        fitting = self._unfenced(request, everyone, fitting)
+        if len(fitting) < request.count:
+            return
+        if request.whole and request.type is DeviceType.GPU:
+            ask = self.request.partition
+            must = ask is not None or self.node.honour_partitions
+            if must or request.count in self.node.partitions:
+                yield from self._partitioned(request, everyone, fitting, ask or PartitionAsk())
+            if must:
+                return
+        sorted_cards = ordered(fitting, request, self.request.card_order, self.strategy)
+        if self.request.card_order.by_links and self.node.links and request.scope is None:
+            chosen = best_linked(sorted_cards, request.count, self.node)
+            yield _pick(chosen, request, template)
+        if request.scope is not None and request.scope is not Scope.NODE:
+            yield from self._scoped(request, everyone, sorted_cards, template)
+            return
+        if request.whole and request.type is DeviceType.GPU and has_tree(everyone, Scope.PCIE):
+            by_minor = sorted(fitting, key=lambda card: card.device.minor)
+            for chosen in in_scopes(everyone, by_minor, request):
+                yield _pick(chosen, request, template)
+            return
+        if request.count == 1:
+            for card in sorted_cards:
+                yield _pick([card], request, template)
+            return
+        for combination in combinations(sorted_cards, request.count):
+            yield _pick(combination, request, template)
+
+    def _scoped(
+        self,
+        request: DeviceRequest,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        template: str,
+    ) -> Iterator[Pick]:
+        scope = request.scope or Scope.NODE
+        if not has_tree(everyone, scope):
+            self._note(NodeReason(request.scope_code, "the topology of its cards is not known"))
+            return
+        found = False
+        for chosen in in_scopes(everyone, fitting, request):
+            found = True
+            yield _pick(chosen, request, template)
+        if not found:
+            where = {Scope.DEVICE: "device", Scope.PCIE: "PCIe switch", Scope.NUMA: "NUMA node"}
+            self._note(
+                NodeReason(
+                    request.scope_code,
+                    f"no {where[scope]} has {request.count} cards that fit "
+                    f"({len(fitting)} fit on the node)",
+                    request.count,
+                )
+            )
+
+    def _partitioned(
+        self,
+        request: DeviceRequest,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        ask: PartitionAsk,
+    ) -> Iterator[Pick]:
+        if not self.node.partitions:
+            self._note(NodeReason(ReasonCode.PARTITION, "the node has no partition table"))
+            return
+        if request.count not in self.node.partitions:
+            sizes = ", ".join(str(size) for size in sorted(self.node.partitions))
+            self._note(
+                NodeReason(
+                    ReasonCode.PARTITION,
+                    f"no partition has {request.count} cards; sizes are {sizes}",
+                    request.count,
+                )
+            )
+            return
+        found = False
+        for chosen in partitions(self.node, everyone, fitting, request.count, ask):
+            found = True
+            yield _pick(chosen, request, "")
+        if not found:
+            self._note(
+                NodeReason(
+                    ReasonCode.PARTITION,
+                    f"no partition of {request.count} cards is free",
+                    request.count,
+                )
+            )
+
+    def _every(
+        self,
+        group: RequestGroup,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        refused: Sequence[CardReason],
+    ) -> Iterator[Pick]:
+        request = group.request
+        selector = request.filter.selector
+        wanted = [c for c in everyone if selector is None or selector.matches(c.device.labels)]
+        if not wanted or len([c for c in wanted if c in fitting]) < len(wanted):
+            self._note(
+                node_reason(replace(request, count=max(len(wanted), 1)), refused,
+                            len(fitting), len(everyone))
+            )  # fmt: skip
+            return
+        yield _pick(wanted, request, "")
+
+    # --- GPU and RDMA together -----------------------------------------------------------------
+
+    def _primary(
+        self,
+        group: RequestGroup,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        template: str,
+    ) -> Iterator[Pick]:
+        """Primary devices beside usable secondary ones first; elsewhere only where allowed.
+
+        Upstream picks the primary without looking at the others (koordinator.md Q15).
+        """
+        joint = self.request.joint
+        mates = [
+            g for g in self.request.groups
+            if joint is not None and g.request.type in joint.types[1:] and not g.request.every
+        ]  # fmt: skip
+        near = list(fitting)
+        for mate in mates:
+            usable = {
+                _pcie(card)
+                for card in self.cards.get(mate.request.type, ())
+                if refusal(card, mate.request, mate.protocol) is None
+            }
+            near = [card for card in near if _pcie(card) in usable]
+        if len(near) >= group.request.count:
+            yield from self._sets(group, everyone, near, template)
+        if joint is not None and joint.same_pcie:
+            self._note(
+                NodeReason(
+                    ReasonCode.JOINT_ALLOCATION,
+                    f"{len(near)} of {len(fitting)} fitting cards share a PCIe switch with a free "
+                    f"{mates[0].request.type if mates else 'mate'}, {group.request.count} needed",
+                    group.request.count,
+                    len(near),
+                )
+            )
+            return
+        if len(near) < len(fitting):
+            yield from self._sets(group, everyone, fitting, template)
+
+    def _secondary(
+        self,
+        group: RequestGroup,
+        primary: Pick,
+        fitting: Sequence[Card],
+        refused: Sequence[CardReason],
+        everyone: Sequence[Card],
+    ) -> Iterator[Pick]:
+        """One device beside each PCIe switch of the primary, at least as many as asked."""
+        request, joint = group.request, self.request.joint
+        switches = list(dict.fromkeys(_pcie(card) for card in primary.cards))
+        beside: list[Card] = []
+        for switch in switches:
+            mates = [card for card in fitting if _pcie(card) == switch]
+            beside += mates[:1]
+        if joint is not None and joint.same_pcie:
+            more = [c for c in fitting if _pcie(c) in switches and c not in beside]
+            chosen = beside + more[: max(0, request.count - len(beside))]
+            if len(beside) < len(switches) or len(chosen) < request.count:
+                self._note(
+                    NodeReason(
+                        ReasonCode.JOINT_ALLOCATION,
+                        f"{len(beside)} of {len(switches)} PCIe switches of the chosen cards have "
+                        f"a free {request.type}",
+                        len(switches),
+                        len(beside),
+                    )
+                )
+                return
+            yield _pick(chosen, request, "")
+            return
+        if len(fitting) < request.count:
+            self._note(node_reason(request, refused, len(fitting), len(everyone)))
+            return
+        others = [card for card in fitting if card not in beside]
+        yield _pick(beside + others[: max(0, request.count - len(beside))], request, "")
+
+    # --- smaller steps -------------------------------------------------------------------------
+
+    def _unfenced(
+        self, request: DeviceRequest, everyone: Sequence[Card], fitting: Sequence[Card]
+    ) -> list[Card]:
+        """Drop cards whose surroundings are in use, for a request that wants them idle."""
+        scope = request.scope_exclusive
+        if scope is None:
+            return list(fitting)
+        kept = []
+        for card in fitting:
+            near = [c for c in everyone if c is card or _within(c, card, scope)]
+            if all(c.tenants == 0 for c in near):
+                kept.append(card)
+        if len(kept) < request.count:
+            self._note(
+                NodeReason(
+                    request.scope_code,
+                    f"{len(kept)} of {len(fitting)} fitting cards have idle neighbours, "
+                    f"{request.count} needed",
+                    request.count,
+                    len(kept),
+                )
+            )
+        return kept
+
+    def _template(self, request: DeviceRequest) -> str:
+        asked = dict(request.extras)
+        if request.memory_bytes:
+            asked["memory"] = request.memory_bytes
+        matches = [n for n, amounts in self.node.templates.items() if dict(amounts) == asked]
+        if len(matches) == 1:
+            return matches[0]
+        parts = ", ".join(
+            f"{unit} {format_amount(ReasonCode.INSUFFICIENT_MEMORY, value) if unit == 'memory' else value}"
+            for unit, value in sorted(asked.items())
+        )
+        known = ", ".join(self.node.templates) or "none"
+        self._note(
+            NodeReason(
+                ReasonCode.TEMPLATE_MISMATCH,
+                f"no matched GPU shared resource template for {parts} (templates: {known})",
+            )
+        )
+        return ""
+
+    def _note(self, reason: NodeReason) -> None:
+        """Keep the first reason: it comes from the first choice, which people expect to see."""
+        if self.reason is None:
+            self.reason = reason
+
+    def _take(self, group: RequestGroup, pick: Pick) -> list[Need]:
+        return [
+            take(card, group.request, (function[1],) if function else ())
+            for card, function in zip(pick.cards, pick.functions, strict=True)
+        ]
+
+    def _give(self, pick: Pick, needs: Sequence[Need]) -> None:
+        for card, function, need in zip(pick.cards, pick.functions, needs, strict=True):
+            give(card, need, (function[1],) if function else ())
+
+
+def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:
+    functions: list[tuple[int, str] | None] = []
+    for card in cards:
+        free = free_functions(card, request)
+        functions.append(free[0] if free else None)
+    return Pick(tuple(cards), tuple(functions), template)
+
+
+def _pcie(card: Card) -> tuple[int, str]:
+    topology = card.device.topology
+    return (topology.numa, topology.pcie) if topology else (-1, "")
+
+
+def _within(left: Card, right: Card, scope: Scope) -> bool:
+    if scope is Scope.NODE:
+        return True
+    one, two = left.device.topology, right.device.topology
+    if scope is Scope.DEVICE or one is None or two is None:
+        return False
+    return one.numa == two.numa and (scope is Scope.NUMA or one.pcie == two.pcie)

@@ -1,0 +1,182 @@
+"""From cards' reasons to a node's, and from nodes' to the line that a person reads."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from partage.model.device import DeviceType
+from partage.model.quantity import binary
+from partage.model.reason import CardReason, NodeReason, ReasonCode, Refusal, phrase
+from partage.model.request import DeviceRequest
+
+__all__ = ["LEADING", "Finding", "format_amount", "node_reason", "refusal_of", "summarise"]
+
+LEADING: Final = (
+    ReasonCode.INSUFFICIENT_MEMORY,
+    ReasonCode.INSUFFICIENT_CORE,
+    ReasonCode.INSUFFICIENT_SLOTS,
+    ReasonCode.CARD_NOT_IDLE,
+    ReasonCode.INSUFFICIENT_CARDS,
+    ReasonCode.INSUFFICIENT_DEVICES,
+    ReasonCode.QUARANTINED,
+    ReasonCode.CORDONED,
+    ReasonCode.UNHEALTHY,
+    ReasonCode.MIG_PLACEMENT,
+    ReasonCode.MODE_MISMATCH,
+    ReasonCode.UUID_MISMATCH,
+    ReasonCode.TYPE_MISMATCH,
+)
+"""Which card's reason speaks for the node: the card that came closest to serving the request."""
+
+_RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
+
+
+def format_amount(code: ReasonCode, value: int) -> str:
+    """An amount in the unit of its code: bytes with a suffix, compute in percent of a card."""
+    if code is ReasonCode.INSUFFICIENT_MEMORY:
+        return str(binary(value))
+    if code is ReasonCode.INSUFFICIENT_CORE:
+        return f"{value / 10:g}%"
+    return str(value)
+
+
+def node_reason(
+    request: DeviceRequest, reasons: Sequence[CardReason], fitting: int, total: int
+) -> NodeReason:
+    """Why a node lacks cards for a request.
+
+    Args:
+        request: what was asked.
+        reasons: one for each card that was refused.
+        fitting: how many cards would do.
+        total: how many cards of the type the node has.
+    """
+    kind = "card" if request.type is DeviceType.GPU else f"{request.type} device"
+    none = (
+        ReasonCode.INSUFFICIENT_CARDS
+        if request.type is DeviceType.GPU
+        else ReasonCode.INSUFFICIENT_DEVICES
+    )
+    cards = tuple(reasons)
+    if not reasons or request.count > total:
+        text = f"the node has {total} {kind}{'s' * (total != 1)}, {request.count} asked"
+        return NodeReason(none, text, request.count, total, cards=cards)
+    lead = min(reasons, key=lambda r: (_RANK.get(r.code, len(_RANK)), -(r.free or 0), r.minor))
+    counts = Counter(r.code for r in reasons)
+    parts = []
+    for code in sorted(counts, key=lambda c: _RANK.get(c, len(_RANK))):
+        best = max((r for r in reasons if r.code is code), key=lambda r: (r.free or 0, -r.minor))
+        parts.append(f"{counts[code]} {kind}{'s' * (counts[code] != 1)} {_clause(best)}")
+    need = "all" if request.every else str(request.count)
+    text = f"{fitting} of {total} {kind}s fit, {need} needed: " + ", ".join(parts)
+    return NodeReason(lead.code, text, lead.asked, lead.free, lead.minor, cards)
+
+
+_OF_CARD: Final[Mapping[ReasonCode, str]] = {
+    ReasonCode.INSUFFICIENT_MEMORY: "short of gpu-memory",
+    ReasonCode.INSUFFICIENT_CORE: "short of gpu-core",
+    ReasonCode.INSUFFICIENT_SLOTS: "without a free slot",
+    ReasonCode.CARD_NOT_IDLE: "not idle",
+    ReasonCode.INSUFFICIENT_CARDS: "taken",
+    ReasonCode.INSUFFICIENT_DEVICES: "lacking",
+    ReasonCode.CORDONED: "cordoned",
+    ReasonCode.MIG_PLACEMENT: "in MIG mode",
+    ReasonCode.MODE_MISMATCH: "of another sharing mode",
+    ReasonCode.UUID_MISMATCH: "of another uuid",
+    ReasonCode.TYPE_MISMATCH: "of another type",
+}
+
+
+def _clause(reason: CardReason) -> str:
+    text = _OF_CARD.get(reason.code, phrase(reason.code))
+    facts = []
+    if reason.asked is not None and reason.free is not None and reason.asked > 0:
+        facts.append(
+            f"asked {format_amount(reason.code, reason.asked)}, "
+            f"most free {format_amount(reason.code, max(reason.free, 0))} on card {reason.minor}"
+        )
+    if reason.detail:
+        facts.append(reason.detail)
+    return f"{text} ({'; '.join(facts)})" if facts else text
+
+
+class Finding:
+    """One code over many nodes: how many, and the node that came closest."""
+
+    __slots__ = ("asked", "card", "count", "free", "node")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.asked: int | None = None
+        self.free: int | None = None
+        self.node = ""
+        self.card: int | None = None
+
+    def add(self, name: str, reason: NodeReason) -> None:
+        """Count one more node."""
+        self.count += 1
+        if reason.free is not None and (self.free is None or reason.free > self.free):
+            self.asked, self.free = reason.asked, reason.free
+            self.node, self.card = name, reason.card
+
+
+def summarise(nodes: Mapping[str, NodeReason], total: int) -> Refusal:
+    """The refusal of a pod that no node can host, with its one-line summary.
+
+    The line is `0/3 nodes: 2 insufficient gpu-memory (asked 20Gi, most free 12Gi on node-1 card
+    0), 1 unhealthy`: codes by how many nodes they concern.
+    """
+    findings: dict[ReasonCode, Finding] = {}
+    for name, reason in nodes.items():
+        findings.setdefault(reason.code, Finding()).add(name, reason)
+    return refusal_of(findings, nodes, total)
+
+
+def refusal_of(
+    findings: Mapping[ReasonCode, Finding], nodes: Mapping[str, NodeReason], total: int
+) -> Refusal:
+    """The refusal for findings that were counted elsewhere."""
+    if not findings:
+        return Refusal(ReasonCode.INSUFFICIENT_CARDS, f"0/{total} nodes: there is no node")
+    ranked = sorted(findings.items(), key=lambda item: (-item[1].count, str(item[0])))
+    line = ", ".join(_part(code, finding) for code, finding in ranked)
+    return Refusal(
+        code=_speaks(findings),
+        message=f"0/{total} nodes: {line}",
+        nodes=nodes,
+        counts={code: finding.count for code, finding in ranked},
+    )
+
+
+def _part(code: ReasonCode, finding: Finding) -> str:
+    text = f"{finding.count} {phrase(code)}"
+    if finding.asked is None or finding.free is None or finding.asked <= 0:
+        return text
+    where = finding.node if finding.card is None else f"{finding.node} card {finding.card}"
+    if code is ReasonCode.NODE_RESOURCES:
+        return f"{text} (closest: {where})"
+    return (
+        f"{text} (asked {format_amount(code, finding.asked)}, "
+        f"most free {format_amount(code, max(finding.free, 0))} on {where})"
+    )
+
+
+_KUBERNETES: Final = (
+    ReasonCode.NODE_RESOURCES,
+    ReasonCode.NODE_AFFINITY,
+    ReasonCode.TAINT,
+    ReasonCode.NODE_UNSCHEDULABLE,
+)
+
+
+def _speaks(findings: Iterable[ReasonCode]) -> ReasonCode:
+    """The code that speaks for the pod: of devices before Kubernetes' own, closest first."""
+
+    def rank(code: ReasonCode) -> tuple[int, int, str]:
+        return code in _KUBERNETES, _RANK.get(code, len(_RANK)), str(code)
+
+    codes = list(findings)
+    ours = [code for code in codes if code not in _KUBERNETES]
+    if ours:
+        return min(ours, key=rank)
+    return min(codes, key=_KUBERNETES.index)

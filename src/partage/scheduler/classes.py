@@ -1,0 +1,144 @@
+"""Request classes: pods that ask the same are scored once, and only changed nodes again.
+
+A class keeps one number a node: how good it is, or -1 where the pod cannot go. Nodes that changed
+since are scored afresh before each decision; the result is the same as that of a full scan (a law
+under test).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools, Ints
+from partage.model.pod import Pod
+from partage.model.policy import Policy, Strategy
+from partage.model.reason import NodeReason
+from partage.placement import kernel
+from partage.placement.node import objection
+
+__all__ = ["RequestClass", "class_key"]
+
+RANKS: Final = 2**20
+_PREFERENCE: Final = 2**35
+_MOST_PREFERENCE: Final = 100
+_PARTIAL: Final = 4
+
+
+def class_key(pod: Pod) -> object:
+    """What makes two pods the same to the engine: everything but their names."""
+    request = pod.request
+    groups = tuple(
+        (g.protocol, g.request, g.phase, g.dialect,
+         tuple((c.phase, c.core_milli, c.memory_bytes, c.memory_milli) for c in g.containers))
+        for g in request.groups
+    )  # fmt: skip
+    return (
+        groups, request.joint, request.partition, request.node_labels, request.node_strategy,
+        request.card_order, tuple(pod.host.items()), pod.constraint, pod.tolerations,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class RequestClass:
+    """Scores of one class over all nodes, kept up to date.
+
+    Attributes:
+        pod: a pod of the class.
+        node_strategy: between nodes, the pod's own wish included.
+        card_strategy: between cards.
+        value: score and order in one number a node; -1 where the pod cannot go.
+        failed: nodes that the kernel passed and the exact rule refused, with the reason.
+        objections: nodes that are out of the question, with the reason.
+    """
+
+    pod: Pod
+    node_strategy: Strategy
+    card_strategy: Strategy
+    value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    failed: dict[int, NodeReason] = field(default_factory=dict)
+    objections: dict[int, NodeReason] = field(default_factory=dict)
+    _allowed: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    _preference: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    _suits: list[Bools] = field(default_factory=list)
+    _seen: int = 0
+    _seen_nodes: int = -1
+
+    @staticmethod
+    def of(pod: Pod, policy: Policy) -> "RequestClass":
+        """The class of a pod under the policy in force."""
+        return RequestClass(pod, pod.request.node_strategy or policy.node, policy.card)
+
+    def refresh(self, ledger: Ledger, rank: Ints) -> None:
+        """Bring the scores up to date with the ledger."""
+        if self._seen_nodes != len(ledger.node_changes):
+            self._refresh_nodes(ledger)
+            self._score(ledger, rank, slice(None))
+            self.failed.clear()
+            self._seen = len(ledger.changes)
+            return
+        if self._seen == len(ledger.changes):
+            return
+        dirty = np.unique(np.asarray(ledger.changes[self._seen :], np.intp))
+        self._seen = len(ledger.changes)
+        if dirty.size * _PARTIAL > self.value.size:
+            self.failed.clear()
+            self._score(ledger, rank, slice(None))
+            return
+        if self.failed:
+            for index in dirty.tolist():
+                self.failed.pop(index, None)
+        self._score(ledger, rank, dirty)
+
+    def fits(self, ledger: Ledger, nodes: kernel.Nodes) -> tuple[Bools, list[Bools]]:
+        """Nodes that the kernel passes, and for each group the cards that serve it."""
+        passed = kernel.host_fits(ledger, self.pod.host, nodes) & self._allowed[nodes]
+        fits = []
+        for group, suits in zip(self.pod.request.groups, self._suits, strict=True):
+            cards = kernel.fitting(ledger, group.request, suits[:, nodes], nodes)
+            count = 1 if group.request.every else group.request.count
+            passed &= cards.sum(axis=0) >= count
+            fits.append(cards)
+        return passed, fits
+
+    def fail(self, index: int, reason: NodeReason) -> None:
+        """Remember that the exact rule refused a node, until the node changes."""
+        self.failed[index] = reason
+        self.value[index] = -1
+
+    def _score(self, ledger: Ledger, rank: Ints, nodes: kernel.Nodes) -> None:
+        passed, fits = self.fits(ledger, nodes)
+        groups = self.pod.request.groups
+        request, cards = (groups[0].request, fits[0]) if groups else (None, None)
+        score = kernel.score(ledger, request, cards, nodes, self.node_strategy)
+        score = score + self._preference[nodes] * _PREFERENCE
+        self.value[nodes] = np.where(passed, score * RANKS + (RANKS - 1 - rank[nodes]), -1)
+
+    def _refresh_nodes(self, ledger: Ledger) -> None:
+        size = ledger.present.shape[0]
+        self.value = np.full(size, -1, np.int64)
+        self._allowed = np.zeros(size, np.bool_)
+        self._preference = np.zeros(size, np.int64)
+        self.objections = {}
+        preferred = self.pod.constraint.preferred
+        for index, node in enumerate(ledger.nodes):
+            if node is None:
+                continue
+            reason = objection(node, self.pod)
+            if reason is None:
+                self._allowed[index] = True
+                if preferred:
+                    wish = self.pod.constraint.preference(node.name, node.labels)
+                    self._preference[index] = min(wish, _MOST_PREFERENCE)
+            else:
+                self.objections[index] = reason
+        self._suits = [
+            kernel.suited(ledger, group.request, group.protocol, slice(None))
+            for group in self.pod.request.groups
+        ]
+        self._seen_nodes = len(ledger.node_changes)
+
+
+Classes = Mapping[object, RequestClass]

@@ -1,0 +1,352 @@
+"""The decision engine: events in, decisions out.
+
+One engine serves live scheduling, explanation, dry run, simulation and replay, so they cannot
+disagree. A pod's way through it:
+
+    (unknown) --schedule--> RESERVED --BindSucceeded, PodSeen on a node--> BOUND
+                            RESERVED --BindFailed--> (unknown)
+                            RESERVED --BindUnknown--> UNKNOWN --PodRead--> BOUND or (unknown)
+    any       --PodSeen finished, PodGone--> (gone)
+
+Fit and reservation are one step on the ledger. What the API server says of a bound pod is a fact
+and replaces what was reserved; so the books of bound pods always equal `rebuild` of the same
+objects, whatever came before and in whatever order.
+
+The engine knows no clock, chance, network or file. Node order is the order in which nodes are
+first seen: the driver makes it explicit.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.ledger import Card, Ledger, Suspicion
+from partage.model.allocation import Allocation, Grant
+from partage.model.device import DeviceType
+from partage.model.errors import LedgerError
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.policy import Policy
+from partage.model.reason import NodeReason, ReasonCode, Refusal
+from partage.model.request import PodRequest
+from partage.placement.pod import place
+from partage.scheduler.classes import RANKS, RequestClass, class_key
+from partage.scheduler.events import (
+    Action,
+    BindFailed,
+    BindSucceeded,
+    BindUnknown,
+    Event,
+    NodeGone,
+    NodeSeen,
+    Placement,
+    PodGone,
+    PodRead,
+    PodSeen,
+    PolicyChanged,
+    Quarantined,
+    QuotasChanged,
+    ReadBack,
+    Released,
+)
+from partage.scheduler.explain import refuse
+from partage.scheduler.quota import QuotaBook, metered
+
+__all__ = ["Engine", "State", "fact_of", "rebuild"]
+
+_MOST_CLASSES: Final = 512
+
+
+class State(StrEnum):
+    """Where a pod that holds something stands."""
+
+    RESERVED = "reserved"  # decided; the Binding is on its way
+    UNKNOWN = "unknown"  # the Binding was sent and never answered
+    BOUND = "bound"  # the API server says so
+
+
+class Engine:
+    """All state of scheduling: the ledger, the pods' states, quotas, and scores by class."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.ledger = Ledger()
+        self.policy = policy or Policy()
+        self.quotas = QuotaBook()
+        self.states: dict[str, State] = {}
+        self._pods: dict[str, Pod] = {}
+        self._gone: set[str] = set()
+        self._node_versions: dict[str, int] = {}
+        self._rank = np.zeros(16, np.int64)
+        self._next_rank = 0
+        self._classes: dict[object, RequestClass] = {}
+
+    # --- events ------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take in one event; what the driver should do about it."""
+        actions: list[Action] = []
+        match event:
+            case NodeSeen(node):
+                actions = self._node_seen(node)
+            case NodeGone(name, version):
+                self._node_gone(name, version)
+            case PodSeen(pod):
+                actions = self._pod_seen(pod)
+            case PodGone(uid):
+                actions = self._pod_gone(uid)
+            case PodRead(uid, pod):
+                actions = self._pod_read(uid, pod)
+            case BindSucceeded(uid) | BindFailed(uid) | BindUnknown(uid):
+                if self.states.get(uid) in (State.RESERVED, State.UNKNOWN):
+                    actions = self._bind_answered(event, uid)
+            case PolicyChanged(policy):
+                self.policy = policy
+                self._classes.clear()
+            case QuotasChanged(quotas):
+                self.quotas.quotas = quotas
+        return actions
+
+    def _bind_answered(self, event: Event, uid: str) -> list[Action]:
+        if isinstance(event, BindFailed):
+            return self._release(uid)
+        if isinstance(event, BindUnknown):
+            self.states[uid] = State.UNKNOWN
+            return [ReadBack(uid)]
+        self.states[uid] = State.BOUND
+        return []
+
+    def _node_seen(self, node: Node) -> list[Action]:
+        if node.version < self._node_versions.get(node.name, 0):
+            return []
+        self._node_versions[node.name] = node.version
+        new = node.name not in self.ledger.index
+        self.ledger.upsert_node(node)
+        if new:
+            index = self.ledger.index[node.name]
+            if index >= self._rank.shape[0]:
+                grown = np.zeros(self.ledger.present.shape[0], np.int64)
+                grown[: self._rank.shape[0]] = self._rank
+                self._rank = grown
+            self._rank[index] = self._next_rank
+            self._next_rank = min(self._next_rank + 1, RANKS - 1)
+        return [Released(node.name)]
+
+    def _node_gone(self, name: str, version: int) -> None:
+        known = self._node_versions.get(name, 0)
+        if version and version < known:
+            return
+        self._node_versions[name] = max(version, known)
+        self.ledger.remove_node(name)
+
+    def _pod_seen(self, pod: Pod) -> list[Action]:
+        if pod.uid in self._gone:
+            return []
+        known = self._pods.get(pod.uid)
+        if known is not None and pod.version < known.version:
+            return []
+        self._pods[pod.uid] = pod
+        if pod.finished:
+            return self._release(pod.uid)
+        if pod.node is None:
+            return []
+        self.states[pod.uid] = State.BOUND
+        allocation, suspicion = fact_of(pod)
+        return self._settle(pod, allocation, suspicion)
+
+    def _settle(
+        self, pod: Pod, allocation: Allocation, suspicion: Suspicion | None
+    ) -> list[Action]:
+        """Make the books of one bound pod say what the API server says."""
+        actions: list[Action] = []
+        before = self.ledger.allocation(pod.uid)
+        if before != allocation:
+            if before is not None:
+                self.ledger.undo(pod.uid)
+                actions.append(Released(before.node))
+            self.ledger.apply(allocation)
+        self.quotas.apply(pod.uid, pod.namespace, _amounts(pod, allocation.grants))
+        if suspicion is None:
+            if self.ledger.acquit(pod.uid):
+                actions.append(Released(allocation.node))
+        elif self.ledger.suspicion(pod.uid) != suspicion:
+            self.ledger.suspect(pod.uid, suspicion)
+            actions.append(Quarantined(pod.uid, suspicion.node, suspicion.message))
+        return actions
+
+    def _pod_gone(self, uid: str) -> list[Action]:
+        self._gone.add(uid)
+        self._pods.pop(uid, None)
+        return self._release(uid)
+
+    def _pod_read(self, uid: str, pod: Pod | None) -> list[Action]:
+        if pod is None or pod.uid != uid:
+            return self._pod_gone(uid)
+        actions = self._pod_seen(pod)
+        if pod.node is None and self.states.get(uid) is State.UNKNOWN:
+            actions += self._release(uid)
+        return actions
+
+    def _release(self, uid: str) -> list[Action]:
+        self.states.pop(uid, None)
+        self.quotas.undo(uid)
+        suspicion = self.ledger.suspicion(uid)
+        self.ledger.acquit(uid)
+        allocation = self.ledger.undo(uid)
+        node = allocation.node if allocation else suspicion.node if suspicion else None
+        return [Released(node)] if node is not None else []
+
+    def forget_gone(self) -> None:
+        """Forget which pods are gone; safe after a fresh list, when no older event can come."""
+        self._gone.clear()
+
+    # --- decisions ---------------------------------------------------------------------------
+
+    def schedule(self, pod: Pod) -> Placement | Refusal:
+        """Choose a place for a pending pod and reserve it, in one step.
+
+        Raises:
+            LedgerError: the pod holds something already; the driver asked twice.
+        """
+        if pod.uid in self.ledger:
+            raise LedgerError(f"pod {pod.key} ({pod.uid}) is placed already")
+        decision = self.explain(pod)
+        if isinstance(decision, Placement):
+            self.ledger.apply(decision.allocation)
+            self.quotas.apply(pod.uid, pod.namespace, _amounts(pod, decision.allocation.grants))
+            self.states[pod.uid] = State.RESERVED
+        return decision
+
+    def explain(self, pod: Pod) -> Placement | Refusal:
+        """The decision that `schedule` would take, without taking it."""
+        # 1. A request that breaks its protocol's rules waits whatever the cluster.
+        if pod.request.fault is not None:
+            return Refusal(pod.request.fault.code, pod.request.fault.message)
+        # 2. So does one that its namespace's quota does not allow.
+        excess = self.quotas.excess(pod.namespace, pod.quota)
+        if excess:
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
+        # 3. Bring the scores of its class up to date.
+        group = self._class_of(pod)
+        group.refresh(self.ledger, self._rank)
+        # 4. Try nodes from the best down; the exact rule has the last word.
+        while group.value.size:
+            index = int(group.value.argmax())
+            if group.value[index] < 0:
+                break
+            grants = self._try(group, pod, index)
+            if isinstance(grants, NodeReason):
+                group.fail(index, grants)
+                continue
+            node = self.ledger.node_at(index)
+            # 5. Keys that count what is granted are known only now.
+            excess = self.quotas.excess(pod.namespace, _amounts(pod, grants))
+            if excess:
+                return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
+            allocation = Allocation(pod.uid, pod.namespace, pod.name, node.name, grants, pod.host)
+            return Placement(allocation, pod.request.notes)
+        # 6. Nothing fits: say why, node by node.
+        return refuse(self.ledger, group)
+
+    def feasible(self, pod: Pod) -> list[str]:
+        """Every node that can host the pod now, in node order."""
+        group = self._class_of(pod)
+        group.refresh(self.ledger, self._rank)
+        indexes = np.flatnonzero(group.value >= 0)
+        names = []
+        for index in sorted(indexes.tolist(), key=lambda i: int(self._rank[i])):
+            grants = self._try(group, pod, index)
+            if isinstance(grants, NodeReason):
+                group.fail(index, grants)
+            else:
+                names.append(self.ledger.node_at(index).name)
+        return names
+
+    def _try(self, group: RequestClass, pod: Pod, index: int) -> tuple[Grant, ...] | NodeReason:
+        if not pod.request.groups:
+            return ()
+        return place(
+            self.ledger.node_at(index),
+            cards_of(self.ledger, pod.request, index),
+            pod.request,
+            group.card_strategy,
+        )
+
+    def _class_of(self, pod: Pod) -> RequestClass:
+        key = class_key(pod)
+        group = self._classes.pop(key, None)
+        if group is None:
+            group = RequestClass.of(pod, self.policy)
+            if len(self._classes) >= _MOST_CLASSES:
+                del self._classes[next(iter(self._classes))]
+        self._classes[key] = group
+        return group
+
+    # --- checking ----------------------------------------------------------------------------
+
+    def audit(self) -> None:
+        """Compare the books of bound pods with a rebuild from the objects last seen.
+
+        Raises:
+            LedgerError: they differ, or a law of the ledger is broken.
+        """
+        self.ledger.validate()
+        nodes = [node for node in self.ledger.nodes if node is not None]
+        fresh = rebuild(nodes, self._pods.values())
+        for allocation in self.ledger.allocations():
+            pod = self._pods.get(allocation.uid)
+            if pod is None or pod.node is None:
+                fresh.apply(allocation)
+        mine, theirs = self.ledger.picture(), fresh.picture()
+        if mine != theirs:
+            wrong = next(name for name in mine if mine[name] != theirs.get(name))
+            raise LedgerError(
+                f"books of node {wrong}: {mine[wrong]}, from the API: {theirs.get(wrong)}"
+            )
+
+
+def cards_of(ledger: Ledger, request: PodRequest, index: int) -> Mapping[DeviceType, list[Card]]:
+    """Scratch copies of a node's cards of the types that a request names."""
+    types = {group.request.type for group in request.groups}
+    return {type_: ledger.cards(type_, index) for type_ in types}
+
+
+def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
+    """What a bound pod holds by its records, and what must be closed because of it.
+
+    A pod that asks for devices and has no record that can be trusted holds something unknown: no
+    device of the types it asks is free on its node until it is gone.
+    """
+    node = pod.node or ""
+    record = pod.record
+    trusted = record is not None and not record.problem
+    grants = record.grants if record is not None and trusted else ()
+    allocation = Allocation(pod.uid, pod.namespace, pod.name, node, grants, pod.host)
+    asks = bool(pod.request.groups) or pod.request.fault is not None
+    if trusted or (record is None and not asks):
+        return allocation, None
+    types = tuple(sorted({group.request.type for group in pod.request.groups}))
+    why = record.problem if record is not None else "it asks for devices and has no record"
+    message = f"pod {pod.key}: {why}"
+    return allocation, Suspicion(node, types or tuple(DeviceType), None, message)
+
+
+def rebuild(nodes: Iterable[Node], pods: Iterable[Pod]) -> Ledger:
+    """The ledger that the API's objects imply; independent of their order."""
+    ledger = Ledger()
+    for node in nodes:
+        ledger.upsert_node(node)
+    for pod in pods:
+        if pod.node is None or pod.finished:
+            continue
+        allocation, suspicion = fact_of(pod)
+        ledger.apply(allocation)
+        if suspicion is not None:
+            ledger.suspect(pod.uid, suspicion)
+    return ledger
+
+
+def _amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:
+    counted = metered(pod.request, grants)
+    return {**pod.quota, **counted} if counted else pod.quota

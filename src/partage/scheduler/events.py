@@ -1,0 +1,153 @@
+"""What the engine is told, and what it asks its driver to do.
+
+Events carry facts and their versions; delivering one twice, late or out of order changes nothing
+but the moment at which the books are right. Actions are requests to the driver: the engine itself
+touches nothing outside.
+"""
+
+from dataclasses import dataclass
+
+from partage.model.allocation import Allocation
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.policy import Policy
+from partage.scheduler.quota import Quotas
+
+__all__ = [
+    "Action",
+    "BindFailed",
+    "BindSucceeded",
+    "BindUnknown",
+    "Event",
+    "NodeGone",
+    "NodeSeen",
+    "Placement",
+    "PodGone",
+    "PodRead",
+    "PodSeen",
+    "PolicyChanged",
+    "Quarantined",
+    "QuotasChanged",
+    "ReadBack",
+    "Released",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A node is there, or has changed."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A node is there no more; `version` is that of its deletion."""
+
+    name: str
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A pod is there, or has changed."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """A pod is there no more."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindSucceeded:
+    """The API server took the Binding."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindFailed:
+    """The API server refused the Binding: nothing was bound."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindUnknown:
+    """No answer to the Binding: it may or may not have been taken."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodRead:
+    """The answer to `ReadBack`: the pod as the API server has it, or None when it is gone."""
+
+    uid: str
+    pod: Pod | None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    """Another policy is in force from now on."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class QuotasChanged:
+    """The namespaces' quotas are these from now on."""
+
+    quotas: Quotas
+
+
+Event = (
+    NodeSeen
+    | NodeGone
+    | PodSeen
+    | PodGone
+    | BindSucceeded
+    | BindFailed
+    | BindUnknown
+    | PodRead
+    | PolicyChanged
+    | QuotasChanged
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A pod's place, reserved in the books: bind it, then tell what became of it."""
+
+    allocation: Allocation
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """Capacity was closed because of a pod: tell people why."""
+
+    uid: str
+    node: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Room appeared on a node: pods that wait may fit now."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """Read the pod from the API server and answer with `PodRead`."""
+
+    uid: str
+
+
+Action = Quarantined | Released | ReadBack

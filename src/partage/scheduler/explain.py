@@ -1,0 +1,100 @@
+"""Why no node can host a pod: codes for all nodes, sentences for those that people will read."""
+
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.ledger import Ledger
+from partage.model.device import DeviceType
+from partage.model.reason import NodeReason, ReasonCode, Refusal
+from partage.placement import kernel
+from partage.placement.node import shortage
+from partage.placement.pod import place
+from partage.placement.reasons import LEADING, Finding, refusal_of
+from partage.scheduler.classes import RequestClass
+
+__all__ = ["refuse", "why"]
+
+DETAILED: Final = 100
+"""Nodes that get a sentence of their own; the others are counted by code."""
+
+
+def refuse(ledger: Ledger, group: RequestClass) -> Refusal:
+    """The refusal of a pod of a class that no node can host now."""
+    present = np.flatnonzero(ledger.present).tolist()
+    detailed = present if len(present) <= DETAILED else _closest(ledger, group)
+    findings: dict[ReasonCode, Finding] = {}
+    nodes: dict[str, NodeReason] = {}
+    for index in detailed:
+        reason = why(ledger, group, index)
+        name = ledger.node_at(index).name
+        nodes[name] = reason
+        findings.setdefault(reason.code, Finding()).add(name, reason)
+    if len(detailed) < len(present):
+        for code, count in _counted(ledger, group).items():
+            finding = findings.setdefault(code, Finding())
+            finding.count = max(count, finding.count)
+    return refusal_of(findings, nodes, len(present))
+
+
+def why(ledger: Ledger, group: RequestClass, index: int) -> NodeReason:
+    """Why one node cannot host a pod of the class."""
+    known = group.objections.get(index) or group.failed.get(index)
+    if known is not None:
+        return known
+    free = {resource: int(column[index]) for resource, column in ledger.host_free.items()}
+    short = shortage(group.pod.host, free)
+    if short is not None:
+        return short
+    request = group.pod.request
+    cards = {g.request.type: ledger.cards(g.request.type, index) for g in request.groups}
+    found = place(ledger.node_at(index), cards, request, group.card_strategy)
+    if isinstance(found, NodeReason):
+        return found
+    return NodeReason(ReasonCode.NODE_RESOURCES, "the node fits, but was not chosen")
+
+
+def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
+    """Node indexes by leading code, from the columns alone."""
+    everyone = slice(None)
+    result: dict[ReasonCode, list[int]] = {}
+    open_ = ledger.present.copy()
+    for index, reason in group.objections.items():
+        result.setdefault(reason.code, []).append(index)
+        open_[index] = False
+    for index, reason in group.failed.items():
+        if open_[index]:
+            result.setdefault(reason.code, []).append(index)
+            open_[index] = False
+    host = kernel.host_fits(ledger, group.pod.host, everyone)
+    short = open_ & ~host
+    if short.any():
+        result[ReasonCode.NODE_RESOURCES] = np.flatnonzero(short).tolist()
+    open_ &= host
+    for member in group.pod.request.groups:
+        gpu = member.request.type is DeviceType.GPU
+        none = ReasonCode.INSUFFICIENT_CARDS if gpu else ReasonCode.INSUFFICIENT_DEVICES
+        ranks = kernel.classify(ledger, member.request, member.protocol, everyone)
+        lacking = open_ & ((ranks == kernel.FITS).sum(axis=0) < member.request.count)
+        lead = kernel.leading(ranks)
+        few = (ranks >= 0).sum(axis=0) < member.request.count
+        lead[few] = kernel.FITS
+        for rank in np.unique(lead[lacking]).tolist():
+            code = LEADING[rank] if rank < kernel.FITS else none
+            found = np.flatnonzero(lacking & (lead == rank)).tolist()
+            result.setdefault(code, []).extend(found)
+        open_ &= ~lacking
+    return result
+
+
+def _counted(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, int]:
+    return {code: len(indexes) for code, indexes in _codes(ledger, group).items()}
+
+
+def _closest(ledger: Ledger, group: RequestClass) -> list[int]:
+    """The nodes worth a sentence: those refused for what they have left come first."""
+    codes = _codes(ledger, group)
+    ranked: list[ReasonCode] = [code for code in LEADING if code in codes]
+    ranked += [code for code in codes if code not in ranked]
+    share = max(1, DETAILED // max(len(ranked), 1))
+    return [index for code in ranked for index in codes[code][:share]]

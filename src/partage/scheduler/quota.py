@@ -1,0 +1,86 @@
+"""Namespace quotas for device keys: what is used, and what would go beyond.
+
+Quotas count what pods declare (`requests.koordinator.sh/gpu-core`) and, for keys that a protocol
+meters, what they were granted (`limits.nvidia.com/gpumem` in MiB; hami.md 4.6). An explicit 0
+blocks.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from partage.model.allocation import Grant
+from partage.model.request import PodRequest
+
+__all__ = ["Quota", "QuotaBook", "Quotas", "metered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One ResourceQuota: its name and its hard limits by key."""
+
+    name: str
+    hard: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """All quotas by namespace."""
+
+    by_namespace: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
+
+    def keys(self, namespace: str) -> frozenset[str]:
+        """Keys that some quota of the namespace limits."""
+        return frozenset(k for q in self.by_namespace.get(namespace, ()) for k, _ in q.hard)
+
+
+def metered(request: PodRequest, grants: Iterable[Grant]) -> dict[str, int]:
+    """What the request's metered keys count of its grants, rounded up to the key's unit."""
+    totals: Counter[tuple[str, int]] = Counter()
+    given = list(grants)
+    for group in request.groups:
+        names = {container.name for container in group.containers}
+        for key, dimension, unit in group.metered:
+            for grant in given:
+                if grant.container in names and grant.protocol == group.protocol:
+                    value = grant.memory_bytes if dimension == "memory" else grant.core_milli
+                    totals[key, unit] += value
+    return {key: -(-total // unit) for (key, unit), total in totals.items()}
+
+
+class QuotaBook:
+    """What each namespace uses, by pod."""
+
+    def __init__(self) -> None:
+        self.quotas = Quotas()
+        self._of: dict[str, tuple[str, Mapping[str, int]]] = {}
+        self._used: dict[str, Counter[str]] = {}
+
+    def apply(self, uid: str, namespace: str, amounts: Mapping[str, int]) -> None:
+        """Count a pod; counting it again replaces what was counted."""
+        self.undo(uid)
+        self._of[uid] = (namespace, amounts)
+        self._used.setdefault(namespace, Counter()).update(amounts)
+
+    def undo(self, uid: str) -> None:
+        """Count a pod no more."""
+        entry = self._of.pop(uid, None)
+        if entry is not None:
+            self._used[entry[0]].subtract(entry[1])
+
+    def used(self, namespace: str) -> Mapping[str, int]:
+        """What the namespace uses, by key."""
+        return self._used.get(namespace, {})
+
+    def excess(self, namespace: str, amounts: Mapping[str, int]) -> str:
+        """Which quota the pod would exceed, as a sentence; empty when none."""
+        used = self.used(namespace)
+        for quota in self.quotas.by_namespace.get(namespace, ()):
+            for key, hard in quota.hard:
+                asked = amounts.get(key, 0)
+                if asked and used.get(key, 0) + asked > hard:
+                    return (
+                        f"quota {quota.name} of namespace {namespace}: {key} asked {asked}, "
+                        f"used {used.get(key, 0)}, limited to {hard}"
+                    )
+        return ""
