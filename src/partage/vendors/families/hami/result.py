@@ -166,7 +166,7 @@ def _grant(
         core_milli=card.core_milli if mode is GrantMode.WHOLE else entry.cores * 10,
         memory_bytes=card.memory_bytes if mode is GrantMode.WHOLE else entry.memory_mib * MIB,
         mode=mode,
-        exclusive=entry.cores == _FULL and mode is not GrantMode.MIG,
+        exclusive=entry.cores == _FULL and mode is GrantMode.SHARE,
         sharers=limit,
     )
 

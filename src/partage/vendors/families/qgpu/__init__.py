@@ -1,0 +1,18 @@
+"""Tencent qGPU: shares of NVIDIA cards in steps of 5 % and 1 GiB, and whole cards.
+
+`rules` says what a container may ask, `request` reads a pod, `registration` and `support` judge
+a node, `result` writes and reads a placed pod. Source: seed 001, qgpu-and-peers.md.
+"""
+
+from typing import Final
+
+from partage.vendors.base import Family
+from partage.vendors.families.qgpu.registration import register
+from partage.vendors.families.qgpu.request import NAME, owned, read
+from partage.vendors.families.qgpu.result import recover, render
+
+__all__ = ["FAMILY"]
+
+FAMILY: Final = Family(
+    name=NAME, owned=owned, read=read, register=register, render=render, recover=recover
+)

@@ -1,0 +1,142 @@
+"""What qGPU writes on a pod for its allocation, and how that is read back.
+
+The product's keys are not public; these are the ones its maker's own command-line tool reads:
+a mark that the pod has cards, and the card indexes of each container. Amounts are not written;
+they are the pod's requests. The same keys are written as labels, where indexes are separated by
+`_`, because a label's value may hold no comma.
+
+A key's name part may have 63 characters. A container whose name is too long for that is written
+with its first 44 characters and eight digits of the SHA-256 of the whole name.
+
+Source: qgpu-and-peers.md 1.6; DESIGN decision on labels and annotations: docs/decisions.
+"""
+
+import hashlib
+import re
+from typing import Final
+
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import Device, DeviceType
+from partage.model.errors import InvalidRecord
+from partage.model.node import Node
+from partage.model.pod import Record
+from partage.model.request import DeviceRequest, RequestGroup
+from partage.vendors import names
+from partage.vendors.base import PlacedPod, PodView, Rendering
+from partage.vendors.families.qgpu.registration import is_synthetic
+from partage.vendors.families.qgpu.request import NAME, asking, read
+from partage.vendors.settings import Settings
+
+__all__ = ["cards_key", "recover", "render"]
+
+_LONGEST_NAME: Final = 63 - len(names.QGPU_CARDS.partition("/")[2])
+_DIGEST: Final = 8
+_INDEX: Final = re.compile(r"[0-9]{1,5}")
+_TRUE: Final = "true"
+
+
+def cards_key(container: str) -> str:
+    """The annotation (and label) key that holds a container's card indexes."""
+    if len(container) > _LONGEST_NAME:
+        digest = hashlib.sha256(container.encode()).hexdigest()[:_DIGEST]
+        container = f"{container[: _LONGEST_NAME - _DIGEST - 1]}-{digest}"
+    return names.QGPU_CARDS + container
+
+
+def render(placed: PlacedPod, _settings: Settings) -> Rendering:
+    """Annotations, labels and visible cards; nothing without grants."""
+    grants = placed.grants(NAME)
+    if not grants:
+        return Rendering()
+    annotations, labels = {names.QGPU_ALLOCATED: _TRUE}, {names.QGPU_ALLOCATED: _TRUE}
+    env: dict[str, dict[str, str]] = {}
+    for container in placed.pod.containers:
+        held = [grant for grant in grants if grant.container == container.name]
+        if not held:
+            continue
+        indexes = [str(grant.minor) for grant in held]
+        key = cards_key(container.name)
+        annotations[key] = ",".join(indexes)
+        labels[key] = "_".join(indexes)
+        env[container.name] = {"NVIDIA_VISIBLE_DEVICES": ",".join(map(_visible, held))}
+    return Rendering(annotations=annotations, labels=labels, env=env)
+
+
+def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
+    """The grants of a bound pod: cards from its annotations, amounts from its requests.
+
+    None when there is no annotation of qGPU. Anything that disagrees is the record's problem.
+    """
+    written = {key for key in pod.annotations if key.startswith(names.QGPU_CARDS)}
+    if names.QGPU_ALLOCATED not in pod.annotations and not written:
+        return None
+    try:
+        return Record(grants=_recovered(pod, written, node, settings), source=NAME)
+    except InvalidRecord as error:
+        return Record(source=NAME, problem=str(error))
+
+
+def _visible(grant: Grant) -> str:
+    return str(grant.minor) if is_synthetic(grant.uuid) else grant.uuid
+
+
+def _recovered(
+    pod: PodView, written: set[str], node: Node, settings: Settings
+) -> tuple[Grant, ...]:
+    reading = read(pod, asking(pod), settings)
+    if reading.fault is not None:
+        raise InvalidRecord(f"the pod's own request cannot be read: {reading.fault.message}")
+    cards = {device.minor: device for device in node.devices if device.type is DeviceType.GPU}
+    grants: list[Grant] = []
+    for group in reading.groups:
+        key = cards_key(group.containers[0].name)
+        if key not in written:
+            raise InvalidRecord(f"annotation {key} is missing")
+        written.discard(key)
+        grants += _grants(group, key, pod.annotations[key], cards)
+    if written:
+        raise InvalidRecord(
+            f"annotation {min(written)} belongs to no container that asks for qGPU"
+        )
+    if not grants:
+        raise InvalidRecord(f"annotation {names.QGPU_ALLOCATED}: the pod asks for no qGPU")
+    return tuple(grants)
+
+
+def _grants(group: RequestGroup, key: str, text: str, cards: dict[int, Device]) -> list[Grant]:
+    indexes = [part.strip() for part in text.split(",")]
+    if not all(_INDEX.fullmatch(index) for index in indexes):
+        raise InvalidRecord(f"annotation {key} is {text[:80]!r}, not a list of card indexes")
+    minors = [int(index) for index in indexes]
+    if len(set(minors)) != len(minors) or len(minors) != group.request.count:
+        raise InvalidRecord(
+            f"annotation {key} is {text[:80]!r}; the container asks for {group.request.count} distinct cards"
+        )
+    for minor in minors:
+        if minor not in cards:
+            raise InvalidRecord(f"annotation {key}: card {minor} is not on the node")
+    return [_grant(group, cards[minor]) for minor in minors]
+
+
+def _grant(group: RequestGroup, card: Device) -> Grant:
+    container, request = group.containers[0], group.request
+    core, memory = _amounts(request, card)
+    return Grant(
+        container=container.name,
+        phase=container.phase,
+        protocol=NAME,
+        type=DeviceType.GPU,
+        minor=card.minor,
+        uuid=card.uuid,
+        core_milli=core,
+        memory_bytes=memory,
+        mode=GrantMode.WHOLE if request.whole else GrantMode.SHARE,
+        sharers=request.sharers,
+    )
+
+
+def _amounts(request: DeviceRequest, card: Device) -> tuple[int, int]:
+    """Compute and memory of one card: all of it for a whole card."""
+    if request.whole:
+        return card.core_milli, card.memory_bytes
+    return request.core_milli, request.memory_bytes

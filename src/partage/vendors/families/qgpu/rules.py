@@ -1,0 +1,212 @@
+"""qGPU's published rules for what one container may ask, each a function that can fail alone.
+
+Rules carry the numbers of qgpu-and-peers.md 1.2; messages cite them in words. Rules 7 and 9
+(nothing beyond the remaining share; whole cards only from idle ones) are the engine's, rule 6 is
+a limit in the request, and rule 12 (no second protocol in the container) is the caller's.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from partage.model.quantity import NANO, Quantity
+from partage.vendors import names
+from partage.vendors.base import ContainerView
+
+__all__ = ["OFFLINE", "ONLINE", "Ask", "RuleBroken", "ask_of"]
+
+ONLINE: Final = "online"
+OFFLINE: Final = "offline"
+CARD: Final = 100
+"""Percent of one card."""
+
+STEP: Final = 5
+"""Smallest share of a card's compute, and the step between shares, in percent."""
+
+MOST_CARDS: Final = 2
+"""Cards that a multi-card share may span."""
+
+GIB: Final = 1 << 30
+_MOST_GIB: Final = (2**63 - 1) // GIB
+_MOST_CORE: Final = 2**31 - 1
+_RESOURCES: Final = (names.QGPU_CORE, names.QGPU_MEMORY, names.QGPU_GREEDY)
+
+
+class RuleBroken(Exception):
+    """A container breaks a rule; the message names resource, value and rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one container asks, by card.
+
+    Attributes:
+        cards: how many cards.
+        core: percent of each card; 0 when no compute is guaranteed.
+        memory: GiB of each card; 0 for all of it.
+        whole: the cards are taken entirely.
+        note: what rounding did, for people.
+    """
+
+    cards: int
+    core: int
+    memory: int
+    whole: bool = False
+    note: str = ""
+
+
+def ask_of(container: ContainerView, app_class: str) -> Ask | None:
+    """What the container asks; None when all its amounts are 0 or missing.
+
+    `app_class` is the pod's: `online`, `offline` or empty.
+
+    Raises:
+        RuleBroken: with the rule that is broken.
+    """
+    check_requests_equal_limits(container)
+    core, memory, greedy = (container.ask(name) for name in _RESOURCES)
+    if not any(value is not None and value.nano for value in (core, memory, greedy)):
+        return None
+    if app_class == OFFLINE:
+        return offline(core, memory, greedy)
+    if app_class == ONLINE:
+        return online(core, memory, greedy)
+    if greedy is not None:
+        raise RuleBroken(
+            f"{names.QGPU_GREEDY}: {greedy} is for offline pods only; "
+            f"they carry the annotation {names.QGPU_APP_CLASS}: {OFFLINE}"
+        )
+    return ordinary(core, memory)
+
+
+def check_requests_equal_limits(container: ContainerView) -> None:
+    """Rule 5: requests equal limits; either may be left out as a whole.
+
+    Raises:
+        RuleBroken: a request differs from its limit, or has none beside other limits.
+    """
+    limited = [name for name in _RESOURCES if name in container.limits]
+    for name in _RESOURCES:
+        request = container.requests.get(name)
+        limit = container.limits.get(name)
+        if request is None or not limited:
+            continue
+        if limit is None or limit.nano != request.nano:
+            shown = "missing" if limit is None else limit
+            raise RuleBroken(
+                f"{name}: the request {request} must equal the limit, which is {shown}"
+            )
+
+
+def ordinary(core: Quantity | None, memory: Quantity | None) -> Ask:
+    """Rules 1 to 4 and 10: a share of one card, whole cards, or a share of several cards.
+
+    Raises:
+        RuleBroken: which of them.
+    """
+    if core is None:
+        raise RuleBroken(
+            f"a share needs both {names.QGPU_CORE} and {names.QGPU_MEMORY}; {names.QGPU_CORE} is missing"
+        )
+    percent = core_percent(core)
+    if memory is None:
+        return whole_cards(percent)
+    gib = memory_gib(memory)
+    return Ask(1, percent, gib) if percent <= CARD else several_cards(percent, gib)
+
+
+def core_percent(core: Quantity) -> int:
+    """Rule 1: whole percent, at least 5, in steps of 5 up to 100.
+
+    Raises:
+        RuleBroken: below, between steps, or no whole number.
+    """
+    name = names.QGPU_CORE
+    if not core.integral or core.nano > _MOST_CORE * NANO:
+        raise RuleBroken(f"{name}: {core} must be a whole number of percent")
+    percent = core.floor()
+    if percent < STEP or (percent <= CARD and percent % STEP):
+        raise RuleBroken(
+            f"{name}: {core} must be at least {STEP} and a multiple of {STEP} up to {CARD}"
+        )
+    return percent
+
+
+def memory_gib(memory: Quantity) -> int:
+    """Rule 2: whole GiB, at least 1.
+
+    Raises:
+        RuleBroken: below, a fraction, or beyond what bytes can count.
+    """
+    if not memory.integral or not NANO <= memory.nano <= _MOST_GIB * NANO:
+        raise RuleBroken(
+            f"{names.QGPU_MEMORY}: {memory} must be a whole number of GiB from 1 to {_MOST_GIB}, "
+            "without a size suffix"
+        )
+    return memory.floor()
+
+
+def whole_cards(percent: int) -> Ask:
+    """Rules 3 and 4: without memory, compute is a multiple of 100, and the cards are taken whole.
+
+    Raises:
+        RuleBroken: a share without memory.
+    """
+    if percent % CARD:
+        raise RuleBroken(
+            f"{names.QGPU_CORE}: {percent} is a share and needs {names.QGPU_MEMORY} as well; "
+            f"without memory it must be a multiple of {CARD} for whole cards"
+        )
+    return Ask(percent // CARD, CARD, 0, whole=True)
+
+
+def several_cards(percent: int, gib: int) -> Ask:
+    """Rule 10, a later addition: a share over two cards, each with the whole part of its half.
+
+    The step of 5 does not bind the halves: the published example makes 60 of 121. What the
+    division leaves over is dropped.
+
+    Raises:
+        RuleBroken: more than two cards, or less than 1 GiB for each.
+    """
+    cards = -(-percent // CARD)
+    if cards > MOST_CARDS:
+        raise RuleBroken(
+            f"{names.QGPU_CORE}: {percent} with memory is a share of {cards} cards; "
+            f"a share spans at most {MOST_CARDS}"
+        )
+    if gib < cards:
+        raise RuleBroken(
+            f"{names.QGPU_MEMORY}: {gib} leaves less than 1 GiB for each of {cards} cards"
+        )
+    note = f"{percent} % and {gib} GiB over {cards} cards: {percent // cards} % and {gib // cards} GiB each"
+    return Ask(cards, percent // cards, gib // cards, note=note)
+
+
+def offline(core: Quantity | None, memory: Quantity | None, greedy: Quantity | None) -> Ask:
+    """Rule 11: an offline pod asks greedy compute (1 to 100) and memory, of one card.
+
+    Greedy compute is what others leave over: nothing is guaranteed, so nothing is charged.
+
+    Raises:
+        RuleBroken: other resources, or amounts out of range.
+    """
+    if core is not None or greedy is None or memory is None:
+        raise RuleBroken(
+            f"an offline pod asks {names.QGPU_GREEDY} and {names.QGPU_MEMORY}, and nothing else of qGPU"
+        )
+    if not greedy.integral or not NANO <= greedy.nano <= CARD * NANO:
+        raise RuleBroken(
+            f"{names.QGPU_GREEDY}: {greedy} must be a whole number of percent from 1 to {CARD}"
+        )
+    return Ask(1, 0, memory_gib(memory))
+
+
+def online(core: Quantity | None, memory: Quantity | None, greedy: Quantity | None) -> Ask:
+    """Rule 11: an online pod asks memory of one card and may use all of its compute.
+
+    Raises:
+        RuleBroken: other resources, or memory out of range.
+    """
+    if core is not None or greedy is not None or memory is None:
+        raise RuleBroken(f"an online pod asks {names.QGPU_MEMORY}, and nothing else of qGPU")
+    return Ask(1, 0, memory_gib(memory))

@@ -1,0 +1,125 @@
+"""Which drivers and architectures qGPU supports: tables with the source of each row.
+
+The seed names three architectures and four driver branches with their last minor; a later page
+adds cards and branches. What is not recognised is admitted with a warning; what is recognised
+and not listed is refused.
+
+Source: seed 001; qgpu-and-peers.md 1.3 (page of January 2026).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from partage.vendors import names
+
+__all__ = [
+    "ARCHITECTURES",
+    "DRIVERS",
+    "Supported",
+    "architecture_of",
+    "driver_problem",
+    "driver_version",
+]
+
+SEED: Final = "seed 001"
+LATER: Final = "page of January 2026"
+
+
+@dataclass(frozen=True, slots=True)
+class Supported:
+    """One supported driver branch or architecture.
+
+    Attributes:
+        name: the branch (`470`) or architecture (`Turing`).
+        source: where it is listed.
+        last: the last supported version of a branch; None when no bound is published.
+    """
+
+    name: str
+    source: str
+    last: tuple[int, int, int] | None = None
+
+
+DRIVERS: Final = (
+    Supported("450", SEED, (450, 102, 4)),
+    Supported("470", SEED, (470, 161, 3)),
+    Supported("515", SEED, (515, 65, 1)),
+    Supported("525", SEED, (525, 89, 2)),
+    Supported("535", LATER),
+    Supported("550", LATER),
+    Supported("570", LATER),
+)
+
+ARCHITECTURES: Final = (
+    Supported("Volta", SEED),
+    Supported("Turing", SEED),
+    Supported("Ampere", SEED),
+    Supported("Ada", LATER),
+)
+
+_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Kepler": ("K10", "K20", "K40", "K40M", "K80"),
+    "Maxwell": ("M4", "M10", "M40", "M60"),
+    "Pascal": ("P4", "P6", "P40", "P100", "1080"),
+    "Volta": ("V100", "V100S"),
+    "Turing": ("T4", "T4G", "T10", "2080"),
+    "Ampere": (
+        "A2", "A10", "A10G", "A10M", "A16", "A30", "A40", "A100", "A800",
+        "A2000", "A4000", "A4500", "A5000", "A5500", "A6000", "3080", "3090",
+    ),
+    "Ada": ("ADA", "L2", "L4", "L20", "L40", "L40S", "4080", "4090", "4090D"),
+    "Hopper": ("H20", "H100", "H200", "H800", "GH200"),
+    "Blackwell": ("BLACKWELL", "B100", "B200", "B300", "GB200", "GB300", "5090"),
+}  # fmt: skip
+_BY_TOKEN: Final = {token: name for name, tokens in _MODELS.items() for token in tokens}
+_DECISIVE: Final = ("ADA", "BLACKWELL")
+"""Words that decide before numbers: an RTX 6000 Ada is not a Quadro RTX 6000."""
+
+_TOKEN: Final = re.compile(r"[0-9A-Z]+")
+_VERSION: Final = re.compile(r"([0-9]{1,5})\.([0-9]{1,5})(?:\.([0-9]{1,5}))?")
+
+
+def architecture_of(model: str) -> str | None:
+    """The architecture of a card by its model name; None when the name is not recognised."""
+    tokens = _TOKEN.findall(model.upper())
+    for token in (*(t for t in _DECISIVE if t in tokens), *tokens):
+        if token in _BY_TOKEN:
+            return _BY_TOKEN[token]
+    return None
+
+
+def driver_version(labels: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """The driver's version triple from whichever label holds it; None when none can be read."""
+    texts = [labels.get(name, "") for name in names.QGPU_DRIVER_LABELS]
+    texts += [
+        ".".join(value for name in parts if (value := labels.get(name, "").strip()))
+        for parts in names.QGPU_DRIVER_PARTS
+    ]
+    for text in texts:
+        match = _VERSION.fullmatch(text.strip())
+        if match is not None:
+            return int(match[1]), int(match[2]), int(match[3] or 0)
+    return None
+
+
+def driver_problem(version: tuple[int, int, int]) -> str:
+    """Why the driver is outside the table; empty when it is inside."""
+    shown = format_version(version)
+    for branch in DRIVERS:
+        if branch.name != str(version[0]):
+            continue
+        if branch.last is None or version <= branch.last:
+            return ""
+        return (
+            f"driver {shown} is newer than {format_version(branch.last)}, "
+            f"the last of branch {branch.name} that qGPU supports"
+        )
+    branches = ", ".join(branch.name for branch in DRIVERS)
+    return f"driver {shown} is of no branch that qGPU supports ({branches})"
+
+
+def format_version(version: tuple[int, int, int]) -> str:
+    """A version as NVIDIA prints it, the last number with two digits: `450.102.04`."""
+    return f"{version[0]}.{version[1]}.{version[2]:02}"
