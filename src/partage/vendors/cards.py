@@ -1,0 +1,128 @@
+"""The cards of one Koordinator allocation, as its annotation and vendors' plugins see them.
+
+Koordinator's own renderer and the vendors' additions tell the same amounts in different words;
+this is the one place where they are worked out. Amounts are what the pod asked of each card
+(facts: koordinator.md 2.5 and 4): a share of the memory is rounded down to bytes, and bytes are
+turned into percent the way upstream truncates them, because readers depend on it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from partage.model.allocation import Charge, Grant, GrantMode, charges_of
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.request import DeviceRequest
+from partage.vendors.base import PlacedPod, PodView
+
+__all__ = ["GrantedCard", "asks_any", "cards_of", "lock_value", "percent_of", "vendor_of"]
+
+_PERCENT: Final = MILLI // 100
+_NANO: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedCard:
+    """One device of an allocation, all containers together.
+
+    Attributes:
+        type: gpu, rdma or fpga.
+        minor: its number on the node.
+        uuid: its identity.
+        vendor: who made it; the node's vendor when the device does not say.
+        model: its model.
+        core: percent of compute; 0 when none was asked.
+        memory_bytes: memory.
+        ratio: percent of its memory.
+        extras: native units.
+        whole: the card entirely.
+        template: name of the sharing template.
+        functions: virtual functions (minor, PCI address), by address.
+    """
+
+    type: DeviceType
+    minor: int
+    uuid: str
+    vendor: str
+    model: str
+    core: int
+    memory_bytes: int
+    ratio: int
+    extras: tuple[tuple[str, int], ...] = ()
+    whole: bool = False
+    template: str = ""
+    functions: tuple[tuple[int, str], ...] = ()
+
+
+def cards_of(placed: PlacedPod, protocol: str) -> tuple[GrantedCard, ...]:
+    """The devices that a pod holds by one protocol, ordered by type and minor."""
+    grants = placed.grants(protocol)
+    requests = {g.request.type: g.request for g in placed.request.groups if g.protocol == protocol}
+    result = []
+    for charge in charges_of(grants):
+        mine = [g for g in grants if (g.type, g.minor) == (charge.type, charge.minor)]
+        result.append(_card(placed, charge, mine, requests.get(charge.type)))
+    return tuple(result)
+
+
+def vendor_of(placed: PlacedPod, device: Device | None) -> str:
+    """Who made a device: what it says itself, else what its node says."""
+    own = device.vendor if device is not None else ""
+    return own or placed.node.properties.get("vendor", "")
+
+
+def percent_of(part: int, total: int) -> int:
+    """Bytes as percent of a card, truncated in floating point as upstream computes it.
+
+    Exactly 29 % of a card may come out as 28: the annotation is compatible, the ledger is exact.
+    """
+    return int(float(part) / float(total) * 100) if total else 0
+
+
+def asks_any(pod: PodView, triggers: Iterable[str]) -> bool:
+    """Whether a container of the pod asks for one of the resources, and for more than zero."""
+    wanted = tuple(triggers)
+    return any(
+        quantity.nano > 0
+        for container in pod.containers
+        for name in wanted
+        if (quantity := container.ask(name)) is not None
+    )
+
+
+def lock_value(placed: PlacedPod) -> str:
+    """What a vendor's plugin expects in its lock on the node: time, namespace and pod name."""
+    time = datetime.fromtimestamp(placed.now // _NANO, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{time},{placed.pod.namespace},{placed.pod.name}"
+
+
+def _card(
+    placed: PlacedPod, charge: Charge, grants: list[Grant], request: DeviceRequest | None
+) -> GrantedCard:
+    device = placed.device(grants[0])
+    total = device.memory_bytes if device is not None else charge.memory_bytes
+    core, extras, memory, ratio = charge.core_milli, charge.extras, charge.memory_bytes, None
+    if request is not None:
+        core, extras = request.core_milli, request.extras
+        if request.memory_milli:
+            ratio = request.memory_milli // _PERCENT
+            memory = ratio * total // 100
+        elif request.memory_bytes:
+            memory = request.memory_bytes
+    return GrantedCard(
+        type=charge.type,
+        minor=charge.minor,
+        uuid=charge.uuid,
+        vendor=vendor_of(placed, device),
+        model=(device.model if device else "") or placed.node.properties.get("model", ""),
+        core=core // _PERCENT,
+        memory_bytes=memory,
+        ratio=percent_of(memory, total) if ratio is None else ratio,
+        extras=extras,
+        whole=all(grant.mode is GrantMode.WHOLE for grant in grants),
+        template=next((grant.template for grant in grants if grant.template), ""),
+        functions=tuple(
+            sorted({g.function for g in grants if g.function}, key=lambda function: function[1])
+        ),
+    )

@@ -1,0 +1,60 @@
+"""Huawei Ascend: what its device plugin reads from a pod that Koordinator placed.
+
+Whole cards are named by minor, parts by minor and template; the 300I DUO has a key of its own
+(facts: koordinator.md 5).
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from partage.model.device import DeviceType
+from partage.vendors import names
+from partage.vendors.base import Family, NodeView, PlacedPod, Registration, Rendering
+from partage.vendors.cards import cards_of
+from partage.vendors.settings import Settings
+
+__all__ = ["FAMILY"]
+
+_VENDOR: Final = "huawei"
+_DUO: Final = "Ascend-310P3-300I-DUO"
+
+
+def _register(node: NodeView, _settings: Settings) -> Registration:
+    """Parts of a card are cut by the vendor's plugin."""
+    if not any(device.vendor == _VENDOR for device in node.devices):
+        return Registration()
+    return Registration(
+        devices=tuple(
+            replace(device, vendor_cut=True)
+            if device.vendor == _VENDOR and device.type is DeviceType.GPU
+            else device
+            for device in node.devices
+        )
+    )
+
+
+def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
+    cards = [
+        card
+        for card in cards_of(placed, "koordinator")
+        if card.type is DeviceType.GPU and card.vendor == _VENDOR
+    ]
+    if not cards:
+        return Rendering()
+    annotations = {names.PREDICATE_TIME: str(placed.now)}
+    if cards[0].model == _DUO:
+        annotations[names.ASCEND_310P] = ",".join(f"Ascend310P-{card.minor}" for card in cards)
+    elif all(card.whole or card.template for card in cards):
+        # A share without a template has no name that the plugin would not take for a whole card.
+        annotations[names.NPU_CORE] = ",".join(
+            f"{card.minor}-{card.template}" if card.template else str(card.minor) for card in cards
+        )
+    return Rendering(annotations=annotations)
+
+
+FAMILY: Final = Family(
+    name=_VENDOR,
+    triggers=frozenset({names.ASCEND_310P}),
+    register=_register,
+    render=_render,
+)

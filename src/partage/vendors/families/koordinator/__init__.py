@@ -1,0 +1,18 @@
+"""Koordinator device scheduling: GPU, RDMA and FPGA by percent, bytes and cards.
+
+Sources: seed 003 (v1.4 names), seed 000 (today's names), facts: koordinator.md.
+"""
+
+from typing import Final
+
+from partage.vendors.base import Family
+from partage.vendors.families.koordinator.node import register
+from partage.vendors.families.koordinator.recover import recover
+from partage.vendors.families.koordinator.request import PROTOCOL, owned, read
+from partage.vendors.families.koordinator.result import render
+
+__all__ = ["FAMILY"]
+
+FAMILY: Final = Family(
+    name=PROTOCOL, owned=owned, read=read, register=register, render=render, recover=recover
+)

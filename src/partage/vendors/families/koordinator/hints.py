@@ -1,0 +1,256 @@
+"""What a pod's annotations say about how its devices are to be chosen.
+
+Four annotations (facts: koordinator.md 3.2): the allocate hint by device type, joint allocation,
+the partition wish and the NUMA wish. Texts of refusal begin as upstream's do. A value that
+upstream silently ignores because it does not know it (a misspelt scope) is refused here: the pod
+would otherwise run with less than it asked for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+
+from partage.model.device import DeviceType
+from partage.model.errors import InvalidValue
+from partage.model.quantity import Quantity
+from partage.model.request import PartitionAsk, Scope
+from partage.model.selector import Operator, Requirement, Selector
+from partage.vendors import names
+
+__all__ = ["Hint", "Hints", "decode", "hints_of"]
+
+_SCOPES: Final[Mapping[str, Scope]] = {
+    "Device": Scope.DEVICE,
+    "PCIe": Scope.PCIE,
+    "NUMANode": Scope.NUMA,
+    "Node": Scope.NODE,
+}
+_EXCLUSIVE: Final[Mapping[str, Scope]] = {"DeviceLevel": Scope.DEVICE, "PCIeLevel": Scope.PCIE}
+_STRATEGIES: Final = ("ApplyForAll", "RequestsAsCount")
+_POLICIES: Final = ("None", "BestEffort", "Restricted", "SingleNUMANode")
+
+_Document = TypeVar("_Document")
+
+
+class _Expression(msgspec.Struct, frozen=True):
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class _LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[_Expression] | None = None
+
+
+class _Hint(msgspec.Struct, frozen=True):
+    selector: _LabelSelector | None = None
+    functions: _LabelSelector | None = msgspec.field(default=None, name="vfSelector")
+    strategy: str | None = msgspec.field(default=None, name="allocateStrategy")
+    scope: str | None = msgspec.field(default=None, name="requiredTopologyScope")
+    exclusive: str | None = msgspec.field(default=None, name="exclusivePolicy")
+
+
+class _Joint(msgspec.Struct, frozen=True):
+    types: list[str] | None = msgspec.field(default=None, name="deviceTypes")
+    scope: str | None = msgspec.field(default=None, name="requiredScope")
+
+
+class _Partition(msgspec.Struct, frozen=True):
+    policy: str | None = msgspec.field(default=None, name="allocatePolicy")
+    bandwidth: str | int | float | None = msgspec.field(default=None, name="ringBusBandwidth")
+
+
+class _Numa(msgspec.Struct, frozen=True):
+    policy: str | None = msgspec.field(default=None, name="numaTopologyPolicy")
+    exclusive: str | None = msgspec.field(default=None, name="singleNUMANodeExclusive")
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """The hint of one device type.
+
+    Attributes:
+        selector: on the device's labels.
+        functions: on the labels of a virtual function; None when none is asked.
+        every: all matching devices, each with the amount asked.
+        as_count: the amount is a number of devices.
+        scope: how close together the devices must be.
+        exclusive: within which scope nobody else's devices may be in use.
+    """
+
+    selector: Selector | None = None
+    functions: Selector | None = None
+    every: bool = False
+    as_count: bool = False
+    scope: Scope | None = None
+    exclusive: Scope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Everything the annotations say.
+
+    Attributes:
+        by_type: allocate hints.
+        joint: device types to place together, primary first; empty when not asked.
+        same_pcie: joint devices must share PCIe switches.
+        partition: the wish for a partition; None when not asked.
+        single_numa: all devices of a type on one NUMA node.
+        notes: what was read but has no effect.
+    """
+
+    by_type: Mapping[DeviceType, Hint] = field(default_factory=dict)
+    joint: tuple[str, ...] = ()
+    same_pcie: bool = False
+    partition: PartitionAsk | None = None
+    single_numa: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def hints_of(annotations: Mapping[str, str]) -> Hints:
+    """Read the annotations.
+
+    Raises:
+        InvalidValue: one is malformed; the message says which and why.
+    """
+    by_type, unknown = _allocate(annotations.get(names.DEVICE_ALLOCATE_HINT))
+    joint, same_pcie = _joint(annotations.get(names.DEVICE_JOINT_ALLOCATE))
+    single_numa, numa_notes = _numa(annotations.get(names.NUMA_TOPOLOGY_SPEC))
+    return Hints(
+        by_type=by_type,
+        joint=joint,
+        same_pcie=same_pcie,
+        partition=_partition(annotations.get(names.GPU_PARTITION_SPEC)),
+        single_numa=single_numa,
+        notes=(*unknown, *numa_notes),
+    )
+
+
+def decode(text: str, kind: type[_Document]) -> _Document:
+    """A JSON text as a typed document.
+
+    Raises:
+        InvalidValue: not JSON, of another type, or nested without end.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidValue(str(error)) from error
+
+
+def _read(what: str, text: str, kind: type[_Document], empty: _Document) -> _Document:
+    """A document of an annotation; JSON's null stands for an empty one, as in Go."""
+    if text.strip() == "null":
+        return empty
+    try:
+        return decode(text, kind)
+    except InvalidValue as error:
+        raise InvalidValue(f"invalid {what} annotation, err: {error}") from error
+
+
+def _known(what: str, name: str, value: str | None, allowed: tuple[str, ...]) -> str:
+    if value and value not in allowed:
+        raise InvalidValue(
+            f"invalid {what} annotation, err: {name} {value!r} is none of {', '.join(allowed)}"
+        )
+    return value or ""
+
+
+def _allocate(text: str | None) -> tuple[dict[DeviceType, Hint], tuple[str, ...]]:
+    if text is None:
+        return {}, ()
+    document = _read("DeviceAllocateHint", text, dict[str, _Hint | None], {})
+    result: dict[DeviceType, Hint] = {}
+    notes: list[str] = []
+    for name, hint in document.items():
+        if name not in tuple(DeviceType):
+            notes.append(f"annotation {names.DEVICE_ALLOCATE_HINT}: no device type {name!r}")
+        elif hint is not None:
+            result[DeviceType(name)] = _hint(name, hint)
+    return result, tuple(notes)
+
+
+def _hint(kind: str, hint: _Hint) -> Hint:
+    what = "DeviceAllocateHint"
+    strategy = _known(what, "allocateStrategy", hint.strategy, _STRATEGIES)
+    scope = _known(what, "requiredTopologyScope", hint.scope, tuple(_SCOPES))
+    exclusive = _known(what, "exclusivePolicy", hint.exclusive, tuple(_EXCLUSIVE))
+    return Hint(
+        selector=_selector("Selector", kind, hint.selector),
+        functions=_selector("VFSelector", kind, hint.functions),
+        every=strategy == "ApplyForAll",
+        as_count=strategy == "RequestsAsCount",
+        scope=_SCOPES.get(scope),
+        exclusive=_EXCLUSIVE.get(exclusive),
+    )
+
+
+def _selector(what: str, kind: str, selector: _LabelSelector | None) -> Selector | None:
+    if selector is None:
+        return None
+    labels = sorted((selector.match_labels or {}).items())
+    requirements = [Requirement(key, Operator.IN, (value,)) for key, value in labels]
+    for expression in selector.match_expressions or ():
+        problem = _problem(expression)
+        if problem:
+            raise InvalidValue(f"invalid {what} of DeviceHint, deviceType: {kind}, err: {problem}")
+        requirements.append(
+            Requirement(
+                expression.key, Operator(expression.operator), tuple(expression.values or ())
+            )
+        )
+    return Selector(tuple(requirements))
+
+
+def _problem(expression: _Expression) -> str:
+    listing = (Operator.IN.value, Operator.NOT_IN.value)
+    naming = (Operator.EXISTS.value, Operator.DOES_NOT_EXIST.value)
+    if expression.operator not in listing + naming:
+        return f"{expression.operator!r} is not a valid label selector operator"
+    if expression.operator in listing and not expression.values:
+        return f"operator {expression.operator} of key {expression.key!r} needs values"
+    if expression.operator in naming and expression.values:
+        return f"operator {expression.operator} of key {expression.key!r} takes no values"
+    return ""
+
+
+def _joint(text: str | None) -> tuple[tuple[str, ...], bool]:
+    if text is None:
+        return (), False
+    document = _read("DeviceJointAllocate", text, _Joint, _Joint())
+    scope = _known("DeviceJointAllocate", "requiredScope", document.scope, ("SamePCIe",))
+    return tuple(dict.fromkeys(document.types or ())), bool(scope)
+
+
+def _partition(text: str | None) -> PartitionAsk | None:
+    if text is None:
+        return None
+    what = "GPUPartitionSpec"
+    document = _read(what, text, _Partition, _Partition())
+    policy = _known(what, "allocatePolicy", document.policy, ("Restricted", "BestEffort"))
+    bandwidth = None
+    if document.bandwidth is not None:
+        try:
+            bandwidth = Quantity.parse(document.bandwidth).ceil()
+        except InvalidValue as error:
+            raise InvalidValue(
+                f"invalid {what} annotation, err: ringBusBandwidth {error}"
+            ) from error
+    return PartitionAsk(restricted=policy == "Restricted", bandwidth=bandwidth)
+
+
+def _numa(text: str | None) -> tuple[bool, tuple[str, ...]]:
+    if text is None:
+        return False, ()
+    what = "NUMATopologySpec"
+    document = _read(what, text, _Numa, _Numa())
+    policy = _known(what, "numaTopologyPolicy", document.policy, _POLICIES)
+    notes = []
+    if policy == "Restricted":
+        notes.append("numaTopologyPolicy Restricted is honoured as a preference for devices")
+    if document.exclusive:
+        notes.append("singleNUMANodeExclusive concerns processors and is left to Kubernetes")
+    return policy == "SingleNUMANode", tuple(notes)

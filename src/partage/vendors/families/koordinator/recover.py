@@ -1,0 +1,190 @@
+"""From `device-allocated` back to grants: taking over pods that somebody else placed.
+
+Both dialects are read, with quantities as strings or numbers, with or without `id` (facts:
+koordinator.md 4). Whatever cannot be trusted becomes the record's problem, so that the ledger
+keeps the capacity closed instead of handing it out twice.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.errors import InvalidValue
+from partage.model.node import Node
+from partage.model.pod import Record
+from partage.model.quantity import Quantity
+from partage.model.request import Phase
+from partage.vendors import names
+from partage.vendors.base import PodView
+from partage.vendors.families.koordinator.amounts import ALIASES, NAMES, most_of
+from partage.vendors.families.koordinator.hints import decode
+from partage.vendors.families.koordinator.request import PROTOCOL, owned
+from partage.vendors.settings import Settings
+
+__all__ = ["recover"]
+
+_PERCENT: Final = MILLI // 100
+_WHOLE: Final = 100
+_NATIVE: Final = (names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP)
+
+
+class _Function(msgspec.Struct, frozen=True):
+    minor: int = 0
+    bus: str | None = msgspec.field(default=None, name="busID")
+
+
+class _Extension(msgspec.Struct, frozen=True):
+    functions: list[_Function] | None = msgspec.field(default=None, name="vfs")
+    template: str | None = msgspec.field(default=None, name="gpuSharedResourceTemplate")
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    minor: int
+    resources: dict[str, str | int | float] | None = None
+    id: str | None = None
+    extension: _Extension | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    container: str
+    phase: Phase
+
+
+def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
+    """What the pod's record says it holds; None when it has none. Never raises."""
+    text = pod.annotations.get(names.DEVICE_ALLOCATED)
+    if text is None:
+        return None
+    try:
+        document = decode(text, dict[str, list[_Entry] | None])
+        grants = _grants(document, pod, node, settings)
+    except InvalidValue as error:
+        problem = f"annotation {names.DEVICE_ALLOCATED}: {error}"
+        return Record(source=PROTOCOL, problem=problem)
+    return Record(grants=grants, source=PROTOCOL) if grants else None
+
+
+def _grants(
+    document: Mapping[str, list[_Entry] | None], pod: PodView, node: Node, settings: Settings
+) -> tuple[Grant, ...]:
+    devices = {(device.type, device.minor): device for device in node.devices}
+    seen: set[tuple[DeviceType, int]] = set()
+    result = []
+    for name, entries in sorted(document.items()):
+        if name not in tuple(DeviceType):
+            raise InvalidValue(f"no device type {name!r}")
+        kind = DeviceType(name)
+        for entry in entries or ():
+            if (kind, entry.minor) in seen:
+                raise InvalidValue(f"{name} {entry.minor} is listed twice")
+            seen.add((kind, entry.minor))
+            device = _device(devices, kind, entry)
+            result.append(_grant(device, entry, _owner(pod, kind, settings)))
+    return tuple(sorted(result, key=lambda grant: (grant.type, grant.minor)))
+
+
+def _device(
+    devices: Mapping[tuple[DeviceType, int], Device], kind: DeviceType, entry: _Entry
+) -> Device:
+    device = devices.get((kind, entry.minor))
+    if device is None:
+        raise InvalidValue(f"the node has no {kind} with minor {entry.minor}")
+    if entry.id and entry.id != device.uuid:
+        raise InvalidValue(f"{kind} {entry.minor} is {device.uuid} on the node, not {entry.id}")
+    return device
+
+
+def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
+    """The container that the grant is booked on: the record itself names none.
+
+    The first that asks for this type, else the first that asks for any; containers that run
+    beside the others come before init containers, whose demand ends with them.
+    """
+    ordered = sorted(pod.containers, key=lambda c: c.phase is Phase.INIT)
+    of_kind = frozenset(NAMES[kind]) | {old for old, new in ALIASES.items() if new in NAMES[kind]}
+    for wanted in (of_kind, owned(settings)):
+        for container in ordered:
+            if not container.names.isdisjoint(wanted):
+                return _Owner(container.name, container.phase)
+    return _Owner("", Phase.MAIN)
+
+
+def _grant(device: Device, entry: _Entry, owner: _Owner) -> Grant:
+    amounts = _amounts(entry)
+    extras = tuple((unit, amounts[unit]) for unit in sorted(_NATIVE) if amounts.get(unit))
+    core, memory, whole = _compute(device, amounts, dict(extras))
+    extension = entry.extension or _Extension()
+    functions = extension.functions or []
+    if len(functions) > 1:
+        raise InvalidValue(f"{device.type} {device.minor} has {len(functions)} virtual functions")
+    return Grant(
+        container=owner.container,
+        type=device.type,
+        minor=device.minor,
+        uuid=device.uuid,
+        core_milli=device.core_milli if whole else core,
+        memory_bytes=device.memory_bytes if whole else memory,
+        mode=GrantMode.WHOLE if whole else _cut(device, extension),
+        phase=owner.phase,
+        protocol=PROTOCOL,
+        extras=device.extras if whole else extras,
+        function=_function(functions[0], device) if functions else None,
+        template=extension.template or "",
+    )
+
+
+def _cut(device: Device, extension: _Extension) -> GrantMode:
+    by_vendor = device.vendor_cut or bool(extension.template)
+    return GrantMode.VENDOR if by_vendor else GrantMode.SHARE
+
+
+def _function(function: _Function, device: Device) -> tuple[int, str]:
+    for known in device.functions:
+        if known.bus_id == function.bus:
+            return known.minor, known.bus_id
+    raise InvalidValue(f"{device.type} {device.minor} has no virtual function {function.bus!r}")
+
+
+def _amounts(entry: _Entry) -> dict[str, int]:
+    """Whole amounts by today's names; where both dialects are given, today's wins."""
+    result: dict[str, int] = {}
+    given = entry.resources or {}
+    for name, value in given.items():
+        canonical = ALIASES.get(name, name)
+        if canonical != name and canonical in given:
+            continue
+        amount = Quantity.parse(value).ceil()
+        if amount < 0:
+            raise InvalidValue(f"minor {entry.minor}: {name} is negative ({value})")
+        if amount > most_of(canonical):
+            raise InvalidValue(
+                f"minor {entry.minor}: {name} is more than any device has ({value})"
+            )
+        result[canonical] = amount
+    return result
+
+
+def _compute(
+    device: Device, amounts: Mapping[str, int], extras: Mapping[str, int]
+) -> tuple[int, int, bool]:
+    """Compute in milli, memory in bytes, and whether that is the whole device."""
+    if device.type is not DeviceType.GPU:
+        name = names.KOORD_RDMA if device.type is DeviceType.RDMA else names.KOORD_FPGA
+        percent = amounts.get(name, 0)
+        return percent * _PERCENT, 0, percent >= _WHOLE
+    core = amounts.get(names.KOORD_GPU_CORE)
+    ratio = amounts.get(names.KOORD_GPU_MEMORY_RATIO)
+    memory = amounts.get(names.KOORD_GPU_MEMORY)
+    if memory is None:
+        memory = (ratio or 0) * device.memory_bytes // _WHOLE
+    full = ratio == _WHOLE if ratio is not None else 0 < device.memory_bytes <= memory
+    milli = (core or 0) * _PERCENT
+    if names.NPU_CORE in extras:
+        total = dict(device.extras).get(names.NPU_CORE, 0)
+        milli = min(MILLI, -(-extras[names.NPU_CORE] * MILLI // total)) if total else MILLI
+    return milli, memory, full and core in (None, _WHOLE)

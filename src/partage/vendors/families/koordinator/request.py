@@ -1,0 +1,215 @@
+"""From what a pod wrote to what it asks: Koordinator's half of reading.
+
+One group a device type, for all containers of the pod together (seed 003; facts: koordinator.md
+2 and 3). Percent become thousandths, bytes stay bytes, and nothing is rounded in the requester's
+favour.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from partage.model.device import MILLI, DeviceType
+from partage.model.errors import InvalidValue
+from partage.model.quantity import NANO
+from partage.model.reason import ReasonCode
+from partage.model.request import (
+    CardFilter,
+    ContainerAsk,
+    DeviceRequest,
+    Fault,
+    Joint,
+    LabelRule,
+    Phase,
+    RequestGroup,
+    Scope,
+)
+from partage.vendors import names
+from partage.vendors.base import ContainerView, PodView, Reading
+from partage.vendors.families.koordinator.amounts import ALIASES, NAMES, Asked, Part, gather
+from partage.vendors.families.koordinator.hints import Hint, Hints, hints_of
+from partage.vendors.families.koordinator.rules import CardShape, percentage, shape_of
+from partage.vendors.families.koordinator.templates import tables, template_equal
+from partage.vendors.settings import Settings
+
+__all__ = ["PROTOCOL", "owned", "read"]
+
+PROTOCOL: Final = "koordinator"
+
+_PERCENT: Final = MILLI // 100  # thousandths of one percent
+_WHOLE: Final = 100
+_OWNED: Final = frozenset(ALIASES).union(*NAMES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """A request, and how a container's part of it is weighed."""
+
+    request: DeviceRequest
+    part: Callable[[Part], ContainerAsk]
+
+
+def owned(_settings: Settings) -> frozenset[str]:
+    """Every resource name that Koordinator's scheduler reads, in both dialects."""
+    return _OWNED
+
+
+def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings) -> Reading:
+    """What the containers ask together; a broken rule is the reading's fault, never an error."""
+    try:
+        asked = gather(containers)
+        if not asked.totals:
+            return Reading()
+        return _reading(pod, asked, settings)
+    except InvalidValue as error:
+        return Reading(fault=Fault(str(error)))
+
+
+def _reading(pod: PodView, asked: Asked, settings: Settings) -> Reading:
+    hints = hints_of(pod.annotations)
+    asks: dict[DeviceType, _Ask] = {}
+    shape = None
+    if asked.of(DeviceType.GPU):
+        shape = shape_of(asked.of(DeviceType.GPU), asked.written)
+        if _templated(shape) and not any(
+            template_equal(table, shape.extras, shape.memory)
+            for table in tables(settings.koordinator).values()
+        ):
+            return Reading(
+                fault=Fault(
+                    "no matched GPU shared resource template", ReasonCode.TEMPLATE_MISMATCH
+                )
+            )
+        asks[DeviceType.GPU] = _gpu(shape, hints)
+    for kind, name in ((DeviceType.RDMA, names.KOORD_RDMA), (DeviceType.FPGA, names.KOORD_FPGA)):
+        if asked.of(kind):
+            asks[kind] = _plain(kind, name, asked, hints)
+    gpu = asks.get(DeviceType.GPU)
+    return Reading(
+        groups=tuple(_group(kind, ask, asked) for kind, ask in asks.items()),
+        joint=_joint(hints, asks),
+        partition=hints.partition if gpu and gpu.request.whole else None,
+        node_labels=_isolation(pod.labels) if shape and shape.shared else (),
+        notes=asked.notes + hints.notes,
+    )
+
+
+def _group(kind: DeviceType, ask: _Ask, asked: Asked) -> RequestGroup:
+    parts = [part for part in asked.parts if not part.nano.keys().isdisjoint(NAMES[kind])]
+    running = any(part.phase is not Phase.INIT for part in parts)
+    return RequestGroup(
+        protocol=PROTOCOL,
+        request=ask.request,
+        containers=tuple(ask.part(part) for part in parts),
+        phase=Phase.MAIN if running else Phase.INIT,
+        dialect=asked.dialect,
+    )
+
+
+def _templated(shape: CardShape) -> bool:
+    return shape.shared and any(unit == names.NPU_CORE for unit, _amount in shape.extras)
+
+
+def _gpu(shape: CardShape, hints: Hints) -> _Ask:
+    hint = hints.by_type.get(DeviceType.GPU, Hint())
+    scope, code = _scope(hint, hints)
+    request = DeviceRequest(
+        type=DeviceType.GPU,
+        count=shape.count,
+        core_milli=shape.core * _PERCENT,
+        memory_bytes=shape.memory,
+        memory_milli=shape.ratio * _PERCENT,
+        whole=shape.ratio == _WHOLE and shape.core in (0, _WHOLE),
+        extras=shape.extras,
+        core_unit=names.NPU_CORE if shape.extras else "",
+        templated=_templated(shape),
+        filter=CardFilter(vendors=shape.vendors, selector=hint.selector, functions=hint.functions),
+        scope=scope,
+        scope_code=code,
+        scope_exclusive=hint.exclusive,
+    )
+    return _Ask(request, _gpu_part)
+
+
+def _gpu_part(part: Part) -> ContainerAsk:
+    def units(name: str, size: int) -> int:
+        return -(-part.nano.get(name, 0) * size // NANO)
+
+    cards = sum(units(n, MILLI) for n in (names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON))
+    cards += units(names.KOORD_GPU, _PERCENT)
+    return ContainerAsk(
+        name=part.container,
+        phase=part.phase,
+        core_milli=cards + units(names.KOORD_GPU_CORE, _PERCENT),
+        memory_bytes=units(names.KOORD_GPU_MEMORY, 1),
+        memory_milli=cards + units(names.KOORD_GPU_MEMORY_RATIO, _PERCENT),
+    )
+
+
+def _plain(kind: DeviceType, name: str, asked: Asked, hints: Hints) -> _Ask:
+    """A request for RDMA or FPGA devices: percent of one, whole ones, or as the hint says."""
+    value = asked.totals[name].ceil()
+    if not percentage(value):
+        raise InvalidValue(
+            f"invalid resource unit {asked.written[name]}: {asked.totals[name]}"
+            " (a percentage must be at most 100 or a multiple of 100)"
+        )
+    hint = hints.by_type.get(kind, Hint())
+    count, each, every = 1, value, False
+    if value > _WHOLE:
+        count, each = value // _WHOLE, _WHOLE
+    elif hint.as_count:
+        count, each = value, _WHOLE if hint.exclusive is Scope.DEVICE else 1
+    elif hint.every:
+        every = True
+    scope, code = _scope(hint, hints)
+    request = DeviceRequest(
+        type=kind,
+        count=count,
+        core_milli=each * _PERCENT,
+        whole=each == _WHOLE,
+        every=every,
+        filter=CardFilter(selector=hint.selector, functions=hint.functions),
+        scope=None if every else scope,
+        scope_code=code,
+        scope_exclusive=hint.exclusive,
+    )
+    total = count * each * _PERCENT
+
+    def part_of(part: Part) -> ContainerAsk:
+        mine = -(-part.nano.get(name, 0) * total // (value * NANO))
+        return ContainerAsk(part.container, part.phase, core_milli=mine)
+
+    return _Ask(request, part_of)
+
+
+def _scope(hint: Hint, hints: Hints) -> tuple[Scope | None, ReasonCode]:
+    """The closer of the hint's scope and the NUMA wish, and the code when it cannot be met."""
+    if hints.single_numa and (hint.scope is None or hint.scope < Scope.NUMA):
+        return Scope.NUMA, ReasonCode.NUMA_MISMATCH
+    return hint.scope, ReasonCode.TOPOLOGY_SCOPE
+
+
+def _joint(hints: Hints, asks: Mapping[DeviceType, _Ask]) -> Joint | None:
+    """Joint allocation of the types that the pod asks for; one type alone is not joint."""
+    types = tuple(
+        DeviceType(name)
+        for name in hints.joint
+        if name in asks and not asks[DeviceType(name)].request.every
+    )
+    return Joint(types, hints.same_pcie) if len(types) > 1 else None
+
+
+def _isolation(labels: Mapping[str, str]) -> tuple[LabelRule, ...]:
+    provider = labels.get(names.GPU_ISOLATION_PROVIDER, "")
+    if not provider:
+        return ()
+    return (
+        LabelRule(
+            key=names.GPU_ISOLATION_PROVIDER,
+            value=provider,
+            code=ReasonCode.ISOLATION_PROVIDER,
+            message="GPUIsolationProviderHAMICore not found on the node"
+            f" (label {names.GPU_ISOLATION_PROVIDER} must be {provider})",
+        ),
+    )

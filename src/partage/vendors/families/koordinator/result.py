@@ -1,0 +1,117 @@
+"""From an allocation to what Koordinator's readers expect on the pod.
+
+The record is `scheduling.koordinator.sh/device-allocated`: compact JSON, in the dialect that the
+pod itself used (seed 003 for v1.4; facts: koordinator.md 4). Today's pods also get the bind time
+and the minors, as upstream's device plugin adaption writes them; pods of v1.4 get these only on
+cards whose vendor's plugin reads them.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import MILLI, DeviceType
+from partage.model.quantity import Quantity, binary, decimal
+from partage.vendors import names
+from partage.vendors.base import PlacedPod, Rendering
+from partage.vendors.cards import GrantedCard, cards_of
+from partage.vendors.families.koordinator.amounts import DIALECT_V14, old_name
+from partage.vendors.families.koordinator.request import PROTOCOL
+from partage.vendors.settings import Settings
+
+__all__ = ["render"]
+
+_HAMI_CORE: Final = "HAMi-core"
+_LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
+_ADAPTED: Final = frozenset({"huawei", "cambricon", "metax"})
+_PERCENT: Final = MILLI // 100
+
+
+def render(placed: PlacedPod, _settings: Settings) -> Rendering:
+    """Annotations, labels and environment for the pod's Koordinator devices."""
+    cards = cards_of(placed, PROTOCOL)
+    if not cards:
+        return Rendering()
+    old = any(
+        group.protocol == PROTOCOL and group.dialect == DIALECT_V14
+        for group in placed.request.groups
+    )
+    annotations = {names.DEVICE_ALLOCATED: _record(cards, old=old)}
+    gpus = [card for card in cards if card.type is DeviceType.GPU]
+    if not old or any(card.vendor in _ADAPTED for card in gpus):
+        annotations[names.BIND_TIMESTAMP] = str(placed.now)
+        if gpus:
+            annotations[names.GPU_MINORS] = ",".join(str(card.minor) for card in gpus)
+    isolated = placed.pod.labels.get(names.GPU_ISOLATION_PROVIDER) == _HAMI_CORE
+    return Rendering(
+        annotations=annotations,
+        labels={names.VGPU_NODE: placed.node.name} if gpus and isolated else {},
+        env=_environment(placed.grants(PROTOCOL), isolated=isolated),
+    )
+
+
+def _record(cards: Sequence[GrantedCard], *, old: bool) -> str:
+    document: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for card in cards:
+        resources = {
+            old_name(name) if old and name.startswith(names.KOORDINATOR_DOMAIN) else name: str(q)
+            for name, q in _resources(card).items()
+        }
+        # Field order and the null are what Go's encoder prints; readers compare texts.
+        entry: dict[str, Any] = {
+            "minor": card.minor,
+            "resources": dict(sorted(resources.items())) or None,
+        }
+        if card.uuid and not old:
+            entry["id"] = card.uuid
+        extension = _extension(card)
+        if extension:
+            entry["extension"] = extension
+        document[card.type.value].append(entry)
+    return json.dumps(dict(sorted(document.items())), separators=(",", ":"), ensure_ascii=False)
+
+
+def _resources(card: GrantedCard) -> dict[str, Quantity]:
+    if card.type is not DeviceType.GPU:
+        name = names.KOORD_RDMA if card.type is DeviceType.RDMA else names.KOORD_FPGA
+        return {name: decimal(card.core)} if card.core else {}
+    result = {
+        names.KOORD_GPU_MEMORY: binary(card.memory_bytes),
+        names.KOORD_GPU_MEMORY_RATIO: decimal(card.ratio),
+    }
+    if card.core:
+        result[names.KOORD_GPU_CORE] = decimal(card.core)
+    return result | {unit: decimal(amount) for unit, amount in card.extras if amount}
+
+
+def _extension(card: GrantedCard) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    if card.functions:
+        result["vfs"] = [
+            {"minor": minor, "busID": bus} if minor else {"busID": bus}
+            for minor, bus in card.functions
+        ]
+    if card.template:
+        result["gpuSharedResourceTemplate"] = card.template
+    return result
+
+
+def _environment(grants: Sequence[Grant], *, isolated: bool) -> dict[str, Mapping[str, str]]:
+    """Per container: which cards it sees, and its limits where HAMi's library enforces them."""
+    mine: dict[str, list[Grant]] = defaultdict(list)
+    for grant in grants:
+        if grant.type is DeviceType.GPU:
+            mine[grant.container].append(grant)
+    result: dict[str, Mapping[str, str]] = {}
+    for container, held in mine.items():
+        held.sort(key=lambda grant: grant.minor)
+        env = {"NVIDIA_VISIBLE_DEVICES": ",".join(str(grant.minor) for grant in held)}
+        if isolated and held[0].mode is not GrantMode.WHOLE:
+            env["CUDA_DEVICE_MEMORY_LIMIT"] = str(held[0].memory_bytes)
+            if held[0].core_milli:
+                env["CUDA_DEVICE_SM_LIMIT"] = str(held[0].core_milli // _PERCENT)
+            env["LD_PRELOAD"] = _LIBRARY
+        result[container] = env
+    return result

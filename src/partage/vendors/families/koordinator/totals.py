@@ -1,0 +1,78 @@
+"""What a node reports for its devices: the sum over healthy ones, in both dialects.
+
+Upstream's controller writes these names to the node's allocatable and capacity (facts:
+koordinator.md 6; seeds 003 and 000). Partage writes both dialects always, because kubelet and
+the fit plugin check whichever name a pod used.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.quantity import Quantity, binary, decimal
+from partage.vendors import names
+from partage.vendors.families.koordinator.amounts import ALIASES, DIALECT_V14, old_name
+
+__all__ = ["totals"]
+
+_PERCENT: Final = MILLI // 100
+_NATIVE: Final = (names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP)
+_GENERIC: Final = frozenset({"", "nvidia"})
+_TODAY: Final = frozenset(ALIASES.values())
+
+
+def totals(
+    devices: Sequence[Device], vendor: str, dialects: Iterable[str] = ("", DIALECT_V14)
+) -> dict[str, Quantity]:
+    """Resource names and amounts of a node, ordered by name.
+
+    Names without healthy devices are left out, so a caller who finds one on the node removes it.
+    Amounts are those of the devices, scaling included. `gpu` exists only where the vendor is
+    NVIDIA or unknown; `gpu.shared` counts 100 a healthy card; it and native units have no name in v1.4.
+
+    Args:
+        devices: the node's devices.
+        vendor: the vendor of its cards; empty when unknown.
+        dialects: which names to give: empty for today's, `v1.4` for the older ones.
+    """
+    today = {**_cards(devices, vendor), **_others(devices)}
+    result: dict[str, Quantity] = {}
+    for dialect in dialects:
+        if dialect == DIALECT_V14:
+            result |= {old_name(name): today[name] for name in today if name in _TODAY}
+        else:
+            result |= today
+    return dict(sorted(result.items()))
+
+
+def _cards(devices: Sequence[Device], vendor: str) -> dict[str, Quantity]:
+    cards = [d for d in devices if d.type is DeviceType.GPU and d.healthy]
+    if not cards:
+        return {}
+    native = {
+        unit: sum(amount for card in cards for name, amount in card.extras if name == unit)
+        for unit in _NATIVE
+    }
+    # A card that counts its own cores has no gpu-core beside them.
+    core = sum(c.core_milli for c in cards if names.NPU_CORE not in dict(c.extras)) // _PERCENT
+    memory = sum(card.memory_bytes for card in cards)
+    result = {
+        names.KOORD_GPU_MEMORY_RATIO: decimal(100 * len(cards)),
+        names.KOORD_GPU_SHARED: decimal(100 * len(cards)),
+    }
+    if memory:
+        result[names.KOORD_GPU_MEMORY] = binary(memory)
+    if core:
+        result[names.KOORD_GPU_CORE] = decimal(core)
+    if core and vendor in _GENERIC:
+        result[names.KOORD_GPU] = decimal(core)
+    return result | {unit: decimal(amount) for unit, amount in native.items() if amount}
+
+
+def _others(devices: Sequence[Device]) -> dict[str, Quantity]:
+    result = {}
+    for kind, name in ((DeviceType.RDMA, names.KOORD_RDMA), (DeviceType.FPGA, names.KOORD_FPGA)):
+        amount = sum(d.core_milli for d in devices if d.type is kind and d.healthy) // _PERCENT
+        if amount:
+            result[name] = decimal(amount)
+    return result

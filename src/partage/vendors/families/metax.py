@@ -1,0 +1,243 @@
+"""MetaX sGPU: shares of one card, sixteen to a card, cut by the vendor's own plugin.
+
+Seed 000: the pod asks in Koordinator's names and adds `metax-tech.com/sgpu`, which wakes the
+plugin, and a quality of service, which the plugin enforces. Which nodes are cut that way says
+the ConfigMap `metax-device-config` (facts: koordinator.md 5).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.errors import InvalidValue
+from partage.model.node import Node, Verdict
+from partage.model.pod import Record
+from partage.model.reason import ReasonCode
+from partage.model.request import DeviceRequest, Fault, Phase, RequestGroup
+from partage.vendors import names
+from partage.vendors.base import (
+    Family,
+    NodeView,
+    PlacedPod,
+    PodView,
+    Reading,
+    Registration,
+    Rendering,
+)
+from partage.vendors.cards import asks_any, cards_of, lock_value
+from partage.vendors.settings import MetaxSettings, Settings
+
+__all__ = ["FAMILY", "SHARERS"]
+
+SHARERS: Final = 16
+"""Virtual cards that one physical card can be cut into (seed 000)."""
+
+_VENDOR: Final = "metax"
+_PROTOCOL: Final = "koordinator"
+_MODE: Final = "metax-mode"
+_MIB: Final = 2**20
+_PERCENT: Final = MILLI // 100
+_POLICIES: Final = ("fixed-share", "best-effort", "burst-share")
+_DEFAULT_POLICY: Final = "best-effort"
+# The seed's prose runs each name into "sGPU", so that it reads like a plural.
+_SPELLINGS: Final[Mapping[str, str]] = {
+    **{policy: policy for policy in _POLICIES},
+    **{f"{policy}s": policy for policy in _POLICIES},
+}
+_NATIVE: Final = "native"
+_SHARING: Final = "sgpu"
+
+
+def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
+    """The rules of a pod that wakes the plugin: quality of service, one card, vendor's cards."""
+    if reading.fault is not None or not asks_any(pod, (names.SGPU,)):
+        return reading
+    groups = [_ours(group) for group in reading.groups]
+    requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
+    problem = _policy_problem(pod) or next(filter(None, map(_problem, requests)), "")
+    if not problem and not requests:
+        problem = (
+            f"{names.SGPU} only wakes the vendor's plugin; ask for {names.KOORD_GPU_SHARED},"
+            f" {names.KOORD_GPU_CORE} and {names.KOORD_GPU_MEMORY} beside it"
+        )
+    if problem:
+        return replace(reading, fault=Fault(problem))
+    return replace(reading, groups=tuple(groups))
+
+
+def _policy_problem(pod: PodView) -> str:
+    value = pod.annotations.get(names.SGPU_QOS_POLICY)
+    if value is None or value in _SPELLINGS:
+        return ""
+    return (
+        f"annotation {names.SGPU_QOS_POLICY}: {value!r} is not allowed;"
+        f" choose one of {', '.join(_POLICIES)}"
+    )
+
+
+def _ours(group: RequestGroup) -> RequestGroup:
+    request = group.request
+    if request.type is not DeviceType.GPU:
+        return group
+    cards = replace(request.filter, vendors=(_VENDOR,))
+    sharers = request.sharers if request.whole else min(SHARERS, request.sharers or SHARERS)
+    return replace(group, request=replace(request, filter=cards, sharers=sharers))
+
+
+def _problem(request: DeviceRequest) -> str:
+    """Why the plugin could not cut the request; texts contain upstream's."""
+    problem = ""
+    if request.whole:
+        return problem
+    if request.count > 1:
+        return (
+            "MetaX does not support virtualisation over several cards:"
+            f" a share of {request.count} cards was asked, one is allowed"
+        )
+    if not request.core_milli:
+        problem = "gpu core resource is required"
+    elif not request.memory_milli and request.memory_bytes < _MIB:
+        problem = f"gpu memory must not be less than {_MIB} bytes"
+    if problem:
+        return f'failed to adapt for GPU device plugin of vendor "{_VENDOR}": {problem}'
+    return problem
+
+
+def _register(node: NodeView, settings: Settings) -> Registration:
+    """Sixteen sharers a card on sGPU nodes, none on native ones; other modes are refused."""
+    named = node.labels.get(names.GPU_VENDOR, "")
+    if not any(_is_ours(device, named) for device in node.devices):
+        return Registration()
+    mode = _mode(node, settings.metax)
+    devices = None
+    if mode in (_SHARING, ""):
+        devices = tuple(
+            replace(device, slots=min(device.slots, SHARERS), vendor_cut=True)
+            if _is_ours(device, named)
+            else device
+            for device in node.devices
+        )
+    return Registration(
+        devices=devices,
+        verdicts=_verdicts(mode),
+        properties={_MODE: mode} if mode else {},
+        notes=() if mode else (f"no {names.SGPU} and no mode is known; taken for an sGPU node",),
+    )
+
+
+def _is_ours(device: Device, vendor: str) -> bool:
+    return device.type is DeviceType.GPU and (device.vendor or vendor) == _VENDOR
+
+
+def _mode(node: NodeView, settings: MetaxSettings) -> str:
+    """The node's own mode, else the cluster's, else what its plugin reports; empty if unknown."""
+    configured = settings.node_modes.get(node.name) or settings.cluster_mode
+    if configured:
+        return configured.strip().lower()
+    for resource, mode in ((names.SGPU, _SHARING), (names.METAX_GPU, _NATIVE)):
+        quantity = node.allocatable.get(resource)
+        if quantity is not None and quantity.nano > 0:
+            return mode
+    return ""
+
+
+def _verdicts(mode: str) -> tuple[Verdict, ...]:
+    if mode in (_SHARING, ""):
+        return ()
+    if mode == _NATIVE:
+        message = "the MetaX node is in mode native: whole cards only, no sGPU"
+        return (Verdict("", ReasonCode.NOT_SHAREABLE, message, sharing_only=True),)
+    message = f"the MetaX node is in mode {mode}, which is not supported; use native or sgpu"
+    return (Verdict("", ReasonCode.MODE_MISMATCH, message),)
+
+
+def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
+    cards = [
+        card
+        for card in cards_of(placed, _PROTOCOL)
+        if card.type is DeviceType.GPU and card.vendor == _VENDOR
+    ]
+    if not cards:
+        return Rendering()
+    entries = [
+        {
+            "uuid": card.uuid,
+            "compute": card.core or (100 if card.whole else 0),
+            "vRam": card.memory_bytes // _MIB,
+        }
+        for card in cards
+    ]
+    annotations = {
+        names.METAX_DEVICES_ALLOCATED: json.dumps(
+            [entries], separators=(",", ":"), ensure_ascii=False
+        )
+    }
+    woken = asks_any(placed.pod, (names.SGPU,))
+    value = placed.pod.annotations.get(names.SGPU_QOS_POLICY)
+    if value is None and woken and not all(card.whole for card in cards):
+        value = _DEFAULT_POLICY
+    if value is not None and value in _SPELLINGS:
+        annotations[names.SGPU_QOS_POLICY] = _SPELLINGS[value]
+    return Rendering(
+        annotations=annotations,
+        # Only a pod that wakes the plugin gets the lock that the plugin takes off again.
+        node_annotations={names.METAX_LOCK: lock_value(placed)} if woken else {},
+    )
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    uuid: str
+    compute: int = 0
+    memory: int = msgspec.field(default=0, name="vRam")
+
+
+def _recover(pod: PodView, node: Node, _settings: Settings) -> Record | None:
+    """What the vendor's record says; Koordinator's says the same and comes first."""
+    text = pod.annotations.get(names.METAX_DEVICES_ALLOCATED)
+    if text is None:
+        return None
+    try:
+        document = msgspec.json.decode(text, type=list[list[_Entry]])
+        grants = tuple(_grant(entry, pod, node) for part in document for entry in part)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        problem = f"annotation {names.METAX_DEVICES_ALLOCATED}: {error}"
+        return Record(source=_VENDOR, problem=problem)
+    return Record(grants=grants, source=_VENDOR) if grants else None
+
+
+def _grant(entry: _Entry, pod: PodView, node: Node) -> Grant:
+    device = next((d for d in node.devices if d.uuid == entry.uuid), None)
+    if device is None:
+        raise InvalidValue(f"the node has no card {entry.uuid}")
+    if entry.compute < 0 or entry.memory < 0:
+        raise InvalidValue(f"card {entry.uuid} has a negative amount")
+    whole = entry.compute >= 100 and entry.memory >= device.memory_bytes // _MIB
+    owner = next(
+        (c for c in pod.containers if c.phase is not Phase.INIT and names.SGPU in c.names), None
+    )
+    return Grant(
+        container=owner.name if owner else "",
+        type=device.type,
+        minor=device.minor,
+        uuid=device.uuid,
+        core_milli=device.core_milli if whole else entry.compute * _PERCENT,
+        memory_bytes=device.memory_bytes if whole else entry.memory * _MIB,
+        mode=GrantMode.WHOLE if whole else GrantMode.VENDOR,
+        phase=owner.phase if owner else Phase.MAIN,
+        protocol=_PROTOCOL,
+    )
+
+
+FAMILY: Final = Family(
+    name=_VENDOR,
+    triggers=frozenset({names.SGPU}),
+    refine=_refine,
+    register=_register,
+    render=_render,
+    recover=_recover,
+)
