@@ -16,7 +16,7 @@ Invariants, by field:
     changes          every node whose columns changed, in order; never shortened.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -119,6 +119,7 @@ class Ledger:
         self._suspicions: dict[str, Suspicion] = {}
         self._suspected: dict[str, dict[str, Suspicion]] = {}
         self._vacant: list[int] = []
+        self._flat: set[int] = set()
 
     # --- asking ------------------------------------------------------------------------------
 
@@ -161,6 +162,14 @@ class Ledger:
         if node is None:
             raise LedgerError(f"no node at index {index}")
         return node
+
+    def device_at(self, type_: DeviceType, index: int, row: int) -> Device:
+        """The device at a position."""
+        return self._rows[index][type_][row]
+
+    def is_flat(self, index: int) -> bool:
+        """Whether the node has neither partitions nor a topology tree to choose whole cards by."""
+        return index in self._flat
 
     def cards(self, type_: DeviceType, index: int) -> list[Card]:
         """A copy of the state of a node's cards of one type, in the order of minors."""
@@ -354,6 +363,7 @@ class Ledger:
                         del self._uuids[device.uuid]
             self.planes[type_].clear(index)
         self._ghosts.pop(index, None)
+        self._flat.discard(index)
 
     def _load(self, index: int) -> None:
         """Write a node's columns afresh from the node and the entries on it."""
@@ -361,8 +371,10 @@ class Ledger:
         self._unload(index)
         entries = self._by_node.get(node.name, {})
         rows: dict[DeviceType, list[Device]] = {}
-        for device in node.devices:
+        for device in sorted(node.devices, key=lambda device: device.minor):
             rows.setdefault(device.type, []).append(device)
+        if _flat(node, rows.get(DeviceType.GPU, ())):
+            self._flat.add(index)
         self._rows[index] = rows
         self._ghosts[index] = dict.fromkeys(DeviceType, 0)
         for entry in entries.values():
@@ -557,6 +569,11 @@ class Ledger:
             extras_free={u: int(plane.unit_columns(u)[1][row, index]) for u, _ in device.extras},
             functions_taken=taken,
         )
+
+
+def _flat(node: Node, cards: Sequence[Device]) -> bool:
+    tree = bool(cards) and all(c.topology is not None and c.topology.pcie for c in cards)
+    return not tree and not node.partitions and not node.honour_partitions
 
 
 def _ghost(charge: Charge) -> Device:

@@ -1,6 +1,6 @@
 """In which order the fitting cards of a node are tried."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import comb
 from typing import Final
@@ -20,19 +20,28 @@ _MOST_COMBINATIONS: Final = 20_000
 
 
 def ordered(
-    cards: Sequence[Card], request: DeviceRequest, order: CardOrder, strategy: Strategy
+    cards: Sequence[Card],
+    request: DeviceRequest,
+    order: CardOrder,
+    strategy: Strategy,
+    ranking: Mapping[int, int] | None = None,
 ) -> list[Card]:
     """The cards, best first; equal ones stay in the order of their minors.
 
     Binpack prefers the card that is used most, spread the one used least, the default the one
     that the request leaves with least. Whole cards under binpack and the default prefer small
     memory, so that the larger card stays for who needs it.
+
+    Args:
+        ranking: score of each row by a strategy that scores cards itself; higher is better.
     """
     strategy = order.strategy or strategy
     weights = order.weights or _DEFAULT_WEIGHTS
 
     def key(card: Card) -> tuple[int, int, int]:
         numa = card.device.topology.numa if order.by_numa and card.device.topology else 0
+        if ranking is not None and order.strategy is None:
+            return numa, -ranking.get(card.row, 0), card.device.minor
         if strategy is Strategy.FIRST_FIT:
             return numa, 0, card.device.minor
         if strategy is Strategy.SPREAD:

@@ -56,7 +56,11 @@ class Pick:
 
 
 def place(
-    node: Node, cards: Cards, request: PodRequest, strategy: Strategy
+    node: Node,
+    cards: Cards,
+    request: PodRequest,
+    strategy: Strategy,
+    ranking: Mapping[int, int] | None = None,
 ) -> tuple[Grant, ...] | NodeReason:
     """Grants for every container of the pod, or why the node cannot serve it.
 
@@ -65,8 +69,9 @@ def place(
         cards: scratch copies of its devices by type; they are left as they were.
         request: a request without a fault.
         strategy: between cards, unless the pod has its own.
+        ranking: score of each row of the first group's type, where the strategy gives one.
     """
-    search = _Search(node, cards, request, strategy)
+    search = _Search(node, cards, request, strategy, ranking)
     main = [g for g in request.groups if g.phase is not Phase.INIT]
     found = search.run(main)
     if isinstance(found, NodeReason):
@@ -81,7 +86,15 @@ def place(
 class _Search:
     """Depth-first search over the picks of one pod's groups on one node."""
 
-    def __init__(self, node: Node, cards: Cards, request: PodRequest, strategy: Strategy) -> None:
+    def __init__(
+        self,
+        node: Node,
+        cards: Cards,
+        request: PodRequest,
+        strategy: Strategy,
+        ranking: Mapping[int, int] | None,
+    ) -> None:
+        self.ranking = ranking
         self.node = node
         self.cards = cards
         self.request = request
@@ -193,7 +206,9 @@ class _Search:
                 yield from self._partitioned(request, everyone, fitting, ask or PartitionAsk())
             if must:
                 return
-        sorted_cards = ordered(fitting, request, self.request.card_order, self.strategy)
+        sorted_cards = ordered(
+            fitting, request, self.request.card_order, self.strategy, self.ranking
+        )
         if self.request.card_order.by_links and self.node.links and request.scope is None:
             chosen = best_linked(sorted_cards, request.count, self.node)
             yield _pick(chosen, request, template)

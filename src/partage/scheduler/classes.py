@@ -17,6 +17,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason
 from partage.placement import kernel
+from partage.placement.fast import is_plain
 from partage.placement.node import objection
 
 __all__ = ["RequestClass", "class_key"]
@@ -49,6 +50,7 @@ class RequestClass:
         pod: a pod of the class.
         node_strategy: between nodes, the pod's own wish included.
         card_strategy: between cards.
+        plain: the request is of the common kind that `placement.fast` serves.
         value: score and order in one number a node; -1 where the pod cannot go.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
         objections: nodes that are out of the question, with the reason.
@@ -57,6 +59,7 @@ class RequestClass:
     pod: Pod
     node_strategy: Strategy
     card_strategy: Strategy
+    plain: bool = False
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
     objections: dict[int, NodeReason] = field(default_factory=dict)
@@ -69,7 +72,8 @@ class RequestClass:
     @staticmethod
     def of(pod: Pod, policy: Policy) -> "RequestClass":
         """The class of a pod under the policy in force."""
-        return RequestClass(pod, pod.request.node_strategy or policy.node, policy.card)
+        node_strategy = pod.request.node_strategy or policy.node
+        return RequestClass(pod, node_strategy, policy.card, is_plain(pod.request))
 
     def refresh(self, ledger: Ledger, rank: Ints) -> None:
         """Bring the scores up to date with the ledger."""
@@ -102,6 +106,11 @@ class RequestClass:
             passed &= cards.sum(axis=0) >= count
             fits.append(cards)
         return passed, fits
+
+    def suits(self, index: int) -> list[bool]:
+        """For each row of the first group's type on a node, whether the card is the right one."""
+        column: list[bool] = self._suits[0][:, index].tolist()
+        return column
 
     def fail(self, index: int, reason: NodeReason) -> None:
         """Remember that the exact rule refused a node, until the node changes."""

@@ -31,6 +31,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
+from partage.placement.fast import choose
 from partage.placement.pod import place
 from partage.scheduler.classes import RANKS, RequestClass, class_key
 from partage.scheduler.events import (
@@ -266,6 +267,17 @@ class Engine:
     def _try(self, group: RequestClass, pod: Pod, index: int) -> tuple[Grant, ...] | NodeReason:
         if not pod.request.groups:
             return ()
+        if group.plain and self.ledger.is_flat(index):
+            chosen = choose(
+                self.ledger,
+                pod.request.groups[0],
+                group.suits(index),
+                index,
+                group.card_strategy,
+                None,
+            )
+            if chosen:
+                return chosen
         return place(
             self.ledger.node_at(index),
             cards_of(self.ledger, pod.request, index),

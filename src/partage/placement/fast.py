@@ -1,0 +1,151 @@
+"""The common case without detours: one container, one share or some whole cards, a flat node.
+
+Most pods ask for one thing of one kind, and most nodes have no partition table. For those the
+cards are read straight from the columns. The answer is that of `pod.place`, card for card (a law
+under test); everything else is left to it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Plane
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.policy import CardOrder, Strategy
+from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
+
+__all__ = ["choose", "is_plain"]
+
+_PLAIN_ORDER = CardOrder()
+
+
+def is_plain(request: PodRequest) -> bool:
+    """Whether the request is of the common kind."""
+    if len(request.groups) != 1 or request.joint is not None or request.partition is not None:
+        return False
+    group = request.groups[0]
+    asked = group.request
+    return (
+        group.phase is Phase.MAIN
+        and len(group.containers) == 1
+        and request.card_order == _PLAIN_ORDER
+        and asked.type is DeviceType.GPU
+        and (asked.count == 1 or asked.whole)
+        and not (asked.every or asked.templated or asked.core_unit or asked.extras)
+        and asked.scope is None
+        and asked.scope_exclusive is None
+        and asked.filter.functions is None
+    )
+
+
+def choose(
+    ledger: Ledger,
+    group: RequestGroup,
+    suits: Sequence[bool],
+    index: int,
+    strategy: Strategy,
+    ranking: Mapping[int, int] | None,
+) -> tuple[Grant, ...]:
+    """Grants for a plain request on a flat node; empty where the node cannot serve it.
+
+    Args:
+        suits: for each row, whether the card is the right one at all.
+        index: the node.
+        ranking: score of each row by a strategy that scores cards itself; higher is better.
+    """
+    request = group.request
+    plane = ledger.planes[request.type]
+    open_ = plane.open[:, index].tolist()
+    tenants = plane.tenants[:, index].tolist()
+    core = plane.core_free[:, index].tolist()
+    memory = plane.memory_free[:, index].tolist()
+    if request.whole:
+        totals = plane.memory_total[:, index].tolist()
+        slots = plane.slots_free[:, index].tolist()
+        rows = [
+            row
+            for row, fit in enumerate(suits)
+            if fit and open_[row] and not tenants[row] and slots[row] > 0
+            and memory[row] >= totals[row]
+        ]  # fmt: skip
+        if len(rows) < request.count:
+            return ()
+        if strategy in (Strategy.BINPACK, Strategy.PARTAGE):
+            rows.sort(key=totals.__getitem__)
+        chosen = rows[: request.count]
+        return tuple(_grant(ledger, group, index, row) for row in chosen)
+    row = _share_row(
+        plane, request, suits, index, (open_, tenants, core, memory), strategy, ranking
+    )
+    return () if row is None else (_grant(ledger, group, index, row),)
+
+
+def _share_row(
+    plane: Plane,
+    request: DeviceRequest,
+    suits: Sequence[bool],
+    index: int,
+    columns: tuple[list[bool], list[int], list[int], list[int]],
+    strategy: Strategy,
+    ranking: Mapping[int, int] | None,
+) -> int | None:
+    open_, tenants, core, memory = columns
+    core_totals = plane.core_total[:, index].tolist()
+    totals = plane.memory_total[:, index].tolist()
+    slots = plane.slots_free[:, index].tolist()
+    alone = request.unused or request.exclusive
+    claims = request.claims_core and not request.core_milli
+    best: tuple[int, int] | None = None
+    for row, fit in enumerate(suits):
+        if not fit or not open_[row] or slots[row] < 1 or core[row] < request.core_milli:
+            continue
+        need = request.memory_bytes or totals[row] * request.memory_milli // MILLI
+        if memory[row] < need or (alone and tenants[row]) or (claims and core[row] <= 0):
+            continue
+        if request.sharers is not None and tenants[row] >= request.sharers:
+            continue
+        if ranking is not None:
+            key = -ranking.get(row, 0)
+        elif strategy is Strategy.FIRST_FIT:
+            return row
+        elif strategy is Strategy.PARTAGE:
+            spare = (memory[row] - need) * MILLI // totals[row] if totals[row] else 0
+            key = core[row] - request.core_milli + spare
+        else:
+            key = _used(core_totals[row], core[row]) + _used(totals[row], memory[row])
+            if strategy is not Strategy.SPREAD:
+                key = -key
+        if best is None or key < best[0]:
+            best = (key, row)
+    return None if best is None else best[1]
+
+
+def _used(total: int, free: int) -> int:
+    return (total - free) * 1_000_000 // total if total else 0
+
+
+def _grant(ledger: Ledger, group: RequestGroup, index: int, row: int) -> Grant:
+    device: Device = ledger.device_at(group.request.type, index, row)
+    request = group.request
+    if request.whole:
+        mode = GrantMode.WHOLE
+        core, memory = device.core_milli, device.memory_bytes
+    else:
+        mode = GrantMode.VENDOR if device.vendor_cut else GrantMode.SHARE
+        core = request.core_milli
+        memory = request.memory_bytes or device.memory_bytes * request.memory_milli // MILLI
+    container = group.containers[0]
+    return Grant(
+        container=container.name,
+        type=device.type,
+        minor=device.minor,
+        uuid=device.uuid,
+        core_milli=core,
+        memory_bytes=memory,
+        mode=mode,
+        phase=container.phase,
+        protocol=group.protocol,
+        extras=device.extras if request.whole else (),
+        exclusive=request.exclusive,
+        sharers=request.sharers,
+    )
