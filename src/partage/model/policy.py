@@ -16,6 +16,11 @@ class Strategy(StrEnum):
     FIRST_FIT = "first-fit"  # first in order
     PARTAGE = "partage"  # the default: least waste
 
+    @property
+    def scores_cards(self) -> bool:
+        """Whether the strategy scores cards one by one as it scores nodes."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class CardWeights:

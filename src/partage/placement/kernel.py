@@ -12,16 +12,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.inventory.ledger import UNCHECKED, Card, Ledger
+from partage.inventory.ledger import Card, Ledger
 from partage.inventory.plane import ABSENT_KIND, CLOSED, Bools, Ints, Plane
-from partage.model.device import MILLI, Device, DeviceType
-from partage.model.policy import Strategy
+from partage.model.device import MILLI, Device
 from partage.model.reason import ReasonCode
 from partage.model.request import DeviceRequest
 from partage.placement.card import unsuitable
 from partage.placement.reasons import LEADING
 
-__all__ = ["FITS", "Nodes", "classify", "fitting", "host_fits", "leading", "score", "suited"]
+__all__ = ["FITS", "Nodes", "classify", "fitting", "host_fits", "leading", "needs", "suited"]
 
 Nodes = NDArray[np.intp] | slice
 Codes = NDArray[np.int8]
@@ -30,7 +29,6 @@ FITS: Final = len(LEADING)
 """Rank of a card that serves the request; below it, ranks are positions in `LEADING`."""
 
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
-_MILLION: Final = 1_000_000
 
 
 def suited(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes) -> Bools:
@@ -77,7 +75,8 @@ def _kind_rank(device: Device, request: DeviceRequest, protocol: str) -> int:
     return FITS if reason is None else _RANK[reason.code]
 
 
-def _needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | int, Ints | int]:
+def needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | int, Ints | int]:
+    """Compute (milli) and memory (bytes) that a share takes of each card; see `card.need_of`."""
     memory: Ints | int = request.memory_bytes
     if request.memory_milli:
         memory = plane.memory_total[:, nodes] * request.memory_milli // MILLI
@@ -104,7 +103,7 @@ def fitting(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) 
         fits &= plane.slots_free[:, nodes] > 0
         fits &= plane.memory_free[:, nodes] >= plane.memory_total[:, nodes]
         return fits
-    core, memory = _needs(plane, request, nodes)
+    core, memory = needs(plane, request, nodes)
     fits &= plane.memory_free[:, nodes] >= memory
     fits &= plane.core_free[:, nodes] >= core
     fits &= plane.slots_free[:, nodes] > 0
@@ -133,7 +132,7 @@ def classify(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes
         core: Ints | int = plane.core_total[:, nodes]
         memory: Ints | int = plane.memory_total[:, nodes]
     else:
-        core, memory = _needs(plane, request, nodes)
+        core, memory = needs(plane, request, nodes)
         for unit, amount in reversed(request.extras):
             short = plane.unit_columns(unit)[1][:, nodes] < amount
             ranks[short] = _RANK[ReasonCode.INSUFFICIENT_DEVICES]
@@ -178,74 +177,3 @@ def host_fits(ledger: Ledger, host: Mapping[str, int], nodes: Nodes) -> Bools:
         else:
             fits &= column[nodes] >= amount
     return fits
-
-
-def score(
-    ledger: Ledger,
-    request: DeviceRequest | None,
-    fits: Bools | None,
-    nodes: Nodes,
-    strategy: Strategy,
-) -> Ints:
-    """How good each node is for the request; higher is better, never negative.
-
-    Args:
-        request: the pod's first device request, or None for a pod without devices.
-        fits: the cards that serve it.
-        strategy: binpack and spread look at what is used before the pod comes; the default at
-            what the pod would leave on the best card, then at what is used.
-    """
-    if strategy is Strategy.FIRST_FIT:
-        return np.zeros(ledger.present[nodes].shape, np.int64)
-    if request is None or fits is None:
-        return _host_score(ledger, nodes, strategy)
-    plane = ledger.planes[request.type]
-    usage = _usage(plane, nodes)
-    if strategy is Strategy.SPREAD:
-        return 2 * _MILLION - usage
-    if strategy is Strategy.BINPACK:
-        return usage
-    if request.whole:
-        idle: Ints = np.minimum(fits.sum(axis=0), 64)
-        return (64 - idle) * 4 * _MILLION + usage
-    core, memory = _needs(plane, request, nodes)
-    total = np.maximum(plane.memory_total[:, nodes], 1)
-    spare = (plane.memory_free[:, nodes] - memory) * MILLI // total
-    left = plane.core_free[:, nodes] - core + spare
-    best = np.where(fits, left, 4 * MILLI).min(axis=0, initial=4 * MILLI)
-    tightness: Ints = np.maximum(4 * MILLI - best, 0)
-    return tightness * 4 * _MILLION + usage
-
-
-def _usage(plane: Plane, nodes: Nodes) -> Ints:
-    """Used compute plus used memory of each node's devices, in millionths of each."""
-    core_total = plane.core_total[:, nodes].sum(axis=0)
-    memory_total = plane.memory_total[:, nodes].sum(axis=0)
-    core_free = np.clip(plane.core_free[:, nodes].sum(axis=0), 0, core_total)
-    memory_free = np.clip(plane.memory_free[:, nodes].sum(axis=0), 0, memory_total)
-    return _part(core_total - core_free, core_total) + _part(
-        memory_total - memory_free, memory_total
-    )
-
-
-def _part(part: Ints, whole: Ints) -> Ints:
-    """`part` in millionths of `whole` without overflow: both are scaled down where huge."""
-    shift = np.maximum(whole >> 40, 0)
-    scale = np.where(shift > 0, 1 << 20, 1)
-    return (part // scale) * _MILLION // np.maximum(whole // scale, 1)
-
-
-def _host_score(ledger: Ledger, nodes: Nodes, strategy: Strategy) -> Ints:
-    usage: Ints = np.zeros(ledger.present[nodes].shape, np.int64)
-    for resource in ("cpu", "memory"):
-        total = ledger.host_total[resource][nodes]
-        free = np.clip(ledger.host_free[resource][nodes], 0, total)
-        usage += np.where(total >= UNCHECKED, 0, _part(total - free, total))
-    if strategy is Strategy.SPREAD:
-        return 2 * _MILLION - usage
-    if strategy is Strategy.BINPACK:
-        return usage
-    plain = np.ones(usage.shape, np.bool_)
-    for type_ in DeviceType:
-        plain &= ~(ledger.planes[type_].kind[:, nodes] > 0).any(axis=0)
-    return np.where(plain, 4 * _MILLION, 0) + usage

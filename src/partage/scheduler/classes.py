@@ -16,14 +16,16 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason
-from partage.placement import kernel
+from partage.placement import kernel, scoring
 from partage.placement.fast import is_plain
 from partage.placement.node import objection
+from partage.placement.scoring import Scene
+from partage.placement.tables import Tables
 
 __all__ = ["RequestClass", "class_key"]
 
 RANKS: Final = 2**20
-_PREFERENCE: Final = 2**35
+_PREFERENCE: Final = scoring.CEILING
 _MOST_PREFERENCE: Final = 100
 _PARTIAL: Final = 4
 
@@ -51,6 +53,7 @@ class RequestClass:
         node_strategy: between nodes, the pod's own wish included.
         card_strategy: between cards.
         plain: the request is of the common kind that `placement.fast` serves.
+        tables: what the strategies have learnt.
         value: score and order in one number a node; -1 where the pod cannot go.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
         objections: nodes that are out of the question, with the reason.
@@ -60,6 +63,7 @@ class RequestClass:
     node_strategy: Strategy
     card_strategy: Strategy
     plain: bool = False
+    tables: Tables = field(default_factory=Tables)
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
     objections: dict[int, NodeReason] = field(default_factory=dict)
@@ -70,10 +74,10 @@ class RequestClass:
     _seen_nodes: int = -1
 
     @staticmethod
-    def of(pod: Pod, policy: Policy) -> "RequestClass":
-        """The class of a pod under the policy in force."""
+    def of(pod: Pod, policy: Policy, tables: Tables) -> "RequestClass":
+        """The class of a pod under the policy and tables in force."""
         node_strategy = pod.request.node_strategy or policy.node
-        return RequestClass(pod, node_strategy, policy.card, is_plain(pod.request))
+        return RequestClass(pod, node_strategy, policy.card, is_plain(pod.request), tables)
 
     def refresh(self, ledger: Ledger, rank: Ints) -> None:
         """Bring the scores up to date with the ledger."""
@@ -112,6 +116,14 @@ class RequestClass:
         column: list[bool] = self._suits[0][:, index].tolist()
         return column
 
+    def ranking(self, ledger: Ledger, index: int) -> dict[int, int] | None:
+        """Score of each fitting card of a node, where the strategy scores cards itself."""
+        nodes = np.asarray([index], np.intp)
+        _, fits = self.fits(ledger, nodes)
+        request = self.pod.request.groups[0].request
+        scene = Scene(ledger, self.pod.host, request, fits[0], nodes, self.tables)
+        return scoring.ranking(scene, self.card_strategy)
+
     def fail(self, index: int, reason: NodeReason) -> None:
         """Remember that the exact rule refused a node, until the node changes."""
         self.failed[index] = reason
@@ -121,8 +133,8 @@ class RequestClass:
         passed, fits = self.fits(ledger, nodes)
         groups = self.pod.request.groups
         request, cards = (groups[0].request, fits[0]) if groups else (None, None)
-        score = kernel.score(ledger, request, cards, nodes, self.node_strategy)
-        score = score + self._preference[nodes] * _PREFERENCE
+        scene = Scene(ledger, self.pod.host, request, cards, nodes, self.tables)
+        score = scoring.score(scene, self.node_strategy) + self._preference[nodes] * _PREFERENCE
         self.value[nodes] = np.where(passed, score * RANKS + (RANKS - 1 - rank[nodes]), -1)
 
     def _refresh_nodes(self, ledger: Ledger) -> None:

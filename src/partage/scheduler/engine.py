@@ -33,6 +33,7 @@ from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
 from partage.placement.fast import choose
 from partage.placement.pod import place
+from partage.placement.tables import Tables
 from partage.scheduler.classes import RANKS, RequestClass, class_key
 from partage.scheduler.events import (
     Action,
@@ -51,6 +52,7 @@ from partage.scheduler.events import (
     QuotasChanged,
     ReadBack,
     Released,
+    TablesChanged,
 )
 from partage.scheduler.explain import refuse
 from partage.scheduler.quota import QuotaBook, metered
@@ -74,6 +76,7 @@ class Engine:
     def __init__(self, policy: Policy | None = None) -> None:
         self.ledger = Ledger()
         self.policy = policy or Policy()
+        self.tables = Tables()
         self.quotas = QuotaBook()
         self.states: dict[str, State] = {}
         self._pods: dict[str, Pod] = {}
@@ -104,6 +107,9 @@ class Engine:
                     actions = self._bind_answered(event, uid)
             case PolicyChanged(policy):
                 self.policy = policy
+                self._classes.clear()
+            case TablesChanged(tables):
+                self.tables = tables
                 self._classes.clear()
             case QuotasChanged(quotas):
                 self.quotas.quotas = quotas
@@ -267,6 +273,7 @@ class Engine:
     def _try(self, group: RequestClass, pod: Pod, index: int) -> tuple[Grant, ...] | NodeReason:
         if not pod.request.groups:
             return ()
+        scores = group.ranking(self.ledger, index) if group.card_strategy.scores_cards else None
         if group.plain and self.ledger.is_flat(index):
             chosen = choose(
                 self.ledger,
@@ -274,7 +281,7 @@ class Engine:
                 group.suits(index),
                 index,
                 group.card_strategy,
-                None,
+                scores,
             )
             if chosen:
                 return chosen
@@ -283,13 +290,14 @@ class Engine:
             cards_of(self.ledger, pod.request, index),
             pod.request,
             group.card_strategy,
+            scores,
         )
 
     def _class_of(self, pod: Pod) -> RequestClass:
         key = class_key(pod)
         group = self._classes.pop(key, None)
         if group is None:
-            group = RequestClass.of(pod, self.policy)
+            group = RequestClass.of(pod, self.policy, self.tables)
             if len(self._classes) >= _MOST_CLASSES:
                 del self._classes[next(iter(self._classes))]
         self._classes[key] = group

@@ -11,6 +11,7 @@ from partage.model.allocation import Allocation
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy
+from partage.placement.tables import Tables
 from partage.scheduler.quota import Quotas
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "QuotasChanged",
     "ReadBack",
     "Released",
+    "TablesChanged",
 ]
 
 
@@ -105,6 +107,13 @@ class QuotasChanged:
     quotas: Quotas
 
 
+@dataclass(frozen=True, slots=True)
+class TablesChanged:
+    """The strategies' tables are these from now on."""
+
+    tables: Tables
+
+
 Event = (
     NodeSeen
     | NodeGone
@@ -116,6 +125,7 @@ Event = (
     | PodRead
     | PolicyChanged
     | QuotasChanged
+    | TablesChanged
 )
 
 

@@ -1,0 +1,118 @@
+"""How good each node is for a request: one integer a node, higher is better, never negative.
+
+Scores are integers on purpose: near-equal places are equal, and ties go to the explicit node
+order, so that a decision is the same on every machine (performance.md 2b shows what float scores
+and accidental orders cost). Every score is below `CEILING`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.ledger import UNCHECKED, Ledger
+from partage.inventory.plane import Bools, Ints, Plane
+from partage.model.device import MILLI, DeviceType
+from partage.model.policy import Strategy
+from partage.model.request import DeviceRequest
+from partage.placement.kernel import Nodes, needs
+from partage.placement.tables import Tables
+
+__all__ = ["CEILING", "Scene", "ranking", "score"]
+
+CEILING: Final = 2**34
+_MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a strategy looks at.
+
+    Attributes:
+        ledger: the books.
+        host: ordinary resources that the pod asks.
+        request: the pod's first device request, or None for a pod without devices.
+        fits: the cards that serve it, for `nodes`; None without devices.
+        nodes: the nodes to score.
+        tables: what the strategy has learnt.
+    """
+
+    ledger: Ledger
+    host: Mapping[str, int]
+    request: DeviceRequest | None
+    fits: Bools | None
+    nodes: Nodes
+    tables: Tables
+
+
+def score(scene: Scene, strategy: Strategy) -> Ints:
+    """Scores of the scene's nodes.
+
+    Binpack and spread look at what is used before the pod comes; the default at what the pod
+    would leave on the best card, then at what is used.
+    """
+    ledger, request, fits, nodes = scene.ledger, scene.request, scene.fits, scene.nodes
+    if strategy is Strategy.FIRST_FIT:
+        return np.zeros(ledger.present[nodes].shape, np.int64)
+    if request is None or fits is None:
+        return _host_score(ledger, nodes, strategy)
+    plane = ledger.planes[request.type]
+    usage = _usage(plane, nodes)
+    if strategy is Strategy.SPREAD:
+        return 2 * _MILLION - usage
+    if strategy is Strategy.BINPACK:
+        return usage
+    if request.whole:
+        idle: Ints = np.minimum(fits.sum(axis=0), 64)
+        return (64 - idle) * 4 * _MILLION + usage
+    core, memory = needs(plane, request, nodes)
+    total = np.maximum(plane.memory_total[:, nodes], 1)
+    spare = (plane.memory_free[:, nodes] - memory) * MILLI // total
+    left = plane.core_free[:, nodes] - core + spare
+    best = np.where(fits, left, 4 * MILLI).min(axis=0, initial=4 * MILLI)
+    tightness: Ints = np.clip(4 * MILLI - best, 0, 4 * MILLI)
+    return tightness * 4 * _MILLION + usage
+
+
+def ranking(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
+    """Score of each fitting card, by row, of the scene's only node.
+
+    None where the strategy leaves cards to `placement.order`.
+    """
+    del scene, strategy
+    return None
+
+
+def _usage(plane: Plane, nodes: Nodes) -> Ints:
+    """Used compute plus used memory of each node's devices, in millionths of each."""
+    core_total = plane.core_total[:, nodes].sum(axis=0)
+    memory_total = plane.memory_total[:, nodes].sum(axis=0)
+    core_free = np.clip(plane.core_free[:, nodes].sum(axis=0), 0, core_total)
+    memory_free = np.clip(plane.memory_free[:, nodes].sum(axis=0), 0, memory_total)
+    return _part(core_total - core_free, core_total) + _part(
+        memory_total - memory_free, memory_total
+    )
+
+
+def _part(part: Ints, whole: Ints) -> Ints:
+    """`part` in millionths of `whole` without overflow: both are scaled down where huge."""
+    shift = np.maximum(whole >> 40, 0)
+    scale = np.where(shift > 0, 1 << 20, 1)
+    return (part // scale) * _MILLION // np.maximum(whole // scale, 1)
+
+
+def _host_score(ledger: Ledger, nodes: Nodes, strategy: Strategy) -> Ints:
+    usage: Ints = np.zeros(ledger.present[nodes].shape, np.int64)
+    for resource in ("cpu", "memory"):
+        total = ledger.host_total[resource][nodes]
+        free = np.clip(ledger.host_free[resource][nodes], 0, total)
+        usage += np.where(total >= UNCHECKED, 0, _part(total - free, total))
+    if strategy is Strategy.SPREAD:
+        return 2 * _MILLION - usage
+    if strategy is Strategy.BINPACK:
+        return usage
+    plain = np.ones(usage.shape, np.bool_)
+    for type_ in DeviceType:
+        plain &= ~(ledger.planes[type_].kind[:, nodes] > 0).any(axis=0)
+    return np.where(plain, 4 * _MILLION, 0) + usage

@@ -1,0 +1,20 @@
+"""What a strategy knows beyond the books: tables made from the mix of requests.
+
+Tables are made off the decision path and enter the engine as an event, so that a replay with the
+same events takes the same decisions.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["Tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables of all strategies that need some; empty at the start.
+
+    Attributes:
+        version: counts the changes.
+    """
+
+    version: int = 0
