@@ -292,6 +292,7 @@ def test_an_operators_templates_replace_the_published_ones() -> None:
         pytest.param([{"nvidia": "1"}], "", id="count"),
         pytest.param([{"old_core": "50"}, {"memory": "1Gi"}], "", id="mixed"),
         pytest.param([{"old_gpu": "50"}, {"gpu": "50"}], "", id="one name both ways"),
+        pytest.param([{"gpu": "50"}, {"old_gpu": "50"}], "", id="one name both ways, new first"),
         pytest.param([{"old_rdma": "50"}], "v1.4", id="rdma"),
     ],
 )

@@ -216,7 +216,11 @@ def _grant(entry: _Entry, pod: PodView, node: Node) -> Grant:
         raise InvalidValue(f"the node has no card {entry.uuid}")
     if entry.compute < 0 or entry.memory < 0:
         raise InvalidValue(f"card {entry.uuid} has a negative amount")
-    whole = entry.compute >= 100 and entry.memory >= device.memory_bytes // _MIB
+    if entry.compute * _PERCENT > device.core_milli or entry.memory * _MIB > device.memory_bytes:
+        raise InvalidValue(
+            f"card {entry.uuid} has less than {entry.compute} % or {entry.memory} MiB"
+        )
+    whole = entry.compute == 100 and entry.memory == device.memory_bytes // _MIB
     owner = next(
         (c for c in pod.containers if c.phase is not Phase.INIT and names.SGPU in c.names), None
     )
