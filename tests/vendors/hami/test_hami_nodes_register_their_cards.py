@@ -179,6 +179,14 @@ def test_a_described_card_takes_its_sharing_from_the_registration() -> None:
     assert device.health_detail
 
 
+def test_a_registered_card_that_no_device_object_describes_is_noted() -> None:
+    """The Device object says which cards there are; the described ones stay as they were."""
+    registration = register(SEVEN, card())
+
+    assert (registration.devices, registration.registrar) == (None, "hami")
+    assert "GPU-a" in registration.notes[0]
+
+
 def test_a_registration_does_not_shave_off_part_of_a_mib() -> None:
     """Memory stays exact where the two agree in whole MiB."""
     assert only(register(JSON, card(memory_bytes=40960 * MIB + 5))).memory_bytes == 40960 * MIB + 5

@@ -39,6 +39,13 @@ def register(node: NodeView, settings: Settings) -> Registration:
         devices = tuple(
             _described(device, cards, node, settings, notes) for device in node.devices
         )
+        described = {device.uuid for device in node.devices}
+        notes += [
+            f"card {card.uuid} is registered in {names.HAMI_REGISTER}, but the Device object "
+            "does not describe it; it is left out"
+            for card in cards or ()
+            if card.uuid not in described
+        ]
     else:
         devices = _from_registration(cards or (), node, settings, notes)
     devices = _cordoned(devices, node)
@@ -127,12 +134,11 @@ def _described(
     """A card of a Device object with HAMi's view of it; other vendors' cards stay as they are."""
     if device.type is not DeviceType.GPU or device.vendor not in ("", VENDOR):
         return device
-    for card in cards or ():
-        if card.uuid == device.uuid:
-            device = _merged(device, card, _mode(card.mode, node, settings, notes))
-            break
-    else:
+    card = next((card for card in cards or () if card.uuid == device.uuid), None)
+    if card is None:
         device = _configured(device, node, settings, notes)
+    else:
+        device = _merged(device, card, _mode(card.mode, node, settings, notes))
     return _hidden(device, node, settings)
 
 
