@@ -122,7 +122,7 @@ def _short(card: Card, request: DeviceRequest) -> CardReason | None:
             ReasonCode.INSUFFICIENT_CORE, minor, 0, 0, "all compute is taken, and none was asked"
         )
     free = card.extras_free or {}
-    for unit, amount in need.extras:
+    for unit, amount in request.extras:
         if amount > free.get(unit, 0):
             return CardReason(
                 ReasonCode.INSUFFICIENT_DEVICES, minor, amount, free.get(unit, 0), unit

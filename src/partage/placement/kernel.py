@@ -102,15 +102,23 @@ def fitting(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) 
     if request.whole:
         fits &= plane.slots_free[:, nodes] > 0
         fits &= plane.memory_free[:, nodes] >= plane.memory_total[:, nodes]
-        return fits
+        return _with_extras(fits, plane, request, nodes)
     core, memory = needs(plane, request, nodes)
     fits &= plane.memory_free[:, nodes] >= memory
     fits &= plane.core_free[:, nodes] >= core
     fits &= plane.slots_free[:, nodes] > 0
     if request.sharers is not None:
         fits &= plane.tenants[:, nodes] < request.sharers
-    if request.claims_core and not request.core_milli and not request.core_unit:
+    if _claims_core(request):
         fits &= plane.core_free[:, nodes] > 0
+    return _with_extras(fits, plane, request, nodes)
+
+
+def _claims_core(request: DeviceRequest) -> bool:
+    return request.claims_core and not request.core_milli and not request.core_unit
+
+
+def _with_extras(fits: Bools, plane: Plane, request: DeviceRequest, nodes: Nodes) -> Bools:
     for unit, amount in request.extras:
         fits &= plane.unit_columns(unit)[1][:, nodes] >= amount
     return fits
@@ -133,11 +141,11 @@ def classify(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes
         memory: Ints | int = plane.memory_total[:, nodes]
     else:
         core, memory = needs(plane, request, nodes)
-        for unit, amount in reversed(request.extras):
-            short = plane.unit_columns(unit)[1][:, nodes] < amount
-            ranks[short] = _RANK[ReasonCode.INSUFFICIENT_DEVICES]
-        if request.claims_core and not request.core_milli and not request.core_unit:
-            ranks[core_free <= 0] = _RANK[ReasonCode.INSUFFICIENT_CORE]
+    for unit, amount in reversed(request.extras):
+        short = plane.unit_columns(unit)[1][:, nodes] < amount
+        ranks[short] = _RANK[ReasonCode.INSUFFICIENT_DEVICES]
+    if _claims_core(request) and not request.whole:
+        ranks[core_free <= 0] = _RANK[ReasonCode.INSUFFICIENT_CORE]
     ranks[core_free < core] = _RANK[ReasonCode.INSUFFICIENT_CORE]
     ranks[memory_free < memory] = _RANK[ReasonCode.INSUFFICIENT_MEMORY]
     slots = plane.slots_free[:, nodes]
