@@ -1,0 +1,38 @@
+"""The families there are: one explicit tuple, in the order in which they look at a node.
+
+Koordinator comes first because its Device objects are where most cards are known from; the
+vendors that adapt its protocol come after the protocols themselves. What the rest of the package
+needs of single families beside their tables is named here too.
+"""
+
+from typing import Final
+
+from partage.vendors.base import Family
+from partage.vendors.families import cambricon, hami, huawei, koordinator, metax, qgpu
+from partage.vendors.families.koordinator.partitions import (
+    honoured,
+    parse_partitions,
+    partitions_of,
+)
+from partage.vendors.families.koordinator.templates import templates_of
+from partage.vendors.families.koordinator.totals import totals as koordinator_totals
+from partage.vendors.families.qgpu.registration import totals as qgpu_totals
+
+__all__ = [
+    "FAMILIES",
+    "honoured",
+    "koordinator_totals",
+    "parse_partitions",
+    "partitions_of",
+    "qgpu_totals",
+    "templates_of",
+]
+
+FAMILIES: Final[tuple[Family, ...]] = (
+    koordinator.FAMILY,
+    hami.FAMILY,
+    qgpu.FAMILY,
+    metax.FAMILY,
+    huawei.FAMILY,
+    cambricon.FAMILY,
+)

@@ -1,0 +1,88 @@
+"""Resource lists of documents as quantities.
+
+Whose fault a bad amount is depends on the name: an ordinary resource that is no quantity makes
+the document undecodable, as it would for Kubernetes; a device's is a fault of the request, and
+the pod waits with it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from partage.model.errors import InvalidQuantity, InvalidValue
+from partage.model.quantity import Quantity
+
+__all__ = ["Faults", "pod_amounts", "quantities"]
+
+
+class Faults:
+    """Collects the rules that a pod's request breaks; the first one is told."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def add(self, message: str) -> None:
+        """Note one broken rule."""
+        self._found.append(message)
+
+    @property
+    def first(self) -> str:
+        """The first that was found; empty when there is none."""
+        return self._found[0] if self._found else ""
+
+
+def quantities(given: Mapping[str, Any] | None, field: str) -> dict[str, Quantity]:
+    """A resource list of which every amount must be a quantity; null stands for zero.
+
+    Raises:
+        InvalidValue: one is not; the message names field and resource.
+    """
+    result = {}
+    for name, value in (given or {}).items():
+        try:
+            result[name] = Quantity.parse(0 if value is None else value)
+        except InvalidQuantity as error:
+            raise InvalidValue(f"field {field}.{name}: {error}") from error
+    return result
+
+
+def pod_amounts(
+    given: Mapping[str, Any] | None,
+    field: str,
+    who: str,
+    is_device: Callable[[str], bool],
+    faults: Faults,
+) -> dict[str, Quantity]:
+    """A resource list of a pod: what is broken about device amounts goes to `faults`.
+
+    Args:
+        given: the list as decoded.
+        field: its path in the document.
+        who: the container (or the pod) it belongs to, for people.
+        is_device: whether a name is a device resource.
+        faults: where broken rules are noted; the amount is then left out.
+
+    Raises:
+        InvalidValue: an ordinary resource is no quantity.
+    """
+    result = {}
+    for name, value in (given or {}).items():
+        try:
+            quantity = _one(value)
+        except InvalidQuantity as error:
+            if not is_device(name):
+                raise InvalidValue(f"field {field}.{name}: {error}") from error
+            faults.add(f"{who}: {name}: {error}")
+            continue
+        if quantity.nano < 0:
+            faults.add(f"{who}: {name}: {quantity} must not be negative")
+            continue
+        result[name] = quantity
+    return result
+
+
+def _one(value: Any) -> Quantity:
+    if value is None:
+        return Quantity(0)
+    if not isinstance(value, str | int | float):
+        raise InvalidQuantity(f"a quantity is a text or a number, not {type(value).__name__}")
+    return Quantity.parse(value)

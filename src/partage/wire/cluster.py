@@ -1,0 +1,187 @@
+"""All documents together: the cluster that the engine starts from.
+
+A later document of the same kind, namespace and name replaces the earlier one, as applying both
+would. Every pod gets a key of its own in the books: where two pods claim one uid, the second is
+faulted and keyed by its name, and neither is lost.
+
+Source: DESIGN, command line.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from partage.model.node import Node
+from partage.model.policy import Policy
+from partage.model.quantity import Quantity
+from partage.model.request import Fault
+from partage.vendors.base import Family, PlacedPod, Rendering
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire import shapes
+from partage.wire.config import translate_config
+from partage.wire.context import Context
+from partage.wire.documents import Batch, Document
+from partage.wire.nodes import TranslatedNode, node_totals, translate_node
+from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
+from partage.wire.quota import Quota, translate_quotas
+from partage.wire.recovery import recover
+from partage.wire.render import render
+from partage.wire.workloads import with_pods
+
+__all__ = ["Cluster", "assemble"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the documents describe.
+
+    Attributes:
+        nodes: in the order written.
+        pods: in the order written, those of workloads where the workload stands.
+        quotas: by namespace.
+        policy: the policy of `partage-config`; None when there is none.
+        context: what pods are read against; translates pods that come later.
+        notes: what was skipped, replaced, or found odd.
+        allocatable: node name to its own totals, as written.
+    """
+
+    nodes: tuple[Node, ...]
+    pods: tuple[TranslatedPod, ...]
+    quotas: Mapping[str, tuple[Quota, ...]]
+    policy: Policy | None
+    context: Context
+    notes: tuple[str, ...] = ()
+    allocatable: Mapping[str, Mapping[str, Quantity]] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        """The families' settings."""
+        return self.context.settings
+
+    def totals(self, node: Node) -> dict[str, str]:
+        """What a node would report, as texts by resource name."""
+        return node_totals(node, self.allocatable.get(node.name, {}), self.settings)
+
+    def render(self, placed: PlacedPod) -> Rendering:
+        """What is written on a pod for its allocation."""
+        return render(placed, self.settings, self.context.families)
+
+
+def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) -> Cluster:
+    """The cluster of all documents.
+
+    Raises:
+        InvalidDocument: a document cannot be decoded as its kind.
+    """
+    batches = list(batches)
+    notes = [note for batch in batches for note in batch.notes]
+    documents = _latest([d for batch in batches for d in batch.documents], notes)
+    config = translate_config(documents)
+    quotas, quota_notes = translate_quotas(documents)
+    notes += [*config.notes, *quota_notes]
+    context = Context.of(config.settings, families)
+    nodes = _nodes(documents, context)
+    priorities, default, priority_notes = _priorities(documents)
+    notes += priority_notes
+    context = Context.of(
+        config.settings,
+        families,
+        priorities=priorities,
+        default_priority=default,
+        registrars={translated.node.registrar for translated in nodes.values()},
+    )
+    pods = _pods(_latest(with_pods(documents), notes), nodes, context)
+    notes += [note for translated in nodes.values() for note in translated.notes]
+    return Cluster(
+        nodes=tuple(translated.node for translated in nodes.values()),
+        pods=pods,
+        quotas=quotas,
+        policy=config.policy,
+        context=context,
+        notes=tuple(notes),
+        allocatable={name: translated.allocatable for name, translated in nodes.items()},
+    )
+
+
+def _latest(documents: Sequence[Document], notes: list[str]) -> list[Document]:
+    """One document an identity: the last one, where the first one stood."""
+    latest: dict[tuple[str, str, str], Document] = {}
+    for document in documents:
+        earlier = latest.get(document.identity)
+        if earlier is not None:
+            notes.append(f"{document.where}: replaces {earlier.source}: document {earlier.number}")
+        latest[document.identity] = document
+    return list(latest.values())
+
+
+def _nodes(documents: Sequence[Document], context: Context) -> dict[str, TranslatedNode]:
+    """Nodes by name, in the order written; a Device object without a Node stands for itself."""
+    named = {document.name: document for document in documents if document.kind == "Node"}
+    devices = {document.name: document for document in documents if document.kind == "Device"}
+    names = [
+        document.name
+        for document in documents
+        if document.kind == "Node" or (document.kind == "Device" and document.name not in named)
+    ]
+    return {name: translate_node(named.get(name), devices.get(name), context) for name in names}
+
+
+def _priorities(documents: Sequence[Document]) -> tuple[dict[str, int], int, list[str]]:
+    """Values of priority classes, the value of pods that name none, and notes."""
+    values: dict[str, int] = {}
+    defaults: list[tuple[int, str]] = []
+    for document in documents:
+        if isinstance(document.shape, shapes.PriorityClass):
+            values[document.name] = document.shape.value or 0
+            if document.shape.global_default:
+                defaults.append((values[document.name], document.name))
+    if not defaults:
+        return values, 0, []
+    value, name = min(defaults)
+    notes = []
+    if len(defaults) > 1:
+        # As Kubernetes does when two classes slip in: the lowest value holds.
+        notes.append(f"{len(defaults)} priority classes are the global default; {name} holds")
+    return values, value, notes
+
+
+def _pods(
+    documents: Sequence[Document], nodes: Mapping[str, TranslatedNode], context: Context
+) -> tuple[TranslatedPod, ...]:
+    result: list[TranslatedPod] = []
+    holders: dict[str, str] = {}
+    for document in documents:
+        if document.kind != "Pod":
+            continue
+        translated = _with_record(translate_pod(document, context), nodes, context)
+        uid = translated.pod.uid
+        if uid in holders:
+            translated = _rekeyed(translated, holders[uid])
+        holders[translated.pod.uid] = translated.pod.key
+        result.append(translated)
+    return tuple(result)
+
+
+def _with_record(
+    translated: TranslatedPod, nodes: Mapping[str, TranslatedNode], context: Context
+) -> TranslatedPod:
+    """The pod with what its annotations say it holds, if it is bound and still runs."""
+    pod = translated.pod
+    if pod.node is None or pod.finished:
+        return translated
+    known = nodes.get(pod.node)
+    node = known.node if known else Node(pod.node)
+    record = recover(translated.view, node, context.settings, context.families)
+    return replace(translated, pod=replace(pod, record=record))
+
+
+def _rekeyed(translated: TranslatedPod, holder: str) -> TranslatedPod:
+    pod = translated.pod
+    uid = stable_uid(pod.namespace, "Pod", pod.name, index=1)
+    fault = Fault(f"uid {pod.uid} is already used by {holder}")
+    request = replace(pod.request, fault=fault)
+    return replace(
+        translated,
+        pod=replace(pod, uid=uid, request=request),
+        view=replace(translated.view, uid=uid),
+    )

@@ -1,0 +1,209 @@
+"""ConfigMaps as settings: what the four systems' operators already have in their clusters.
+
+Read are HAMi's device-config and node configuration, MetaX's device-config, Koordinator's
+templates of shared NPUs, and Partage's own `partage-config`. A value that breaks its rule is an
+error that names ConfigMap, key, field and rule: a cluster configured by a misprint is worse than
+one that does not start.
+
+Source: seeds 000 and 002; hami.md 2; koordinator.md 3.5 and 5.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.policy import Policy, Strategy
+from partage.model.quantity import Quantity
+from partage.vendors.settings import MetaxSettings, Settings
+from partage.wire import shapes
+from partage.wire.config_hami import device_config, node_config
+from partage.wire.documents import Document, explain
+from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
+
+__all__ = ["Configuration", "translate_config"]
+
+_MODES: Final = ("native", "sgpu", "shared", "vgpu")
+_MEMORY_NAMES: Final = ("koordinator.sh/gpu-memory", "kubernetes.io/gpu-memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the ConfigMaps say together.
+
+    Attributes:
+        settings: of the families.
+        policy: the placement policy in force; None when none is given.
+        notes: on ConfigMaps that repeat or replace each other.
+    """
+
+    settings: Settings = Settings()
+    policy: Policy | None = None
+    notes: tuple[str, ...] = ()
+
+
+_Reader = Callable[[Configuration, str], Configuration]
+
+
+def translate_config(documents: Iterable[Document]) -> Configuration:
+    """The settings that the ConfigMaps among the documents give; others are not looked at.
+
+    Of two ConfigMaps for the same thing the later one holds.
+
+    Raises:
+        InvalidDocument: a value breaks its rule, or still is a template's placeholder.
+    """
+    result = Configuration()
+    seen: dict[str, str] = {}
+    for document in documents:
+        if not isinstance(document.shape, shapes.ConfigMap):
+            continue
+        data = {key: value or "" for key, value in (document.shape.data or {}).items()}
+        for key, text in data.items():
+            reader = _reader(document.name, key)
+            if reader is None:
+                continue
+            what = reader.__name__.strip("_").replace("_", " ") + f" ({key})"
+            if what in seen:
+                note = f"{document.where}: replaces the {what} of {seen[what]}"
+                result = replace(result, notes=(*result.notes, note))
+            seen[what] = document.label
+            try:
+                result = reader(result, text)
+            except InvalidValue as error:
+                raise _refused(document, key, text, error) from error
+    return result
+
+
+def _refused(document: Document, key: str, text: str, error: InvalidValue) -> InvalidDocument:
+    rule = str(error)
+    if TEMPLATE in text and "{{" not in rule:
+        rule += "; the text still holds {{ … }} of a template: render the chart first"
+    return document.invalid(f"data[{key}]", rule)
+
+
+def _reader(name: str, key: str) -> _Reader | None:
+    """Who reads a key of a ConfigMap; charts put their release's name before the maps' names."""
+    if key == "device-config.yaml":
+        return _hami_device_config
+    if key == "config.json" and name.endswith("device-plugin"):
+        return _hami_node_config
+    if name.endswith("metax-device-config"):
+        return {"cluster-config": _metax_cluster, "nodes-config": _metax_nodes}.get(key)
+    if key == "data.yaml" and name.endswith("gpu-shared-resource-templates"):
+        return _templates
+    if name == "partage-config":
+        return {"policy": _policy, "node-policy": _node_policy, "card-policy": _card_policy}.get(
+            key
+        )
+    return None
+
+
+def _hami_device_config(known: Configuration, text: str) -> Configuration:
+    hami = device_config(_yaml(text), known.settings.hami)
+    return replace(known, settings=replace(known.settings, hami=hami))
+
+
+def _hami_node_config(known: Configuration, text: str) -> Configuration:
+    hami = node_config(text, known.settings.hami)
+    return replace(known, settings=replace(known.settings, hami=hami))
+
+
+# --- MetaX -----------------------------------------------------------------------------------
+class _Mode(msgspec.Struct, frozen=True):
+    mode: str | None = None
+
+
+class _NodeMode(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str
+    mode: str
+
+
+def _metax_cluster(known: Configuration, text: str) -> Configuration:
+    mode = _convert(_yaml(text), _Mode | None)
+    metax = replace(known.settings.metax, cluster_mode=_known_mode("mode", mode and mode.mode))
+    return _with_metax(known, metax)
+
+
+def _metax_nodes(known: Configuration, text: str) -> Configuration:
+    nodes: list[_NodeMode] = _convert(_yaml(text), list[_NodeMode] | None) or []
+    modes = {
+        node.node_name: _known_mode(f"[{index}].mode", node.mode)
+        for index, node in enumerate(nodes)
+    }
+    return _with_metax(known, replace(known.settings.metax, node_modes=modes))
+
+
+def _with_metax(known: Configuration, metax: MetaxSettings) -> Configuration:
+    return replace(known, settings=replace(known.settings, metax=metax))
+
+
+def _known_mode(field: str, mode: str | None) -> str:
+    if mode and mode not in _MODES:
+        raise InvalidValue(f"field {field}: {mode!r} is not one of {', '.join(_MODES)}")
+    return mode or ""
+
+
+# --- Koordinator -----------------------------------------------------------------------------
+def _templates(known: Configuration, text: str) -> Configuration:
+    """Templates of shared NPUs: `<vendor>-<model>` to template name to resource list."""
+    given = _convert(_yaml(text), dict[str, dict[str, dict[str, str | int | float]]] | None) or {}
+    tables = {
+        model: {name: _template(f"{model}.{name}", resources) for name, resources in table.items()}
+        for model, table in given.items()
+    }
+    koordinator = replace(known.settings.koordinator, templates=tables)
+    return replace(known, settings=replace(known.settings, koordinator=koordinator))
+
+
+def _template(field: str, resources: Mapping[str, str | float]) -> tuple[tuple[str, int], ...]:
+    units: dict[str, int] = {}
+    for name, value in resources.items():
+        try:
+            amount = Quantity.parse(value)
+        except InvalidValue as error:
+            raise InvalidValue(f"field {field}.{name}: {error}") from error
+        if amount.nano < 0 or not amount.integral:
+            raise InvalidValue(f"field {field}.{name}: {amount} is not a whole number from 0")
+        units["memory" if name in _MEMORY_NAMES else name] = amount.floor()
+    return tuple(sorted((unit, amount) for unit, amount in units.items() if amount))
+
+
+# --- Partage ---------------------------------------------------------------------------------
+def _policy(known: Configuration, text: str) -> Configuration:
+    return replace(known, policy=Policy.parse(text.strip()))
+
+
+def _node_policy(known: Configuration, text: str) -> Configuration:
+    return replace(known, policy=replace(known.policy or Policy(), node=_strategy(text)))
+
+
+def _card_policy(known: Configuration, text: str) -> Configuration:
+    return replace(known, policy=replace(known.policy or Policy(), card=_strategy(text)))
+
+
+def _strategy(text: str) -> Strategy:
+    try:
+        return Strategy(text.strip())
+    except ValueError:
+        raise InvalidValue(f"{text.strip()!r} is not one of {', '.join(Strategy)}") from None
+
+
+# --- Texts inside ConfigMaps -----------------------------------------------------------------
+def _yaml(text: str) -> Any:
+    try:
+        documents = yaml_values(text.encode(errors="surrogatepass"))
+    except YamlError as error:
+        raise InvalidValue(str(error)) from error
+    if len(documents) > 1:
+        raise InvalidValue(f"{len(documents)} YAML documents where one is expected")
+    return documents[0] if documents else None
+
+
+def _convert(value: Any, shape: Any) -> Any:
+    try:
+        return msgspec.convert(value, shape)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidValue(explain(error)) from error

@@ -1,0 +1,247 @@
+"""HAMi's two configurations: `device-config.yaml`, section `nvidia`, and `config.json`.
+
+Numbers may be written as texts, because charts quote them. Both generations of MIG tables are
+read: `knownMigGeometries` (to 2.9) and `migProfileAllowlist` (from 2.10).
+
+Source: seed 002; hami.md 2.1 to 2.4.
+"""
+
+import math
+import re
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from partage.model.errors import InvalidValue
+from partage.vendors.settings import HamiNodeSettings, HamiSettings, MigGeometry
+from partage.wire.documents import explain
+from partage.wire.yaml_values import TEMPLATE
+
+__all__ = ["device_config", "node_config"]
+
+_MODES: Final = ("", "hami-core", "mig")
+_PROFILE: Final = re.compile(r"[0-9]+g\..+")
+_RESOURCE: Final = re.compile(
+    r"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9](?:[-._A-Za-z0-9]*[A-Za-z0-9])?"
+)
+_MOST: Final = 2**31 - 1
+
+
+class _Instance(msgspec.Struct, frozen=True):
+    name: str
+    memory: int
+    count: int
+
+
+class _Group(msgspec.Struct, frozen=True):
+    geometries: list[_Instance]
+
+
+class _Geometry(msgspec.Struct, frozen=True, rename="camel"):
+    models: list[str]
+    allowed_geometries: list[list[_Instance] | _Group]
+
+
+class _Allowed(msgspec.Struct, frozen=True):
+    models: list[str]
+    profiles: list[str]
+
+
+class _Nvidia(msgspec.Struct, frozen=True):
+    count: str | None = msgspec.field(default=None, name="resourceCountName")
+    memory: str | None = msgspec.field(default=None, name="resourceMemoryName")
+    percentage: str | None = msgspec.field(default=None, name="resourceMemoryPercentageName")
+    cores: str | None = msgspec.field(default=None, name="resourceCoreName")
+    priority: str | None = msgspec.field(default=None, name="resourcePriorityName")
+    default_memory: int | None = msgspec.field(default=None, name="defaultMemory")
+    default_cores: int | None = msgspec.field(default=None, name="defaultCores")
+    default_count: int | None = msgspec.field(default=None, name="defaultGPUNum")
+    factor: int | None = msgspec.field(default=None, name="memoryFactor")
+    split: int | None = msgspec.field(default=None, name="deviceSplitCount")
+    memory_scaling: float | None = msgspec.field(default=None, name="deviceMemoryScaling")
+    core_scaling: float | None = msgspec.field(default=None, name="deviceCoreScaling")
+    no_core_limit: bool | None = msgspec.field(default=None, name="disableCoreLimit")
+    geometries: list[_Geometry] | None = msgspec.field(default=None, name="knownMigGeometries")
+    allowlist: list[_Allowed] | None = msgspec.field(default=None, name="migProfileAllowlist")
+
+
+class _DeviceConfig(msgspec.Struct, frozen=True):
+    nvidia: _Nvidia | None = None
+
+
+class _Filter(msgspec.Struct, frozen=True):
+    uuid: list[str] | None = None
+    index: list[int] | None = None
+
+
+class _NodeEntry(msgspec.Struct, frozen=True):
+    name: str
+    mode: str | None = msgspec.field(default=None, name="operatingmode")
+    memory_scaling: float | None = msgspec.field(default=None, name="devicememoryscaling")
+    core_scaling: float | None = msgspec.field(default=None, name="devicecorescaling")
+    split: int | None = msgspec.field(default=None, name="devicesplitcount")
+    hidden: _Filter | None = msgspec.field(default=None, name="filterdevices")
+
+
+class _NodeConfig(msgspec.Struct, frozen=True):
+    nodes: list[_NodeEntry] | None = msgspec.field(default=None, name="nodeconfig")
+
+
+def device_config(value: Any, known: HamiSettings) -> HamiSettings:
+    """The settings of a `device-config.yaml`; what it does not name keeps its published default.
+
+    Args:
+        value: the parsed YAML.
+        known: settings so far; only those of single nodes are kept.
+
+    Raises:
+        InvalidValue: a field breaks its rule; the message names both.
+    """
+    nvidia = (_convert(value, _DeviceConfig | None) or _DeviceConfig()).nvidia or _Nvidia()
+    default = HamiSettings()
+    settings = HamiSettings(
+        count_name=_resource("resourceCountName", nvidia.count, default.count_name),
+        memory_name=_resource("resourceMemoryName", nvidia.memory, default.memory_name),
+        percentage_name=_resource(
+            "resourceMemoryPercentageName", nvidia.percentage, default.percentage_name
+        ),
+        cores_name=_resource("resourceCoreName", nvidia.cores, default.cores_name),
+        priority_name=_resource("resourcePriorityName", nvidia.priority, default.priority_name),
+        default_memory=_number("defaultMemory", nvidia.default_memory, 0, 0),
+        default_cores=_number("defaultCores", nvidia.default_cores, 0, 0, 100),
+        default_count=_number("defaultGPUNum", nvidia.default_count, 1, 0),
+        memory_factor=_number("memoryFactor", nvidia.factor, 1, 1),
+        split_count=_number("deviceSplitCount", nvidia.split, default.split_count, 1),
+        memory_scaling=_scaling("deviceMemoryScaling", nvidia.memory_scaling) or 1.0,
+        core_scaling=_scaling("deviceCoreScaling", nvidia.core_scaling) or 1.0,
+        disable_core_limit=bool(nvidia.no_core_limit),
+        geometries=_geometries(nvidia.geometries or []),
+        mig_allowlist=_allowlist(nvidia.allowlist or []),
+        nodes=known.nodes,
+    )
+    if not settings.count_name:
+        raise InvalidValue("field nvidia.resourceCountName: must not be empty")
+    _refuse_twins(settings)
+    return settings
+
+
+def node_config(text: str, known: HamiSettings) -> HamiSettings:
+    """The settings with those of single nodes replaced by a `config.json`.
+
+    Raises:
+        InvalidValue: not JSON, or a field breaks its rule; the message names both.
+    """
+    try:
+        document = msgspec.json.decode(text.encode(), type=_NodeConfig, strict=False)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidValue(explain(error)) from error
+    nodes = {}
+    for index, entry in enumerate(document.nodes or ()):
+        field = f"nodeconfig[{index}]"
+        if (entry.mode or "") not in _MODES:
+            raise InvalidValue(
+                f"field {field}.operatingmode: {entry.mode!r} is not one of hami-core, mig"
+            )
+        hidden = entry.hidden or _Filter()
+        split = entry.split
+        nodes[entry.name] = HamiNodeSettings(
+            name=entry.name,
+            operating_mode=entry.mode or "",
+            memory_scaling=_scaling(f"{field}.devicememoryscaling", entry.memory_scaling),
+            core_scaling=_scaling(f"{field}.devicecorescaling", entry.core_scaling),
+            split_count=None
+            if split is None
+            else _number(f"{field}.devicesplitcount", split, 1, 1),
+            filter_uuids=tuple(hidden.uuid or ()),
+            filter_indexes=tuple(hidden.index or ()),
+        )
+    return replace(known, nodes=nodes)
+
+
+def _convert(value: Any, shape: Any) -> Any:
+    """The value in its shape; numbers and booleans may be quoted."""
+    try:
+        return msgspec.convert(value, shape, strict=False)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidValue(explain(error)) from error
+
+
+def _resource(field: str, name: str | None, default: str) -> str:
+    if name is None:
+        return default
+    if TEMPLATE in name:
+        raise InvalidValue(f"field nvidia.{field}: {name!r} is a template's placeholder")
+    if name and not _RESOURCE.fullmatch(name):
+        raise InvalidValue(f"field nvidia.{field}: {name!r} is not a resource name")
+    return name
+
+
+def _refuse_twins(settings: HamiSettings) -> None:
+    """Two meanings under one name would make every request ambiguous."""
+    named = [
+        name
+        for name in (
+            settings.count_name, settings.memory_name, settings.percentage_name,
+            settings.cores_name, settings.priority_name,
+        )
+        if name
+    ]  # fmt: skip
+    for name in named:
+        if named.count(name) > 1:
+            raise InvalidValue(f"field nvidia: {name!r} is the name of two resources")
+
+
+def _number(field: str, value: int | None, default: int, least: int, most: int = _MOST) -> int:
+    if value is None:
+        return default
+    if not least <= value <= most:
+        raise InvalidValue(f"field {field}: {value} is not from {least} to {most}")
+    return value
+
+
+def _scaling(field: str, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and 0 < value <= 1000):
+        raise InvalidValue(f"field {field}: {value} is not above 0 and at most 1000")
+    return value
+
+
+def _geometries(given: list[_Geometry]) -> tuple[MigGeometry, ...]:
+    result = []
+    for index, entry in enumerate(given):
+        field = f"nvidia.knownMigGeometries[{index}]"
+        _require_names(f"{field}.models", entry.models)
+        layouts = []
+        for place, layout in enumerate(entry.allowed_geometries):
+            instances = layout.geometries if isinstance(layout, _Group) else layout
+            where = f"{field}.allowedGeometries[{place}]"
+            if not instances:
+                raise InvalidValue(f"field {where}: empty")
+            layouts.append(tuple(_instance(where, instance) for instance in instances))
+        result.append(MigGeometry(tuple(entry.models), tuple(layouts)))
+    return tuple(result)
+
+
+def _instance(field: str, instance: _Instance) -> tuple[str, int, int]:
+    if not _PROFILE.fullmatch(instance.name):
+        raise InvalidValue(f"field {field}: {instance.name!r} is not a profile such as 1g.10gb")
+    memory = _number(f"{field}.{instance.name}.memory", instance.memory, 0, 1)
+    return instance.name, memory, _number(f"{field}.{instance.name}.count", instance.count, 0, 1)
+
+
+def _allowlist(given: list[_Allowed]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    for index, entry in enumerate(given):
+        field = f"nvidia.migProfileAllowlist[{index}]"
+        _require_names(f"{field}.models", entry.models)
+        _require_names(f"{field}.profiles", entry.profiles)
+        for profile in entry.profiles:
+            if not _PROFILE.fullmatch(profile):
+                raise InvalidValue(
+                    f"field {field}.profiles: {profile!r} is not a profile such as 1g.10gb"
+                )
+    return tuple((tuple(entry.models), tuple(entry.profiles)) for entry in given)
+
+
+def _require_names(field: str, names: list[str]) -> None:
+    if not names or not all(names):
+        raise InvalidValue(f"field {field}: at least one name is required, and none may be empty")

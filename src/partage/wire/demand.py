@@ -1,0 +1,78 @@
+"""What a pod asks of a node's ordinary resources, by Kubernetes' own arithmetic.
+
+Containers and sidecars run together and are summed. An init container runs before them, beside
+the sidecars that started before it; the largest such moment counts if it is more. Overhead comes
+on top, and what the pod declares for itself as a whole replaces the sum.
+
+Source: k8s.io/component-helpers/resource (PodRequests), v1.36.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from partage.model.quantity import Quantity
+from partage.model.request import Phase
+from partage.vendors.base import ContainerView
+
+__all__ = ["CPU", "effective", "is_cpu", "units"]
+
+CPU = "cpu"
+"""The resource that is counted in thousandths."""
+
+
+def effective(
+    containers: Iterable[ContainerView],
+    pod_level: Mapping[str, Quantity] | None = None,
+    overhead: Mapping[str, Quantity] | None = None,
+) -> dict[str, Quantity]:
+    """What the pod needs of every resource; what comes to zero is left out.
+
+    Args:
+        containers: init containers and sidecars first, each list in the pod's order.
+        pod_level: requests of the pod as a whole, which win over the containers'.
+        overhead: what the runtime itself needs.
+    """
+    together: dict[str, int] = {}
+    sidecars: dict[str, int] = {}
+    moments: dict[str, int] = {}
+    formats: dict[str, Quantity] = {}
+    for container in containers:
+        wanted = {name: quantity.nano for name, quantity in requests_of(container).items()}
+        formats.update(requests_of(container))
+        if container.phase is not Phase.INIT:
+            _add(together, wanted)
+        if container.phase is Phase.SIDECAR:
+            _add(sidecars, wanted)
+            wanted = sidecars
+        elif container.phase is Phase.INIT:
+            wanted = {n: wanted.get(n, 0) + sidecars.get(n, 0) for n in {*wanted, *sidecars}}
+        if container.phase is not Phase.MAIN:
+            moments = {n: max(moments.get(n, 0), wanted.get(n, 0)) for n in {*moments, *wanted}}
+    total = {n: max(together.get(n, 0), moments.get(n, 0)) for n in {**together, **moments}}
+    for name, quantity in (pod_level or {}).items():
+        total[name], formats[name] = quantity.nano, quantity
+    for name, quantity in (overhead or {}).items():
+        total[name] = total.get(name, 0) + quantity.nano
+        formats.setdefault(name, quantity)
+    return {n: Quantity(nano, formats[n].format) for n, nano in total.items() if nano}
+
+
+def requests_of(container: ContainerView) -> Mapping[str, Quantity]:
+    """Its requests; a resource with a limit only is requested in that amount."""
+    if not container.limits:
+        return container.requests
+    return {**container.limits, **container.requests}
+
+
+def units(name: str, quantity: Quantity) -> int:
+    """The amount in whole units, `cpu` in milli, rounded up."""
+    return quantity.milli() if is_cpu(name) else quantity.ceil()
+
+
+def is_cpu(name: str) -> bool:
+    """Whether a resource name or quota key counts CPU, which is in milli everywhere."""
+    return name in (CPU, f"requests.{CPU}", f"limits.{CPU}")
+
+
+def _add(total: dict[str, int], part: Mapping[str, int]) -> None:
+    for name, nano in part.items():
+        total[name] = total.get(name, 0) + nano

@@ -1,0 +1,335 @@
+"""Files and streams in, typed documents out.
+
+A source is YAML or JSON: one document or many, concatenated or one a line, a `List`, or a typed
+list such as `PodList`. What begins as JSON is read as JSON, whatever its file is called, because
+that is many times faster. Decoding is pure; only `read_paths` touches the file system.
+
+Kinds that Partage does not know, and kinds of another API group that share a name, are skipped
+with a note. Everything else that cannot be decoded is an `InvalidDocument` that names file,
+document and field.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from partage.model.errors import InvalidDocument
+from partage.wire import shapes
+from partage.wire.json_values import json_values
+from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
+
+__all__ = ["Batch", "Document", "decode", "explain", "read_paths"]
+
+_T = TypeVar("_T")
+
+_SUFFIXES: Final = (".json", ".yaml", ".yml")
+_DEEPEST_LIST: Final = 8
+_SUFFIX: Final = 5  # characters that Kubernetes adds to a generateName
+_YAML_FALLBACK: Final = 2**20  # bytes of broken JSON that are still tried as YAML flow style
+
+_KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
+    "Node": (shapes.Node, ("",)),
+    "Device": (shapes.Device, ("scheduling.koordinator.sh",)),
+    "Pod": (shapes.Pod, ("",)),
+    "Deployment": (shapes.Workload, ("apps", "extensions")),
+    "ReplicaSet": (shapes.Workload, ("apps", "extensions")),
+    "StatefulSet": (shapes.Workload, ("apps",)),
+    "Job": (shapes.Workload, ("batch",)),
+    "Namespace": (shapes.Namespace, ("",)),
+    "ConfigMap": (shapes.ConfigMap, ("",)),
+    "ResourceQuota": (shapes.ResourceQuota, ("",)),
+    "PriorityClass": (shapes.PriorityClass, ("scheduling.k8s.io",)),
+}
+"""Kind to its shape and the API groups it is known in; an absent apiVersion is taken as known."""
+
+_CLUSTER_SCOPED: Final = frozenset({"Node", "Device", "Namespace", "PriorityClass"})
+_EXPECTATION: Final = re.compile(r"^(?P<rule>.*?)(?: - at (?P<at>.*))?$", re.DOTALL)
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    kind: str | None = None
+    version: str | None = msgspec.field(default=None, name="apiVersion")
+    items: msgspec.Raw = msgspec.Raw()
+
+
+class _PlainHead(msgspec.Struct, frozen=True, gc=False):
+    kind: str | None = None
+    version: str | None = msgspec.field(default=None, name="apiVersion")
+    items: list[Any] | None = None
+
+
+class _Named(msgspec.Struct, frozen=True, gc=False):
+    metadata: shapes.Metadata | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object of a known kind.
+
+    Attributes:
+        kind: its Kubernetes kind.
+        source: the file it came from, or what the caller calls the stream.
+        number: its place in the source, from 1; items of lists count one each.
+        shape: what was decoded.
+    """
+
+    kind: str
+    source: str
+    number: int
+    shape: shapes.Shape
+
+    @property
+    def metadata(self) -> shapes.Metadata:
+        """Its metadata, empty when absent."""
+        return self.shape.metadata or shapes.Metadata()
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace; `default` when a namespaced object names none, empty for the others."""
+        if self.kind in _CLUSTER_SCOPED:
+            return ""
+        return self.metadata.namespace or "default"
+
+    @property
+    def name(self) -> str:
+        """Its name; never empty in what `decode` returns."""
+        return self.metadata.name or ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels; null stands for the empty text."""
+        return {key: value or "" for key, value in (self.metadata.labels or {}).items()}
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Its annotations; null stands for the empty text."""
+        return {key: value or "" for key, value in (self.metadata.annotations or {}).items()}
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Kind, namespace and name, which two objects never share."""
+        return self.kind, self.namespace, self.name
+
+    @property
+    def label(self) -> str:
+        """`Pod default/web`, for people."""
+        return f"{self.kind} {self.namespace}/{self.name}".replace(" /", " ")
+
+    @property
+    def where(self) -> str:
+        """File, place and identity, for messages."""
+        return f"{self.source}: document {self.number} ({self.label})"
+
+    def invalid(self, field: str, rule: str) -> InvalidDocument:
+        """The error for one of its fields."""
+        return InvalidDocument(f"{self.where}: field {field}: {rule}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was read: documents in the order written, and notes on what was skipped."""
+
+    documents: tuple[Document, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value was found; the kind that a typed list gives its items, if any."""
+
+    source: str
+    number: int
+    kind: str | None = None
+    depth: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}: document {self.number}"
+
+
+def decode(source: str, data: bytes) -> Batch:
+    """The documents in one source.
+
+    Args:
+        source: what messages call it.
+        data: UTF-8 text, with or without a byte order mark.
+
+    Raises:
+        InvalidDocument: the text, or one document of it, cannot be decoded.
+    """
+    documents: list[Document] = []
+    notes: list[str] = []
+    number = 1
+    for value in _values(source, data):
+        for found in _expand(value, _Place(source, number)):
+            number += 1
+            if isinstance(found, Document):
+                documents.append(found)
+            elif found:
+                notes.append(found)
+    return Batch(tuple(documents), tuple(notes))
+
+
+def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
+    """Name and bytes of each file; a folder stands for its YAML and JSON files in name order.
+
+    Raises:
+        InvalidDocument: a file is missing or cannot be read, or a folder holds no manifest.
+    """
+    found: list[tuple[str, bytes]] = []
+    for path in paths:
+        try:
+            if path.is_dir():
+                files = sorted(
+                    entry
+                    for entry in path.iterdir()
+                    if entry.suffix in _SUFFIXES and entry.is_file()
+                )
+                if not files:
+                    raise InvalidDocument(
+                        f"{path}: no *.yaml, *.yml or *.json file in this folder"
+                    )
+            else:
+                files = [path]
+            found.extend((str(file), file.read_bytes()) for file in files)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InvalidDocument(f"{path}: cannot be read: {reason}") from error
+    return found
+
+
+def _values(source: str, data: bytes) -> Sequence[Any]:
+    """JSON documents as `Raw`, YAML documents as plain values."""
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if data[:4096].lstrip()[:1] in (b"{", b"["):
+        return _json_or_flow(source, data)
+    return _yaml(source, data)
+
+
+def _json_or_flow(source: str, data: bytes) -> Sequence[Any]:
+    """JSON; or YAML in flow style, which may begin the same way, as long as it is short."""
+    try:
+        return json_values(data)
+    except ValueError as error:
+        if len(data) > _YAML_FALLBACK or source.endswith(".json"):
+            raise InvalidDocument(f"{source}: {error}") from error
+        try:
+            return yaml_values(data)
+        except YamlError as other:
+            cause = other if TEMPLATE in str(other) else error
+            raise InvalidDocument(f"{source}: {cause}") from cause
+
+
+def _yaml(source: str, data: bytes) -> Sequence[Any]:
+    try:
+        return yaml_values(data)
+    except YamlError as error:
+        raise InvalidDocument(f"{source}: {error}") from error
+
+
+def _expand(value: Any, place: _Place) -> Iterator[Document | str]:
+    """The documents of one value: itself, or a list's items. A text is a note, empty for none."""
+    if _is_null(value):
+        yield ""
+        return
+    head, items = _head(value, place)
+    kind = head.kind or place.kind
+    if kind is None:
+        raise InvalidDocument(f"{place}: field kind: missing")
+    if not kind.endswith("List"):
+        yield _document(value, kind, head.version, place)
+        return
+    if place.depth >= _DEEPEST_LIST:
+        raise InvalidDocument(f"{place}: lists are nested deeper than {_DEEPEST_LIST}")
+    inner = kind.removesuffix("List") or None
+    for offset, item in enumerate(items or ()):
+        yield from _expand(
+            item,
+            replace(place, number=place.number + offset, kind=inner, depth=place.depth + 1),
+        )
+
+
+def _head(value: Any, place: _Place) -> tuple[_Head | _PlainHead, Sequence[Any] | None]:
+    if isinstance(value, msgspec.Raw):
+        head = _typed(value, _Head, str(place))
+        if _is_null(head.items):
+            return head, None
+        return head, _typed(head.items, list[msgspec.Raw], f"{place}: field items")
+    plain = _typed(value, _PlainHead, str(place))
+    return plain, plain.items
+
+
+def _document(value: Any, kind: str, version: str | None, place: _Place) -> Document | str:
+    known = _KINDS.get(kind)
+    group = None if version is None else version.rpartition("/")[0]
+    if known is None or (group is not None and group not in known[1]):
+        return f"{place}: kind {kind} ({version or 'no apiVersion'}) is not known here; skipped"
+    where = f"{place} ({kind}{_name_of(value)})"
+    shape = _named(_typed(value, known[0], where), place)
+    document = Document(kind, place.source, place.number, shape)
+    if not document.name:
+        raise InvalidDocument(f"{where}: field metadata.name: missing")
+    return document
+
+
+def _named(shape: shapes.Shape, place: _Place) -> shapes.Shape:
+    """The shape with a name made from `generateName`, as the API server would, but predictable."""
+    metadata = shape.metadata
+    if metadata is None or metadata.name or not metadata.generate_name:
+        return shape
+    digest = hashlib.sha256(f"{place.source}/{place.number}".encode()).hexdigest()
+    named = msgspec.structs.replace(metadata, name=metadata.generate_name + digest[:_SUFFIX])
+    return msgspec.structs.replace(shape, metadata=named)
+
+
+def _name_of(value: Any) -> str:
+    """A space and the document's name, if that much of it can be read."""
+    try:
+        metadata = _decoded(value, _Named).metadata or shapes.Metadata()
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return ""
+    return (
+        " " + "/".join(filter(None, (metadata.namespace, metadata.name))) if metadata.name else ""
+    )
+
+
+def _typed(value: Any, shape: type[_T], where: str) -> _T:
+    try:
+        return _decoded(value, shape)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise InvalidDocument(f"{where}: {explain(error)}") from error
+
+
+def _decoded(value: Any, shape: type[_T]) -> _T:
+    if isinstance(value, msgspec.Raw):
+        key: Any = shape
+        decoded: _T = _decoder(key).decode(value)
+        return decoded
+    return msgspec.convert(value, shape)
+
+
+@cache
+def _decoder(shape: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(shape)
+
+
+def _is_null(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, msgspec.Raw) and bytes(memoryview(value)[:5]) in (b"", b"null")
+    )
+
+
+def explain(error: Exception) -> str:
+    """What a decoder found wrong, as field and rule."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    match = _EXPECTATION.match(str(error).replace("`", ""))
+    rule, at = (match["rule"], match["at"]) if match else (str(error), None)
+    rule = rule[:1].lower() + rule[1:]
+    field = (at or "").removeprefix("$").removeprefix(".")
+    return f"field {field}: {rule}" if field else rule

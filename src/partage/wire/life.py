@@ -1,0 +1,47 @@
+"""Whether a pod is over, so that it holds nothing any more.
+
+A deletion timestamp alone says nothing: the containers still run. Nor does it help that every
+container has stopped while the kubelet is about to start them again.
+
+Source: Kubernetes pod lifecycle; DESIGN decision 3.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from partage.wire import shapes
+
+__all__ = ["finished"]
+
+
+def finished(pod: shapes.Pod) -> bool:
+    """Whether its containers have ended for good.
+
+    True in phase Succeeded or Failed. Otherwise every container and sidecar must be terminated,
+    and nothing may start them again: the pod is being deleted, or its restart policy is Never,
+    or OnFailure and all of them succeeded.
+    """
+    status, spec = pod.status or shapes.PodStatus(), pod.spec or shapes.PodSpec()
+    if status.phase in ("Succeeded", "Failed"):
+        return True
+    ended = [
+        *_terminated(spec.containers or (), status.container_statuses),
+        *_terminated(
+            [c for c in spec.init_containers or () if c.restart_policy == "Always"],
+            status.init_container_statuses,
+        ),
+    ]
+    if not ended or any(end is None for end in ended):
+        return False
+    if pod.metadata is not None and pod.metadata.deletion_timestamp:
+        return True
+    if spec.restart_policy == "OnFailure":
+        return all(end is not None and end.exit_code == 0 for end in ended)
+    return spec.restart_policy == "Never"
+
+
+def _terminated(
+    containers: Sequence[shapes.Container], statuses: Iterable[shapes.ContainerStatus] | None
+) -> list[shapes.Terminated | None]:
+    """How each container ended; None for one that did not, or of which nothing is known."""
+    known = {status.name: status.state.terminated for status in statuses or () if status.state}
+    return [known.get(container.name) for container in containers]

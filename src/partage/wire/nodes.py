@@ -1,0 +1,225 @@
+"""A Node and its Device object as one node of the engine, and what the node would report.
+
+Devices come from the Device object; then every family has its say in catalog order: it may apply
+its configuration to the devices, define them where there is no Device object, object to the node,
+or claim its registration.
+
+Source: koordinator.md 1 and 6, seeds 000 and 003; hami.md 3.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from partage.model.device import Device, DeviceType
+from partage.model.errors import InvalidValue
+from partage.model.node import Node, Verdict
+from partage.model.quantity import Quantity, decimal
+from partage.model.selector import Taint
+from partage.vendors import names
+from partage.vendors.base import NodeView
+from partage.vendors.catalog import (
+    honoured,
+    koordinator_totals,
+    parse_partitions,
+    partitions_of,
+    qgpu_totals,
+    templates_of,
+)
+from partage.vendors.settings import Settings
+from partage.wire import shapes
+from partage.wire.amounts import quantities
+from partage.wire.context import Context
+from partage.wire.demand import units
+from partage.wire.device_objects import translate_devices
+from partage.wire.documents import Document
+
+__all__ = ["TranslatedNode", "allocatable_of", "node_totals", "translate_node"]
+
+_COPIED: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
+"""Labels that Koordinator's manager copies from the Device object to the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedNode:
+    """A node for the engine, its own totals as written, and what is worth telling of it."""
+
+    node: Node
+    allocatable: Mapping[str, Quantity] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def translate_node(
+    node: Document | None, device: Document | None, context: Context
+) -> TranslatedNode:
+    """The node that the two documents describe; one of them may be absent.
+
+    Without a Node document nothing is known of the node's ordinary resources, and they are not
+    checked.
+
+    Raises:
+        InvalidDocument: an amount that is no quantity.
+        ValueError: both documents are absent.
+    """
+    present = node or device
+    if present is None:
+        raise ValueError("a node needs a Node or a Device document")
+    name, notes = present.name, []
+    allocatable = allocatable_of(node) if node else {}
+    labels = _labels(node, device)
+    devices: tuple[Device, ...] = ()
+    if device:
+        devices, told = translate_devices(device, labels)
+        notes += told
+    if node is None:
+        notes.append(
+            f"{present.where}: no Node document; its CPU, memory and pods are not checked"
+        )
+    view = NodeView(
+        name=name,
+        labels=labels,
+        annotations={
+            **(device.annotations if device else {}),
+            **(node.annotations if node else {}),
+        },
+        allocatable=allocatable,
+        devices=devices,
+    )
+    result, told = _registered(view, context)
+    notes += [f"{present.where}: {note}" for note in told]
+    result, problem = _with_tables(result, device, node, context)
+    notes += [f"{device.where}: {problem}"] if problem and device else []
+    spec = node.shape.spec if node and isinstance(node.shape, shapes.Node) else None
+    result = replace(
+        result,
+        uid=(node.metadata.uid if node else None) or "",
+        taints=_taints(spec),
+        unschedulable=bool(spec and spec.unschedulable),
+        allocatable={
+            resource: units(resource, amount)
+            for resource, amount in allocatable.items()
+            if resource not in context.owners
+        },
+    )
+    return TranslatedNode(result, allocatable, tuple(notes))
+
+
+def allocatable_of(node: Document) -> dict[str, Quantity]:
+    """The node's totals: allocatable, or capacity where that is absent.
+
+    Raises:
+        InvalidDocument: an amount that is no quantity.
+    """
+    status = node.shape.status if isinstance(node.shape, shapes.Node) else None
+    if status is None:
+        return {}
+    given, part = (
+        (status.capacity, "capacity")
+        if status.allocatable is None
+        else (status.allocatable, "allocatable")
+    )
+    try:
+        return quantities(given, f"status.{part}")
+    except InvalidValue as error:
+        path, _, rule = str(error).removeprefix("field ").partition(": ")
+        raise node.invalid(path, rule) from error
+
+
+def node_totals(
+    node: Node, allocatable: Mapping[str, Quantity], settings: Settings
+) -> dict[str, str]:
+    """What the node would report: its own totals, with the names of its devices made current.
+
+    Koordinator's names are given in both dialects. qGPU's and `nvidia.com/gpu` are given only
+    where the node already reports them or registers with their protocol; the node's own value of
+    `nvidia.com/gpu` stays (seed 003 prints 2 for two cards).
+    """
+    own = {
+        k: v for k, v in allocatable.items() if not k.startswith(_KOORDINATOR) and k not in _NATIVE
+    }
+    vendor = node.properties.get("vendor", "") or node.labels.get(names.GPU_VENDOR, "")
+    totals = {**own, **koordinator_totals(node.devices, vendor)}
+    cards = [d for d in node.devices if d.type is DeviceType.GPU and d.healthy]
+    qgpu = qgpu_totals(node.devices)
+    for name in (names.QGPU_CORE, names.QGPU_MEMORY, names.QGPU_GREEDY):
+        if name in allocatable or (node.registrar == "qgpu" and name != names.QGPU_GREEDY):
+            totals[name] = qgpu.get(name, decimal(0))
+    count = settings.hami.count_name
+    if count not in allocatable and node.registrar == "hami":
+        totals[count] = decimal(
+            sum(card.slots for card in cards if "hami" not in card.hidden_from)
+        )
+    return {name: str(amount) for name, amount in sorted(totals.items())}
+
+
+_KOORDINATOR: Final = (names.KOORDINATOR_DOMAIN, "kubernetes.io/gpu", names.KUBERNETES_DOMAIN)
+_NATIVE: Final = frozenset({names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP})
+
+
+def _labels(node: Document | None, device: Document | None) -> dict[str, str]:
+    """The node's labels with those that Koordinator copies from the Device object."""
+    labels = node.labels if node else {}
+    given = device.labels if device else {}
+    return labels | {key: given[key] for key in _COPIED if given.get(key)}
+
+
+def _taints(spec: shapes.NodeSpec | None) -> tuple[Taint, ...]:
+    return tuple(
+        Taint(taint.key or "", taint.value or "", taint.effect or "")
+        for taint in (spec.taints if spec else None) or ()
+    )
+
+
+def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
+    """Every family's registration, each on the devices that the ones before it left."""
+    verdicts: list[Verdict] = []
+    properties: dict[str, str] = {}
+    links: dict[tuple[str, str], int] = {}
+    registrar = ""
+    notes: list[str] = []
+    for family in context.families:
+        said = family.register(view, context.settings)
+        if said.devices is not None:
+            view = replace(view, devices=said.devices)
+        verdicts += said.verdicts
+        properties |= said.properties
+        links |= said.links
+        registrar = registrar or said.registrar
+        notes += said.notes
+    node = Node(
+        name=view.name,
+        labels=view.labels,
+        devices=_ordered(view.devices),
+        links=links,
+        verdicts=tuple(verdicts),
+        registrar=registrar,
+        properties=properties,
+    )
+    return node, notes
+
+
+def _ordered(devices: Iterable[Device]) -> tuple[Device, ...]:
+    return tuple(sorted(devices, key=lambda device: (device.type, device.minor)))
+
+
+def _with_tables(
+    node: Node, device: Document | None, document: Document | None, context: Context
+) -> tuple[Node, str]:
+    """The node with its partitions and sharing templates, and what could not be read."""
+    vendor = node.properties.get("vendor", "") or node.labels.get(names.GPU_VENDOR, "")
+    model = node.properties.get("model", "") or node.labels.get(names.GPU_MODEL, "")
+    text = device.annotations.get(names.GPU_PARTITIONS) if device else None
+    problem = ""
+    try:
+        table = (
+            partitions_of(node.labels, model, vendor) if text is None else parse_partitions(text)
+        )
+    except InvalidValue as error:
+        table, problem = {}, f"{error}; the node has no partitions"
+    labels = device.labels if device else {}
+    return replace(
+        node,
+        partitions=table,
+        honour_partitions=honoured(labels, document.labels if document else {}),
+        templates=templates_of(vendor, model, context.settings.koordinator),
+    ), problem

@@ -1,0 +1,279 @@
+"""A Pod document as the engine's pod, and as the view that families read and write for.
+
+Reading never refuses a pod for what it asks of devices: a broken rule becomes the request's
+fault, and the pod waits with it. Only what Kubernetes itself could not decode is an error.
+
+Source: DESIGN, command line and rules; seeds 000 to 003; Kubernetes API v1.36.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from partage.model.errors import InvalidValue
+from partage.model.pod import Pod
+from partage.model.policy import CardOrder, Strategy
+from partage.model.quantity import Quantity, decimal
+from partage.model.request import Fault, Phase, PodRequest
+from partage.model.selector import NodeConstraint
+from partage.vendors import names
+from partage.vendors.base import ContainerView, PodView, Reading
+from partage.wire import shapes
+from partage.wire.amounts import Faults, pod_amounts
+from partage.wire.constraints import constraint_of, tolerations_of
+from partage.wire.context import Context
+from partage.wire.demand import effective, units
+from partage.wire.documents import Document
+from partage.wire.life import finished
+from partage.wire.reading import read_all
+
+__all__ = ["TranslatedPod", "stable_uid", "translate_pod"]
+
+_NAMESPACE: Final = uuid.UUID("6f9f3c1e-7a43-5d2b-9a60-52415254a6e5")
+"""Under which identities of pods without a uid are derived; any fixed value will do."""
+
+_PERCENT: Final = 100
+_ORDERS: Final = (Strategy.BINPACK, Strategy.SPREAD)
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedPod:
+    """A pod for the engine, what its author wrote for the families, and where that was found."""
+
+    pod: Pod
+    view: PodView
+    where: str = ""
+
+
+def stable_uid(namespace: str, kind: str, name: str, index: int = 0) -> str:
+    """The uid of an object that has none yet; the same for the same object every time."""
+    return str(uuid.uuid5(_NAMESPACE, f"{namespace}/{kind}/{name}/{index}"))
+
+
+def translate_pod(document: Document, context: Context) -> TranslatedPod:
+    """The pod of a document of kind Pod.
+
+    Its record is not read here, because that needs the pod's node (`recovery.recover`).
+
+    Raises:
+        InvalidDocument: the document is no pod: a container has no name, or an ordinary resource
+            is not a quantity.
+    """
+    shape = document.shape
+    if not isinstance(shape, shapes.Pod):
+        raise document.invalid("kind", f"{document.kind} is not Pod")
+    spec, faults = shape.spec or shapes.PodSpec(), Faults()
+    try:
+        view = _view(document, spec, context, faults)
+        host = _host(view, spec, context, faults)
+    except InvalidValue as error:
+        raise document.invalid(*_field_and_rule(str(error))) from error
+    constraint = _constraint(spec, faults)
+    reading = read_all(view, context)
+    pod = Pod(
+        uid=view.uid,
+        namespace=view.namespace,
+        name=view.name,
+        priority=_priority(spec, context),
+        node=view.node or None,
+        finished=finished(shape),
+        request=_request(view, spec, context, reading, faults),
+        host={name: units(name, amount) for name, amount in host.items()} | {"pods": 1},
+        constraint=constraint,
+        tolerations=tolerations_of(spec),
+        quota=_quota(_counted(view, context), reading, host),
+    )
+    return TranslatedPod(pod, view, document.where)
+
+
+def _field_and_rule(message: str) -> tuple[str, str]:
+    field, _, rule = message.removeprefix("field ").partition(": ")
+    return field, rule
+
+
+def _view(document: Document, spec: shapes.PodSpec, context: Context, faults: Faults) -> PodView:
+    metadata = document.metadata
+    return PodView(
+        namespace=document.namespace,
+        name=document.name,
+        uid=metadata.uid or stable_uid(document.namespace, "Pod", document.name),
+        node=spec.node_name or "",
+        scheduler=spec.scheduler_name or "",
+        labels=document.labels,
+        annotations=document.annotations,
+        containers=_containers(spec, context, faults),
+    )
+
+
+def _containers(
+    spec: shapes.PodSpec, context: Context, faults: Faults
+) -> tuple[ContainerView, ...]:
+    if not spec.containers:
+        raise InvalidValue("field spec.containers: at least one container is required")
+    views: list[ContainerView] = []
+    for field, listed in (
+        ("spec.initContainers", spec.init_containers),
+        ("spec.containers", spec.containers),
+    ):
+        for index, container in enumerate(listed or ()):
+            phase = Phase.MAIN
+            if field == "spec.initContainers":
+                phase = Phase.SIDECAR if container.restart_policy == "Always" else Phase.INIT
+            view = _container(container, phase, f"{field}[{index}]", context, faults)
+            if any(view.name == other.name for other in views):
+                faults.add(f"container {view.name}: the name is used twice in the pod")
+            views.append(view)
+    return tuple(views)
+
+
+def _container(
+    container: shapes.Container, phase: Phase, field: str, context: Context, faults: Faults
+) -> ContainerView:
+    if not container.name:
+        raise InvalidValue(f"field {field}.name: missing")
+    resources = container.resources or shapes.Resources()
+
+    def amounts(part: str, given: dict[str, object] | None) -> dict[str, Quantity]:
+        path, who = f"{field}.resources.{part}", f"container {container.name}"
+        return pod_amounts(given, path, who, context.is_device, faults)
+
+    return ContainerView(
+        name=container.name,
+        phase=phase,
+        requests=amounts("requests", resources.requests),
+        limits=amounts("limits", resources.limits),
+    )
+
+
+def _host(
+    view: PodView, spec: shapes.PodSpec, context: Context, faults: Faults
+) -> dict[str, Quantity]:
+    """Ordinary resources; names that a family reads are counted by the ledger instead."""
+    whole = spec.resources or shapes.Resources()
+
+    def amounts(field: str, given: dict[str, object] | None) -> dict[str, Quantity]:
+        return pod_amounts(given, field, "the pod", context.is_device, faults)
+
+    limits = amounts("spec.resources.limits", whole.limits)
+    requests = amounts("spec.resources.requests", whole.requests)
+    overhead = amounts("spec.overhead", spec.overhead)
+    # The families read containers only, so a device asked for by the pod as a whole would be lost.
+    for name in sorted({*limits, *requests, *overhead}):
+        if name in context.owners:
+            faults.add(f"the pod: {name}: devices are asked for by containers")
+    needed = effective(view.containers, {**limits, **requests}, overhead)
+    return {name: amount for name, amount in needed.items() if name not in context.owners}
+
+
+def _constraint(spec: shapes.PodSpec, faults: Faults) -> NodeConstraint:
+    try:
+        return constraint_of(spec)
+    except InvalidValue as error:
+        faults.add(str(error))
+        return NodeConstraint()
+
+
+def _priority(spec: shapes.PodSpec, context: Context) -> int:
+    if spec.priority is not None:
+        return spec.priority
+    if spec.priority_class_name:
+        return context.priorities.get(spec.priority_class_name, context.default_priority)
+    return context.default_priority
+
+
+def _request(
+    view: PodView, spec: shapes.PodSpec, context: Context, reading: Reading, faults: Faults
+) -> PodRequest:
+    node_strategy, card_order = _own_policy(view, reading, faults)
+    fault = Fault(faults.first) if faults.first else reading.fault
+    return PodRequest(
+        groups=tuple(sorted(reading.groups, key=lambda group: group.phase is Phase.INIT)),
+        joint=reading.joint,
+        partition=reading.partition,
+        node_labels=reading.node_labels,
+        node_strategy=node_strategy,
+        card_order=card_order,
+        fault=fault,
+        notes=(*reading.notes, *_notes(spec, context)),
+    )
+
+
+def _own_policy(
+    view: PodView, reading: Reading, faults: Faults
+) -> tuple[Strategy | None, CardOrder]:
+    """Partage's own annotations, which win over a protocol's."""
+    node = _strategy(view, names.NODE_POLICY, tuple(Strategy), faults)
+    card = _strategy(view, names.CARD_POLICY, _ORDERS, faults)
+    order = reading.card_order if card is None else replace(reading.card_order, strategy=card)
+    return node or reading.node_strategy, order
+
+
+def _strategy(
+    view: PodView, key: str, allowed: Sequence[Strategy], faults: Faults
+) -> Strategy | None:
+    text = view.annotations.get(key)
+    if text is None:
+        return None
+    if text not in tuple(allowed):
+        faults.add(f"annotation {key}: {text!r} is not one of {', '.join(allowed)}")
+        return None
+    return Strategy(text)
+
+
+def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
+    """What the pod says and an offline decision does not look at."""
+    affinity = spec.affinity or shapes.Affinity()
+    ports = [p for c in spec.containers or () for p in c.ports or () if p.host_port]
+    ignored = {
+        "affinity to other pods": affinity.pod_affinity,
+        "anti-affinity to other pods": affinity.pod_anti_affinity,
+        "topology spread": spec.spread,
+        "host ports": ports,
+        "scheduling gates": spec.scheduling_gates,
+    }
+    notes = [f"{what}: not looked at offline" for what, given in ignored.items() if given]
+    name = spec.priority_class_name
+    if name and spec.priority is None and name not in context.priorities:
+        notes.append(f"priority class {name} is not known; priority {context.default_priority}")
+    return notes
+
+
+def _counted(view: PodView, context: Context) -> tuple[ContainerView, ...]:
+    """The containers as quotas count them: a lone `nvidia.com/gpu: "100"` is one card.
+
+    In a cluster, admission rewrites it before the quota sees it.
+    """
+    name = names.COUNT_NVIDIA
+
+    def as_cards(amounts: Mapping[str, Quantity]) -> dict[str, Quantity]:
+        value = amounts.get(name)
+        if value is None or not value.integral or value.floor() % _PERCENT:
+            return dict(amounts)
+        return {**amounts, name: decimal(value.floor() // _PERCENT)}
+
+    return tuple(
+        replace(c, requests=as_cards(c.requests), limits=as_cards(c.limits))
+        if [n for n in c.names if n in context.owners] == [name]
+        else c
+        for c in view.containers
+    )
+
+
+def _quota(
+    containers: Sequence[ContainerView], reading: Reading, host: Mapping[str, Quantity]
+) -> dict[str, int]:
+    """Amounts by the keys that a ResourceQuota counts, in whole units (`cpu` in milli).
+
+    A family's own account of a key wins, and a key that is counted by what was granted is left
+    to the engine.
+    """
+    requested = {**effective(containers), **host}
+    limits = effective(tuple(replace(c, requests=c.limits, limits={}) for c in containers))
+    keys = {"pods": 1}
+    for name, amount in requested.items():
+        keys[name] = keys[f"requests.{name}"] = units(name, amount)
+    for name, amount in limits.items():
+        keys[f"limits.{name}"] = units(name, amount)
+    counted = {key for group in reading.groups for key, _kind, _unit in group.metered}
+    return {key: value for key, value in keys.items() if key not in counted} | dict(reading.quota)

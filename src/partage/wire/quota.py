@@ -1,0 +1,58 @@
+"""ResourceQuotas as limits by namespace.
+
+Limits are in the units that pods are counted in: whole units, `cpu` in milli; a fraction of a
+unit is cut off, to the requester's disadvantage.
+
+Source: Kubernetes API v1.36, ResourceQuota; hami.md 4.6.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from partage.model.errors import InvalidValue
+from partage.model.quantity import Quantity
+from partage.wire import shapes
+from partage.wire.amounts import quantities
+from partage.wire.demand import is_cpu
+from partage.wire.documents import Document
+
+__all__ = ["Quota", "translate_quotas"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One ResourceQuota: the most that its namespace may use, by key (`requests.…`, `limits.…`)."""
+
+    name: str
+    hard: Mapping[str, int] = field(default_factory=dict)
+
+
+def translate_quotas(
+    documents: Iterable[Document],
+) -> tuple[dict[str, tuple[Quota, ...]], tuple[str, ...]]:
+    """Quotas by namespace, in the order written, and notes on those that cannot be applied.
+
+    Raises:
+        InvalidDocument: a limit is no quantity.
+    """
+    result: dict[str, tuple[Quota, ...]] = {}
+    notes: list[str] = []
+    for document in documents:
+        spec = document.shape.spec if isinstance(document.shape, shapes.ResourceQuota) else None
+        if spec is None:
+            continue
+        if spec.scopes or spec.scope_selector:
+            notes.append(f"{document.where}: quotas with scopes are not applied offline")
+            continue
+        try:
+            hard = quantities(spec.hard, "spec.hard")
+        except InvalidValue as error:
+            path, _, rule = str(error).removeprefix("field ").partition(": ")
+            raise document.invalid(path, rule) from error
+        quota = Quota(document.name, {key: _floor(key, amount) for key, amount in hard.items()})
+        result[document.namespace] = (*result.get(document.namespace, ()), quota)
+    return result, tuple(notes)
+
+
+def _floor(key: str, amount: Quantity) -> int:
+    return amount.nano // 10**6 if is_cpu(key) else amount.floor()

@@ -1,0 +1,166 @@
+"""Partage's own record of an allocation, as the annotation `partage.io/allocation` holds it.
+
+It carries every grant completely, so that the books can be rebuilt from it alone: a protocol's
+own annotation cannot (Koordinator's names no container, qGPU's no amounts). Compact JSON:
+
+    {"v":1,"uid":"…","node":"…","containers":[{"name":"main","phase":"main","devices":[
+      {"type":"gpu","minor":0,"uuid":"…","milli":500,"bytes":8589934592,"mode":"share",
+       "protocol":"hami", … }]}]}
+
+What has its usual value is left out of a device. The version rises when a reader of the old one
+would misread the new; such a record is refused, not guessed at.
+
+Source: DESIGN, decision 2.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from partage.model.allocation import Allocation, Grant, GrantMode, MigSlice
+from partage.model.device import DeviceType
+from partage.model.pod import Record
+from partage.model.request import Phase, Scope
+from partage.vendors import names
+from partage.wire.documents import explain
+
+__all__ = ["SOURCE", "VERSION", "decode", "encode"]
+
+VERSION: Final = 1
+SOURCE: Final = "partage"
+
+_Natural = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+_MOST_SHOWN: Final = 80
+
+
+class _Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    profile: str
+    start: _Natural
+    size: _Natural
+
+
+class _Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    minor: int
+    bus: str = msgspec.field(name="busID")
+
+
+class _Device(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    type: DeviceType
+    minor: _Natural
+    uuid: str
+    milli: _Natural
+    bytes: _Natural
+    mode: GrantMode
+    protocol: str
+    mig: _Slice | None = None
+    vf: _Function | None = None
+    extras: dict[str, _Natural] = {}
+    exclusive: bool = False
+    sharers: _Natural | None = None
+    template: str = ""
+    fence: Scope | None = None
+    slots: _Natural = 1
+
+
+class _Container(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    phase: Phase
+    devices: list[_Device]
+
+
+class _Version(msgspec.Struct, frozen=True):
+    v: int
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    v: int
+    uid: str
+    node: str
+    containers: list[_Container]
+
+
+def encode(allocation: Allocation) -> str:
+    """The record's text. Grants are grouped by container, in the order of their first grant."""
+    containers: dict[tuple[str, Phase], list[_Device]] = {}
+    for grant in allocation.grants:
+        containers.setdefault((grant.container, grant.phase), []).append(_device(grant))
+    document = _Document(
+        VERSION,
+        allocation.uid,
+        allocation.node,
+        [_Container(name, phase, devices) for (name, phase), devices in containers.items()],
+    )
+    return msgspec.json.encode(document).decode()
+
+
+def decode(text: str, uid: str, node: str) -> Record:
+    """What a record says; never raises.
+
+    What cannot be trusted is the record's problem: text that is malformed, of a newer version, or
+    written for another pod or node (a copy of a manifest takes the annotation along).
+    """
+    try:
+        version = msgspec.json.decode(text, type=_Version).v
+        if version > VERSION:
+            return _refused(f"is of version {version}, this program reads up to {VERSION}")
+        if version < VERSION:
+            return _refused(f"is of version {version}, which never was")
+        document = msgspec.json.decode(text, type=_Document)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return _refused(f"cannot be read: {explain(error)}")
+    for what, found, expected in (("pod", document.uid, uid), ("node", document.node, node)):
+        if found != expected:
+            return _refused(f"was written for {what} {found[:_MOST_SHOWN]!r}, not {expected!r}")
+    grants = tuple(
+        _grant(container, device)
+        for container in document.containers
+        for device in container.devices
+    )
+    return Record(grants=grants, source=SOURCE)
+
+
+def _refused(why: str) -> Record:
+    return Record(source=SOURCE, problem=f"annotation {names.ALLOCATION} {why}")
+
+
+def _device(grant: Grant) -> _Device:
+    return _Device(
+        type=grant.type,
+        minor=grant.minor,
+        uuid=grant.uuid,
+        milli=grant.core_milli,
+        bytes=grant.memory_bytes,
+        mode=grant.mode,
+        protocol=grant.protocol,
+        mig=_Slice(grant.mig.profile, grant.mig.start, grant.mig.size) if grant.mig else None,
+        vf=_Function(*grant.function) if grant.function else None,
+        extras=dict(grant.extras),
+        exclusive=grant.exclusive,
+        sharers=grant.sharers,
+        template=grant.template,
+        fence=grant.fence,
+        slots=grant.slots,
+    )
+
+
+def _grant(container: _Container, device: _Device) -> Grant:
+    mig, function = device.mig, device.vf
+    return Grant(
+        container=container.name,
+        phase=container.phase,
+        protocol=device.protocol,
+        type=device.type,
+        minor=device.minor,
+        uuid=device.uuid,
+        core_milli=device.milli,
+        memory_bytes=device.bytes,
+        mode=device.mode,
+        extras=tuple(device.extras.items()),
+        exclusive=device.exclusive,
+        sharers=device.sharers,
+        mig=MigSlice(mig.profile, mig.start, mig.size) if mig else None,
+        function=(function.minor, function.bus) if function else None,
+        template=device.template,
+        fence=device.fence,
+        slots=device.slots,
+    )

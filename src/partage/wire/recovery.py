@@ -1,0 +1,113 @@
+"""What a bound pod holds, out of whatever records it carries.
+
+Partage's own record is read first. A protocol's annotation beside it must tell the same story as
+far as it tells one; where the two disagree nobody knows which is true, and the record is marked
+as a problem with everything Partage wrote, so that this capacity stays closed. A pod without our
+record was placed by somebody else, and is taken over from its protocol's annotations.
+
+Source: DESIGN, decisions 2 and 13.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from partage.model.allocation import Charge, Grant, charges_of
+from partage.model.device import MILLI
+from partage.model.node import Node
+from partage.model.pod import Record
+from partage.vendors import names
+from partage.vendors.base import Family, PodView
+from partage.vendors.settings import Settings
+from partage.wire.record import decode
+
+__all__ = ["recover"]
+
+_COARSEST: Final = 2**20
+"""Bytes by which a protocol's memory may be off: the largest unit any of them rounds to."""
+
+_PERCENT: Final = MILLI // 100
+
+
+def recover(
+    pod: PodView, node: Node, settings: Settings, families: Sequence[Family]
+) -> Record | None:
+    """The pod's record on its node; None when no annotation says anything. Never raises."""
+    others = [
+        (family, record)
+        for family in families
+        if (record := family.recover(pod, node, settings)) is not None
+    ]
+    text = pod.annotations.get(names.ALLOCATION)
+    if text is None:
+        return _taken_over(others, settings)
+    ours = decode(text, pod.uid, pod.node)
+    if ours.problem:
+        return ours
+    for family, record in others:
+        complete = bool(family.owned(settings))
+        problem = record.problem or _difference(ours.grants, record, complete=complete)
+        if problem:
+            return replace(ours, problem=problem)
+    return ours
+
+
+def _taken_over(others: Sequence[tuple[Family, Record]], settings: Settings) -> Record | None:
+    """The protocols' records together.
+
+    A vendor that only adapts another's protocol repeats what that one says; it is asked only
+    where the protocol itself says nothing.
+    """
+    records = [record for family, record in others if family.owned(settings)]
+    records = records or [record for _family, record in others]
+    if len(records) < 2:  # most pods speak one protocol
+        return records[0] if records else None
+    return Record(
+        grants=tuple(grant for record in records for grant in record.grants),
+        source="+".join(record.source for record in records),
+        problem="; ".join(record.problem for record in records if record.problem),
+    )
+
+
+def _difference(ours: Sequence[Grant], theirs: Record, *, complete: bool) -> str:
+    """Where a protocol's record contradicts ours; empty where it does not.
+
+    Args:
+        ours: everything in Partage's record.
+        theirs: the protocol's.
+        complete: whether theirs names every device of its protocol; a vendor's repeats only cards.
+    """
+    protocols = {grant.protocol for grant in theirs.grants}
+    mine = _charges([grant for grant in ours if grant.protocol in protocols])
+    told = _charges(theirs.grants)
+    for key in sorted({**mine, **told} if complete else told):
+        name = f"{key[0]} {key[1]}"
+        if key not in mine or key not in told:
+            who, other = (names.ALLOCATION, theirs.source) if key in mine else (
+                theirs.source, names.ALLOCATION,
+            )  # fmt: skip
+            return f"records disagree: {name} is in the record of {who} and not of {other}"
+        detail = _amounts_differ(mine[key], told[key])
+        if detail:
+            return (
+                f"records of {names.ALLOCATION} and {theirs.source} disagree on {name}: {detail}"
+            )
+    return ""
+
+
+def _charges(grants: Sequence[Grant]) -> dict[tuple[str, int], Charge]:
+    return {(charge.type.value, charge.minor): charge for charge in charges_of(grants)}
+
+
+def _amounts_differ(mine: Charge, told: Charge) -> str:
+    """Amounts that both tell and that differ by more than the protocols' units."""
+    if mine.uuid and told.uuid and mine.uuid != told.uuid:
+        return f"uuid {mine.uuid} and {told.uuid}"
+    core = min(mine.core_milli, MILLI), min(told.core_milli, MILLI)
+    if all(core) and abs(core[0] - core[1]) >= _PERCENT:
+        return f"{mine.core_milli} and {told.core_milli} thousandths of compute"
+    memory = mine.memory_bytes, told.memory_bytes
+    tolerance = _COARSEST * max(mine.slots, told.slots, 1)
+    if all(memory) and abs(memory[0] - memory[1]) >= tolerance:
+        return f"{memory[0]} and {memory[1]} bytes of memory"
+    return ""

@@ -1,0 +1,66 @@
+"""Everything that is written on a pod for its allocation: every family's keys, and our record.
+
+Source: DESIGN, decisions 2 and 4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from partage.model.allocation import Allocation
+from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.base import Family, PlacedPod, Rendering
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+from partage.wire.routing import HAMI, KOORDINATOR, UNDECIDED
+
+__all__ = ["render", "resolve", "resolved"]
+
+
+def render(placed: PlacedPod, settings: Settings, families: Sequence[Family]) -> Rendering:
+    """The families' renderings as one, with Partage's record; empty for a pod without devices.
+
+    A lone `nvidia.com/gpu` gets the records of the protocol that its node registers with.
+    """
+    placed = resolve(placed)
+    if not placed.allocation.grants:
+        return Rendering()
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    env: dict[str, dict[str, str]] = {}
+    on_node: dict[str, str] = {}
+    for family in families:
+        said = family.render(placed, settings)
+        annotations |= said.annotations
+        labels |= said.labels
+        on_node |= said.node_annotations
+        for container, variables in said.env.items():
+            env.setdefault(container, {}).update(variables)
+    annotations[names.ALLOCATION] = encode(placed.allocation)
+    return Rendering(dict(sorted(annotations.items())), dict(sorted(labels.items())), env, on_node)
+
+
+def resolve(placed: PlacedPod) -> PlacedPod:
+    """The pod with undecided requests and grants given to their node's protocol."""
+    protocol = HAMI if placed.node.registrar == HAMI else KOORDINATOR
+    groups = tuple(
+        replace(group, protocol=protocol) if group.protocol == UNDECIDED else group
+        for group in placed.request.groups
+    )
+    return replace(
+        placed,
+        request=replace(placed.request, groups=groups),
+        allocation=resolved(placed.allocation, placed.node),
+    )
+
+
+def resolved(allocation: Allocation, node: Node) -> Allocation:
+    """The allocation with undecided grants given to the node's protocol."""
+    protocol = HAMI if node.registrar == HAMI else KOORDINATOR
+    return replace(
+        allocation,
+        grants=tuple(
+            replace(grant, protocol=protocol) if grant.protocol == UNDECIDED else grant
+            for grant in allocation.grants
+        ),
+    )

@@ -1,0 +1,171 @@
+"""Which protocol each container of a pod speaks.
+
+A container's resource names tell. Two protocols in one container are refused; different
+containers of a pod may speak different ones. One name belongs to two protocols: a lone
+`nvidia.com/gpu` is HAMi's or Koordinator's by the pod's scheduler, else by other signs of HAMi on
+the pod, else by the node where it ends up. In that last case both mean the same, whole cards, and
+the request is placed as such under the name `nvidia`.
+
+Source: DESIGN, rules that settle doubts (`nvidia.com/gpu: N` alone; one container, two protocols).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from partage.model.device import MILLI, DeviceType
+from partage.model.quantity import Quantity
+from partage.model.request import (
+    CardFilter,
+    ContainerAsk,
+    DeviceRequest,
+    Fault,
+    Phase,
+    RequestGroup,
+)
+from partage.vendors import names
+from partage.vendors.base import ContainerView, PodView
+from partage.wire.context import Context
+
+__all__ = ["HAMI", "KOORDINATOR", "UNDECIDED", "Routes", "route", "whole_cards"]
+
+KOORDINATOR: Final = "koordinator"
+HAMI: Final = "hami"
+UNDECIDED: Final = "nvidia"
+"""Stands for HAMi or Koordinator until the node is known."""
+
+_SCHEDULERS: Final = {"hami-scheduler": HAMI, "koord-scheduler": KOORDINATOR}
+_PREFIXES: Final = ("nvidia.com/", "hami.io/")
+_PERCENT: Final = 100
+_MOST: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Containers by protocol, each list in the pod's order.
+
+    Attributes:
+        families: family name to its containers.
+        undecided: containers that ask for `nvidia.com/gpu` and nothing else, of nobody yet.
+        fault: set when a container speaks two protocols.
+        notes: who was found to own a lone `nvidia.com/gpu`, and why.
+    """
+
+    families: dict[str, tuple[ContainerView, ...]]
+    undecided: tuple[ContainerView, ...] = ()
+    fault: Fault | None = None
+    notes: tuple[str, ...] = ()
+
+
+def route(pod: PodView, context: Context) -> Routes:
+    """Which family reads which container."""
+    speakers: list[tuple[ContainerView, str]] = []
+    alone: list[ContainerView] = []
+    for container in pod.containers:
+        found, shared = _spoken(container, context)
+        problem = _problem(container, found, shared)
+        if problem:
+            return Routes({}, fault=Fault(problem))
+        if found:
+            speakers.append((container, next(iter(found))))
+        elif shared:
+            alone.append(container)
+    owner, reason = _owner(pod, {family for _, family in speakers}, context)
+    if owner:
+        speakers += [(container, owner) for container in alone]
+    notes = tuple(
+        f"container {container.name}: {names.COUNT_NVIDIA} alone is {reason}"
+        for container in alone
+    )
+    return Routes(
+        {family: _of(pod, speakers, family) for family in dict.fromkeys(f for _, f in speakers)},
+        undecided=() if owner else tuple(alone),
+        notes=notes,
+    )
+
+
+def whole_cards(containers: Iterable[ContainerView]) -> tuple[tuple[RequestGroup, ...], str]:
+    """One group of whole cards for each container that asks for `nvidia.com/gpu` alone.
+
+    A multiple of 100 is percent of cards. The text is the rule that was broken, if one was.
+    """
+    groups: list[RequestGroup] = []
+    for container in containers:
+        value = container.ask(names.COUNT_NVIDIA) or Quantity(0)
+        if not value.integral or value.floor() > _MOST:
+            return (), (
+                f"container {container.name}: {names.COUNT_NVIDIA}: {value}"
+                f" must be a whole number of devices up to {_MOST}"
+            )
+        count = value.floor()
+        if count:
+            groups.append(_group(container, count // _PERCENT if count % _PERCENT == 0 else count))
+    return tuple(groups), ""
+
+
+def _group(container: ContainerView, count: int) -> RequestGroup:
+    return RequestGroup(
+        protocol=UNDECIDED,
+        request=DeviceRequest(
+            type=DeviceType.GPU,
+            count=count,
+            core_milli=MILLI,
+            memory_milli=MILLI,
+            whole=True,
+            filter=CardFilter(vendors=("nvidia",)),
+        ),
+        containers=(ContainerAsk(container.name, container.phase),),
+        phase=Phase.INIT if container.phase is Phase.INIT else Phase.MAIN,
+    )
+
+
+def _spoken(container: ContainerView, context: Context) -> tuple[dict[str, str], dict[str, str]]:
+    """Families that a container names, each with one of its names; and names of several.
+
+    An amount of zero counts only where nothing else is asked, so that `0` beside another
+    protocol's names is no contradiction.
+    """
+    found: dict[str, str] = {}
+    shared: dict[str, str] = {}
+    device = [name for name in sorted(container.names) if name in context.owners]
+    positive = [name for name in device if (container.ask(name) or Quantity(0)).nano]
+    for name in positive or device:
+        owners = context.owners[name]
+        if len(owners) == 1 or name != names.COUNT_NVIDIA:
+            found.setdefault(owners[0], name)
+        else:
+            shared.update((owner, name) for owner in owners)
+    return found, shared
+
+
+def _problem(container: ContainerView, found: dict[str, str], shared: dict[str, str]) -> str:
+    spoken = dict(found)
+    if len(found) == 1 and shared and not shared.keys() & found.keys():
+        spoken["/".join(shared)] = next(iter(shared.values()))
+    if len(spoken) < 2:  # one protocol, or none
+        return ""
+    parts = " and ".join(f"{name} ({family})" for family, name in spoken.items())
+    return f"container {container.name}: names of two protocols in one container: {parts}"
+
+
+def _owner(pod: PodView, spoken: set[str], context: Context) -> tuple[str, str]:
+    """Whose a lone `nvidia.com/gpu` is, empty when only the node can tell; and the reason."""
+    known = [family.name for family in context.families]
+    by_scheduler = _SCHEDULERS.get(pod.scheduler, "")
+    if by_scheduler in known:
+        return by_scheduler, f"{by_scheduler}'s, by schedulerName {pod.scheduler}"
+    if HAMI in spoken:
+        return HAMI, "hami's, because another container of the pod uses its names"
+    signs = sorted(key for key in pod.annotations if key.startswith(_PREFIXES))
+    if signs and HAMI in known:
+        return HAMI, f"hami's, by the annotation {signs[0]}"
+    if context.registrars == {HAMI}:
+        return HAMI, "hami's, because it registered every node"
+    return "", "read as whole cards; the node it goes to decides whose records it gets"
+
+
+def _of(
+    pod: PodView, speakers: list[tuple[ContainerView, str]], family: str
+) -> tuple[ContainerView, ...]:
+    mine = {container.name for container, speaker in speakers if speaker == family}
+    return tuple(container for container in pod.containers if container.name in mine)

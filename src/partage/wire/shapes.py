@@ -1,0 +1,360 @@
+"""The parts of Kubernetes documents that Partage reads, as typed shapes.
+
+Decoding into a shape checks types and drops every field that is not named here, which is what
+makes large lists fast. Kubernetes takes `null` for any absent field, so every field may be None.
+Quantities that decide what a node or device has are texts or numbers; those of a pod are kept as
+they came, because a bad device quantity is the pod's fault and not the document's.
+
+Source: Kubernetes API v1.36, apps/v1, batch/v1, scheduling.k8s.io/v1; koordinator.md 1 (Device).
+"""
+
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "Condition",
+    "ConfigMap",
+    "Container",
+    "ContainerStatus",
+    "Device",
+    "DeviceEntry",
+    "Metadata",
+    "Namespace",
+    "Node",
+    "Pod",
+    "PodSpec",
+    "PriorityClass",
+    "ResourceQuota",
+    "Resources",
+    "SelectorTerm",
+    "Shape",
+    "VirtualFunctions",
+    "Workload",
+]
+
+Amount = str | int | float | None
+Texts = dict[str, str | None] | None
+
+
+class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """The base of every shape: immutable, no reference cycles, camelCase in documents."""
+
+
+class Owner(_Part, frozen=True):
+    """An owner reference."""
+
+    kind: str | None = None
+    name: str | None = None
+    controller: bool | None = None
+
+
+class Metadata(_Part, frozen=True):
+    """What every object carries."""
+
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    labels: Texts = None
+    annotations: Texts = None
+    owner_references: list[Owner] | None = None
+    deletion_timestamp: str | None = None
+
+
+class Shape(_Part, frozen=True):
+    """A whole document."""
+
+    metadata: Metadata | None = None
+
+
+class Namespace(Shape, frozen=True):
+    """A namespace; only its existence is read."""
+
+
+# --- Node ------------------------------------------------------------------------------------
+class NodeTaint(_Part, frozen=True):
+    """A taint."""
+
+    key: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class NodeSpec(_Part, frozen=True):
+    """What the operator says of a node."""
+
+    unschedulable: bool | None = None
+    taints: list[NodeTaint] | None = None
+
+
+class NodeStatus(_Part, frozen=True):
+    """What the kubelet says of a node."""
+
+    allocatable: dict[str, Amount] | None = None
+    capacity: dict[str, Amount] | None = None
+
+
+class Node(Shape, frozen=True):
+    """A v1 Node."""
+
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
+
+
+# --- Device ----------------------------------------------------------------------------------
+class VirtualFunctionEntry(_Part, frozen=True):
+    """One virtual function."""
+
+    minor: int | None = None
+    bus_id: str | None = msgspec.field(default=None, name="busID")
+
+
+class VirtualFunctions(_Part, frozen=True):
+    """A group of virtual functions with labels of its own."""
+
+    labels: Texts = None
+    functions: list[VirtualFunctionEntry] | None = msgspec.field(default=None, name="vfs")
+
+
+class DeviceTopology(_Part, frozen=True):
+    """Where a device sits."""
+
+    socket: int | None = msgspec.field(default=None, name="socketID")
+    node: int | None = msgspec.field(default=None, name="nodeID")
+    pcie: str | None = msgspec.field(default=None, name="pcieID")
+    bus: str | None = msgspec.field(default=None, name="busID")
+
+
+class Condition(_Part, frozen=True):
+    """A condition; its times are texts and never read (seed 000 prints the year 20256)."""
+
+    type: str | None = None
+    status: str | None = None
+    reason: str | None = None
+    message: str | None = None
+
+
+class DeviceEntry(_Part, frozen=True):
+    """One device of a Device object."""
+
+    type: str | None = None
+    id: str | None = None
+    minor: int | None = None
+    health: bool | None = None
+    labels: Texts = None
+    resources: dict[str, Amount] | None = None
+    topology: DeviceTopology | None = None
+    groups: list[VirtualFunctions] | None = msgspec.field(default=None, name="vfGroups")
+    conditions: list[Condition] | None = None
+
+
+class DeviceSpec(_Part, frozen=True):
+    """All devices of a node."""
+
+    devices: list[DeviceEntry] | None = None
+
+
+class Device(Shape, frozen=True):
+    """A scheduling.koordinator.sh/v1alpha1 Device: everything one node reports."""
+
+    spec: DeviceSpec | None = None
+
+
+# --- Pod -------------------------------------------------------------------------------------
+class Resources(_Part, frozen=True):
+    """Requests and limits as written."""
+
+    requests: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+
+
+class Port(_Part, frozen=True):
+    """A port; only a host port matters to placement."""
+
+    host_port: int | None = None
+
+
+class Container(_Part, frozen=True):
+    """A container or init container."""
+
+    name: str | None = None
+    resources: Resources | None = None
+    restart_policy: str | None = None
+    ports: list[Port] | None = None
+
+
+class Expression(_Part, frozen=True):
+    """A requirement of a node selector."""
+
+    key: str | None = None
+    operator: str | None = None
+    values: list[str] | None = None
+
+
+class SelectorTerm(_Part, frozen=True):
+    """A node selector term."""
+
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
+
+
+class NodeSelector(_Part, frozen=True):
+    """Terms of which one must hold."""
+
+    terms: list[SelectorTerm] | None = msgspec.field(default=None, name="nodeSelectorTerms")
+
+
+class PreferredTerm(_Part, frozen=True):
+    """A term and its weight."""
+
+    weight: int | None = None
+    preference: SelectorTerm | None = None
+
+
+class NodeAffinity(_Part, frozen=True):
+    """Node affinity."""
+
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[PreferredTerm] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(_Part, frozen=True):
+    """Affinity; that between pods is only noticed."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: dict[str, Any] | None = None
+    pod_anti_affinity: dict[str, Any] | None = None
+
+
+class PodToleration(_Part, frozen=True):
+    """A toleration."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class Gate(_Part, frozen=True):
+    """A scheduling gate."""
+
+    name: str | None = None
+
+
+class PodSpec(_Part, frozen=True):
+    """What a pod asks for."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    resources: Resources | None = None
+    overhead: dict[str, Any] | None = None
+    node_name: str | None = None
+    node_selector: Texts = None
+    affinity: Affinity | None = None
+    tolerations: list[PodToleration] | None = None
+    scheduler_name: str | None = None
+    priority: int | None = None
+    priority_class_name: str | None = None
+    restart_policy: str | None = None
+    host_network: bool | None = None
+    scheduling_gates: list[Gate] | None = None
+    spread: list[dict[str, Any]] | None = msgspec.field(
+        default=None, name="topologySpreadConstraints"
+    )
+
+
+class Terminated(_Part, frozen=True):
+    """How a container ended."""
+
+    exit_code: int | None = None
+
+
+class ContainerState(_Part, frozen=True):
+    """What a container does now."""
+
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(_Part, frozen=True):
+    """What the kubelet says of a container."""
+
+    name: str | None = None
+    state: ContainerState | None = None
+
+
+class PodStatus(_Part, frozen=True):
+    """What the kubelet says of a pod."""
+
+    phase: str | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(Shape, frozen=True):
+    """A v1 Pod."""
+
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+
+class Template(_Part, frozen=True):
+    """A pod template."""
+
+    metadata: Metadata | None = None
+    spec: PodSpec | None = None
+
+
+class WorkloadSpec(_Part, frozen=True):
+    """How many pods of which template; a Job's words and the others' side by side."""
+
+    replicas: int | None = None
+    parallelism: int | None = None
+    completions: int | None = None
+    suspend: bool | None = None
+    template: Template | None = None
+
+
+class WorkloadStatus(_Part, frozen=True):
+    """Whether a Job is over."""
+
+    completion_time: str | None = None
+
+
+class Workload(Shape, frozen=True):
+    """A Deployment, ReplicaSet, StatefulSet or Job."""
+
+    spec: WorkloadSpec | None = None
+    status: WorkloadStatus | None = None
+
+
+# --- The rest --------------------------------------------------------------------------------
+class ConfigMap(Shape, frozen=True):
+    """A v1 ConfigMap."""
+
+    data: Texts = None
+
+
+class QuotaSpec(_Part, frozen=True):
+    """Limits of a namespace."""
+
+    hard: dict[str, Amount] | None = None
+    scopes: list[str] | None = None
+    scope_selector: dict[str, Any] | None = None
+
+
+class ResourceQuota(Shape, frozen=True):
+    """A v1 ResourceQuota."""
+
+    spec: QuotaSpec | None = None
+
+
+class PriorityClass(Shape, frozen=True):
+    """A scheduling.k8s.io/v1 PriorityClass."""
+
+    value: int | None = None
+    global_default: bool | None = None

@@ -1,0 +1,172 @@
+"""YAML text into plain values, the way Kubernetes reads it, with guards.
+
+Differences from PyYAML's own rules, each because a manifest means it: dates stay texts (seed 000
+prints the year 20256), and `0000:38:00.0`, a PCI address, is a text and no number to base 60.
+
+Guards, because PyYAML's C parser recurses without a limit and aliases can multiply: a source's
+size, the depth of its nesting, and how many values its aliases stand for.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+__all__ = ["TEMPLATE", "YamlError", "yaml_values"]
+
+LONGEST: Final = 2**26
+"""Bytes of YAML that one source may have; larger lists are read as JSON, which is much faster."""
+
+DEEPEST: Final = 200
+"""Levels of nesting; Kubernetes' own objects stay far below."""
+
+LARGEST: Final = 2_000_000
+"""Values that one document may stand for once its aliases are followed."""
+
+TEMPLATE: Final = "{{"
+"""How a template's placeholder begins; a manifest that holds one was never rendered."""
+
+_FLOW: Final = re.compile(r"[\[\]{}]|^---", re.MULTILINE)
+_COMPACT: Final = re.compile(rf"(?:[-?:][ \t]+){{{DEEPEST}}}")
+_INDENTED: Final = re.compile(r"^ *(?=[^ \n#])", re.MULTILINE)
+_INTEGER: Final = re.compile(
+    r"^(?:[-+]?0b[0-1_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0[0-7_]+)$"
+)
+_FLOAT: Final = re.compile(
+    r"^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+_TAG: Final = "tag:yaml.org,2002:"
+_FAILURES: Final = (
+    yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError,
+    RecursionError,
+)  # fmt: skip
+"""What PyYAML raises for malformed input; its constructors let plain Python errors through."""
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class YamlError(ValueError):
+    """The text is not YAML that Partage reads."""
+
+
+class _Loader(_Base):  # type: ignore[misc] # the C loader exists only where libyaml does
+    """The safe loader with Kubernetes' idea of plain scalars."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {  # noqa: RUF012 # PyYAML's own hook
+        first: [
+            (tag, pattern)
+            for tag, pattern in resolvers
+            if tag.removeprefix(_TAG) in ("bool", "null", "merge")
+        ]
+        for first, resolvers in _Base.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_constructor(_TAG + "merge", _Loader.construct_yaml_str)  # `<<` outside a mapping
+_Loader.add_implicit_resolver(_TAG + "int", _INTEGER, list("-+0123456789"))
+_Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
+
+
+def yaml_values(data: bytes) -> list[Any]:
+    """The documents in `data` as plain values; None for an empty one.
+
+    Raises:
+        YamlError: not UTF-8, not YAML, or beyond one of the guards.
+    """
+    if len(data) > LONGEST:
+        raise YamlError(
+            f"{len(data)} bytes of YAML, more than {LONGEST}; give large lists as JSON"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise YamlError(f"not UTF-8 text: {error}") from error
+    _refuse_depth(text)
+    try:
+        return list(_documents(text))
+    except YamlError:
+        raise
+    except _FAILURES as error:
+        raise YamlError(_explain(error, text)) from error
+
+
+def _documents(text: str) -> Iterator[Any]:
+    aliased = "&" in text
+    loader = _Loader(text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            if aliased:
+                _refuse_expansion(node)
+            yield loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _refuse_depth(text: str) -> None:
+    """Refuse what would overrun the C parser's stack; brackets in texts count too."""
+    depth = 0
+    for match in _FLOW.finditer(text):
+        mark = match.group()
+        depth = 0 if mark == "---" else max(depth + (1 if mark in "[{" else -1), 0)
+        if depth > DEEPEST:
+            break
+    deep = depth > DEEPEST or _COMPACT.search(text) is not None
+    if deep or _levels(text) > DEEPEST:
+        raise YamlError(f"nested deeper than {DEEPEST} levels")
+
+
+def _levels(text: str) -> int:
+    """The most levels that the indentation of the text can open, one for each new width."""
+    open_widths: list[int] = []
+    most = 0
+    for match in _INDENTED.finditer(text):
+        width = match.end() - match.start()
+        while open_widths and open_widths[-1] > width:
+            open_widths.pop()
+        if not open_widths or open_widths[-1] < width:
+            open_widths.append(width)
+            most = max(most, len(open_widths))
+    return most
+
+
+def _refuse_expansion(root: yaml.Node | None) -> None:
+    """Count the values behind every alias; each node is visited once."""
+    sizes: dict[int, int] = {}
+    stack: list[tuple[Any, bool]] = [(root, False)]
+    open_nodes: set[int] = set()
+    while stack:
+        node, done = stack.pop()
+        identity = id(node)
+        if done:
+            open_nodes.discard(identity)
+            sizes[identity] = 1 + sum(sizes.get(id(child), 1) for child in _children(node))
+            if sizes[identity] > LARGEST:
+                raise YamlError(f"aliases stand for more than {LARGEST} values")
+        elif identity in open_nodes:
+            raise YamlError("an alias contains itself")
+        elif identity not in sizes:
+            open_nodes.add(identity)
+            stack.append((node, True))
+            stack.extend((child, False) for child in _children(node))
+
+
+def _children(node: Any) -> list[Any]:
+    if isinstance(node, yaml.SequenceNode):
+        return list(node.value)
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return []
+
+
+def _explain(error: Exception, text: str) -> str:
+    if isinstance(error, RecursionError):
+        return "not YAML: nested too deeply"
+    if TEMPLATE in text:
+        return "not YAML: it still holds {{ … }} of a template; render the chart first"
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error) or type(error).__name__
+    line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return f"not YAML: {line}{problem}"
