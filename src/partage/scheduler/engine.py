@@ -16,6 +16,7 @@ The engine knows no clock, chance, network or file. Node order is the order in w
 first seen: the driver makes it explicit.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
@@ -369,4 +370,4 @@ def rebuild(nodes: Iterable[Node], pods: Iterable[Pod]) -> Ledger:
 
 def _amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:
     counted = metered(pod.request, grants)
-    return {**pod.quota, **counted} if counted else pod.quota
+    return Counter(pod.quota) + Counter(counted) if counted else pod.quota

@@ -1,0 +1,97 @@
+"""`partage schedule`: manifests in, decisions out, no cluster needed."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from partage.cli.report import document, print_tables
+from partage.cli.structured import to_json, to_yaml
+from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.policy import Policy, Strategy
+from partage.sim.offline import schedule as run
+from partage.wire.cluster import assemble
+from partage.wire.documents import Batch, decode, read_paths
+
+__all__ = ["schedule"]
+
+ALL_PLACED = 0
+UNREADABLE = 2
+SOME_WAIT = 3
+
+
+class _PolicyType(click.ParamType[Policy]):
+    """A policy's name on the command line."""
+
+    name = "policy"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Policy:
+        """The policy of that name, or a usage error."""
+        try:
+            return Policy.parse(str(value))
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--policy",
+    type=_PolicyType(),
+    metavar="NAME",
+    help=f"Policy for pods that name none: {', '.join(Strategy)}, or NODE/CARD such as "
+    "spread/binpack. Default: the one that a ConfigMap of FILE sets, else partage.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    metavar="N",
+    help="Permute the order in which equally good nodes are preferred. Default: their order in "
+    "FILE.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print the outcome.",
+)
+def schedule(files: tuple[str, ...], policy: Policy | None, seed: int | None, output: str) -> None:
+    """Decide where the pods of FILE... go, without a cluster.
+
+    FILE is YAML or JSON with any number of documents, a List, a folder, or - for standard input.
+    Known kinds: Node, Device, Pod, Deployment, ReplicaSet, StatefulSet, Job, Namespace, ConfigMap,
+    ResourceQuota, PriorityClass; others are skipped with a note. Pods that have a node already are
+    state; the others are scheduled by priority, then in the order of the files.
+
+    \b
+    Exit status:
+      0  every pod has a place
+      2  FILE is missing, or a document cannot be decoded as its kind
+      3  some pods wait; the output says why
+    """  # noqa: D301 # click wants the control character itself
+    try:
+        outcome = run(assemble(list(_read(files))), policy, seed)
+    except InvalidDocument as error:
+        click.echo(f"partage schedule: {error}", err=True)
+        sys.exit(UNREADABLE)
+    if output == "table":
+        print_tables(outcome)
+    else:
+        data = document(outcome)
+        click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
+    sys.exit(SOME_WAIT if outcome.waiting else ALL_PLACED)
+
+
+def _read(files: tuple[str, ...]) -> Iterator[Batch]:
+    """Every document of every file, in the order given; `-` is standard input."""
+    for name in files:
+        if name == "-":
+            yield decode("standard input", sys.stdin.buffer.read())
+        else:
+            for source, data in read_paths([Path(name)]):
+                yield decode(source, data)

@@ -1,0 +1,139 @@
+"""Schedules documents without a cluster: the real engine over what the documents say.
+
+Pods that have a node are state; the others are scheduled by priority and then in the order of the
+documents. Nothing here decides: it feeds the engine and has the decisions written out.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partage.inventory.ledger import Ledger
+from partage.model.allocation import Allocation
+from partage.model.policy import Policy
+from partage.model.reason import Refusal
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, Placement, PodSeen, Quarantined, QuotasChanged
+from partage.scheduler.quota import Quota, Quotas
+from partage.vendors.base import PlacedPod, Rendering
+from partage.wire.cluster import Cluster
+from partage.wire.pods import TranslatedPod
+
+__all__ = ["CLOCK", "Outcome", "PodOutcome", "schedule"]
+
+CLOCK = 1_700_000_000 * 10**9
+"""Time of offline decisions in nanoseconds since 1970, fixed so that runs can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodOutcome:
+    """What became of one pod.
+
+    Attributes:
+        pod: the pod as it was read.
+        bound: it had a node already.
+        allocation: what it holds, or None while it waits.
+        rendering: what is written on it; empty for a pod that was bound already.
+        refusal: why it waits, or None.
+        notes: how its request was read.
+    """
+
+    pod: TranslatedPod
+    bound: bool
+    allocation: Allocation | None = None
+    rendering: Rendering = Rendering()
+    refusal: Refusal | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of all pods, in the order of the documents, and the books afterwards."""
+
+    cluster: Cluster
+    pods: tuple[PodOutcome, ...]
+    ledger: Ledger
+    policy: Policy
+    notes: tuple[str, ...] = ()
+
+    @property
+    def waiting(self) -> tuple[PodOutcome, ...]:
+        """Pods without a place."""
+        return tuple(outcome for outcome in self.pods if outcome.refusal is not None)
+
+
+def schedule(
+    cluster: Cluster, policy: Policy | None = None, seed: int | None = None, now: int = CLOCK
+) -> Outcome:
+    """Schedule every pod of the cluster that waits.
+
+    Args:
+        cluster: what the documents say.
+        policy: the policy in force; None takes the cluster's own, else the default.
+        seed: permutes the order in which equal nodes are preferred; None keeps the documents'.
+        now: time of the decisions, nanoseconds since 1970.
+    """
+    chosen = policy or cluster.policy or Policy()
+    engine = Engine(chosen)
+    notes = list(cluster.notes)
+    nodes = list(cluster.nodes)
+    if seed is not None:
+        random.Random(seed).shuffle(nodes)  # noqa: S311 # a reproducible order, not a secret
+    for node in nodes:
+        engine.handle(NodeSeen(node))
+    engine.handle(QuotasChanged(_quotas(cluster)))
+    for translated in cluster.pods:
+        if translated.pod.node is not None or translated.pod.finished:
+            notes += [
+                f"node {action.node}: quarantined devices: {action.message}"
+                for action in engine.handle(PodSeen(translated.pod))
+                if isinstance(action, Quarantined)
+            ]
+    outcomes: dict[str, PodOutcome] = {}
+    for translated in _queue(cluster.pods):
+        outcomes[translated.pod.uid] = _decide(engine, cluster, translated, now)
+    return Outcome(
+        cluster=cluster,
+        pods=tuple(outcomes.get(t.pod.uid) or _bound(engine, t) for t in cluster.pods),
+        ledger=engine.ledger,
+        policy=chosen,
+        notes=tuple(notes),
+    )
+
+
+def _quotas(cluster: Cluster) -> Quotas:
+    return Quotas(
+        {
+            namespace: tuple(Quota(quota.name, tuple(quota.hard.items())) for quota in quotas)
+            for namespace, quotas in cluster.quotas.items()
+        }
+    )
+
+
+def _queue(pods: Sequence[TranslatedPod]) -> list[TranslatedPod]:
+    waiting = [t for t in pods if t.pod.node is None and not t.pod.finished]
+    return sorted(waiting, key=lambda translated: -translated.pod.priority)
+
+
+def _bound(engine: Engine, translated: TranslatedPod) -> PodOutcome:
+    return PodOutcome(
+        translated, bound=True, allocation=engine.ledger.allocation(translated.pod.uid)
+    )
+
+
+def _decide(engine: Engine, cluster: Cluster, translated: TranslatedPod, now: int) -> PodOutcome:
+    decision = engine.schedule(translated.pod)
+    if isinstance(decision, Placement):
+        allocation = decision.allocation
+        node = engine.ledger.node_at(engine.ledger.index[allocation.node])
+        placed = PlacedPod(translated.view, translated.pod.request, allocation, node, now)
+        return PodOutcome(
+            translated,
+            bound=False,
+            allocation=allocation,
+            rendering=cluster.render(placed),
+            notes=decision.notes,
+        )
+    return PodOutcome(
+        translated, bound=False, refusal=decision, notes=translated.pod.request.notes
+    )
