@@ -10,6 +10,7 @@ Source: hami.md 2.1, 2.4, 3 and 1.4 (cordon); seed 002 for the node configuratio
 import math
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import Final
 
 from partage.model.device import Device, DeviceType, SliceMode, Topology
@@ -35,7 +36,9 @@ def register(node: NodeView, settings: Settings) -> Registration:
     """
     notes: list[str] = []
     cards = _registered(node, notes)
-    if node.devices:
+    if node.devices and cards is None and _untouched(node, settings):
+        devices = node.devices
+    elif node.devices:
         devices = tuple(
             _described(device, cards, node, settings, notes) for device in node.devices
         )
@@ -58,6 +61,21 @@ def register(node: NodeView, settings: Settings) -> Registration:
     )
 
 
+def _untouched(node: NodeView, settings: Settings) -> bool:
+    """Whether the operator's settings change no card of the node; the common case, decided once.
+
+    In a large cluster most nodes have no settings of their own, and asking card by card costs
+    more than reading the cards.
+    """
+    hami = settings.hami
+    return (
+        node.name not in hami.nodes
+        and hami.memory_scaling == hami.core_scaling == 1
+        and hami.split_count == sharers(settings)
+        and all(device.slots >= hami.split_count for device in node.devices)
+    )
+
+
 def memory_scaling(node: str, settings: Settings) -> Fraction:
     """How much memory of a card of this node is offered, as a factor; 1 is all of it."""
     own = _own(node, settings).memory_scaling
@@ -69,6 +87,7 @@ def _core_scaling(node: str, settings: Settings) -> Fraction:
     return _factor(settings.hami.core_scaling if own is None else own)
 
 
+@cache
 def _factor(scaling: float) -> Fraction:
     """The factor as written (1.1 is eleven tenths); what is no positive number counts as 1."""
     if not math.isfinite(scaling) or scaling <= 0:
@@ -171,11 +190,14 @@ def _configured(device: Device, node: NodeView, settings: Settings, notes: list[
     mode = _mode("", node, settings, notes)
     if mode is SliceMode.MIG:
         return replace(device, slots=slots, mode=mode)
+    core, memory = _core_scaling(node.name, settings), memory_scaling(node.name, settings)
+    if slots == device.slots and core == memory == 1:
+        return device
     return replace(
         device,
         slots=slots,
-        core_milli=math.floor(device.core_milli * _core_scaling(node.name, settings)),
-        memory_bytes=math.floor(device.memory_bytes * memory_scaling(node.name, settings)),
+        core_milli=math.floor(device.core_milli * core),
+        memory_bytes=math.floor(device.memory_bytes * memory),
     )
 
 
