@@ -20,7 +20,7 @@ from partage.model.quantity import Quantity
 from partage.vendors.settings import MetaxSettings, Settings
 from partage.wire import shapes
 from partage.wire.config_hami import device_config, node_config
-from partage.wire.documents import Document, explain
+from partage.wire.documents import Document, explain, texts
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 
 __all__ = ["Configuration", "translate_config"]
@@ -60,8 +60,7 @@ def translate_config(documents: Iterable[Document]) -> Configuration:
     for document in documents:
         if not isinstance(document.shape, shapes.ConfigMap):
             continue
-        data = {key: value or "" for key, value in (document.shape.data or {}).items()}
-        for key, text in data.items():
+        for key, text in texts(document.shape.data).items():
             reader = _reader(document.name, key)
             if reader is None:
                 continue

@@ -13,10 +13,12 @@ from partage.model.quantity import Quantity
 from partage.model.request import Phase
 from partage.vendors.base import ContainerView
 
-__all__ = ["CPU", "effective", "is_cpu", "units"]
+__all__ = ["CPU", "bounded", "effective", "is_cpu", "units"]
 
 CPU = "cpu"
 """The resource that is counted in thousandths."""
+
+_MOST = 2**61
 
 
 def effective(
@@ -66,6 +68,11 @@ def requests_of(container: ContainerView) -> Mapping[str, Quantity]:
 def units(name: str, quantity: Quantity) -> int:
     """The amount in whole units, `cpu` in milli, rounded up."""
     return quantity.milli() if is_cpu(name) else quantity.ceil()
+
+
+def bounded(name: str, quantity: Quantity) -> int:
+    """The amount in whole units, from 0 to what the books can hold; more fits nowhere anyway."""
+    return min(max(units(name, quantity), 0), _MOST)
 
 
 def is_cpu(name: str) -> bool:

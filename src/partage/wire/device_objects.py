@@ -9,16 +9,15 @@ Source: koordinator.md 1 and 2.1; seeds 000 and 003.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.model.device import MILLI, Device, DeviceType, Topology, VirtualFunction
 from partage.model.errors import InvalidValue
-from partage.model.quantity import Quantity
 from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.amounts import quantities
-from partage.wire.documents import Document
+from partage.wire.documents import Document, invalid, texts
 
 __all__ = ["translate_devices"]
 
@@ -35,7 +34,9 @@ _COMPUTE: Final[Mapping[str, str]] = {
     DeviceType.RDMA: names.KOORD_RDMA,
     DeviceType.FPGA: names.KOORD_FPGA,
 }
-_DEFAULTS: Final = Device(DeviceType.GPU, 0, "")
+_MOST: Final = 10**9  # percent or native units; more than any device has
+_MOST_BYTES: Final = 2**56
+_MOST_MINOR: Final = 2**31
 
 
 def translate_devices(
@@ -53,70 +54,88 @@ def translate_devices(
     """
     notes: list[str] = []
     found: dict[tuple[DeviceType, int], Device] = {}
-    vendor = labels.get(names.GPU_VENDOR, "").lower()
-    model = labels.get(names.GPU_MODEL, "")
-    shape = document.shape
-    spec = shape.spec if isinstance(shape, shapes.Device) else None
+    make = (labels.get(names.GPU_VENDOR, "").lower(), labels.get(names.GPU_MODEL, ""))
+    # Cards of a node are alike; each distinct resource list is read once.
+    known: dict[tuple[tuple[str, object], ...], _Amounts] = {}
+    spec = document.shape.spec if isinstance(document.shape, shapes.Device) else None
     for index, entry in enumerate((spec.devices if spec else None) or ()):
-        field = f"spec.devices[{index}]"
-        try:
-            resources = _resources(entry, field)
-        except InvalidValue as error:
-            path, _, rule = str(error).removeprefix("field ").partition(": ")
-            raise document.invalid(path, rule) from error
-        kind, minor = entry.type or "", entry.minor
-        if kind not in _TYPES or minor is None or not 0 <= minor < 2**31:
-            notes.append(
-                f"{document.where}: field {field}: type {kind!r}, minor {minor}: left out"
-                f" (types are {', '.join(DeviceType)}, minors start at 0)"
-            )
+        listed = tuple((entry.resources or {}).items())
+        if listed not in known:
+            known[listed] = _amounts(document, entry, f"spec.devices[{index}].resources")
+        problem = _unaddressable(entry)
+        if problem:
+            notes.append(f"{document.where}: field spec.devices[{index}]: left out: {problem}")
             continue
-        device = _device(document.name, entry, resources, vendor, model)
+        device = _device(document.name, entry, known[listed], make)
         key = (device.type, device.minor)
-        if key in found:
-            notes.append(f"{document.where}: field {field}: {kind} {minor} is listed twice")
-            found[key] = _closed(found[key], f"minor {minor} is listed twice")
-        else:
+        if key not in found:
             found[key] = device
+            continue
+        notes.append(f"{document.where}: {device.type} {device.minor} is listed twice")
+        found[key] = _closed(found[key], f"minor {device.minor} is listed twice")
     return _without_twins(found, document, notes), notes
 
 
-def _resources(entry: shapes.DeviceEntry, field: str) -> dict[str, Quantity]:
-    """Amounts by today's names; an older name gives way to today's."""
-    given = quantities(entry.resources, f"{field}.resources")
-    result: dict[str, Quantity] = {}
+@dataclass(frozen=True, slots=True)
+class _Amounts:
+    """A device's amounts by today's names, and what is impossible about them."""
+
+    by_name: Mapping[str, int]
+    extras: tuple[tuple[str, int], ...]
+    problem: str
+
+
+def _amounts(document: Document, entry: shapes.DeviceEntry, field: str) -> _Amounts:
+    """Whole amounts, cut off; an older name gives way to today's."""
+    try:
+        given = quantities(entry.resources, field)
+    except InvalidValue as error:
+        raise invalid(document, error) from error
+    by_name: dict[str, int] = {}
+    problem = ""
     for name, amount in given.items():
-        today = names.KOORDINATOR_DOMAIN + name.removeprefix(names.KUBERNETES_DOMAIN)
-        if not name.startswith(names.KUBERNETES_DOMAIN):
-            result[name] = amount
-        elif today not in given:
-            result[today] = amount
-    return result
+        today = name
+        if name.startswith(names.KUBERNETES_DOMAIN):
+            today = names.KOORDINATOR_DOMAIN + name.removeprefix(names.KUBERNETES_DOMAIN)
+            if today in given:
+                continue
+        most = _MOST_BYTES if today == names.KOORD_GPU_MEMORY else _MOST
+        if not 0 <= amount.floor() <= most:
+            problem = f"{name}: {amount} is not from 0 to {most}"
+        by_name[today] = min(max(amount.floor(), 0), most)
+    extras = tuple(sorted((n, a) for n, a in by_name.items() if n not in _RESERVED))
+    return _Amounts(by_name, extras, problem)
+
+
+def _unaddressable(entry: shapes.DeviceEntry) -> str:
+    """Why the device cannot be told from others; empty when it can."""
+    if entry.type not in _TYPES:
+        return f"type {entry.type!r} is not one of {', '.join(DeviceType)}"
+    if entry.minor is None or not 0 <= entry.minor < _MOST_MINOR:
+        return f"minor {entry.minor} is not a number from 0"
+    return ""
 
 
 def _device(
-    node: str, entry: shapes.DeviceEntry, resources: dict[str, Quantity], vendor: str, model: str
+    node: str, entry: shapes.DeviceEntry, amounts: _Amounts, make: tuple[str, str]
 ) -> Device:
     kind, minor = DeviceType(entry.type or ""), entry.minor or 0
-    is_card = kind is DeviceType.GPU
-    negative = sorted(name for name, amount in resources.items() if amount.nano < 0)
-    amounts = {name: max(amount.floor(), 0) for name, amount in resources.items()}
-    device = Device(
+    is_card, healthy = kind is DeviceType.GPU, entry.health is True and not amounts.problem
+    return Device(
         type=kind,
         minor=minor,
         uuid=entry.id or f"{node}-{kind}-{minor}",
-        vendor=vendor if is_card else "",
-        model=model if is_card else "",
-        healthy=entry.health is True,
-        core_milli=amounts.get(_COMPUTE[kind], 100) * _PERCENT,
-        memory_bytes=amounts.get(names.KOORD_GPU_MEMORY, 0) if is_card else 0,
-        extras=tuple(sorted((n, a) for n, a in amounts.items() if n not in _RESERVED)),
-        labels={key: value or "" for key, value in (entry.labels or {}).items()},
+        vendor=make[0] if is_card else "",
+        model=make[1] if is_card else "",
+        healthy=healthy,
+        core_milli=amounts.by_name.get(_COMPUTE[kind], 100) * _PERCENT,
+        memory_bytes=amounts.by_name.get(names.KOORD_GPU_MEMORY, 0) if is_card else 0,
+        extras=amounts.extras,
+        labels=texts(entry.labels),
         topology=_topology(entry.topology),
         functions=_functions(entry),
-        health_detail="" if entry.health is True else _health(entry),
+        health_detail="" if healthy else amounts.problem or _health(entry),
     )
-    return _closed(device, f"{negative[0]} is negative") if negative else device
 
 
 def _topology(given: shapes.DeviceTopology | None) -> Topology | None:
@@ -138,7 +157,7 @@ def _functions(entry: shapes.DeviceEntry) -> tuple[VirtualFunction, ...]:
     """Its virtual functions; those without an address cannot be handed out and are left out."""
     result: list[VirtualFunction] = []
     for group in entry.groups or ():
-        labels = {key: value or "" for key, value in (group.labels or {}).items()}
+        labels = texts(group.labels)
         for function in group.functions or ():
             if function.bus_id and all(f.bus_id != function.bus_id for f in result):
                 minor = len(result) if function.minor is None else function.minor

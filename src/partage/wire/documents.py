@@ -11,7 +11,7 @@ document and field.
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,12 +19,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from partage.model.errors import InvalidDocument
+from partage.model.errors import InvalidDocument, InvalidValue
 from partage.wire import shapes
 from partage.wire.json_values import json_values
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 
-__all__ = ["Batch", "Document", "decode", "explain", "read_paths"]
+__all__ = ["Batch", "Document", "decode", "explain", "invalid", "read_paths", "texts"]
 
 _T = TypeVar("_T")
 
@@ -103,13 +103,13 @@ class Document:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Its labels; null stands for the empty text."""
-        return {key: value or "" for key, value in (self.metadata.labels or {}).items()}
+        """Its labels."""
+        return texts(self.metadata.labels)
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Its annotations; null stands for the empty text."""
-        return {key: value or "" for key, value in (self.metadata.annotations or {}).items()}
+        """Its annotations."""
+        return texts(self.metadata.annotations)
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -129,6 +129,17 @@ class Document:
     def invalid(self, field: str, rule: str) -> InvalidDocument:
         """The error for one of its fields."""
         return InvalidDocument(f"{self.where}: field {field}: {rule}")
+
+
+def invalid(document: Document, error: InvalidValue) -> InvalidDocument:
+    """The error for a broken rule whose message begins with `field …: `."""
+    field, _, rule = str(error).removeprefix("field ").partition(": ")
+    return document.invalid(field, rule)
+
+
+def texts(given: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Labels, annotations or data; null stands for the empty text."""
+    return {key: value or "" for key, value in (given or {}).items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from partage.vendors.settings import Settings
 from partage.wire import shapes
 from partage.wire.amounts import quantities
 from partage.wire.context import Context
-from partage.wire.demand import units
+from partage.wire.demand import bounded
 from partage.wire.device_objects import translate_devices
-from partage.wire.documents import Document
+from partage.wire.documents import Document, invalid
 
 __all__ = ["TranslatedNode", "allocatable_of", "node_totals", "translate_node"]
 
@@ -96,7 +96,7 @@ def translate_node(
         taints=_taints(spec),
         unschedulable=bool(spec and spec.unschedulable),
         allocatable={
-            resource: units(resource, amount)
+            resource: bounded(resource, amount)
             for resource, amount in allocatable.items()
             if resource not in context.owners
         },
@@ -121,8 +121,7 @@ def allocatable_of(node: Document) -> dict[str, Quantity]:
     try:
         return quantities(given, f"status.{part}")
     except InvalidValue as error:
-        path, _, rule = str(error).removeprefix("field ").partition(": ")
-        raise node.invalid(path, rule) from error
+        raise invalid(node, error) from error
 
 
 def node_totals(

@@ -23,8 +23,8 @@ from partage.wire import shapes
 from partage.wire.amounts import Faults, pod_amounts
 from partage.wire.constraints import constraint_of, tolerations_of
 from partage.wire.context import Context
-from partage.wire.demand import effective, units
-from partage.wire.documents import Document
+from partage.wire.demand import bounded, effective, units
+from partage.wire.documents import Document, invalid
 from partage.wire.life import finished
 from partage.wire.reading import read_all
 
@@ -68,7 +68,7 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
         view = _view(document, spec, context, faults)
         host = _host(view, spec, context, faults)
     except InvalidValue as error:
-        raise document.invalid(*_field_and_rule(str(error))) from error
+        raise invalid(document, error) from error
     constraint = _constraint(spec, faults)
     reading = read_all(view, context)
     pod = Pod(
@@ -79,17 +79,12 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
         node=view.node or None,
         finished=finished(shape),
         request=_request(view, spec, context, reading, faults),
-        host={name: units(name, amount) for name, amount in host.items()} | {"pods": 1},
+        host={name: bounded(name, amount) for name, amount in host.items()} | {"pods": 1},
         constraint=constraint,
         tolerations=tolerations_of(spec),
         quota=_quota(_counted(view, context), reading, host),
     )
     return TranslatedPod(pod, view, document.where)
-
-
-def _field_and_rule(message: str) -> tuple[str, str]:
-    field, _, rule = message.removeprefix("field ").partition(": ")
-    return field, rule
 
 
 def _view(document: Document, spec: shapes.PodSpec, context: Context, faults: Faults) -> PodView:

@@ -14,7 +14,7 @@ from partage.model.quantity import Quantity
 from partage.wire import shapes
 from partage.wire.amounts import quantities
 from partage.wire.demand import is_cpu
-from partage.wire.documents import Document
+from partage.wire.documents import Document, invalid
 
 __all__ = ["Quota", "translate_quotas"]
 
@@ -47,8 +47,7 @@ def translate_quotas(
         try:
             hard = quantities(spec.hard, "spec.hard")
         except InvalidValue as error:
-            path, _, rule = str(error).removeprefix("field ").partition(": ")
-            raise document.invalid(path, rule) from error
+            raise invalid(document, error) from error
         quota = Quota(document.name, {key: _floor(key, amount) for key, amount in hard.items()})
         result[document.namespace] = (*result.get(document.namespace, ()), quota)
     return result, tuple(notes)
