@@ -1,0 +1,27 @@
+"""`python -m partage.testing.conformance [FILE]`: writes the page, default docs/conformance.md."""
+
+import sys
+from pathlib import Path
+
+from partage.testing.conformance.case import Verdict
+from partage.testing.conformance.cases import CASES
+from partage.testing.conformance.page import page
+from partage.testing.conformance.program import run, verdict
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page; 1 when a case fails."""
+    outputs = {case.id: run(case) for case in CASES}
+    path = Path(arguments[0] if arguments else "docs/conformance.md")
+    path.write_text(page(outputs), encoding="utf-8")
+    failed = [case.id for case in CASES if verdict(case, outputs[case.id]) is Verdict.FAIL]
+    passed = len(CASES) - len(failed)
+    sys.stdout.write(f"{path}: {passed} of {len(CASES)} cases pass\n")
+    sys.stdout.writelines(f"  FAIL {name}\n" for name in failed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""The conformance page: what each document prints, what is expected, what comes out, the verdict."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from partage.testing.conformance.case import Case, Expectation, Later, Misprint, Verdict
+from partage.testing.conformance.cases import CASES, LATER, MISPRINTS, TITLES
+from partage.testing.conformance.program import Output, actual, verdict
+
+__all__ = ["page"]
+
+_HEAD: Final = """# Conformance with the four published documents
+
+Written by `make conformance`; do not edit. Each row is something that one of the documents prints or promises. The
+input goes through the real command (`partage schedule - -o json`), and what comes out is compared with the print.
+Every row that says *pass* is a test in `tests/conformance`. Rows of a later release are listed and not checked.
+"""
+
+
+def page(outputs: Mapping[str, Output]) -> str:
+    """The page for what came out of every case, by the case's id."""
+    verdicts = {case.id: verdict(case, outputs[case.id]) for case in CASES}
+    parts = [_HEAD, _summary(verdicts)]
+    for seed, title in TITLES.items():
+        cases = [case for case in CASES if case.id.startswith(seed)]
+        parts.append(f"## {title}\n")
+        parts.append(_checked(cases, outputs, verdicts))
+        parts.append(_later(row for row in LATER if row.seed == seed))
+    parts.append(_misprints(MISPRINTS))
+    parts.append("## Inputs\n")
+    parts += [_input(case) for case in CASES]
+    return "\n".join(part for part in parts if part)
+
+
+def _summary(verdicts: Mapping[str, Verdict]) -> str:
+    rows = []
+    for seed, title in TITLES.items():
+        counts = Counter(v for name, v in verdicts.items() if name.startswith(seed))
+        passed = counts[Verdict.OK] + counts[Verdict.MISPRINT]
+        later = sum(row.seed == seed for row in LATER)
+        rows.append((title, passed, counts[Verdict.FAIL], later))
+    return _table(("document", "pass", "fail", "later release"), rows)
+
+
+def _checked(
+    cases: Iterable[Case], outputs: Mapping[str, Output], verdicts: Mapping[str, Verdict]
+) -> str:
+    rows = []
+    for case in cases:
+        output = outputs[case.id]
+        rows.append(
+            (
+                f"[{case.id}](#input-{case.id})",
+                case.printed,
+                _lines(f"{_where(e)} = {_code(e.value)}" for e in case.expected),
+                _lines(_code(actual(output, e)) for e in case.expected),
+                f"{verdicts[case.id].value}"
+                + (f": {case.misprint}" if case.misprint else "")
+                + f" ({case.how})",
+            )
+        )
+    return _table(("case", "printed", "expected", "actual", "verdict (how)"), rows)
+
+
+def _later(rows: Iterable[Later]) -> str:
+    listed = [(row.printed, row.release, row.now) for row in rows]
+    return _table(("printed, later release", "comes with", "today"), listed) if listed else ""
+
+
+def _misprints(rows: Iterable[Misprint]) -> str:
+    listed = [(row.seed, row.printed, row.meant, row.implemented) for row in rows]
+    table = _table(("seed", "printed", "meant", "implemented"), listed)
+    return f"## Misprints\n\n{table}"
+
+
+def _input(case: Case) -> str:
+    arguments = " ".join(("partage schedule -", *case.arguments))
+    text = case.documents.strip("\n")
+    return f"### Input {case.id}\n\n`{arguments}`\n\n```yaml\n{text}\n```\n"
+
+
+def _where(expectation: Expectation) -> str:
+    return " . ".join(str(step) for step in expectation.path)
+
+
+def _code(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"`{text}`"
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "<br>".join(lines)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,429 @@
+"""Cases of seed 003: Koordinator's v1.4 page on GPU and RDMA scheduling."""
+
+from typing import Final
+
+from partage.testing.conformance.case import Case, Expectation, Later, Misprint
+from partage.testing.conformance.parts import (
+    device_object,
+    exits,
+    join,
+    node_says,
+    placed,
+    pod_says,
+)
+
+__all__ = ["CASES", "LATER", "MISPRINTS"]
+
+_GIB: Final = 2**30
+_FIRST: Final = "GPU-04cea5cd-966f-7116-1d58-1ac34421541b"
+_SECOND: Final = "GPU-3680858f-1753-371e-3c1a-7d8127fc7113"
+_RECORD: Final = "scheduling.koordinator.sh/device-allocated"
+
+_DEVICE: Final = """
+apiVersion: scheduling.koordinator.sh/v1alpha1
+kind: Device
+metadata:
+  creationTimestamp: "2022-10-08T09:26:42Z"
+  generation: 1
+  managedFields:
+    - apiVersion: scheduling.koordinator.sh/v1alpha1
+      fieldsType: FieldsV1
+      fieldsV1:
+        f:metadata:
+          f:ownerReferences: {}
+        f:spec:
+          .: {}
+          f:devices: {}
+        f:status: {}
+      manager: koordlet
+      operation: Update
+      time: "2022-10-08T09:26:42Z"
+  name: host04
+  ownerReferences:
+    - apiVersion: v1
+      blockOwnerDeletion: true
+      controller: true
+      kind: Node
+      name: host04
+      uid: 09c4f912-6026-467a-85d2-6b2147c9557e
+  resourceVersion: "39011943"
+  selfLink: /apis/scheduling.koordinator.sh/v1alpha1/devices/host04
+  uid: 5a498e1f-1357-4518-b74c-cab251d6c18c
+spec:
+  devices:
+    - health: true
+      id: GPU-04cea5cd-966f-7116-1d58-1ac34421541b
+      minor: 0
+      resources:
+        kubernetes.io/gpu-core: "100"
+        kubernetes.io/gpu-memory: 16Gi
+        kubernetes.io/gpu-memory-ratio: "100"
+      type: gpu
+    - health: true
+      id: GPU-3680858f-1753-371e-3c1a-7d8127fc7113
+      minor: 1
+      resources:
+        kubernetes.io/gpu-core: "100"
+        kubernetes.io/gpu-memory: 16Gi
+        kubernetes.io/gpu-memory-ratio: "100"
+      type: gpu
+status: {}
+"""
+_SMALL: Final = device_object(
+    "host04", [(_FIRST, "12508288Ki"), (_SECOND, "12508288Ki")], {}, "kubernetes.io"
+)
+_NODE: Final = """
+apiVersion: v1
+kind: Node
+metadata:
+  annotations:
+    flannel.alpha.coreos.com/backend-data: '{"VtepMAC":"5a:69:48:10:29:25"}'
+  creationTimestamp: "2022-08-29T09:12:55Z"
+  labels:
+    beta.kubernetes.io/os: linux
+  name: host04
+status:
+  addresses:
+    - address: 10.15.0.37
+      type: InternalIP
+    - address: host04
+      type: Hostname
+  allocatable:
+    cpu: "6"
+    ephemeral-storage: "200681483926"
+    memory: 59274552Ki
+    nvidia.com/gpu: "2"
+    pods: "220"
+"""
+_POD: Final = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: pod-example
+  namespace: default
+spec:
+  schedulerName: koord-scheduler
+  containers:
+    - command:
+        - sleep
+        - 365d
+      image: busybox
+      imagePullPolicy: IfNotPresent
+      name: curlimage
+      resources:
+        limits:
+          cpu: 40m
+          memory: 40Mi
+        requests:
+          cpu: 40m
+          memory: 40Mi
+          kubernetes.io/gpu: "100"
+      terminationMessagePath: /dev/termination-log
+      terminationMessagePolicy: File
+  restartPolicy: Always
+"""
+_PRINTED: Final = (
+    '{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"100",'
+    '"kubernetes.io/gpu-memory":"12508288Ki","kubernetes.io/gpu-memory-ratio":"100"}}]}'
+)
+_RUNNING: Final = f"""
+apiVersion: v1
+kind: Pod
+metadata:
+  annotations:
+    {_RECORD}: '{_PRINTED}'
+  creationTimestamp: "2022-10-08T09:33:07Z"
+  name: pod-example
+  namespace: default
+  resourceVersion: "39015044"
+  selfLink: /api/v1/namespaces/xlf/pods/gpu-pod7
+  uid: 6bf1ac3c-0c9f-472a-8b86-de350bbfa795
+spec:
+  nodeName: host04
+  containers:
+    - command:
+        - sleep
+        - 365d
+      image: busybox
+      imagePullPolicy: IfNotPresent
+      name: curlimage
+      resources:
+        limits:
+          cpu: "1"
+          kubernetes.io/gpu: "100"
+          memory: 256Mi
+        requests:
+          cpu: "1"
+          kubernetes.io/gpu: "100"
+          memory: 256Mi
+status:
+  hostIP: 10.0.0.149
+  phase: Running
+  podIP: 10.244.2.45
+  podIPs:
+    - ip: 10.244.2.45
+  qosClass: Guaranteed
+  startTime: "2022-10-08T09:33:07Z"
+"""
+_ROOM: Final = "the page gives the node 16Gi a card and the annotation 12508288Ki"
+
+
+def _further(name: str, *requests: str) -> str:
+    lines = "\n".join(f"          {request}" for request in requests)
+    return f"""
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+spec:
+  schedulerName: koord-scheduler
+  containers:
+    - name: main
+      resources:
+        requests:
+          cpu: 40m
+          memory: 40Mi
+{lines}
+"""
+
+
+def _card(minor: int, uuid: str) -> Expectation:
+    return node_says(
+        "host04",
+        "devices",
+        minor,
+        value={
+            "type": "gpu",
+            "minor": minor,
+            "uuid": uuid,
+            "healthy": True,
+            "core_milli": {"total": 1000, "used": 0},
+            "memory_bytes": {"total": 16 * _GIB, "used": 0},
+        },
+    )
+
+
+def _whole(name: str) -> tuple[Expectation, ...]:
+    return (
+        exits(0),
+        placed(name, "host04"),
+        pod_says(
+            name,
+            "allocations",
+            0,
+            value={"minor": 0, "core_milli": 1000, "memory_bytes": 16 * _GIB, "mode": "whole"},
+        ),
+    )
+
+
+CASES: Final[tuple[Case, ...]] = (
+    Case(
+        id="003-device",
+        printed="`kubectl get device host04 -o yaml`: two cards, 100 core, 16Gi, ratio 100, healthy",
+        documents=join(_DEVICE, _NODE),
+        expected=(exits(0), _card(0, _FIRST), _card(1, _SECOND)),
+    ),
+    Case(
+        id="003-node-totals",
+        printed="`kubectl get node host04`: allocatable merges the cards: gpu 200, gpu-core 200, gpu-memory 32Gi,"
+        " gpu-memory-ratio 200, nvidia.com/gpu 2",
+        documents=join(_DEVICE, _NODE),
+        expected=(
+            node_says(
+                "host04",
+                "allocatable",
+                value={
+                    "cpu": "6",
+                    "ephemeral-storage": "200681483926",
+                    "kubernetes.io/gpu": "200",
+                    "kubernetes.io/gpu-core": "200",
+                    "kubernetes.io/gpu-memory": "32Gi",
+                    "kubernetes.io/gpu-memory-ratio": "200",
+                    "memory": "59274552Ki",
+                    "nvidia.com/gpu": "2",
+                    "pods": "220",
+                },
+            ),
+            node_says("host04", "allocatable", "koordinator.sh/gpu", value="200"),
+        ),
+        how="computed from the Device; every printed line is equal",
+    ),
+    Case(
+        id="003-pod-gpu",
+        printed='pod-example asks `kubernetes.io/gpu: "100"` and gets one card',
+        documents=join(_DEVICE, _NODE, _POD),
+        expected=(
+            *_whole("pod-example"),
+            pod_says(
+                "pod-example", "annotations", _RECORD, value=_PRINTED.replace("12508288Ki", "16Gi")
+            ),
+        ),
+        how="annotation equal as text, with the memory of the printed Device",
+        misprint=_ROOM,
+    ),
+    Case(
+        id="003-annotation",
+        printed=f"`{_RECORD}: '{_PRINTED}'`",
+        documents=join(_SMALL, _NODE, _POD),
+        expected=(
+            placed("pod-example", "host04"),
+            pod_says("pod-example", "annotations", _RECORD, value=_PRINTED),
+        ),
+        how="annotation equal as text, on cards of the size that it was printed on",
+        misprint=_ROOM,
+    ),
+    Case(
+        id="003-running-pod",
+        printed="the pod as it runs (cpu 1, memory 256Mi, with the annotation)",
+        documents=join(_SMALL, _NODE, _RUNNING),
+        expected=(
+            exits(0),
+            placed("pod-example", "host04"),
+            node_says(
+                "host04",
+                "devices",
+                0,
+                value={
+                    "core_milli": {"total": 1000, "used": 1000},
+                    "memory_bytes": {"total": 12508288 * 1024, "used": 12508288 * 1024},
+                },
+            ),
+        ),
+        how="the printed record is read back and counted",
+        misprint="the manifest above it asks cpu 40m and 40Mi, and its selfLink names another pod",
+    ),
+    Case(
+        id="003-nvidia-gpu",
+        printed='further form: `nvidia.com/gpu: "100"`',
+        documents=join(_DEVICE, _NODE, _further("more-1", 'nvidia.com/gpu: "100"')),
+        expected=_whole("more-1"),
+        how="100 is percent: one whole card",
+    ),
+    Case(
+        id="003-core-ratio",
+        printed='further form: `kubernetes.io/gpu-core: "100"`, `kubernetes.io/gpu-memory-ratio: "100"`',
+        documents=join(
+            _DEVICE,
+            _NODE,
+            _further(
+                "more-2", 'kubernetes.io/gpu-core: "100"', 'kubernetes.io/gpu-memory-ratio: "100"'
+            ),
+        ),
+        expected=(
+            *_whole("more-2"),
+            pod_says(
+                "more-2", "annotations", _RECORD, value=_PRINTED.replace("12508288Ki", "16Gi")
+            ),
+        ),
+    ),
+    Case(
+        id="003-core-bytes",
+        printed='further form: `kubernetes.io/gpu-core: "100"`, `kubernetes.io/gpu-memory: "16Mi"`',
+        documents=join(
+            _DEVICE,
+            _NODE,
+            _further(
+                "more-3", 'kubernetes.io/gpu-core: "100"', 'kubernetes.io/gpu-memory: "16Mi"'
+            ),
+        ),
+        expected=(
+            exits(0),
+            pod_says(
+                "more-3",
+                "allocations",
+                0,
+                value={
+                    "minor": 0,
+                    "core_milli": 1000,
+                    "memory_bytes": 16 * 2**20,
+                    "mode": "share",
+                },
+            ),
+            pod_says(
+                "more-3",
+                "annotations",
+                _RECORD,
+                value='{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"100",'
+                '"kubernetes.io/gpu-memory":"16Mi","kubernetes.io/gpu-memory-ratio":"0"}}]}',
+            ),
+        ),
+        how="taken as printed: all compute and 16 MiB, ratio truncated as upstream does",
+        misprint="16Gi was surely meant",
+    ),
+)
+
+LATER: Final[tuple[Later, ...]] = (
+    Later(
+        "003",
+        "`curl …/apis/v1/plugins/DeviceShare/nodeDeviceSummaries[/host04]`: the debug API",
+        "the scheduler service",
+    ),
+    Later(
+        "003", "`kubectl get lease koord-scheduler …`: finding the leader", "the scheduler service"
+    ),
+    Later(
+        "003",
+        "node allocatable and capacity written to the cluster",
+        "the controllers",
+        "computed and printed",
+    ),
+    Later(
+        "003",
+        "the devices are bound to the container by NRI or a runtime proxy",
+        "the node agent",
+        "environment printed",
+    ),
+    Later("003", "`Device` objects reported by the node", "the node agent", "read from files"),
+)
+
+MISPRINTS: Final[tuple[Misprint, ...]] = (
+    Misprint(
+        "003",
+        "manifests without indentation",
+        "YAML",
+        "indentation restored by hand in the inputs below",
+    ),
+    Misprint(
+        "003",
+        "annotation memory 12508288Ki beside cards of 16Gi",
+        "output of another run",
+        "each card's own memory; both sizes are cases",
+    ),
+    Misprint(
+        "003",
+        "cpu 40m and memory 40Mi in the manifest, 1 and 256Mi in the running pod",
+        "output of another run",
+        "what a pod asks is taken as written",
+    ),
+    Misprint(
+        "003",
+        "selfLink and the debug API name xlf/gpu-pod7, the pod is default/pod-example",
+        "output of another run",
+        "selfLink is not read",
+    ),
+    Misprint(
+        "003",
+        "the debug API prints one card for host04, its Device has two",
+        "output of another run",
+        "comes with the debug API",
+    ),
+    Misprint(
+        "003",
+        'requests `kubernetes.io/gpu: "100"` without a limit',
+        "an extended resource needs both",
+        "requests and limits are copied to each other",
+    ),
+    Misprint(
+        "003",
+        '`nvidia.com/gpu: "100"` (plugins count cards)',
+        "100 percent of a card",
+        "a lone multiple of 100 is percent",
+    ),
+    Misprint(
+        "003",
+        '`kubernetes.io/gpu-memory: "16Mi"`',
+        "16Gi",
+        "taken as written; the pod gets 16 MiB",
+    ),
+    Misprint("003", "Koordinator >= 0.71", "0.7.1", "no version is checked"),
+)
