@@ -437,12 +437,17 @@ class Ledger:
         return kind
 
     def _locate(self, index: int, charge: Charge) -> int | None:
-        """The row of a charge's device: by UUID, or by minor when the record knows no UUID."""
-        for row, device in enumerate(self._rows[index].get(charge.type, ())):
+        """The row of a charge's device: by UUID, or by minor when the record knows no UUID.
+
+        A ghost that has a UUID stands for that device alone, so a record without one gets its own.
+        """
+        devices = self._rows[index].get(charge.type, ())
+        real = len(devices) - self._ghosts[index][charge.type]
+        for row, device in enumerate(devices):
             if charge.uuid:
                 if device.uuid == charge.uuid:
                     return row
-            elif device.minor == charge.minor:
+            elif device.minor == charge.minor and (row < real or not device.uuid):
                 return row
         return None
 
