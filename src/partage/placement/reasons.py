@@ -28,13 +28,15 @@ LEADING: Final = (
 )
 """Which card's reason speaks for the node: the card that came closest to serving the request."""
 
+_SHORT: Final = 8
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
 
 def format_amount(code: ReasonCode, value: int) -> str:
     """An amount in the unit of its code: bytes with a suffix, compute in percent of a card."""
     if code is ReasonCode.INSUFFICIENT_MEMORY:
-        return str(binary(value))
+        text = str(binary(value))
+        return text if len(text) <= _SHORT else f"{value / 2**30:.2f}Gi"
     if code is ReasonCode.INSUFFICIENT_CORE:
         return f"{value / 10:g}%"
     return str(value)
@@ -155,6 +157,8 @@ def _part(code: ReasonCode, finding: Finding) -> str:
     where = finding.node if finding.card is None else f"{finding.node} card {finding.card}"
     if code is ReasonCode.NODE_RESOURCES:
         return f"{text} (closest: {where})"
+    if code in (ReasonCode.INSUFFICIENT_CARDS, ReasonCode.INSUFFICIENT_DEVICES):
+        return f"{text} (asked {finding.asked}, at most {finding.free} on {where})"
     return (
         f"{text} (asked {format_amount(code, finding.asked)}, "
         f"most free {format_amount(code, max(finding.free, 0))} on {where})"

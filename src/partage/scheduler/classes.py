@@ -15,7 +15,7 @@ from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
-from partage.model.reason import NodeReason
+from partage.model.reason import NodeReason, Refusal
 from partage.placement import kernel, scoring
 from partage.placement.fast import is_plain
 from partage.placement.node import objection
@@ -57,6 +57,8 @@ class RequestClass:
         value: score and order in one number a node; -1 where the pod cannot go.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
         objections: nodes that are out of the question, with the reason.
+        refusal: why no node could host a pod of the class, when last asked.
+        refused_at: how many changes the ledger had seen then.
     """
 
     pod: Pod
@@ -67,6 +69,8 @@ class RequestClass:
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
     objections: dict[int, NodeReason] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    refused_at: int = -1
     _allowed: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     _preference: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     _suits: list[Bools] = field(default_factory=list)

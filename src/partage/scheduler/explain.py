@@ -16,13 +16,27 @@ from partage.scheduler.classes import RequestClass
 __all__ = ["refuse", "why"]
 
 DETAILED: Final = 100
-"""Nodes that get a sentence of their own; the others are counted by code."""
+"""The largest cluster in which every node gets a sentence of its own."""
+
+EXAMPLES: Final = 20
+"""Nodes that get one in a larger cluster; the others are counted by code."""
 
 
 def refuse(ledger: Ledger, group: RequestClass) -> Refusal:
-    """The refusal of a pod of a class that no node can host now."""
+    """The refusal of a pod of a class that no node can host now; the same while nothing changes."""
+    if group.refused_at != len(ledger.changes) or group.refusal is None:
+        group.refusal = _refusal(ledger, group)
+        group.refused_at = len(ledger.changes)
+    return group.refusal
+
+
+def _refusal(ledger: Ledger, group: RequestClass) -> Refusal:
     present = np.flatnonzero(ledger.present).tolist()
-    detailed = present if len(present) <= DETAILED else _closest(ledger, group)
+    codes: dict[ReasonCode, list[int]] = {}
+    detailed = present
+    if len(present) > DETAILED:
+        codes = _codes(ledger, group)
+        detailed = _closest(codes)
     findings: dict[ReasonCode, Finding] = {}
     nodes: dict[str, NodeReason] = {}
     for index in detailed:
@@ -31,9 +45,8 @@ def refuse(ledger: Ledger, group: RequestClass) -> Refusal:
         nodes[name] = reason
         findings.setdefault(reason.code, Finding()).add(name, reason)
     if len(detailed) < len(present):
-        for code, count in _counted(ledger, group).items():
-            finding = findings.setdefault(code, Finding())
-            finding.count = max(count, finding.count)
+        for code, indexes in codes.items():
+            findings.setdefault(code, Finding()).count = len(indexes)
     return refusal_of(findings, nodes, len(present))
 
 
@@ -87,14 +100,9 @@ def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
     return result
 
 
-def _counted(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, int]:
-    return {code: len(indexes) for code, indexes in _codes(ledger, group).items()}
-
-
-def _closest(ledger: Ledger, group: RequestClass) -> list[int]:
+def _closest(codes: dict[ReasonCode, list[int]]) -> list[int]:
     """The nodes worth a sentence: those refused for what they have left come first."""
-    codes = _codes(ledger, group)
     ranked: list[ReasonCode] = [code for code in LEADING if code in codes]
     ranked += [code for code in codes if code not in ranked]
-    share = max(1, DETAILED // max(len(ranked), 1))
+    share = max(1, EXAMPLES // max(len(ranked), 1))
     return [index for code in ranked for index in codes[code][:share]]
