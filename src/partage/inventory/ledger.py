@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.plane import CLOSED, Ints, Plane
-from partage.model.allocation import Allocation, Charge
+from partage.model.allocation import Allocation, Charge, together
 from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
 from partage.model.node import Node
@@ -465,7 +465,9 @@ class Ledger:
         for unit, amount in charge.extras:
             plane.unit_columns(unit)[1][row, index] -= amount
         place = (charge.type, index, row)
-        self._tenants.setdefault(place, {})[uid] = charge
+        tenants = self._tenants.setdefault(place, {})
+        mine = tenants.get(uid)
+        tenants[uid] = charge if mine is None else together(mine, charge)
         for other in self._around(index, row, charge):
             self._fences.setdefault((charge.type, index, other), set()).add(uid)
             self._refresh(charge.type, index, other)
@@ -479,9 +481,10 @@ class Ledger:
         for unit, amount in charge.extras:
             plane.unit_columns(unit)[1][row, index] += amount
         place = (charge.type, index, row)
-        del self._tenants[place][uid]
-        if not self._tenants[place]:
-            del self._tenants[place]
+        tenants = self._tenants.get(place, {})
+        tenants.pop(uid, None)  # once for a card that a record names twice
+        if not tenants:
+            self._tenants.pop(place, None)
         for other in self._around(index, row, charge):
             self._fences[charge.type, index, other].discard(uid)
             self._refresh(charge.type, index, other)

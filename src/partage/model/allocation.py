@@ -14,7 +14,15 @@ from typing import TypeVar
 from partage.model.device import DeviceType
 from partage.model.request import Phase, Scope
 
-__all__ = ["Allocation", "Charge", "Grant", "GrantMode", "MigSlice", "charges_of"]
+__all__ = [
+    "Allocation",
+    "Charge",
+    "Grant",
+    "GrantMode",
+    "MigSlice",
+    "charges_of",
+    "together",
+]
 
 L = TypeVar("L", bound=int)
 
@@ -140,11 +148,11 @@ def charges_of(grants: Iterable[Grant]) -> tuple[Charge, ...]:
             mine = (grant.container, *key)
             known = initial.get(mine)
             base = running.get(key) if known is None else known
-            initial[mine] = single if base is None else _add(base, single)
+            initial[mine] = single if base is None else together(base, single)
             peaks[key].append(initial[mine])
         else:
             known = running.get(key)
-            running[key] = single if known is None else _add(known, single)
+            running[key] = single if known is None else together(known, single)
     result = dict(running)
     for key, charges in peaks.items():
         for charge in charges:
@@ -169,7 +177,8 @@ def _single(grant: Grant) -> Charge:
     )
 
 
-def _add(left: Charge, right: Charge) -> Charge:
+def together(left: Charge, right: Charge) -> Charge:
+    """What two charges on one device come to when both count at once."""
     return replace(
         left,
         core_milli=left.core_milli + right.core_milli,
