@@ -500,7 +500,7 @@ class Ledger:
             there = device.topology
             if other == row or charge.fence is Scope.NODE:
                 yield other
-            elif centre is not None and there is not None:
+            elif charge.fence is not Scope.DEVICE and centre is not None and there is not None:
                 near = there.numa == centre.numa
                 if near and (charge.fence is Scope.NUMA or there.pcie == centre.pcie):
                     yield other
