@@ -187,7 +187,10 @@ def decode(source: str, data: bytes) -> Batch:
 
 
 def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
-    """Name and bytes of each file; a folder stands for its YAML and JSON files in name order.
+    """Name and bytes of each file; a folder stands for its YAML and JSON files.
+
+    Files of a folder and of those in it come in the order of their paths; hidden ones are left
+    out.
 
     Raises:
         InvalidDocument: a file is missing or cannot be read, or a folder holds no manifest.
@@ -198,8 +201,10 @@ def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
             if path.is_dir():
                 files = sorted(
                     entry
-                    for entry in path.iterdir()
-                    if entry.suffix in _SUFFIXES and entry.is_file()
+                    for entry in path.rglob("*")
+                    if entry.suffix in _SUFFIXES
+                    and entry.is_file()
+                    and not any(part.startswith(".") for part in entry.relative_to(path).parts)
                 )
                 if not files:
                     raise InvalidDocument(

@@ -33,6 +33,7 @@ from partage.wire.context import Context
 from partage.wire.demand import bounded
 from partage.wire.device_objects import translate_devices
 from partage.wire.documents import Document, invalid
+from partage.wire.routing import UNDECIDED
 
 __all__ = ["TranslatedNode", "allocatable_of", "node_totals", "translate_node"]
 
@@ -188,13 +189,20 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
     node = Node(
         name=view.name,
         labels=view.labels,
-        devices=_ordered(view.devices),
+        devices=_ordered(_kept_from(device, registrar) for device in view.devices),
         links=links,
         verdicts=tuple(verdicts),
         registrar=registrar,
         properties=properties,
     )
     return node, notes
+
+
+def _kept_from(device: Device, registrar: str) -> Device:
+    """A device hidden from the registrar's pods is hidden from those that will become its own."""
+    if registrar not in device.hidden_from:
+        return device
+    return replace(device, hidden_from=device.hidden_from | {UNDECIDED})
 
 
 def _ordered(devices: Iterable[Device]) -> tuple[Device, ...]:
