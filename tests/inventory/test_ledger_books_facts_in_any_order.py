@@ -49,3 +49,67 @@ def test_a_nameless_record_never_joins_a_named_ghost(order: tuple[int, int]) -> 
     ghosts = [c for c in ledger.cards(GPU, 0) if c.device.minor == 9]
     assert sorted(c.device.uuid for c in ghosts) == ["", "GPU-X"]
     assert all(c.closed is ReasonCode.UNHEALTHY for c in ghosts)
+
+
+def test_a_record_that_names_one_card_twice_is_given_back_once() -> None:
+    """Grants with one UUID under two minors are booked together on that card, and undone."""
+    ledger = ledger_of(make_node(devices=[card(0)]))
+    before = ledger.picture()
+
+    ledger.apply(held("a", grant(0), grant(1, "GPU-0"), grant(0, "")))
+
+    (only,) = ledger.cards(GPU, 0)
+    assert (only.core_free, only.tenants) == (-500, 3)
+    assert only.closed is ReasonCode.QUARANTINED
+    ledger.validate()
+    ledger.undo("a")
+    assert ledger.picture() == before
+
+
+@pytest.mark.parametrize(
+    ("fence", "closed"),
+    [
+        (Scope.DEVICE, {0}),
+        (Scope.PCIE, {0, 1}),
+        (Scope.NUMA, {0, 1, 2}),
+        (Scope.NODE, {0, 1, 2, 3}),
+    ],
+    ids=str,
+)
+def test_a_fence_closes_its_scope_and_no_more(fence: Scope, closed: set[int]) -> None:
+    """A pod's fence closes the cards within its scope until the pod is gone."""
+    places = [(0, "a"), (0, "a"), (0, "b"), (1, "c")]
+    cards = [card(i, topology=Topology(n, p)) for i, (n, p) in enumerate(places)]
+    ledger = ledger_of(make_node(devices=cards))
+
+    ledger.apply(held("a", grant(0, fence=fence)))
+
+    assert {c.row for c in ledger.cards(GPU, 0) if c.closed} == closed
+    ledger.validate()
+    ledger.undo("a")
+    assert not [c for c in ledger.cards(GPU, 0) if c.closed]
+
+
+def test_a_resource_seen_late_knows_who_holds_it_already() -> None:
+    """A foreign resource that a later node brings in is booked for earlier pods too."""
+    early = make_node("early", allocatable={"cpu": 4000})
+    late = make_node("late", allocatable={"example.com/x": 3})
+    pods = [held("a", node="early", **{"example.com/x": 2})]
+    ledger = ledger_of(early, pods=pods)
+
+    ledger.upsert_node(late)
+
+    ledger.validate()
+    assert ledger.picture() == ledger_of(late, early, pods=pods).picture()
+
+
+def test_a_resource_that_left_with_its_node_is_forgotten() -> None:
+    """Books that once knew a resource equal books that never did."""
+    plain = make_node("plain")
+    rich = make_node("rich", allocatable={"example.com/x": 3})
+    ledger = ledger_of(plain, rich, pods=[held("a", node="plain", **{"example.com/x": 2})])
+
+    ledger.remove_node("rich")
+
+    ledger.validate()
+    assert "example.com/x" not in str(ledger.picture())

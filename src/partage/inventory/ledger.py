@@ -13,6 +13,8 @@ Invariants, by field:
     planes           free = total - sum of the charges on the card, in every dimension.
     open             never true on a card that is unhealthy, cordoned, quarantined, held
                      exclusively, fenced by somebody else, or booked beyond its means.
+    hosted           by node, which kinds of pod with GPUs are on it: bit 0 for one with shares,
+                     bit n for one with n whole cards.
     changes          every node whose columns changed, in order; never shortened.
 """
 
@@ -103,6 +105,8 @@ class Ledger:
         self.host_free: dict[str, Ints] = {n: np.zeros(16, np.int64) for n in _ASSUMED}
         self.host_total: dict[str, Ints] = {n: np.zeros(16, np.int64) for n in _ASSUMED}
         self.present = np.zeros(16, np.bool_)
+        self.hosted: Ints = np.zeros(16, np.int64)
+        self.unchecked = np.zeros(16, np.bool_)
         self.nodes: list[Node | None] = []
         self.index: dict[str, int] = {}
         self.kinds: list[Device | None] = [None]
@@ -191,6 +195,14 @@ class Ledger:
                 used[resource] = used.get(resource, 0) + amount
         return used
 
+    def host_left(self, index: int, names: Iterable[str]) -> dict[str, int]:
+        """Ordinary resources that a node has left; `UNCHECKED` where it tells of none at all."""
+        nothing = UNCHECKED if self.unchecked[index] else 0
+        return {
+            name: int(self.host_free[name][index]) if name in self.host_free else nothing
+            for name in names
+        }
+
     # --- changing ----------------------------------------------------------------------------
 
     def upsert_node(self, node: Node) -> None:
@@ -245,6 +257,7 @@ class Ledger:
         for charge, row in zip(entry.charges, rows, strict=True):
             if row is not None:
                 self._book(index, row, allocation.uid, charge)
+        self.hosted[index] |= _kinds_of(entry.charges)
         self.changes.append(index)
 
     def undo(self, uid: str) -> Allocation | None:
@@ -269,6 +282,7 @@ class Ledger:
             if row is None:
                 raise LedgerError(f"pod {uid} was booked on {charge.uuid}, which is not there")
             self._unbook(index, row, uid, charge)
+        self._write_hosted(index, self._by_node.get(allocation.node, {}).values())
         self.changes.append(index)
         return allocation
 
@@ -331,9 +345,11 @@ class Ledger:
                 for type_ in DeviceType
                 for c in self.cards(type_, index)
             ]  # fmt: skip
-            host = {r: int(column[index]) for r, column in self.host_free.items() if column[index]}
+            told = {*self.node_at(index).allocatable, *_ASSUMED}
+            host = {r: int(column[index]) for r, column in self.host_free.items() if r in told}
             pods = sorted(self._by_node.get(name, ()))
-            result[name] = (sorted(cards, key=repr), sorted(host.items()), pods)
+            kinds = int(self.hosted[index])
+            result[name] = (sorted(cards, key=repr), sorted(host.items()), pods, kinds)
         return result
 
     # --- inside ------------------------------------------------------------------------------
@@ -346,6 +362,8 @@ class Ledger:
         for plane in self.planes.values():
             plane.grow(plane.cards, size)
         self.present = np.concatenate([self.present, np.zeros(size - have, np.bool_)])
+        self.hosted = np.concatenate([self.hosted, np.zeros(size - have, np.int64)])
+        self.unchecked = np.concatenate([self.unchecked, np.zeros(size - have, np.bool_)])
         for columns in (self.host_free, self.host_total):
             for resource, column in columns.items():
                 columns[resource] = np.concatenate([column, np.zeros(size - have, np.int64)])
@@ -364,6 +382,7 @@ class Ledger:
             self.planes[type_].clear(index)
         self._ghosts.pop(index, None)
         self._flat.discard(index)
+        self.hosted[index] = 0
 
     def _load(self, index: int) -> None:
         """Write a node's columns afresh from the node and the entries on it."""
@@ -389,6 +408,7 @@ class Ledger:
                 self._write_total(plane, index, row, device)
                 self._uuids.setdefault(device.uuid, set()).add((type_, index, row))
         self._write_host(index, node)
+        self._write_hosted(index, entries.values())
         for uid, entry in entries.items():
             self._book_host(index, entry.allocation.host, -1)
             for charge in entry.charges:
@@ -410,19 +430,30 @@ class Ledger:
     def _write_host(self, index: int, node: Node) -> None:
         for resource in node.allocatable:
             if resource not in self.host_free:
-                self.host_free[resource] = self._new_resource()
-                self.host_total[resource] = self.host_free[resource].copy()
+                total = np.where(self.unchecked, UNCHECKED, 0).astype(np.int64)
+                self.host_total[resource] = total
+                self.host_free[resource] = total.copy()
+                self._book_late(resource, index)
+        self.unchecked[index] = not node.allocatable
         for resource, column in self.host_free.items():
             default = UNCHECKED if resource in _ASSUMED or not node.allocatable else 0
             column[index] = node.allocatable.get(resource, default)
             self.host_total[resource][index] = column[index]
 
-    def _new_resource(self) -> Ints:
-        column = np.zeros(self.present.shape[0], np.int64)
-        for index, node in enumerate(self.nodes):
-            if node is not None and not node.allocatable:
-                column[index] = UNCHECKED
-        return column
+    def _write_hosted(self, index: int, entries: Iterable[_Entry]) -> None:
+        kinds = 0
+        for entry in entries:
+            kinds |= _kinds_of(entry.charges)
+        self.hosted[index] = kinds
+
+    def _book_late(self, resource: str, newcomer: int) -> None:
+        """Book a resource that a newcomer brought in for the pods of all other nodes."""
+        for name, entries in self._by_node.items():
+            index = self.index.get(name, newcomer)
+            if index != newcomer:
+                for entry in entries.values():
+                    amount = entry.allocation.host.get(resource, 0)
+                    self._book_host(index, {resource: amount}, -1)
 
     def _kind(self, device: Device) -> int:
         key = (
@@ -582,6 +613,13 @@ class Ledger:
 def _flat(node: Node, cards: Sequence[Device]) -> bool:
     tree = bool(cards) and all(c.topology is not None and c.topology.pcie for c in cards)
     return not tree and not node.partitions and not node.honour_partitions
+
+
+def _kinds_of(charges: Sequence[Charge]) -> int:
+    """Bits of one pod for the column `hosted`; the few with more than 62 cards share a bit."""
+    gpus = [charge.exclusive for charge in charges if charge.type is DeviceType.GPU]
+    cards = sum(gpus)
+    return (1 << min(cards, 62) if cards else 0) | (cards < len(gpus))
 
 
 def _ghost(charge: Charge) -> Device:

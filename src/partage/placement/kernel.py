@@ -178,10 +178,11 @@ def host_fits(ledger: Ledger, host: Mapping[str, int], nodes: Nodes) -> Bools:
     """Nodes that have the ordinary resources."""
     fits: Bools = ledger.present[nodes].copy()
     for resource, amount in host.items():
+        if amount <= 0:
+            continue
         column = ledger.host_free.get(resource)
         if column is None:
-            if amount > 0:
-                fits[:] = False
+            fits &= ledger.unchecked[nodes]
         else:
             fits &= column[nodes] >= amount
     return fits

@@ -47,7 +47,7 @@ def shortage(host: Mapping[str, int], free: Mapping[str, int]) -> NodeReason | N
     """Which ordinary resource is short on a node, or None; the first by name order of the pod."""
     for resource, asked in host.items():
         left = free.get(resource, 0)
-        if asked > left:
+        if asked > max(left, 0):
             return NodeReason(
                 ReasonCode.NODE_RESOURCES,
                 f"insufficient {resource} (asked {amount(resource, asked)}, "

@@ -55,8 +55,7 @@ def why(ledger: Ledger, group: RequestClass, index: int) -> NodeReason:
     known = group.objections.get(index) or group.failed.get(index)
     if known is not None:
         return known
-    free = {resource: int(column[index]) for resource, column in ledger.host_free.items()}
-    short = shortage(group.pod.host, free)
+    short = shortage(group.pod.host, ledger.host_left(index, group.pod.host))
     if short is not None:
         return short
     request = group.pod.request
