@@ -217,7 +217,6 @@ class Ledger:
         self.nodes[index] = node
         self.present[index] = True
         self._load(index)
-        self.node_changes.append(index)
 
     def remove_node(self, name: str) -> None:
         """Forget a node; entries of its pods stay until the pods are gone."""
@@ -416,6 +415,7 @@ class Ledger:
                 if place is not None:
                     self._book(index, place, uid, charge)
         self.changes.append(index)
+        self.node_changes.append(index)
 
     def _write_total(self, plane: Plane, index: int, row: int, device: Device) -> None:
         plane.core_total[row, index] = plane.core_free[row, index] = device.core_milli

@@ -1,0 +1,91 @@
+"""Odd facts, such as a vanished card or an absurd amount, never stop the engine."""
+
+import pytest
+
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.model.pod import Pod, Record
+from partage.model.reason import ReasonCode, Refusal
+from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, Placement, PodGone, PodSeen
+from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
+
+GPU = DeviceType.GPU
+ONLY_FIRST = NodeConstraint(
+    terms=(NodeTerm(fields=(Requirement("metadata.name", Operator.IN, ("node-1",)),)),)
+)
+
+
+def engine_of(*nodes: Node) -> Engine:
+    """An engine that has seen these nodes."""
+    engine = Engine()
+    for node in nodes:
+        engine.handle(NodeSeen(node))
+    return engine
+
+
+def bound(uid: str, node: str, *grants: Grant, **fields: object) -> Pod:
+    """A pod that the API server shows on a node with a trusted record."""
+    base = {"record": Record(grants), "version": 1} | fields
+    return Pod(uid, "default", uid, node=node, **base)  # type: ignore[arg-type]
+
+
+def grant(minor: int, uuid: str, **fields: object) -> Grant:
+    """Half a card."""
+    base = {"core_milli": 500, "memory_bytes": 8 * GIB, "mode": GrantMode.SHARE} | fields
+    return Grant("c", GPU, minor, uuid, **base)  # type: ignore[arg-type]
+
+
+def test_a_record_of_a_vanished_card_does_not_break_known_classes() -> None:
+    """A ghost row appears between two decisions of one class, and goes away again."""
+    cards = [card(0), card(1)]
+    engine = engine_of(make_node(devices=cards), make_node("node-2", devices=cards))
+    assert isinstance(engine.explain(make_pod("a", share(10, 1))), Placement)
+
+    engine.handle(PodSeen(bound("b", "node-1", grant(7, "GPU-gone"), grant(8, "GPU-too"))))
+
+    assert isinstance(engine.explain(make_pod("a", share(10, 1))), Placement)
+    engine.handle(PodGone("b"))
+    assert isinstance(engine.schedule(make_pod("a", share(10, 1))), Placement)
+    engine.audit()
+
+
+def test_two_cards_with_one_uuid_are_closed() -> None:
+    """Devices of one node that share a UUID may be one card reported twice: nobody gets them."""
+    engine = engine_of(make_node(devices=[card(0), card(1, uuid="GPU-0"), card(2)]))
+
+    first = engine.schedule(make_pod("a", whole()))
+    second = engine.schedule(make_pod("b", whole()))
+
+    assert isinstance(first, Placement)
+    assert first.allocation.grants[0].minor == 2
+    assert isinstance(second, Refusal)
+    assert second.code is ReasonCode.QUARANTINED
+    engine.audit()
+
+
+@pytest.mark.parametrize("amount", [2**62, 2**63 - 1, 10**30])
+def test_absurd_amounts_of_ordinary_resources_are_only_refused(amount: int) -> None:
+    """Pods that ask or hold more than any node has neither overflow nor free anything."""
+    engine = engine_of(
+        make_node(devices=[card(0)], allocatable={"cpu": 10**22, "memory": 8 * GIB}),
+        make_node("node-2"),
+    )
+    asking = make_pod("a", host={"memory": amount, "cpu": amount}, **{"constraint": ONLY_FIRST})
+
+    refusal = engine.schedule(asking)
+    for i in range(5):
+        engine.handle(PodSeen(bound(f"b{i}", "node-1", host={"memory": amount, "cpu": amount})))
+        engine.handle(PodSeen(bound(f"c{i}", "node-2", host={"memory": amount, "x": amount})))
+
+    assert isinstance(refusal, Refusal)
+    assert refusal.code is ReasonCode.NODE_RESOURCES
+    assert isinstance(engine.explain(make_pod("d", host={"memory": GIB})), Placement)
+    engine.audit()
+    for i in range(5):
+        engine.handle(PodGone(f"b{i}"))
+        engine.handle(PodGone(f"c{i}"))
+    assert isinstance(engine.explain(make_pod("e", host={"memory": 8 * GIB})), Placement)
+    engine.audit()

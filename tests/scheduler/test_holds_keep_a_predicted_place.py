@@ -1,0 +1,108 @@
+"""Holds: what an extender's filter keeps until bind. Not covered: how long (the driver's clock)."""
+
+from partage.model.reason import Refusal
+from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
+from partage.scheduler.engine import Engine, State
+from partage.scheduler.events import HoldEnded, NodeSeen, Placement, PodGone
+from partage.testing.builders import card, make_node, make_pod, share, whole
+
+
+def _engine(*names: str) -> Engine:
+    engine = Engine()
+    for name in names:
+        engine.handle(NodeSeen(make_node(name, [card(0, prefix=name)])))
+    return engine
+
+
+def test_two_pods_filtered_together_do_not_get_the_same_card() -> None:
+    """A hold counts like a reservation for everybody else."""
+    engine = _engine("a", "b")
+
+    first, second = engine.hold(make_pod("one", whole())), engine.hold(make_pod("two", whole()))
+
+    assert isinstance(first, Placement)
+    assert isinstance(second, Placement)
+    assert first.allocation.node != second.allocation.node
+    assert isinstance(engine.hold(make_pod("three", whole())), Refusal)
+    engine.audit()
+
+
+def test_bind_on_the_held_node_takes_the_hold_as_it_is() -> None:
+    """The cards predicted by filter are the cards bound."""
+    engine = _engine("a")
+    held = engine.hold(make_pod("one", share(30, 4)))
+
+    bound = engine.place_on(make_pod("one", share(30, 4)), "a")
+
+    assert isinstance(held, Placement)
+    assert isinstance(bound, Placement)
+    assert bound.allocation == held.allocation
+    assert engine.states["uid-one"] is State.RESERVED
+
+
+def test_bind_elsewhere_moves_the_hold() -> None:
+    """The node that kube-scheduler picks wins; the predicted place is free again."""
+    engine = _engine("a", "b")
+    engine.hold(make_pod("one", whole()))
+
+    moved = engine.place_on(make_pod("one", whole()), "b")
+    other = engine.schedule(make_pod("two", whole()))
+
+    assert isinstance(moved, Placement)
+    assert moved.allocation.node == "b"
+    assert isinstance(other, Placement)
+    assert other.allocation.node == "a"
+    engine.audit()
+
+
+def test_bind_where_nothing_fits_gives_the_hold_up_and_says_why() -> None:
+    """A refused bind leaves nothing behind."""
+    engine = _engine("a", "b")
+    engine.schedule(make_pod("full", whole(), constraint=_only("b")))
+    engine.hold(make_pod("one", whole()))
+
+    refused = engine.place_on(make_pod("one", whole()), "b")
+
+    assert isinstance(refused, Refusal)
+    assert refused.message.startswith("node b: ")
+    assert "uid-one" not in engine.ledger
+    assert isinstance(engine.schedule(make_pod("two", whole())), Placement)
+
+
+def test_a_hold_ends_with_its_time_and_frees_its_room() -> None:
+    """The end of a hold is a release that others may be waiting for; a second end is nothing."""
+    engine = _engine("a")
+    engine.hold(make_pod("one", whole()))
+
+    actions = engine.handle(HoldEnded("uid-one"))
+
+    assert [action.node for action in actions if hasattr(action, "node")] == ["a"]
+    assert engine.handle(HoldEnded("uid-one")) == []
+    assert isinstance(engine.schedule(make_pod("two", whole())), Placement)
+
+
+def test_a_bound_pod_outlives_the_end_of_its_hold() -> None:
+    """A late timer does not release what has been bound since."""
+    engine = _engine("a")
+    engine.hold(make_pod("one", whole()))
+    engine.place_on(make_pod("one", whole()), "a")
+
+    engine.handle(HoldEnded("uid-one"))
+
+    assert "uid-one" in engine.ledger
+
+
+def test_a_hold_goes_with_its_pod() -> None:
+    """No hold without a live owner."""
+    engine = _engine("a")
+    engine.hold(make_pod("one", whole()))
+
+    engine.handle(PodGone("uid-one"))
+
+    assert "uid-one" not in engine.ledger
+    engine.audit()
+
+
+def _only(name: str) -> NodeConstraint:
+    wanted = Requirement("metadata.name", Operator.IN, (name,))
+    return NodeConstraint(terms=(NodeTerm(fields=(wanted,)),))
