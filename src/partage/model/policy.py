@@ -15,11 +15,17 @@ class Strategy(StrEnum):
     SPREAD = "spread"  # use what is used least
     FIRST_FIT = "first-fit"  # first in order
     PARTAGE = "partage"  # the default: least waste
+    RANDOM = "random"  # any place that fits, by a seeded draw
+    BESTFIT = "bestfit"  # least compute and CPU left on the node
+    DOTPROD = "dotprod"  # least product of what is asked and what is free
+    GPUPACKING = "gpupacking"  # shared cards first, then used nodes, then idle ones
+    GPUCLUSTERING = "gpuclustering"  # beside pods that ask for as many cards
+    FGD = "fgd"  # least growth of what the usual requests cannot use
 
     @property
     def scores_cards(self) -> bool:
         """Whether the strategy scores cards one by one as it scores nodes."""
-        return False
+        return self in (Strategy.RANDOM, Strategy.FGD)
 
 
 @dataclass(frozen=True, slots=True)

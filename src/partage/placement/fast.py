@@ -70,7 +70,7 @@ def choose(
         ]  # fmt: skip
         if len(rows) < request.count:
             return ()
-        if strategy in (Strategy.BINPACK, Strategy.PARTAGE):
+        if strategy not in (Strategy.FIRST_FIT, Strategy.SPREAD):
             rows.sort(key=totals.__getitem__)
         chosen = rows[: request.count]
         return tuple(_grant(ledger, group, index, row) for row in chosen)

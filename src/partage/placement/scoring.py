@@ -16,13 +16,25 @@ from partage.inventory.plane import Bools, Ints, Plane
 from partage.model.device import MILLI, DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest
+from partage.placement import baselines, fragmentation
+from partage.placement.fragmentation import Lens
 from partage.placement.kernel import Nodes, needs
 from partage.placement.tables import Tables
 
-__all__ = ["CEILING", "Scene", "ranking", "score"]
+__all__ = ["CEILING", "Scene", "prepare", "ranking", "score"]
 
 CEILING: Final = 2**34
 _MILLION: Final = 1_000_000
+_PUBLISHED: Final = frozenset(
+    {
+        Strategy.RANDOM,
+        Strategy.BESTFIT,
+        Strategy.DOTPROD,
+        Strategy.GPUPACKING,
+        Strategy.GPUCLUSTERING,
+        Strategy.FGD,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,7 @@ class Scene:
         fits: the cards that serve it, for `nodes`; None without devices.
         nodes: the nodes to score.
         tables: what the strategy has learnt.
+        lens: `prepare`'s result, where there is one.
     """
 
     ledger: Ledger
@@ -44,6 +57,14 @@ class Scene:
     fits: Bools | None
     nodes: Nodes
     tables: Tables
+    lens: Lens | None = None
+
+
+def prepare(ledger: Ledger, strategy: Strategy, tables: Tables) -> Lens | None:
+    """What a strategy derives once from its tables and the kinds of card in the books."""
+    if strategy is Strategy.FGD and tables.workload.shapes:
+        return Lens.of(tables.workload, ledger)
+    return None
 
 
 def score(scene: Scene, strategy: Strategy) -> Ints:
@@ -55,6 +76,8 @@ def score(scene: Scene, strategy: Strategy) -> Ints:
     ledger, request, fits, nodes = scene.ledger, scene.request, scene.fits, scene.nodes
     if strategy is Strategy.FIRST_FIT:
         return np.zeros(ledger.present[nodes].shape, np.int64)
+    if strategy in _PUBLISHED:
+        return _published(scene, strategy)
     if request is None or fits is None:
         return _host_score(ledger, nodes, strategy)
     plane = ledger.planes[request.type]
@@ -80,8 +103,38 @@ def ranking(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
 
     None where the strategy leaves cards to `placement.order`.
     """
-    del scene, strategy
-    return None
+    request, fits, nodes = scene.request, scene.fits, scene.nodes
+    if request is None or fits is None or request.whole:
+        return None
+    if strategy is Strategy.RANDOM:
+        rows = np.flatnonzero(fits[:, 0])
+        place = np.arange(scene.ledger.present.shape[0])[nodes] * fits.shape[0] + rows
+        draws = baselines.mixed(
+            place.astype(np.uint64), ~scene.tables.seed, len(scene.ledger.changes)
+        )
+        return dict(zip(rows.tolist(), draws.tolist(), strict=True))
+    if strategy is Strategy.FGD and scene.lens is not None:
+        return fragmentation.card_scores(
+            scene.lens, scene.ledger, scene.host, request, fits, nodes
+        )
+    return {}
+
+
+def _published(scene: Scene, strategy: Strategy) -> Ints:
+    ledger, host, request, nodes = scene.ledger, scene.host, scene.request, scene.nodes
+    if strategy is Strategy.RANDOM:
+        return baselines.drawn(ledger, scene.tables.seed, nodes)
+    if strategy is Strategy.BESTFIT:
+        return baselines.best_fit(ledger, host, request, nodes)
+    if strategy is Strategy.DOTPROD:
+        return baselines.dot_product(ledger, host, request, nodes)
+    if strategy is Strategy.GPUPACKING:
+        return baselines.packing(ledger, request, nodes)
+    if strategy is Strategy.GPUCLUSTERING:
+        return baselines.clustering(ledger, request, nodes)
+    if scene.lens is None:
+        return np.zeros(ledger.present[nodes].shape, np.int64)
+    return fragmentation.node_scores(scene.lens, ledger, host, request, scene.fits, nodes)
 
 
 def _usage(plane: Plane, nodes: Nodes) -> Ints:

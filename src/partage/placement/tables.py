@@ -6,6 +6,8 @@ same events takes the same decisions.
 
 from dataclasses import dataclass
 
+from partage.placement.fragmentation import Workload
+
 __all__ = ["Tables"]
 
 
@@ -15,6 +17,10 @@ class Tables:
 
     Attributes:
         version: counts the changes.
+        workload: the usual requests, for `fgd`.
+        seed: of the draws of `random`.
     """
 
     version: int = 0
+    workload: Workload = Workload()
+    seed: int = 0

@@ -18,6 +18,7 @@ from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, Refusal
 from partage.placement import kernel, scoring
 from partage.placement.fast import is_plain
+from partage.placement.fragmentation import Lens
 from partage.placement.node import objection
 from partage.placement.scoring import Scene
 from partage.placement.tables import Tables
@@ -74,6 +75,7 @@ class RequestClass:
     _allowed: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     _preference: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     _suits: list[Bools] = field(default_factory=list)
+    _lens: Lens | None = None
     _seen: int = 0
     _seen_nodes: int = -1
 
@@ -95,7 +97,8 @@ class RequestClass:
             return
         dirty = np.unique(np.asarray(ledger.changes[self._seen :], np.intp))
         self._seen = len(ledger.changes)
-        if dirty.size * _PARTIAL > self.value.size:
+        redraw = self.node_strategy is Strategy.RANDOM
+        if redraw or dirty.size * _PARTIAL > self.value.size:
             self.failed.clear()
             self._score(ledger, rank, slice(None))
             return
@@ -125,7 +128,7 @@ class RequestClass:
         nodes = np.asarray([index], np.intp)
         _, fits = self.fits(ledger, nodes)
         request = self.pod.request.groups[0].request
-        scene = Scene(ledger, self.pod.host, request, fits[0], nodes, self.tables)
+        scene = Scene(ledger, self.pod.host, request, fits[0], nodes, self.tables, self._lens)
         return scoring.ranking(scene, self.card_strategy)
 
     def fail(self, index: int, reason: NodeReason) -> None:
@@ -137,7 +140,7 @@ class RequestClass:
         passed, fits = self.fits(ledger, nodes)
         groups = self.pod.request.groups
         request, cards = (groups[0].request, fits[0]) if groups else (None, None)
-        scene = Scene(ledger, self.pod.host, request, cards, nodes, self.tables)
+        scene = Scene(ledger, self.pod.host, request, cards, nodes, self.tables, self._lens)
         score = scoring.score(scene, self.node_strategy) + self._preference[nodes] * _PREFERENCE
         self.value[nodes] = np.where(passed, score * RANKS + (RANKS - 1 - rank[nodes]), -1)
 
@@ -163,6 +166,10 @@ class RequestClass:
             kernel.suited(ledger, group.request, group.protocol, slice(None))
             for group in self.pod.request.groups
         ]
+        # FGD may choose nodes or cards alone.
+        self._lens = scoring.prepare(ledger, self.node_strategy, self.tables) or scoring.prepare(
+            ledger, self.card_strategy, self.tables
+        )
         self._seen_nodes = len(ledger.node_changes)
 
 

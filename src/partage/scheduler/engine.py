@@ -3,9 +3,11 @@
 One engine serves live scheduling, explanation, dry run, simulation and replay, so they cannot
 disagree. A pod's way through it:
 
+    (unknown) --hold--> HELD --place_on, schedule--> RESERVED
     (unknown) --schedule--> RESERVED --BindSucceeded, PodSeen on a node--> BOUND
                             RESERVED --BindFailed--> (unknown)
                             RESERVED --BindUnknown--> UNKNOWN --PodRead--> BOUND or (unknown)
+                            HELD --HoldEnded--> (unknown)
     any       --PodSeen finished, PodGone--> (gone)
 
 Fit and reservation are one step on the ledger. What the API server says of a bound pod is a fact
@@ -42,6 +44,7 @@ from partage.scheduler.events import (
     BindSucceeded,
     BindUnknown,
     Event,
+    HoldEnded,
     NodeGone,
     NodeSeen,
     Placement,
@@ -55,7 +58,7 @@ from partage.scheduler.events import (
     Released,
     TablesChanged,
 )
-from partage.scheduler.explain import refuse
+from partage.scheduler.explain import brief, refuse, why
 from partage.scheduler.quota import QuotaBook, metered
 
 __all__ = ["Engine", "State", "fact_of", "rebuild"]
@@ -66,6 +69,7 @@ _MOST_CLASSES: Final = 512
 class State(StrEnum):
     """Where a pod that holds something stands."""
 
+    HELD = "held"  # somebody else schedules the pod; its predicted place is kept for a while
     RESERVED = "reserved"  # decided; the Binding is on its way
     UNKNOWN = "unknown"  # the Binding was sent and never answered
     BOUND = "bound"  # the API server says so
@@ -103,6 +107,9 @@ class Engine:
                 actions = self._pod_gone(uid)
             case PodRead(uid, pod):
                 actions = self._pod_read(uid, pod)
+            case HoldEnded(uid):
+                if self.states.get(uid) is State.HELD:
+                    actions = self._release(uid)
             case BindSucceeded(uid) | BindFailed(uid) | BindUnknown(uid):
                 if self.states.get(uid) in (State.RESERVED, State.UNKNOWN):
                     actions = self._bind_answered(event, uid)
@@ -211,22 +218,82 @@ class Engine:
 
     # --- decisions ---------------------------------------------------------------------------
 
-    def schedule(self, pod: Pod) -> Placement | Refusal:
+    def schedule(self, pod: Pod, *, reasons: bool = True) -> Placement | Refusal:
         """Choose a place for a pending pod and reserve it, in one step.
+
+        Args:
+            pod: the pod.
+            reasons: whether a refusal shall say why node by node, which costs more than the
+                decision itself; without, it has the leading code alone.
 
         Raises:
             LedgerError: the pod holds something already; the driver asked twice.
         """
-        if pod.uid in self.ledger:
-            raise LedgerError(f"pod {pod.key} ({pod.uid}) is placed already")
-        decision = self.explain(pod)
+        self._drop_hold(pod)
+        decision = self.explain(pod, reasons=reasons)
         if isinstance(decision, Placement):
-            self.ledger.apply(decision.allocation)
-            self.quotas.apply(pod.uid, pod.namespace, _amounts(pod, decision.allocation.grants))
-            self.states[pod.uid] = State.RESERVED
+            self._reserve(pod, decision.allocation, State.RESERVED)
         return decision
 
-    def explain(self, pod: Pod) -> Placement | Refusal:
+    def hold(self, pod: Pod) -> Placement | Refusal:
+        """Keep the predicted place of a pod that somebody else schedules (an extender's filter).
+
+        A hold counts like a reservation, so that two pods that are filtered together do not get
+        the same room. It ends with `place_on`, `HoldEnded` or the pod; asking again moves it.
+
+        Raises:
+            LedgerError: the pod holds more than a hold already.
+        """
+        self._drop_hold(pod)
+        decision = self.explain(pod)
+        if isinstance(decision, Placement):
+            self._reserve(pod, decision.allocation, State.HELD)
+        return decision
+
+    def place_on(self, pod: Pod, name: str) -> Placement | Refusal:
+        """Reserve a place for the pod on one node (an extender's bind): fit and reserve at once.
+
+        A hold on that node is taken as it is; a hold elsewhere is given up, whatever comes of it.
+
+        Raises:
+            LedgerError: the pod holds more than a hold already.
+        """
+        held = self.ledger.allocation(pod.uid)
+        if held is not None and held.node == name and self.states.get(pod.uid) is State.HELD:
+            self.states[pod.uid] = State.RESERVED
+            return Placement(held, pod.request.notes)
+        self._drop_hold(pod)
+        if pod.request.fault is not None:
+            return Refusal(pod.request.fault.code, pod.request.fault.message)
+        index = self.ledger.index.get(name)
+        if index is None:
+            return Refusal(ReasonCode.NODE_AFFINITY, f"node {name} is not known")
+        group = self._class_of(pod)
+        group.refresh(self.ledger, self._rank)
+        fits = group.value[index] >= 0
+        grants = self._try(group, pod, index) if fits else why(self.ledger, group, index)
+        if isinstance(grants, NodeReason):
+            message = f"node {name}: {grants.message}"
+            return Refusal(grants.code, message, {name: grants}, {grants.code: 1})
+        excess = self.quotas.excess(pod.namespace, _amounts(pod, grants))
+        if excess:
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
+        allocation = Allocation(pod.uid, pod.namespace, pod.name, name, grants, pod.host)
+        self._reserve(pod, allocation, State.RESERVED)
+        return Placement(allocation, pod.request.notes)
+
+    def _drop_hold(self, pod: Pod) -> None:
+        if self.states.get(pod.uid) is State.HELD:
+            self._release(pod.uid)
+        if pod.uid in self.ledger:
+            raise LedgerError(f"pod {pod.key} ({pod.uid}) is placed already")
+
+    def _reserve(self, pod: Pod, allocation: Allocation, state: State) -> None:
+        self.ledger.apply(allocation)
+        self.quotas.apply(pod.uid, pod.namespace, _amounts(pod, allocation.grants))
+        self.states[pod.uid] = state
+
+    def explain(self, pod: Pod, *, reasons: bool = True) -> Placement | Refusal:
         """The decision that `schedule` would take, without taking it."""
         # 1. A request that breaks its protocol's rules waits whatever the cluster.
         if pod.request.fault is not None:
@@ -255,7 +322,7 @@ class Engine:
             allocation = Allocation(pod.uid, pod.namespace, pod.name, node.name, grants, pod.host)
             return Placement(allocation, pod.request.notes)
         # 6. Nothing fits: say why, node by node.
-        return refuse(self.ledger, group)
+        return refuse(self.ledger, group) if reasons else brief(group)
 
     def feasible(self, pod: Pod) -> list[str]:
         """Every node that can host the pod now, in node order."""

@@ -13,7 +13,7 @@ from partage.placement.pod import place
 from partage.placement.reasons import LEADING, Finding, refusal_of
 from partage.scheduler.classes import RequestClass
 
-__all__ = ["refuse", "why"]
+__all__ = ["brief", "refuse", "why"]
 
 DETAILED: Final = 100
 """The largest cluster in which every node gets a sentence of its own."""
@@ -48,6 +48,13 @@ def _refusal(ledger: Ledger, group: RequestClass) -> Refusal:
         for code, indexes in codes.items():
             findings.setdefault(code, Finding()).count = len(indexes)
     return refusal_of(findings, nodes, len(present))
+
+
+def brief(group: RequestClass) -> Refusal:
+    """A refusal without reasons, for drivers that only count them."""
+    groups = group.pod.request.groups
+    code = ReasonCode.INSUFFICIENT_CARDS if groups else ReasonCode.NODE_RESOURCES
+    return Refusal(code, "no node can host the pod now")
 
 
 def why(ledger: Ledger, group: RequestClass, index: int) -> NodeReason:

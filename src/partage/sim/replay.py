@@ -1,0 +1,323 @@
+"""Runs a trace through the real engine under one policy, event by event.
+
+The replay feeds nodes, arrivals and ends to `Engine.handle` and `Engine.schedule` and writes down
+what came of them; every rule is the engine's. Two modes:
+
+    as published   pods come in the sequence's order, none ever leaves, none is tried twice
+    with ends      pods come and go in virtual time; who finds no place waits, and is tried again,
+                   in order of arrival, whenever room appears
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partage.inventory.plane import Ints
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.errors import InvalidValue
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.policy import Policy
+from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
+from partage.model.selector import NodeConstraint, Operator, Requirement, Selector
+from partage.placement.fragmentation import Shape, Workload
+from partage.placement.tables import Tables
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import (
+    BindSucceeded,
+    NodeSeen,
+    Placement,
+    PodGone,
+    Released,
+    TablesChanged,
+)
+from partage.sim.kernel import Kernel
+from partage.sim.openb import NodeRow, PodRow, Sequence, Trace
+
+__all__ = ["Life", "Lives", "Progress", "Run", "cluster", "poisson", "replay", "trace_lives"]
+
+_MIB: Final = 2**20
+_PODS: Final = 1001
+_MODEL: Final = "openb/model"
+_PROTOCOL: Final = "openb"
+_ENDS_FIRST: Final = -1
+
+Progress = Callable[[int], None]
+"""Told after each arrival how many there have been."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One pod's time: row of the trace, when it comes, and how long it runs (None for ever)."""
+
+    row: int
+    start: float
+    length: float | None
+
+
+Lives = tuple[Life, ...]
+
+
+@dataclass(slots=True)
+class Run:
+    """What happened; one entry an arrival, in order of arrival.
+
+    Attributes:
+        trace: what was replayed.
+        sequence: in which order.
+        policy: under which policy.
+        lives: arrivals and ends, in virtual seconds.
+        node: row of the node that took the pod, -1 while none.
+        card: the card that a fraction shares, -1 otherwise.
+        started: when the pod got its place, virtual seconds; NaN for never.
+        cpu_left: CPU left on that node afterwards, milli.
+        card_left: compute left on its cards afterwards, milli.
+        idle: (time, compute free in the cluster in milli) whenever it changed.
+        seconds: wall time of the decisions, reading and building excluded.
+        engine: the engine, as it was at the end.
+    """
+
+    trace: Trace
+    sequence: Sequence
+    policy: Policy
+    lives: Lives
+    engine: Engine
+    workload: Workload
+    node: NDArray[np.int64]
+    card: NDArray[np.int64]
+    started: NDArray[np.float64]
+    cpu_left: list[int] = field(default_factory=list)
+    card_left: list[Ints] = field(default_factory=list)
+    idle: list[tuple[float, int]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def arrived(self) -> Iterator[PodRow]:
+        """The pods in order of arrival."""
+        return (self.trace.pods[life.row] for life in self.lives)
+
+
+def published(sequence: Sequence) -> Lives:
+    """The published protocol: one pod after another, none leaves."""
+    return tuple(Life(row, float(i), None) for i, row in enumerate(sequence.pods))
+
+
+def trace_lives(trace: Trace) -> Lives:
+    """Every pod of the trace once, at its own times.
+
+    Raises:
+        InvalidValue: a pod has no creation time, or ends before it comes.
+    """
+    lives = []
+    for row, pod in enumerate(trace.pods):
+        where = f"pods_{trace.name}.csv: row {row + 1} (line {row + 2})"
+        if pod.created is None:
+            raise InvalidValue(f"{where}: no creation_time, so its own times cannot be used")
+        if pod.deleted is not None and pod.deleted < pod.created:
+            raise InvalidValue(f"{where}: deletion_time is before creation_time")
+        length = None if pod.deleted is None else pod.deleted - pod.created
+        lives.append(Life(row, pod.created, length))
+    return tuple(sorted(lives, key=lambda life: life.start))
+
+
+def poisson(sequence: Sequence, rate: float, lifetime: float, seed: int) -> Lives:
+    """The sequence's pods at exponential intervals and with exponential lifetimes.
+
+    Args:
+        sequence: which pods, in which order.
+        rate: arrivals a second.
+        lifetime: mean, in seconds.
+        seed: of the draws; intervals and lifetimes are streams of their own, so that runs with
+            other rates keep the same lifetimes.
+    """
+    if not (rate > 0 and lifetime > 0):
+        raise InvalidValue("the rate of arrivals and the mean lifetime must be above 0")
+    intervals = random.Random(f"{seed}/intervals")  # noqa: S311 # a seeded draw is the point
+    lengths = random.Random(f"{seed}/lifetimes")  # noqa: S311
+    lives, now = [], 0.0
+    for row in sequence.pods:
+        now += intervals.expovariate(rate)
+        lives.append(Life(row, now, lengths.expovariate(1.0 / lifetime)))
+    return tuple(lives)
+
+
+# --- building ------------------------------------------------------------------------------------
+
+
+def cluster(trace: Trace) -> list[Node]:
+    """The trace's nodes as the engine's; cards without memory, which the trace does not tell."""
+    return [_node(row) for row in trace.nodes]
+
+
+def _node(row: NodeRow) -> Node:
+    devices = tuple(
+        Device(DeviceType.GPU, minor, f"{row.name}/{minor}", model=row.model, slots=_PODS)
+        for minor in range(row.cards)
+    )
+    room = {"cpu": row.cpu_milli, "memory": row.memory_mib * _MIB, "pods": _PODS}
+    return Node(row.name, labels={_MODEL: row.model}, allocatable=room, devices=devices)
+
+
+def template(row: PodRow) -> Pod:
+    """A pod like the row, without a name; equal rows give equal templates."""
+    host = {"cpu": row.cpu_milli, "memory": row.memory_mib * _MIB, "pods": 1}
+    if not row.cards:
+        return Pod("", _PROTOCOL, "", host=host)
+    whole = row.milli >= MILLI
+    request = DeviceRequest(
+        DeviceType.GPU,
+        row.cards,
+        row.milli,
+        memory_milli=MILLI if whole else 0,
+        whole=whole,
+    )
+    group = RequestGroup(_PROTOCOL, request, (ContainerAsk("main"),))
+    models = tuple(sorted({model for model in row.models.split("|") if model}))
+    constraint = NodeConstraint(
+        Selector((Requirement(_MODEL, Operator.IN, models),) if models else ())
+    )
+    return Pod("", _PROTOCOL, "", request=PodRequest((group,)), host=host, constraint=constraint)
+
+
+def workload_of(trace: Trace) -> Workload:
+    """The usual requests of the trace, as the published FGD knows them beforehand."""
+    return Workload.of(Shape(p.cpu_milli, p.milli, p.cards, p.models) for p in trace.pods)
+
+
+def _templates(trace: Trace) -> tuple[list[int], list[Pod]]:
+    """For each row the number of its template, and the templates; equal rows share one."""
+    numbers: dict[object, int] = {}
+    templates: list[Pod] = []
+    of_row: list[int] = []
+    for row in trace.pods:
+        models = frozenset(row.models.split("|")) - {""} if row.cards else frozenset()
+        key = (row.cpu_milli, row.memory_mib, row.cards, row.milli, models)
+        number = numbers.get(key)
+        if number is None:
+            number = numbers[key] = len(templates)
+            templates.append(template(row))
+        of_row.append(number)
+    return of_row, templates
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def replay(
+    trace: Trace,
+    sequence: Sequence,
+    policy: Policy,
+    *,
+    lives: Lives | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Run:
+    """Run the trace under the policy.
+
+    Args:
+        trace: the cluster and its pods.
+        sequence: order of arrival, and of nodes among equals.
+        policy: the policy in force.
+        lives: arrivals and ends in virtual time; None for the published protocol.
+        seed: of the policy's own draws, if it makes any.
+        progress: told after each arrival.
+    """
+    engine = Engine(policy)
+    nodes = cluster(trace)
+    for row in sequence.order:
+        engine.handle(NodeSeen(nodes[row]))
+    workload = workload_of(trace)
+    engine.handle(TablesChanged(Tables(workload=workload, seed=seed)))
+    mine = published(sequence) if lives is None else lives
+    run = Run(
+        trace, sequence, policy, mine, engine, workload,
+        np.full(len(mine), -1, np.int64), np.full(len(mine), -1, np.int64),
+        np.full(len(mine), np.nan),
+    )  # fmt: skip
+    driver = _Driver(run, waits=lives is not None)
+    start = perf_counter()
+    driver.drive(progress or (lambda _: None))
+    run.seconds = perf_counter() - start
+    return run
+
+
+class _Driver:
+    """Stands where the cluster would: brings pods, takes their places down, ends them."""
+
+    def __init__(self, run: Run, *, waits: bool) -> None:
+        self.run = run
+        self.waits = waits
+        self.engine = run.engine
+        self.rows = {node.name: row for row, node in enumerate(run.trace.nodes)}
+        self.of_row, self.templates = _templates(run.trace)
+        self.waiting: dict[int, None] = {}
+        self.kernel: Kernel[tuple[bool, int]] = Kernel(
+            min((life.start for life in run.lives), default=0.0)
+        )
+        self.free = run.trace.capacity
+        self.running: set[int] = set()
+
+    def drive(self, progress: Progress) -> None:
+        """Take every event in its turn."""
+        for number, life in enumerate(self.run.lives):
+            self.kernel.at(life.start, (True, number))
+        for arrives, number in self.kernel.run():
+            if arrives:
+                if not self._place(number) and self.waits:
+                    self.waiting[number] = None
+                progress(number + 1)
+            else:
+                self._end(number)
+
+    def _place(self, number: int) -> bool:
+        life = self.run.lives[number]
+        base = self.templates[self.of_row[life.row]]
+        pod = Pod(
+            str(number), base.namespace, base.name, request=base.request, host=base.host,
+            constraint=base.constraint,
+        )  # fmt: skip
+        decision = self.engine.schedule(pod, reasons=False)
+        if not isinstance(decision, Placement):
+            return False
+        self.engine.handle(BindSucceeded(pod.uid))
+        self._note(number, life, decision)
+        return True
+
+    def _note(self, number: int, life: Life, decision: Placement) -> None:
+        run, allocation, ledger = self.run, decision.allocation, self.engine.ledger
+        row = run.trace.pods[life.row]
+        run.node[number] = self.rows[allocation.node]
+        if row.cards == 1 and row.milli < MILLI:
+            run.card[number] = allocation.grants[0].minor
+        run.started[number] = self.kernel.now
+        if self.waits:
+            self.free -= row.demand
+            run.idle.append((self.kernel.now, self.free))
+            if life.length is not None:
+                self.kernel.at(self.kernel.now + life.length, (False, number), _ENDS_FIRST)
+            return
+        index = ledger.index[allocation.node]
+        run.cpu_left.append(int(ledger.host_free["cpu"][index]))
+        run.card_left.append(ledger.planes[DeviceType.GPU].core_free[:, index].copy())
+
+    def _end(self, number: int) -> None:
+        self.free += self.run.trace.pods[self.run.lives[number].row].demand
+        self.run.idle.append((self.kernel.now, self.free))
+        actions = self.engine.handle(PodGone(str(number)))
+        if not any(isinstance(action, Released) for action in actions):
+            return
+        refused: set[int] = set()
+        for waiting in list(self.waiting):
+            # Places only fill up during the round: who is refused once stays refused.
+            number = self.of_row[self.run.lives[waiting].row]
+            if number in refused:
+                continue
+            if self._place(waiting):
+                del self.waiting[waiting]
+            else:
+                refused.add(number)
