@@ -20,6 +20,7 @@ __all__ = [
     "BindSucceeded",
     "BindUnknown",
     "Event",
+    "HoldEnded",
     "NodeGone",
     "NodeSeen",
     "Placement",
@@ -94,6 +95,13 @@ class PodRead:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldEnded:
+    """A hold has lasted its time, or the pod was rejected elsewhere."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     """Another policy is in force from now on."""
 
@@ -123,6 +131,7 @@ Event = (
     | BindFailed
     | BindUnknown
     | PodRead
+    | HoldEnded
     | PolicyChanged
     | QuotasChanged
     | TablesChanged
