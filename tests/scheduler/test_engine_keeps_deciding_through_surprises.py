@@ -89,3 +89,28 @@ def test_absurd_amounts_of_ordinary_resources_are_only_refused(amount: int) -> N
         engine.handle(PodGone(f"c{i}"))
     assert isinstance(engine.explain(make_pod("e", host={"memory": 8 * GIB})), Placement)
     engine.audit()
+
+
+@pytest.mark.parametrize("amount", [2**53, 2**63 - 1, 10**30])
+def test_absurd_amounts_of_devices_are_only_refused(amount: int) -> None:
+    """Requests, records and devices beyond all measure are refused or closed, never an error."""
+    engine = engine_of(
+        make_node(devices=[card(0), card(1, memory_bytes=amount, core_milli=amount, slots=amount)])
+    )
+    everything = {"core_milli": amount, "memory_bytes": amount, "extras": (("npu", amount),)}
+
+    refused = [
+        engine.explain(make_pod("a", share(memory=1, memory_bytes=amount))),
+        engine.explain(make_pod("b", share(core_milli=amount))),
+        engine.explain(make_pod("c", share(extras=(("npu", amount),), core_unit="npu"))),
+    ]
+    engine.handle(PodSeen(bound("d", "node-1", grant(0, "GPU-0", slots=amount, **everything))))
+
+    assert {type(decision) for decision in refused} == {Refusal}
+    found = engine.schedule(make_pod("e", share(1, 1)))
+    assert isinstance(found, Placement)
+    assert found.allocation.grants[0].minor == 1
+    engine.audit()
+    engine.handle(PodGone("d"))
+    assert len(engine.feasible(make_pod("f", whole()))) == 1
+    engine.audit()

@@ -19,7 +19,7 @@ Invariants, by field:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -32,10 +32,13 @@ from partage.model.node import Node
 from partage.model.reason import ReasonCode
 from partage.model.request import Scope
 
-__all__ = ["UNCHECKED", "Card", "Ledger", "Suspicion"]
+__all__ = ["CEILING", "UNCHECKED", "Card", "Ledger", "Suspicion"]
 
 UNCHECKED: Final = 2**62
 """Room of an ordinary resource that the node does not tell; it is not checked."""
+
+CEILING: Final = 2**52
+"""The most that the books count of anything (4 PiB): more would not fit the columns' sums."""
 
 _CLOSED_NUMBER: Final = {code: number for number, code in enumerate(CLOSED)}
 _ASSUMED: Final = ("cpu", "memory", "pods", "ephemeral-storage")
@@ -242,7 +245,7 @@ class Ledger:
         """
         if allocation.uid in self._entries:
             raise LedgerError(f"pod {allocation.uid} is booked already; undo it first")
-        entry = _Entry(allocation, allocation.charges)
+        entry = _Entry(allocation, tuple(_bounded(charge) for charge in allocation.charges))
         self._entries[allocation.uid] = entry
         self._by_node.setdefault(allocation.node, {})[allocation.uid] = entry
         index = self.index.get(allocation.node)
@@ -418,12 +421,14 @@ class Ledger:
         self.node_changes.append(index)
 
     def _write_total(self, plane: Plane, index: int, row: int, device: Device) -> None:
-        plane.core_total[row, index] = plane.core_free[row, index] = device.core_milli
-        plane.memory_total[row, index] = plane.memory_free[row, index] = device.memory_bytes
-        plane.slots_total[row, index] = plane.slots_free[row, index] = device.slots
+        core, memory = min(device.core_milli, CEILING), min(device.memory_bytes, CEILING)
+        plane.core_total[row, index] = plane.core_free[row, index] = core
+        plane.memory_total[row, index] = plane.memory_free[row, index] = memory
+        slots = min(device.slots, CEILING)
+        plane.slots_total[row, index] = plane.slots_free[row, index] = slots
         for unit, amount in device.extras:
             total, free = plane.unit_columns(unit)
-            total[row, index] = free[row, index] = amount
+            total[row, index] = free[row, index] = min(amount, CEILING)
         plane.kind[row, index] = self._kind(device)
         self._refresh(device.type, index, row)
 
@@ -437,7 +442,7 @@ class Ledger:
         self.unchecked[index] = not node.allocatable
         for resource, column in self.host_free.items():
             default = UNCHECKED if resource in _ASSUMED or not node.allocatable else 0
-            column[index] = node.allocatable.get(resource, default)
+            column[index] = min(node.allocatable.get(resource, default), UNCHECKED)
             self.host_total[resource][index] = column[index]
 
     def _write_hosted(self, index: int, entries: Iterable[_Entry]) -> None:
@@ -486,7 +491,7 @@ class Ledger:
         for resource, amount in host.items():
             column = self.host_free.get(resource)
             if column is not None:
-                column[index] += sign * amount
+                column[index] += sign * min(amount, CEILING)
 
     def _book(self, index: int, row: int, uid: str, charge: Charge) -> None:
         plane = self.planes[charge.type]
@@ -620,6 +625,20 @@ def _kinds_of(charges: Sequence[Charge]) -> int:
     gpus = [charge.exclusive for charge in charges if charge.type is DeviceType.GPU]
     cards = sum(gpus)
     return (1 << min(cards, 62) if cards else 0) | (cards < len(gpus))
+
+
+def _bounded(charge: Charge) -> Charge:
+    """The charge, with absurd amounts cut down to what the columns can count."""
+    units = (amount for _unit, amount in charge.extras)
+    if max(charge.core_milli, charge.memory_bytes, charge.slots, *units) <= CEILING:
+        return charge
+    return replace(
+        charge,
+        core_milli=min(charge.core_milli, CEILING),
+        memory_bytes=min(charge.memory_bytes, CEILING),
+        slots=min(charge.slots, CEILING),
+        extras=tuple((unit, min(amount, CEILING)) for unit, amount in charge.extras),
+    )
 
 
 def _ghost(charge: Charge) -> Device:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.inventory.ledger import Card, Ledger
+from partage.inventory.ledger import CEILING, Card, Ledger
 from partage.inventory.plane import ABSENT_KIND, CLOSED, Bools, Ints, Plane
 from partage.model.device import MILLI, Device
 from partage.model.reason import ReasonCode
@@ -77,13 +77,13 @@ def _kind_rank(device: Device, request: DeviceRequest, protocol: str) -> int:
 
 def needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | int, Ints | int]:
     """Compute (milli) and memory (bytes) that a share takes of each card; see `card.need_of`."""
-    memory: Ints | int = request.memory_bytes
+    memory: Ints | int = min(request.memory_bytes, CEILING + 1)  # beyond it, nothing fits
     if request.memory_milli:
         memory = plane.memory_total[:, nodes] * request.memory_milli // MILLI
-    core: Ints | int = request.core_milli
+    core: Ints | int = min(request.core_milli, CEILING + 1)
     if request.core_unit:
         total = plane.unit_columns(request.core_unit)[0][:, nodes]
-        asked = dict(request.extras).get(request.core_unit, 0)
+        asked = min(dict(request.extras).get(request.core_unit, 0), CEILING)
         safe = np.maximum(total, 1)
         core = np.where(total > 0, np.minimum(MILLI, -(-asked * MILLI // safe)), MILLI)
     return core, memory
