@@ -18,6 +18,7 @@ Invariants, by field:
     changes          every node whose columns changed, in order; never shortened.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -121,6 +122,7 @@ class Ledger:
         self._by_node: dict[str, dict[str, _Entry]] = {}
         self._rows: dict[int, dict[DeviceType, list[Device]]] = {}
         self._ghosts: dict[int, dict[DeviceType, int]] = {}
+        self._doubles: dict[int, frozenset[str]] = {}
         self._tenants: dict[tuple[DeviceType, int, int], dict[str, Charge]] = {}
         self._fences: dict[tuple[DeviceType, int, int], set[str]] = {}
         self._suspicions: dict[str, Suspicion] = {}
@@ -383,6 +385,7 @@ class Ledger:
                         del self._uuids[device.uuid]
             self.planes[type_].clear(index)
         self._ghosts.pop(index, None)
+        self._doubles.pop(index, None)
         self._flat.discard(index)
         self.hosted[index] = 0
 
@@ -398,6 +401,9 @@ class Ledger:
             self._flat.add(index)
         self._rows[index] = rows
         self._ghosts[index] = dict.fromkeys(DeviceType, 0)
+        doubles = _doubles(node.devices)
+        if doubles:
+            self._doubles[index] = doubles
         for entry in entries.values():
             for charge in entry.charges:
                 if self._locate(index, charge) is None:
@@ -566,6 +572,8 @@ class Ledger:
         for suspicion in self._suspected.get(node.name, {}).values():
             if suspicion.covers(type_, device.minor):
                 return ReasonCode.QUARANTINED, suspicion.message
+        if device.uuid in self._doubles.get(index, ()):
+            return ReasonCode.QUARANTINED, f"several devices of the node have uuid {device.uuid}"
         if self._ghosts[index][type_]:
             for ghost in self._rows[index][type_][-self._ghosts[index][type_] :]:
                 if ghost.minor == device.minor:
@@ -625,6 +633,12 @@ def _kinds_of(charges: Sequence[Charge]) -> int:
     gpus = [charge.exclusive for charge in charges if charge.type is DeviceType.GPU]
     cards = sum(gpus)
     return (1 << min(cards, 62) if cards else 0) | (cards < len(gpus))
+
+
+def _doubles(devices: Sequence[Device]) -> frozenset[str]:
+    """UUIDs that several devices of one type have: they may be one device reported twice."""
+    seen = Counter((device.type, device.uuid) for device in devices if device.uuid)
+    return frozenset(uuid for (_type, uuid), count in seen.items() if count > 1)
 
 
 def _bounded(charge: Charge) -> Charge:
