@@ -3,7 +3,7 @@
 import pytest
 
 from partage.model.allocation import Grant, GrantMode
-from partage.model.device import DeviceType
+from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod, Record
 from partage.model.reason import ReasonCode, Refusal
@@ -52,17 +52,21 @@ def test_a_record_of_a_vanished_card_does_not_break_known_classes() -> None:
     engine.audit()
 
 
-def test_two_cards_with_one_uuid_are_closed() -> None:
-    """Devices of one node that share a UUID may be one card reported twice: nobody gets them."""
-    engine = engine_of(make_node(devices=[card(0), card(1, uuid="GPU-0"), card(2)]))
+@pytest.mark.parametrize(
+    "twin", [card(1, uuid="GPU-0"), card(0, uuid="GPU-1")], ids=["one uuid", "one minor"]
+)
+def test_cards_that_cannot_be_told_apart_are_closed(twin: Device) -> None:
+    """Devices that share a UUID or minor may be one card reported twice: nobody gets them."""
+    engine = engine_of(make_node(devices=[card(0), twin, card(2)]))
 
     first = engine.schedule(make_pod("a", whole()))
-    second = engine.schedule(make_pod("b", whole()))
+    second = engine.schedule(make_pod("b", share(1)))
 
     assert isinstance(first, Placement)
     assert first.allocation.grants[0].minor == 2
     assert isinstance(second, Refusal)
-    assert second.code is ReasonCode.QUARANTINED
+    (reason,) = second.nodes.values()
+    assert [c.code for c in reason.cards].count(ReasonCode.QUARANTINED) == 2
     engine.audit()
 
 

@@ -122,7 +122,7 @@ class Ledger:
         self._by_node: dict[str, dict[str, _Entry]] = {}
         self._rows: dict[int, dict[DeviceType, list[Device]]] = {}
         self._ghosts: dict[int, dict[DeviceType, int]] = {}
-        self._doubles: dict[int, frozenset[str]] = {}
+        self._doubles: dict[int, frozenset[tuple[DeviceType, int]]] = {}
         self._tenants: dict[tuple[DeviceType, int, int], dict[str, Charge]] = {}
         self._fences: dict[tuple[DeviceType, int, int], set[str]] = {}
         self._suspicions: dict[str, Suspicion] = {}
@@ -572,8 +572,8 @@ class Ledger:
         for suspicion in self._suspected.get(node.name, {}).values():
             if suspicion.covers(type_, device.minor):
                 return ReasonCode.QUARANTINED, suspicion.message
-        if device.uuid in self._doubles.get(index, ()):
-            return ReasonCode.QUARANTINED, f"several devices of the node have uuid {device.uuid}"
+        if (type_, device.minor) in self._doubles.get(index, ()):
+            return ReasonCode.QUARANTINED, "its uuid or minor stands for several devices"
         if self._ghosts[index][type_]:
             for ghost in self._rows[index][type_][-self._ghosts[index][type_] :]:
                 if ghost.minor == device.minor:
@@ -635,10 +635,15 @@ def _kinds_of(charges: Sequence[Charge]) -> int:
     return (1 << min(cards, 62) if cards else 0) | (cards < len(gpus))
 
 
-def _doubles(devices: Sequence[Device]) -> frozenset[str]:
-    """UUIDs that several devices of one type have: they may be one device reported twice."""
-    seen = Counter((device.type, device.uuid) for device in devices if device.uuid)
-    return frozenset(uuid for (_type, uuid), count in seen.items() if count > 1)
+def _doubles(devices: Sequence[Device]) -> frozenset[tuple[DeviceType, int]]:
+    """Devices of one type with one UUID or one minor: they may be one device reported twice."""
+    uuids = Counter((d.type, d.uuid) for d in devices if d.uuid)
+    minors = Counter((d.type, d.minor) for d in devices)
+    return frozenset(
+        (d.type, d.minor)
+        for d in devices
+        if uuids[d.type, d.uuid] > 1 or minors[d.type, d.minor] > 1
+    )
 
 
 def _bounded(charge: Charge) -> Charge:
