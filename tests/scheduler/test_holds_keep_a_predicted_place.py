@@ -1,5 +1,7 @@
 """Holds: what an extender's filter keeps until bind. Not covered: how long (the driver's clock)."""
 
+import numpy as np
+
 from partage.model.reason import Refusal
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
 from partage.scheduler.engine import Engine, State
@@ -106,3 +108,41 @@ def test_a_hold_goes_with_its_pod() -> None:
 def _only(name: str) -> NodeConstraint:
     wanted = Requirement("metadata.name", Operator.IN, (name,))
     return NodeConstraint(terms=(NodeTerm(fields=(wanted,)),))
+
+
+def test_feasible_nodes_are_those_asked_about_that_fit() -> None:
+    """The answer is a subset of the question, in node order."""
+    engine = _engine("a", "b", "c")
+    engine.schedule(make_pod("full", whole(), constraint=_only("b")))
+    among = np.array([False, True, True] + [False] * 13)
+
+    everywhere = engine.feasible(make_pod("one", whole()))
+    asked = engine.feasible(make_pod("one", whole()), among)
+
+    assert list(everywhere) == ["a", "c"]
+    assert list(asked) == ["c"]
+
+
+def test_a_hold_stays_among_the_nodes_it_may_use() -> None:
+    """Nodes that kube-scheduler filtered out are never held."""
+    engine = _engine("a", "b")
+    among = np.array([False, True] + [False] * 14)
+
+    decision = engine.hold(make_pod("one", whole()), among)
+
+    assert isinstance(decision, Placement)
+    assert decision.allocation.node == "b"
+
+
+def test_preemption_is_tried_on_the_books_and_leaves_them_as_they_were() -> None:
+    """Room that victims would leave counts card by card."""
+    engine = _engine("a")
+    engine.schedule(make_pod("half", share(50, 8)))
+    engine.schedule(make_pod("quarter", share(25, 4)))
+    before = engine.ledger.picture()
+
+    assert not engine.fits_without(make_pod("one", share(60, 2)), "a", ["uid-quarter"])
+    assert engine.fits_without(make_pod("one", share(60, 2)), "a", ["uid-half"])
+    assert engine.fits_without(make_pod("w", whole()), "a", ["uid-half", "uid-quarter"])
+    assert not engine.fits_without(make_pod("w", whole()), "nowhere", [])
+    assert engine.ledger.picture() == before

@@ -20,12 +20,14 @@ first seen: the driver makes it explicit.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
 import numpy as np
 
 from partage.inventory.ledger import Card, Ledger, Suspicion
+from partage.inventory.plane import Bools
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import DeviceType
 from partage.model.errors import LedgerError
@@ -64,6 +66,7 @@ from partage.scheduler.quota import QuotaBook, metered
 __all__ = ["Engine", "State", "fact_of", "rebuild"]
 
 _MOST_CLASSES: Final = 512
+_MOST_CHANGES: Final = 2**20
 
 
 class State(StrEnum):
@@ -137,6 +140,8 @@ class Engine:
             return []
         self._node_versions[node.name] = node.version
         new = node.name not in self.ledger.index
+        if not new and _same(self.ledger.node_at(self.ledger.index[node.name]), node):
+            return []
         self.ledger.upsert_node(node)
         if new:
             index = self.ledger.index[node.name]
@@ -235,7 +240,7 @@ class Engine:
             self._reserve(pod, decision.allocation, State.RESERVED)
         return decision
 
-    def hold(self, pod: Pod) -> Placement | Refusal:
+    def hold(self, pod: Pod, among: Bools | None = None) -> Placement | Refusal:
         """Keep the predicted place of a pod that somebody else schedules (an extender's filter).
 
         A hold counts like a reservation, so that two pods that are filtered together do not get
@@ -245,7 +250,7 @@ class Engine:
             LedgerError: the pod holds more than a hold already.
         """
         self._drop_hold(pod)
-        decision = self.explain(pod)
+        decision = self.explain(pod, among=among)
         if isinstance(decision, Placement):
             self._reserve(pod, decision.allocation, State.HELD)
         return decision
@@ -293,8 +298,16 @@ class Engine:
         self.quotas.apply(pod.uid, pod.namespace, _amounts(pod, allocation.grants))
         self.states[pod.uid] = state
 
-    def explain(self, pod: Pod, *, reasons: bool = True) -> Placement | Refusal:
-        """The decision that `schedule` would take, without taking it."""
+    def explain(
+        self, pod: Pod, *, reasons: bool = True, among: Bools | None = None
+    ) -> Placement | Refusal:
+        """The decision that `schedule` would take, without taking it.
+
+        Args:
+            pod: the pod.
+            reasons: see `schedule`.
+            among: by node index, the nodes that may be chosen; None for all.
+        """
         # 1. A request that breaks its protocol's rules waits whatever the cluster.
         if pod.request.fault is not None:
             return Refusal(pod.request.fault.code, pod.request.fault.message)
@@ -307,8 +320,9 @@ class Engine:
         group.refresh(self.ledger, self._rank)
         # 4. Try nodes from the best down; the exact rule has the last word.
         while group.value.size:
-            index = int(group.value.argmax())
-            if group.value[index] < 0:
+            value = group.value if among is None else np.where(among, group.value, -1)
+            index = int(value.argmax())
+            if value[index] < 0:
                 break
             grants = self._try(group, pod, index)
             if isinstance(grants, NodeReason):
@@ -324,19 +338,40 @@ class Engine:
         # 6. Nothing fits: say why, node by node.
         return refuse(self.ledger, group) if reasons else brief(group)
 
-    def feasible(self, pod: Pod) -> list[str]:
-        """Every node that can host the pod now, in node order."""
+    def feasible(self, pod: Pod, among: Bools | None = None) -> dict[str, int]:
+        """Every node that can host the pod now, in node order, with its score.
+
+        Args:
+            pod: a pod without a fault.
+            among: by node index, the nodes that are asked about; None for all.
+        """
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
-        indexes = np.flatnonzero(group.value >= 0)
-        names = []
-        for index in sorted(indexes.tolist(), key=lambda i: int(self._rank[i])):
-            grants = self._try(group, pod, index)
+        passed = group.value >= 0 if among is None else (group.value >= 0) & among
+        scores: dict[str, int] = {}
+        for index in sorted(np.flatnonzero(passed).tolist(), key=lambda i: int(self._rank[i])):
+            node = self.ledger.node_at(index)
+            # For plain requests the kernel is exact, but for nodes that insist on partitions.
+            sure = group.plain and not node.honour_partitions
+            grants = None if sure else self._try(group, pod, index)
             if isinstance(grants, NodeReason):
                 group.fail(index, grants)
             else:
-                names.append(self.ledger.node_at(index).name)
-        return names
+                scores[node.name] = int(group.value[index]) // RANKS
+        return scores
+
+    def fits_without(self, pod: Pod, name: str, victims: Iterable[str]) -> bool:
+        """Whether the pod would fit on a node if these pods were gone (preemption's dry run)."""
+        index = self.ledger.index.get(name)
+        if index is None or pod.request.fault is not None:
+            return False
+        taken = [a for uid in victims if (a := self.ledger.undo(uid)) is not None]
+        group = self._class_of(pod)
+        group.refresh(self.ledger, self._rank)
+        fits = group.value[index] >= 0 and not isinstance(self._try(group, pod, index), NodeReason)
+        for allocation in taken:
+            self.ledger.apply(allocation)
+        return fits
 
     def _try(self, group: RequestClass, pod: Pod, index: int) -> tuple[Grant, ...] | NodeReason:
         if not pod.request.groups:
@@ -362,6 +397,10 @@ class Engine:
         )
 
     def _class_of(self, pod: Pod) -> RequestClass:
+        if len(self.ledger.changes) > _MOST_CHANGES:
+            # Classes remember how far they have read the log: both start over together.
+            self._classes.clear()
+            self.ledger.changes.clear()
         key = class_key(pod)
         group = self._classes.pop(key, None)
         if group is None:
@@ -433,6 +472,10 @@ def rebuild(nodes: Iterable[Node], pods: Iterable[Pod]) -> Ledger:
         if suspicion is not None:
             ledger.suspect(pod.uid, suspicion)
     return ledger
+
+
+def _same(one: Node, other: Node) -> bool:
+    return replace(one, version=0) == replace(other, version=0)
 
 
 def _amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:
