@@ -285,7 +285,7 @@ def _document(value: Any, kind: str, version: str | None, place: _Place) -> Docu
     group = None if version is None else version.rpartition("/")[0]
     if known is None or (group is not None and group not in known[1]):
         return f"{place}: kind {kind} ({version or 'no apiVersion'}) is not known here; skipped"
-    where = f"{place} ({kind}{_name_of(value)})"
+    where = f"{place} ({kind}{_name_of(value, kind)})"
     shape = _named(_typed(value, known[0], where), place)
     document = Document(kind, place.source, place.number, shape)
     if not document.name:
@@ -303,15 +303,16 @@ def _named(shape: shapes.Shape, place: _Place) -> shapes.Shape:
     return msgspec.structs.replace(shape, metadata=named)
 
 
-def _name_of(value: Any) -> str:
+def _name_of(value: Any, kind: str) -> str:
     """A space and the document's name, if that much of it can be read."""
     try:
         metadata = _decoded(value, _Named).metadata or shapes.Metadata()
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return ""
-    return (
-        " " + "/".join(filter(None, (metadata.namespace, metadata.name))) if metadata.name else ""
-    )
+    if not metadata.name:
+        return ""
+    scope = "" if kind in _CLUSTER_SCOPED else f"{metadata.namespace or 'default'}/"
+    return f" {scope}{metadata.name}"
 
 
 def _typed(value: Any, shape: type[_T], where: str) -> _T:

@@ -1,0 +1,205 @@
+"""YAML and JSON, one document or many, files and folders."""
+
+import json
+from pathlib import Path
+
+import pytest
+from manifests import card, device, node, pod
+
+from partage.model.errors import InvalidDocument
+from partage.wire import shapes
+from partage.wire.documents import decode, read_paths
+
+A, B = json.dumps(node("a")), json.dumps(node("b"))
+YAML = "kind: Node\nmetadata:\n  name: a\n---\nkind: Node\nmetadata: {name: b}\n"
+TYPED = json.dumps({"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]})  # fmt: skip
+NESTED = json.dumps({"kind": "List", "items": [{"kind": "NodeList", "items": [{"metadata": {"name": "a"}}]}, json.loads(B)]})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(YAML, id="yaml"),
+        pytest.param("---\n---\n" + YAML + "---\n", id="yaml with empty documents"),
+        pytest.param(f"[{A},{B}]".join(('{"kind":"List","items":', "}")), id="list"),
+        pytest.param(TYPED, id="typed list"),
+        pytest.param(NESTED, id="lists in a list"),
+        pytest.param("kind: NodeList\nitems:\n- metadata: {name: a}\n- metadata: {name: b}\n", id="yaml list"),
+        pytest.param(A + B, id="concatenated"),
+        pytest.param(f"  {A}\n{B}\n", id="one a line"),
+        pytest.param(json.dumps(json.loads(A), indent=1) + "\n" + B, id="indented"),
+        pytest.param("\ufeff" + A + B, id="byte order mark"),
+        pytest.param("{kind: Node, metadata: {name: a}}\n---\n{kind: Node, metadata: {name: b}}", id="flow style"),
+        pytest.param(f"{A}\n---\n{B}", id="json between yaml marks"),
+        pytest.param("a: &x\n  name: a\nkind: Node\nmetadata: {<<: *x}\n---\n" + YAML[-32:], id="merge keys"),
+    ],
+)  # fmt: skip
+def test_every_way_of_writing_two_documents_gives_both(text: str) -> None:
+    """Names arrive in the order written, without a note."""
+    batch = decode("f.yaml", text.encode())
+
+    assert [document.name for document in batch.documents] == ["a", "b"]
+    assert batch.notes == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "---\n", "# nothing\n", '{"kind":"List","items":null}', "null", '{"kind":"PodList"}'],
+)
+def test_a_source_may_be_empty(text: str) -> None:
+    """Nothing in, nothing out."""
+    assert decode("f", text.encode()).documents == ()
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}},
+        {"apiVersion": "batch/v1", "kind": "CronJob"},
+        {"apiVersion": "other.io/v1", "kind": "Pod", "spec": 5},
+        {"apiVersion": "v1", "kind": "Device"},
+        {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"},
+    ],
+)
+def test_unknown_kinds_are_skipped_with_a_note(manifest: dict[str, object]) -> None:
+    """A kind of another API group is another kind."""
+    batch = decode("f", json.dumps(manifest).encode())
+
+    assert batch.documents == ()
+    assert "is not known here; skipped" in batch.notes[0]
+
+
+def test_dates_and_pci_addresses_stay_texts() -> None:
+    """Seed 000 prints the year 20256; YAML 1.1 would take 0000:38:00.0 for a number to base 60."""
+    text = (
+        "kind: Device\nmetadata: {name: 2025-03-15}\nspec:\n  devices:\n  - minor: 0\n"
+        "    topology: {busID: 0000:38:00.0, pcieID: 12:30}\n"
+        "    conditions: [{lastTransitionTime: 20256-03-15T10:00:00Z, type: Healthy}]\n"
+    )
+
+    (document,) = decode("f", text.encode()).documents
+
+    assert document.name == "2025-03-15"
+    assert isinstance(document.shape, shapes.Device)
+    assert document.shape.spec is not None
+    topology = (document.shape.spec.devices or [])[0].topology
+    assert topology is not None
+    assert (topology.bus, topology.pcie) == ("0000:38:00.0", "12:30")
+
+
+def test_quantities_may_be_texts_or_numbers() -> None:
+    """YAML authors leave quotes out."""
+    text = "kind: Node\nmetadata: {name: a}\nstatus:\n  allocatable: {cpu: 1.5, memory: 1024, pods: '5', x: ~}\n"
+
+    (document,) = decode("f", text.encode()).documents
+
+    assert isinstance(document.shape, shapes.Node)
+    assert document.shape.status is not None
+    assert document.shape.status.allocatable == {
+        "cpu": 1.5,
+        "memory": 1024,
+        "pods": "5",
+        "x": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(b"\xff\xfe", "f: not UTF-8 text", id="encoding"),
+        pytest.param(b"a: b: c", "f: not YAML: line 1, column 5", id="yaml"),
+        pytest.param(b'{"kind":"Node"', "f: not JSON: Input data was truncated", id="json"),
+        pytest.param(b'{"kind":"Node"}}', "f: not JSON", id="json with a rest"),
+        pytest.param(b"image: {{ .Values.image }}", "render the chart first", id="template"),
+        pytest.param(b"{{ .Values.image }}", "render the chart first", id="template in flow style"),
+        pytest.param(b"metadata: {name: x}", "f: document 1: field kind: missing", id="no kind"),
+        pytest.param(b"- a", "f: document 1: expected object, got array", id="a sequence"),
+        pytest.param(b"kind: Node\nmetadata: {}", "(Node): field metadata.name: missing", id="no name"),
+        pytest.param(b"kind: Pod\nmetadata: {name: p, labels: {a: 1}}",
+                     "f: document 1 (Pod): field metadata.labels[...]: expected str | null, got int", id="label"),
+        pytest.param(b'{"kind":"Pod","metadata":{"name":"p","namespace":"ns"},"spec":{"priority":"high"}}',
+                     "f: document 1 (Pod ns/p): field spec.priority: expected int | null, got str", id="type"),
+        pytest.param(b'{"kind":"NodeList","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"spec":[]}]}',
+                     "f: document 2 (Node b): field spec:", id="second item"),
+        pytest.param(b'{"kind":"NodeList","items":{}}', "f: document 1: field items: expected array", id="items"),
+        pytest.param(b'{"kind":"NodeList","items":[3]}', "f: document 1: expected object", id="item"),
+        pytest.param(b"!!bool x", "f: not YAML", id="tag"),
+        pytest.param(b"? [a]\n: b", "f: not YAML", id="key"),
+        pytest.param(b"&a [*a]", "an alias contains itself", id="recursion"),
+        pytest.param(b"- " * 100_000 + b"a", "nested deeper than 200", id="deep sequence"),
+        pytest.param(b"[" * 100_000, "nested", id="deep flow"),
+        pytest.param(b"a: " + b"[" * 100_000, "nested deeper than 200", id="deep flow in yaml"),
+        pytest.param(b"\n".join(b" " * i + b"a:" for i in range(300)), "nested deeper than 200", id="deep mapping"),
+        pytest.param(b'{"kind":"List","items":[' * 9 + b"]}" * 9, "lists are nested deeper than 8", id="deep lists"),
+        pytest.param(b"x" * (2**26 + 1), "give large lists as JSON", id="size"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_decoded_is_named(data: bytes, message: str) -> None:
+    """The error names file, document and field."""
+    with pytest.raises(InvalidDocument) as caught:
+        decode("f", data)
+
+    assert message in str(caught.value)
+
+
+def test_aliases_cannot_multiply() -> None:
+    """Nine references to nine references, twelve times, are refused before they are built."""
+    levels = [b"a: &a [" + b",".join([b"1"] * 9) + b"]"]
+    for level in range(12):
+        here, below = bytes([98 + level]), bytes([97 + level])
+        levels.append(here + b": &" + here + b" [" + b",".join([b"*" + below] * 9) + b"]")
+
+    with pytest.raises(InvalidDocument, match="aliases stand for more than"):
+        decode("f", b"\n".join(levels))
+
+
+def test_a_long_json_file_is_not_tried_as_yaml() -> None:
+    """A truncated dump is told at once, as JSON."""
+    data = json.dumps({"kind": "List", "items": ["x" * 100] * 12_000}).encode()[:-2]
+
+    with pytest.raises(InvalidDocument, match="not JSON"):
+        decode("f.yaml", data)
+
+
+def test_generated_names_differ_and_repeat() -> None:
+    """`generateName` becomes a name that is the same in every run."""
+    pods = [{"kind": "Pod", "metadata": {"generateName": "web-"}}] * 2
+    data = "\n".join(map(json.dumps, pods)).encode()
+
+    first, second = decode("f", data).documents
+
+    assert first.name.startswith("web-")
+    assert first.name != second.name
+    assert [d.name for d in decode("f", data).documents] == [first.name, second.name]
+
+
+def test_namespaces_default() -> None:
+    """A namespaced object without a namespace is in `default`; a node is in none."""
+    a, b, c = decode(
+        "f", "\n".join(map(json.dumps, (pod(), node(), device("n", card())))).encode()
+    ).documents
+
+    assert (a.identity, b.identity) == (("Pod", "default", "web"), ("Node", "", "n1"))
+    assert (a.label, c.label) == ("Pod default/web", "Device n")
+
+
+def test_folders_are_read_in_order(tmp_path: Path) -> None:
+    """Only manifests are read, by name."""
+    for name in ("b.yml", "a.yaml", "c.json", "README.md"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "d.yaml").mkdir()
+
+    found = read_paths([tmp_path, tmp_path / "README.md"])
+
+    assert [data for _name, data in found] == [b"a.yaml", b"b.yml", b"c.json", b"README.md"]
+    assert found[0][0] == str(tmp_path / "a.yaml")
+
+
+def test_missing_files_and_empty_folders_are_errors(tmp_path: Path) -> None:
+    """Both are named."""
+    with pytest.raises(InvalidDocument, match=r"gone\.yaml: cannot be read: No such file"):
+        read_paths([tmp_path / "gone.yaml"])
+    with pytest.raises(InvalidDocument, match=r"no \*\.yaml"):
+        read_paths([tmp_path])
+    with pytest.raises(InvalidDocument, match="cannot be read"):
+        read_paths([tmp_path / "a\x00b"])

@@ -1,0 +1,165 @@
+"""Which protocol reads which container, above all a lone `nvidia.com/gpu`."""
+
+import pytest
+from manifests import Manifest, cluster, config_map, container, device, node, only, pod, read
+
+GPU = "nvidia.com/gpu"
+HAMI_NODE = "GPU-a,10,16384,100,NVIDIA A100,0,true:"
+
+
+def protocols(*manifests: Manifest) -> dict[str, str]:
+    """Container to the protocol of its group."""
+    groups = read(*manifests).request.groups
+    return {ask.name: group.protocol for group in groups for ask in group.containers}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "protocol"),
+    [
+        pytest.param(pod("p", container(limits={GPU: 1})), "nvidia", id="undecided"),
+        pytest.param(pod("p", container(limits={GPU: 1}), schedulerName="hami-scheduler"), "hami", id="hami-scheduler"),
+        pytest.param(pod("p", container(limits={GPU: 1}), schedulerName="koord-scheduler"), "koordinator", id="koord-scheduler"),
+        pytest.param(pod("p", container(limits={GPU: 1}), schedulerName="my-scheduler"), "nvidia", id="another scheduler"),
+        pytest.param(pod("p", container(limits={GPU: 1, "nvidia.com/gpumem": 100})), "hami", id="gpumem beside it"),
+        pytest.param(pod("p", container(limits={GPU: 1, "nvidia.com/gpucores": 10}), schedulerName="koord-scheduler"), "hami", id="gpucores, whatever the scheduler"),
+        pytest.param(pod("p", container(limits={"nvidia.com/gpumem": 100})), "hami", id="gpumem alone"),
+        pytest.param(pod("p", container(limits={GPU: 1}), meta={"annotations": {"nvidia.com/use-gputype": "A100"}}), "hami", id="annotation of nvidia.com"),
+        pytest.param(pod("p", container(limits={GPU: 1}), meta={"annotations": {"hami.io/node-scheduler-policy": "spread"}}), "hami", id="annotation of hami.io"),
+        pytest.param(pod("p", container(limits={GPU: 1}), schedulerName="koord-scheduler", meta={"annotations": {"nvidia.com/use-gputype": "A100"}}), "koordinator", id="the scheduler comes first"),
+        pytest.param(pod("p", container(limits={"kubernetes.io/gpu": 50})), "koordinator", id="v1.4"),
+        pytest.param(pod("p", container(limits={"koordinator.sh/gpu": 50, GPU: 0})), "koordinator", id="zero is no contradiction"),
+        pytest.param(pod("p", container(limits={"tke.cloud.tencent.com/qgpu-core": 100})), "qgpu", id="qgpu"),
+    ],
+)  # fmt: skip
+def test_the_owner_of_a_container(manifest: Manifest, protocol: str) -> None:
+    """By its names, then by the pod, else by the node."""
+    assert protocols(manifest) == {"main": protocol}
+
+
+def test_another_container_decides() -> None:
+    """A pod that speaks HAMi in one container means HAMi in the other."""
+    manifest = pod("p", container("a", limits={GPU: 1}), container("b", limits={"nvidia.com/gpumem": 5}))  # fmt: skip
+
+    assert protocols(manifest) == {"a": "hami", "b": "hami"}
+
+
+def test_containers_may_speak_different_protocols() -> None:
+    """One pool: each container's request is placed by its own rules."""
+    manifest = pod(
+        "p",
+        container("h", limits={"nvidia.com/gpumem": 5}),
+        container("q", limits={"tke.cloud.tencent.com/qgpu-core": 5, "tke.cloud.tencent.com/qgpu-memory": 1}),
+        container("k", limits={"koordinator.sh/gpu": 50}),
+        container("none"),
+    )  # fmt: skip
+
+    assert protocols(manifest) == {"h": "hami", "q": "qgpu", "k": "koordinator"}
+
+
+def test_a_cluster_of_hami_nodes_decides() -> None:
+    """Where HAMi registered every node, its defaults apply from the start."""
+    hami = {**node(), "metadata": {"name": "n1", "annotations": {"hami.io/node-nvidia-register": HAMI_NODE}}}  # fmt: skip
+    lone = pod("p", container(limits={GPU: 1}))
+
+    assert protocols(hami, lone) == {"main": "hami"}
+    assert protocols(hami, node("n2"), device("n2"), lone) == {"main": "nvidia"}
+
+
+@pytest.mark.parametrize(
+    ("amount", "count"), [(1, 1), ("3", 3), ("100", 1), (800, 8), ("150", 150), ("2k", 20)]
+)
+def test_undecided_cards_are_whole(amount: object, count: int) -> None:
+    """N cards a container; a multiple of 100 is percent."""
+    (group,) = read(pod("p", container(limits={GPU: amount}))).request.groups
+
+    assert (group.request.count, group.request.whole) == (count, True)
+    assert (group.request.core_milli, group.request.memory_milli) == (1000, 1000)
+    assert group.request.filter.vendors == ("nvidia",)
+
+
+def test_init_groups_come_last() -> None:
+    """They are placed after the others."""
+    manifest = pod("p", container("m", limits={GPU: 1}), initContainers=[container("i", limits={GPU: 1}), container("z", limits={GPU: 0})])  # fmt: skip
+
+    assert list(protocols(manifest)) == ["m", "i"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        pytest.param({"koordinator.sh/gpu": 50, "nvidia.com/gpumem": 5}, "two protocols in one container: koordinator.sh/gpu (koordinator) and nvidia.com/gpumem (hami)", id="koordinator and hami"),
+        pytest.param({GPU: 1, "tke.cloud.tencent.com/qgpu-core": 5}, "two protocols in one container: tke.cloud.tencent.com/qgpu-core (qgpu) and nvidia.com/gpu (koordinator/hami)", id="qgpu and nvidia"),
+        pytest.param({GPU: 1, "koordinator.sh/gpu-core": 50}, "invalid resource device requests", id="koordinator's own rule"),
+        pytest.param({GPU: "0.5"}, "container main: nvidia.com/gpu: 500m must be a whole number of devices", id="half a card"),
+        pytest.param({GPU: "4G"}, "nvidia.com/gpu: 4G must be a whole number of devices up to", id="too many"),
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused(limits: Manifest, message: str) -> None:
+    """The pod waits, and the message names container and names."""
+    request = read(pod("p", container(limits=limits))).request
+
+    assert request.fault is not None
+    assert message in request.fault.message
+
+
+def test_the_reading_is_explained() -> None:
+    """The pod's notes say whose a lone count is, and why."""
+    notes = read(pod("p", container(limits={GPU: 1}), schedulerName="hami-scheduler")).request.notes  # fmt: skip
+
+    assert notes[0] == "container main: nvidia.com/gpu alone is hami's, by schedulerName hami-scheduler"  # fmt: skip
+
+
+def test_renamed_names_are_routed() -> None:
+    """With HAMi's count renamed, `nvidia.com/gpu` is Koordinator's alone."""
+    names = config_map("hami-scheduler-device", device_config__yaml="nvidia: {resourceCountName: acme.io/vgpu}")  # fmt: skip
+
+    assert protocols(names, pod("p", container(limits={"acme.io/vgpu": 1}))) == {"main": "hami"}
+    assert protocols(names, pod("p", container(limits={GPU: 1}))) == {"main": "koordinator"}
+
+
+def test_a_name_of_two_families_goes_to_the_first() -> None:
+    """An operator may rename HAMi's count to another's name; nothing is lost then."""
+    names = config_map("hami-scheduler-device", device_config__yaml="nvidia: {resourceCountName: koordinator.sh/gpu}")  # fmt: skip
+
+    assert protocols(names, pod("p", container(limits={"koordinator.sh/gpu": 50}))) == {"main": "koordinator"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "ok"),
+    [
+        ("partage.io/node-policy", "spread", True),
+        ("partage.io/card-policy", "binpack", True),
+        ("partage.io/node-policy", "best", False),
+        ("partage.io/card-policy", "first-fit", False),
+    ],
+)
+def test_a_pod_may_choose_its_policy(key: str, value: str, *, ok: bool) -> None:
+    """Partage's annotation wins over a protocol's; another value is refused by name."""
+    annotations = {key: value, "hami.io/node-scheduler-policy": "binpack"}
+    request = read(pod("p", container(limits={GPU: 1}), meta={"annotations": annotations})).request
+
+    if ok:
+        chosen = request.node_strategy if "node" in key else request.card_order.strategy
+        assert chosen == value
+    else:
+        assert request.fault is not None
+        assert f"annotation {key}: '{value}' is not one of" in request.fault.message
+
+
+def test_vendors_refine_what_was_read() -> None:
+    """MetaX takes one card only, and its own quality of service."""
+    limits = {"koordinator.sh/gpu.shared": 1, "koordinator.sh/gpu-core": 10, "koordinator.sh/gpu-memory": "1Gi", "metax-tech.com/sgpu": 1}  # fmt: skip
+    manifest = pod("p", container(limits=limits), meta={"annotations": {"metax-tech.com/sgpu-qos-policy": "x"}})  # fmt: skip
+
+    fault = only(manifest).pod.request.fault
+
+    assert fault is not None
+    assert "metax-tech.com/sgpu-qos-policy" in fault.message
+
+
+def test_families_can_be_left_out() -> None:
+    """Without families every name is foreign."""
+    found = cluster(pod("p", container(limits={GPU: 1})), families=()).pods[0].pod
+
+    assert found.request.groups == ()
+    assert found.host == {GPU: 1, "pods": 1}

@@ -1,0 +1,169 @@
+"""A bound pod's records: ours first, a protocol's beside it checked, another's taken over."""
+
+from dataclasses import replace
+
+import pytest
+from manifests import Manifest, card, cluster, container, device, node, only, pod
+
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
+from partage.model.pod import Record
+from partage.vendors.base import Family, PodView
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+from partage.wire.recovery import recover
+
+NODE = Node("n1", devices=(Device(DeviceType.GPU, 0, "GPU-0", memory_bytes=2**34),))
+GRANT = Grant("main", DeviceType.GPU, 0, "GPU-0", 500, 2**33, GrantMode.SHARE, protocol="one")
+OTHER = replace(GRANT, minor=1, uuid="GPU-1")
+
+
+def family(name: str, record: Record | None, *, adapts: bool = False) -> Family:
+    """A family whose annotations say this."""
+    owned = frozenset() if adapts else frozenset({f"{name}.io/gpu"})
+    return Family(name, owned=lambda _settings: owned, recover=lambda _pod, _node, _settings: record)  # fmt: skip
+
+
+def recovered(ours: tuple[Grant, ...] | None, *families: Family) -> Record | None:
+    """What a pod with these records holds."""
+    annotations = {} if ours is None else {"partage.io/allocation": encode(Allocation("u", "d", "p", "n1", ours))}  # fmt: skip
+    view = PodView("d", "p", uid="u", node="n1", annotations=annotations)
+    return recover(view, NODE, Settings(), families)
+
+
+def test_nothing_written_is_no_record() -> None:
+    """Whether that matters, the engine knows."""
+    assert recovered(None, family("one", None)) is None
+
+
+def test_ours_alone_holds() -> None:
+    """A vendor's plugin may have removed its keys."""
+    assert recovered((GRANT,), family("one", None)) == Record((GRANT,), "partage")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "problem"),
+    [
+        pytest.param((GRANT,), "", id="the same"),
+        pytest.param((replace(GRANT, container=""),), "", id="no container"),
+        pytest.param((replace(GRANT, core_milli=0, memory_bytes=0),), "", id="no amounts"),
+        pytest.param((replace(GRANT, core_milli=509, memory_bytes=2**33 - 2**20 + 1),), "", id="rounded to percent and MiB"),
+        pytest.param((replace(GRANT, uuid=""),), "", id="no uuid"),
+        pytest.param((replace(GRANT, uuid="GPU-9"),), "disagree on gpu 0: uuid GPU-0 and GPU-9", id="another card"),
+        pytest.param((replace(GRANT, core_milli=510),), "disagree on gpu 0: 500 and 510 thousandths", id="compute"),
+        pytest.param((replace(GRANT, memory_bytes=2**32),), "disagree on gpu 0: 8589934592 and 4294967296 bytes", id="memory"),
+        pytest.param((OTHER,), "gpu 0 is in the record of partage.io/allocation and not of one", id="fewer"),
+        pytest.param((GRANT, OTHER), "gpu 1 is in the record of one and not of partage.io/allocation", id="more"),
+    ],
+)  # fmt: skip
+def test_a_protocols_record_must_agree(theirs: tuple[Grant, ...], problem: str) -> None:
+    """As far as both tell; a disagreement keeps what we wrote, marked."""
+    record = recovered((GRANT,), family("one", Record(theirs, "one")))
+
+    assert record is not None
+    assert record.grants == (GRANT,)
+    assert problem in record.problem
+    assert bool(record.problem) is bool(problem)
+
+
+def test_containers_add_up_before_they_are_compared() -> None:
+    """A protocol without containers tells the sum."""
+    halves = tuple(replace(GRANT, container=c, core_milli=250, memory_bytes=2**32) for c in "ab")
+
+    record = recovered(halves, family("one", Record((GRANT,), "one")))
+
+    assert record == Record(halves, "partage")
+
+
+def test_each_protocol_is_compared_with_its_own_part() -> None:
+    """A pod may speak two."""
+    second = replace(OTHER, protocol="two")
+
+    record = recovered((GRANT, second), family("one", Record((GRANT,), "one")), family("two", Record((second,), "two")))  # fmt: skip
+
+    assert record == Record((GRANT, second), "partage")
+
+
+def test_a_vendors_copy_may_be_partial() -> None:
+    """It repeats the cards of another protocol, and not its network devices."""
+    network = replace(GRANT, type=DeviceType.RDMA, uuid="0000:1f")
+
+    agreeing = recovered((GRANT, network), family("metax", Record((GRANT,), "metax"), adapts=True))
+    wrong = recovered((GRANT,), family("metax", Record((OTHER,), "metax"), adapts=True))
+
+    assert agreeing == Record((GRANT, network), "partage")
+    assert wrong is not None
+    assert "gpu 1" in wrong.problem
+
+
+def test_a_malformed_record_beside_ours_is_a_problem() -> None:
+    """Nobody knows what its reader makes of it."""
+    record = recovered((GRANT,), family("one", Record(source="one", problem="annotation x: bad")))
+
+    assert record == Record((GRANT,), "partage", "annotation x: bad")
+
+
+def test_a_bad_record_of_ours_is_not_replaced_by_another() -> None:
+    """It says that something is wrong, whatever the other says."""
+    view = PodView("d", "p", uid="u", node="n1", annotations={"partage.io/allocation": "{"})
+
+    record = recover(view, NODE, Settings(), (family("one", Record((GRANT,), "one")),))
+
+    assert record is not None
+    assert record.problem
+    assert record.grants == ()
+
+
+def test_foreign_pods_are_taken_over() -> None:
+    """One protocol as it is, several together; a vendor's copy only where nothing else speaks."""
+    one = family("one", Record((GRANT,), "one"))
+    two = family("two", Record((OTHER,), "two", "odd"))
+    copy = family("metax", Record((GRANT,), "metax"), adapts=True)
+
+    assert recovered(None, one, copy) == Record((GRANT,), "one")
+    assert recovered(None, copy) == Record((GRANT,), "metax")
+    assert recovered(None, one, two) == Record((GRANT, OTHER), "one+two", "odd")
+
+
+HAMI = {"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,4096,30:;", "hami.io/vgpu-node": "n1"}
+KOORDINATOR = {
+    "scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0,"resources":'
+    '{"kubernetes.io/gpu-core":"50","kubernetes.io/gpu-memory":"8Gi","kubernetes.io/gpu-memory-ratio":"50"}}]}'
+}
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "source", "amounts"),
+    [
+        pytest.param({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096, "nvidia.com/gpucores": 30}, HAMI, "hami", (300, 2**32), id="hami"),
+        pytest.param({"kubernetes.io/gpu": 50}, KOORDINATOR, "koordinator", (500, 2**33), id="koordinator"),
+        pytest.param({"nvidia.com/gpu": 1}, HAMI, "hami", (300, 2**32), id="lone count, by its record"),
+    ],
+)  # fmt: skip
+def test_documents_of_other_schedulers_are_taken_over(
+    limits: Manifest, annotations: dict[str, str], source: str, amounts: tuple[int, int]
+) -> None:
+    """A bound pod of a running cluster, read with the real families."""
+    found = only(node(), device("n1", card(0)), pod("p", container(limits=limits), meta={"annotations": annotations}, nodeName="n1"))  # fmt: skip
+
+    record = found.pod.record
+    assert record is not None
+    assert (record.source, record.problem) == (source, "")
+    assert [(g.core_milli, g.memory_bytes) for g in record.grants] == [amounts]
+
+
+@pytest.mark.parametrize(
+    ("manifests", "has"),
+    [
+        pytest.param([pod("p", meta={"annotations": KOORDINATOR})], False, id="not bound"),
+        pytest.param([{**pod("p", meta={"annotations": KOORDINATOR}, nodeName="n1"), "status": {"phase": "Failed"}}], False, id="over"),
+        pytest.param([pod("p", meta={"annotations": KOORDINATOR}, nodeName="gone")], True, id="on an unknown node"),
+    ],
+)  # fmt: skip
+def test_only_running_pods_hold_anything(manifests: list[Manifest], *, has: bool) -> None:
+    """A record on an unknown node is there, and a problem."""
+    record = cluster(node(), device("n1"), *manifests).pods[0].pod.record
+
+    assert (record is not None) is has
+    assert record is None or record.problem
