@@ -113,3 +113,23 @@ def test_a_resource_that_left_with_its_node_is_forgotten() -> None:
 
     ledger.validate()
     assert "example.com/x" not in str(ledger.picture())
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["ascending", "descending"])
+def test_a_vanished_card_closes_every_position_it_was_known_by(order: tuple[int, int]) -> None:
+    """Records that place one vanished card at two minors close the cards that sit there now."""
+    facts = [held("a", grant(0, "GPU-X")), held("b", grant(1, "GPU-X"))]
+
+    ledger = ledger_of(make_node(devices=[card(0), card(1), card(2)]))
+    for position in order:
+        ledger.apply(facts[position])
+
+    ledger.validate()
+    assert [c.closed for c in ledger.cards(GPU, 0)] == [
+        ReasonCode.QUARANTINED,
+        ReasonCode.QUARANTINED,
+        None,
+        ReasonCode.UNHEALTHY,
+    ]
+    ledger.undo("a")
+    assert [c.row for c in ledger.cards(GPU, 0) if c.closed is None] == [0, 2]

@@ -122,6 +122,7 @@ class Ledger:
         self._by_node: dict[str, dict[str, _Entry]] = {}
         self._rows: dict[int, dict[DeviceType, list[Device]]] = {}
         self._ghosts: dict[int, dict[DeviceType, int]] = {}
+        self._claims: dict[int, dict[tuple[DeviceType, int], str]] = {}
         self._doubles: dict[int, frozenset[tuple[DeviceType, int]]] = {}
         self._tenants: dict[tuple[DeviceType, int, int], dict[str, Charge]] = {}
         self._fences: dict[tuple[DeviceType, int, int], set[str]] = {}
@@ -254,7 +255,7 @@ class Ledger:
         if index is None:
             return
         rows = [self._locate(index, charge) for charge in entry.charges]
-        if None in rows:
+        if None in rows or any(self._ghosts[index].values()):
             self._load(index)
             return
         self._book_host(index, allocation.host, -1)
@@ -386,6 +387,7 @@ class Ledger:
             self.planes[type_].clear(index)
         self._ghosts.pop(index, None)
         self._doubles.pop(index, None)
+        self._claims.pop(index, None)
         self._flat.discard(index)
         self.hosted[index] = 0
 
@@ -404,11 +406,17 @@ class Ledger:
         doubles = _doubles(node.devices)
         if doubles:
             self._doubles[index] = doubles
-        for entry in entries.values():
-            for charge in entry.charges:
-                if self._locate(index, charge) is None:
-                    rows.setdefault(charge.type, []).append(_ghost(charge))
-                    self._ghosts[index][charge.type] += 1
+        lost = [
+            charge
+            for entry in entries.values()
+            for charge in entry.charges
+            if self._locate(index, charge) is None
+        ]
+        for charge in sorted(lost, key=lambda charge: (charge.uuid, charge.minor)):
+            if self._locate(index, charge) is None:
+                rows.setdefault(charge.type, []).append(_ghost(charge))
+                self._ghosts[index][charge.type] += 1
+            self._claims.setdefault(index, {}).setdefault((charge.type, charge.minor), charge.uuid)
         for type_, devices in rows.items():
             plane = self.planes[type_]
             plane.grow(len(devices), self.present.shape[0])
@@ -574,13 +582,12 @@ class Ledger:
                 return ReasonCode.QUARANTINED, suspicion.message
         if (type_, device.minor) in self._doubles.get(index, ()):
             return ReasonCode.QUARANTINED, "its uuid or minor stands for several devices"
-        if self._ghosts[index][type_]:
-            for ghost in self._rows[index][type_][-self._ghosts[index][type_] :]:
-                if ghost.minor == device.minor:
-                    return (
-                        ReasonCode.QUARANTINED,
-                        f"a record names {ghost.uuid} as card {ghost.minor}, here is {device.uuid}",
-                    )
+        claim = self._claims.get(index, {}).get((type_, device.minor))
+        if claim is not None:
+            return (
+                ReasonCode.QUARANTINED,
+                f"a record names {claim} as card {device.minor}, here is {device.uuid}",
+            )
         tenants = self._tenants.get((type_, index, row), {})
         if any(charge.exclusive for charge in tenants.values()):
             return ReasonCode.CARD_NOT_IDLE, "held by one pod alone"
