@@ -27,18 +27,50 @@ def grants_of(choices: Sequence[Choice]) -> tuple[Grant, ...]:
             _grant(group, card, function, template)
             for card, function in zip(cards, functions, strict=True)
         ]
-        running = [c for c in group.containers if c.phase is not Phase.INIT]
-        initial = [c for c in group.containers if c.phase is Phase.INIT]
-        if len(group.containers) == 1 or not running:
-            first, *others = group.containers
-            result += [replace(p, container=first.name, phase=first.phase) for p in parts]
-            for container in others:
-                result += _again(parts, container)
-            continue
-        result += _pour(parts, running)
-        for container in initial:
-            result += _again(_pour(parts, [container]), container)
+        result += _among(parts, group.containers)
     return tuple(result)
+
+
+def _among(parts: Sequence[Grant], containers: Sequence[ContainerAsk]) -> list[Grant]:
+    """The devices of one group shared out among its containers.
+
+    Sidecars get their part for good; what is left serves the others: the main containers together
+    or one init container at a time.
+    """
+    sidecars = [c for c in containers if c.phase is Phase.SIDECAR]
+    mains = [c for c in containers if c.phase is Phase.MAIN]
+    initial = [c for c in containers if c.phase is Phase.INIT]
+    main = sum(_weight(c, parts) for c in mains)
+    rest = max([main, *(_weight(c, parts) for c in initial)])
+    claims = [(c, _weight(c, parts) * max(main, 1)) for c in sidecars]
+    claims += [(c, _weight(c, parts) * rest) for c in mains] or [(c, rest) for c in initial[:1]]
+    result = [grant for grant in _pour(parts, claims) if grant.phase is not Phase.INIT]
+    lasting = [grant for grant in result if grant.phase is Phase.SIDECAR]
+    for container in initial:
+        left = [part for part in (_left(part, lasting) for part in parts) if part is not None]
+        first = not mains and container is initial[0]
+        result += [
+            replace(
+                part,
+                container=container.name,
+                phase=container.phase,
+                slots=part.slots if first else 0,
+            )
+            for part in left
+        ]
+    return result
+
+
+def _left(part: Grant, lasting: Sequence[Grant]) -> Grant | None:
+    """What sidecars leave of a device; None when that is nothing of what it was taken for."""
+    beside = [grant for grant in lasting if grant.minor == part.minor]
+    if not beside:
+        return part
+    core = part.core_milli - sum(grant.core_milli for grant in beside)
+    memory = part.memory_bytes - sum(grant.memory_bytes for grant in beside)
+    if core <= 0 and memory <= 0:
+        return None
+    return replace(part, core_milli=core, memory_bytes=memory, extras=(), slots=0)
 
 
 def _grant(
@@ -70,27 +102,23 @@ def _grant(
     )
 
 
-def _again(parts: Sequence[Grant], container: ContainerAsk) -> list[Grant]:
-    """The same devices for a container that runs at another time: they count no second slot."""
-    return [replace(p, container=container.name, phase=container.phase, slots=0) for p in parts]
+def _pour(parts: Sequence[Grant], claims: Sequence[tuple[ContainerAsk, int]]) -> list[Grant]:
+    """Share out the devices by weight, in the order of containers; rounding is left with the last.
 
-
-def _pour(parts: Sequence[Grant], containers: Sequence[ContainerAsk]) -> list[Grant]:
-    """Share out the devices among containers in order; rounding is left with the last."""
-    if len(containers) == 1:
-        only = containers[0]
+    A device's slot and native units go with the first container on it.
+    """
+    if len(claims) == 1:
+        only = claims[0][0]
         return [replace(p, container=only.name, phase=only.phase) for p in parts]
     result: list[Grant] = []
-    weights = [_weight(container, parts) for container in containers]
-    total = sum(weights)
-    bounds = [sum(weights[: i + 1]) for i in range(len(weights))]
+    total = sum(weight for _, weight in claims)
     for position, part in enumerate(parts):
         begin, end = position * total, (position + 1) * total
         core, memory, slots = part.core_milli, part.memory_bytes, part.slots
-        low = 0
-        for container, bound in zip(containers, bounds, strict=True):
+        bound = 0
+        for container, weight in claims:
+            low, bound = bound, bound + weight
             left, right = max(low * len(parts), begin), min(bound * len(parts), end)
-            low = bound
             if right <= left:
                 continue
             last = right == end
