@@ -1,8 +1,12 @@
-"""`python -m partage.testing.conformance [FILE]`: writes the page, default docs/conformance.md."""
+"""`python -m partage.testing.conformance [FILE]`: writes the page, default docs/conformance.md.
+
+Without FILE, the captures in README.md are brought up to date as well.
+"""
 
 import sys
 from pathlib import Path
 
+from partage.testing.conformance.captures import refreshed
 from partage.testing.conformance.case import Verdict
 from partage.testing.conformance.cases import CASES
 from partage.testing.conformance.page import page
@@ -16,6 +20,9 @@ def main(arguments: list[str]) -> int:
     outputs = {case.id: run(case) for case in CASES}
     path = Path(arguments[0] if arguments else "docs/conformance.md")
     path.write_text(page(outputs), encoding="utf-8")
+    if not arguments:
+        readme = Path("README.md")
+        readme.write_text(refreshed(readme.read_text(encoding="utf-8")), encoding="utf-8")
     failed = [case.id for case in CASES if verdict(case, outputs[case.id]) is Verdict.FAIL]
     passed = len(CASES) - len(failed)
     sys.stdout.write(f"{path}: {passed} of {len(CASES)} cases pass\n")

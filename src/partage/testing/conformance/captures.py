@@ -1,0 +1,56 @@
+"""Terminal captures in pages: blocks that begin with `$ partage`, and what the command prints.
+
+A page shows what the program really prints because this writes it there, and a test compares.
+"""
+
+import re
+import shlex
+from importlib.metadata import entry_points
+from typing import Final
+
+from click.testing import CliRunner
+
+__all__ = ["commands", "output", "refreshed"]
+
+_BLOCK: Final = re.compile(r"```console\n(?P<body>.*?)```", re.DOTALL)
+_PROMPT: Final = "$ "
+
+
+def commands(page: str) -> list[str]:
+    """Every command line that a page shows behind a prompt, in order."""
+    return [
+        line.removeprefix(_PROMPT)
+        for block in _BLOCK.finditer(page)
+        for line in block["body"].splitlines()
+        if line.startswith(_PROMPT)
+    ]
+
+
+def output(command: str) -> str:
+    """What a `partage` command prints, without blanks at the ends of lines.
+
+    Raises:
+        ValueError: it ends with another code than 0 or 3.
+    """
+    (entry,) = entry_points(group="console_scripts", name="partage")
+    result = CliRunner().invoke(entry.load(), shlex.split(command)[1:])
+    if result.exit_code not in (0, 3):
+        raise ValueError(f"{command}: exit {result.exit_code}: {result.output}")
+    return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
+
+
+def refreshed(page: str) -> str:
+    """The page with every capture as the program prints it now.
+
+    A capture is a block of one `partage` command with lines below it; paths are relative to the
+    working directory.
+    """
+    return _BLOCK.sub(lambda block: _refreshed(block[0], block["body"]), page)
+
+
+def _refreshed(block: str, body: str) -> str:
+    prompt, _, shown = body.partition("\n")
+    command = prompt.removeprefix(_PROMPT)
+    if not (prompt.startswith(f"{_PROMPT}partage ") and shown and _PROMPT not in shown):
+        return block
+    return f"```console\n{prompt}\n{output(command)}```"
