@@ -1,0 +1,278 @@
+"""The documents of kube-scheduler's extender, v1.
+
+The structures have no JSON tags in Go: keys are capitalised (`NodeNames`), and Go reads them in
+any case. Both the capitalised and the documented lower-case forms are read here; the capitalised
+are written. Node names are kept as they came until somebody needs them: with five thousand of
+them, that is most of the time of a call.
+
+Source: facts kubernetes.md 3.1 (read from 1.36, tried on 1.20).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from partage.model.errors import InvalidDocument
+from partage.wire import shapes
+from partage.wire.documents import Document, explain
+
+__all__ = [
+    "BindArgs",
+    "FilterArgs",
+    "PreemptArgs",
+    "Victims",
+    "bind_reply",
+    "decode_bind",
+    "decode_filter",
+    "decode_preempt",
+    "error_reply",
+    "filter_reply",
+    "preempt_reply",
+    "prioritize_reply",
+]
+
+_T = TypeVar("_T")
+
+_SOURCE = "extender request"
+
+
+class _RawArgs(msgspec.Struct, frozen=True, gc=False):
+    pod: msgspec.Raw | None = msgspec.field(default=None, name="Pod")
+    nodes: msgspec.Raw | None = msgspec.field(default=None, name="Nodes")
+    names: msgspec.Raw | None = msgspec.field(default=None, name="NodeNames")
+    pod_lower: msgspec.Raw | None = msgspec.field(default=None, name="pod")
+    nodes_lower: msgspec.Raw | None = msgspec.field(default=None, name="nodes")
+    names_lower: msgspec.Raw | None = msgspec.field(default=None, name="nodenames")
+    names_camel: msgspec.Raw | None = msgspec.field(default=None, name="nodeNames")
+
+
+class _Items(msgspec.Struct, frozen=True, gc=False):
+    items: list[msgspec.Raw] | None = None
+
+
+class _NodeHead(msgspec.Struct, frozen=True, gc=False):
+    metadata: shapes.Metadata | None = None
+
+
+class _RawBind(msgspec.Struct, frozen=True, gc=False):
+    name: str | None = msgspec.field(default=None, name="PodName")
+    namespace: str | None = msgspec.field(default=None, name="PodNamespace")
+    uid: str | None = msgspec.field(default=None, name="PodUID")
+    node: str | None = msgspec.field(default=None, name="Node")
+    name_camel: str | None = msgspec.field(default=None, name="podName")
+    namespace_camel: str | None = msgspec.field(default=None, name="podNamespace")
+    uid_camel: str | None = msgspec.field(default=None, name="podUID")
+    node_lower: str | None = msgspec.field(default=None, name="node")
+
+
+class _VictimPod(msgspec.Struct, frozen=True, gc=False):
+    metadata: shapes.Metadata | None = None
+    uid: str | None = msgspec.field(default=None, name="UID")
+    uid_lower: str | None = msgspec.field(default=None, name="uid")
+
+
+class _RawVictims(msgspec.Struct, frozen=True, gc=False):
+    pods: list[_VictimPod] | None = msgspec.field(default=None, name="Pods")
+    violations: int | None = msgspec.field(default=None, name="NumPDBViolations")
+    pods_lower: list[_VictimPod] | None = msgspec.field(default=None, name="pods")
+    violations_camel: int | None = msgspec.field(default=None, name="numPDBViolations")
+
+
+_VictimMap = dict[str, _RawVictims | None] | None
+
+
+class _RawPreempt(msgspec.Struct, frozen=True, gc=False):
+    pod: msgspec.Raw | None = msgspec.field(default=None, name="Pod")
+    full: _VictimMap = msgspec.field(default=None, name="NodeNameToVictims")
+    meta: _VictimMap = msgspec.field(default=None, name="NodeNameToMetaVictims")
+    pod_lower: msgspec.Raw | None = msgspec.field(default=None, name="pod")
+    full_camel: _VictimMap = msgspec.field(default=None, name="nodeNameToVictims")
+    meta_camel: _VictimMap = msgspec.field(default=None, name="nodeNameToMetaVictims")
+
+
+@dataclass(frozen=True, slots=True)
+class FilterArgs:
+    """The arguments of filter and prioritize.
+
+    Attributes:
+        pod: the pod.
+        raw_names: the JSON array of node names as it came; empty when full nodes were sent.
+        nodes: full nodes by name as they came, when the scheduler does not cache them.
+    """
+
+    pod: Document
+    raw_names: bytes = b""
+    nodes: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the nodes in question.
+
+        Raises:
+            InvalidDocument: the array holds something else.
+        """
+        return _decode(self.raw_names, list[str], "NodeNames") if self.raw_names else [*self.nodes]
+
+
+@dataclass(frozen=True, slots=True)
+class BindArgs:
+    """The arguments of bind."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Pods to be evicted from one node, by UID, and how many disruption budgets that breaks."""
+
+    uids: tuple[str, ...]
+    violations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptArgs:
+    """The arguments of preempt: the pod, and victims by node."""
+
+    pod: Document
+    victims: Mapping[str, Victims]
+
+
+def decode_filter(body: bytes) -> FilterArgs:
+    """The arguments of filter or prioritize.
+
+    Raises:
+        InvalidDocument: the body is not what kube-scheduler sends; the message names the field.
+    """
+    raw = _decode(body, _RawArgs, "body")
+    pod = _pod(raw.pod or raw.pod_lower)
+    names = raw.names or raw.names_lower or raw.names_camel
+    if names is not None and bytes(names) != b"null":
+        return FilterArgs(pod, raw_names=bytes(names))
+    nodes = raw.nodes or raw.nodes_lower
+    if nodes is None or bytes(nodes) == b"null":
+        return FilterArgs(pod)
+    items = _decode(bytes(nodes), _Items, "Nodes").items or []
+    return FilterArgs(pod, nodes={_node_name(item): item for item in items})
+
+
+def decode_bind(body: bytes) -> BindArgs:
+    """The arguments of bind.
+
+    Raises:
+        InvalidDocument: a field is missing or of the wrong type.
+    """
+    raw = _decode(body, _RawBind, "body")
+    fields = {
+        "PodName": raw.name or raw.name_camel,
+        "PodUID": raw.uid or raw.uid_camel,
+        "Node": raw.node or raw.node_lower,
+    }
+    for name, value in fields.items():
+        if not value:
+            raise InvalidDocument(f"{_SOURCE}: field {name}: missing")
+    namespace = raw.namespace or raw.namespace_camel or "default"
+    return BindArgs(
+        namespace, fields["PodName"] or "", fields["PodUID"] or "", fields["Node"] or ""
+    )
+
+
+def decode_preempt(body: bytes) -> PreemptArgs:
+    """The arguments of preempt, with full or meta victims.
+
+    Raises:
+        InvalidDocument: the body is not what kube-scheduler sends.
+    """
+    raw = _decode(body, _RawPreempt, "body")
+    given = raw.meta or raw.meta_camel or raw.full or raw.full_camel or {}
+    return PreemptArgs(
+        _pod(raw.pod or raw.pod_lower),
+        {node: _victims(victims) for node, victims in given.items() if victims is not None},
+    )
+
+
+def _victims(raw: _RawVictims) -> Victims:
+    uids = []
+    for pod in raw.pods or raw.pods_lower or ():
+        uid = pod.uid or pod.uid_lower or (pod.metadata.uid if pod.metadata else None)
+        if uid:
+            uids.append(uid)
+    return Victims(tuple(uids), raw.violations or raw.violations_camel or 0)
+
+
+def filter_reply(
+    args: FilterArgs,
+    names: Sequence[str],
+    failed: Mapping[str, str],
+    unresolvable: Mapping[str, str],
+) -> bytes:
+    """The answer of filter: the nodes that fit, in the form in which they were asked about."""
+    nodes: object = None
+    if args.nodes:
+        nodes = {"metadata": {}, "items": [args.nodes[name] for name in names]}
+    return msgspec.json.encode(
+        {
+            "Nodes": nodes,
+            "NodeNames": None if args.nodes else names,
+            "FailedNodes": failed,
+            "FailedAndUnresolvableNodes": unresolvable,
+            "Error": "",
+        }
+    )
+
+
+def error_reply(message: str) -> bytes:
+    """The answer of filter when the attempt itself failed; kube-scheduler will try again."""
+    return msgspec.json.encode({"Nodes": None, "NodeNames": None, "Error": message})
+
+
+def prioritize_reply(scores: Iterable[tuple[str, int]]) -> bytes:
+    """The answer of prioritize. Scores are integers: a float is dropped without a word."""
+    return msgspec.json.encode([{"Host": host, "Score": score} for host, score in scores])
+
+
+def bind_reply(error: str = "") -> bytes:
+    """The answer of bind."""
+    return msgspec.json.encode({"Error": error})
+
+
+def preempt_reply(victims: Mapping[str, Victims]) -> bytes:
+    """The answer of preempt: nodes that are kept, always with meta victims."""
+    return msgspec.json.encode(
+        {
+            "NodeNameToMetaVictims": {
+                node: {
+                    "Pods": [{"UID": uid} for uid in kept.uids],
+                    "NumPDBViolations": kept.violations,
+                }
+                for node, kept in victims.items()
+            }
+        }
+    )
+
+
+def _pod(raw: msgspec.Raw | None) -> Document:
+    if raw is None or bytes(raw) == b"null":
+        raise InvalidDocument(f"{_SOURCE}: field Pod: missing")
+    document = Document("Pod", _SOURCE, 1, _decode(bytes(raw), shapes.Pod, "Pod"))
+    if not document.name:
+        raise InvalidDocument(f"{_SOURCE}: field Pod.metadata.name: missing")
+    return document
+
+
+def _node_name(item: msgspec.Raw) -> str:
+    metadata = _decode(bytes(item), _NodeHead, "Nodes.items").metadata
+    if metadata is None or not metadata.name:
+        raise InvalidDocument(f"{_SOURCE}: field Nodes.items: a node has no name")
+    return metadata.name
+
+
+def _decode(data: bytes, shape: type[_T], field_: str) -> _T:
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise InvalidDocument(f"{_SOURCE}: {field_}: {explain(error)}") from error
