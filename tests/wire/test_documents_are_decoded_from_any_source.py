@@ -184,14 +184,23 @@ def test_namespaces_default() -> None:
 
 
 def test_folders_are_read_in_order(tmp_path: Path) -> None:
-    """Only manifests are read, by name."""
+    """Only manifests are read, by name; folders in them too, hidden ones not."""
     for name in ("b.yml", "a.yaml", "c.json", "README.md"):
         (tmp_path / name).write_text(name)
     (tmp_path / "d.yaml").mkdir()
+    (tmp_path / "d.yaml" / "e.yaml").write_text("e.yaml")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "f.yaml").write_text("f.yaml")
 
     found = read_paths([tmp_path, tmp_path / "README.md"])
 
-    assert [data for _name, data in found] == [b"a.yaml", b"b.yml", b"c.json", b"README.md"]
+    assert [data for _name, data in found] == [
+        b"a.yaml",
+        b"b.yml",
+        b"c.json",
+        b"e.yaml",
+        b"README.md",
+    ]
     assert found[0][0] == str(tmp_path / "a.yaml")
 
 

@@ -218,6 +218,16 @@ def test_registered_cards_become_devices() -> None:
     assert [(d.uuid, d.memory_bytes, d.slots) for d in found.devices] == [("GPU-a", 2**34, 10)]
 
 
+def test_a_card_hidden_from_the_registrar_is_hidden_from_undecided_pods() -> None:
+    """They would become the registrar's."""
+    hidden = '{"nodeconfig":[{"name":"n1","filterdevices":{"uuid":["GPU-a"]}}]}'
+    registered = {**node(), "metadata": {"name": "n1", "annotations": {REGISTER: CARDS}}}
+
+    found = one(registered, config_map("hami-device-plugin", config__json=hidden))
+
+    assert found.devices[0].hidden_from == {"hami", "nvidia"}
+
+
 def test_an_unreadable_registration_is_told() -> None:
     """The note names the node."""
     found = cluster({**node(), "metadata": {"name": "n1", "annotations": {REGISTER: "??"}}})
@@ -278,14 +288,14 @@ def test_templates_are_those_of_the_model() -> None:
 
 def test_totals_of_seed_003() -> None:
     """Two 16Gi cards in both dialects; the node's own count stays."""
-    allocatable = {"cpu": "6", "memory": "59274552Ki", "nvidia.com/gpu": "2", "pods": "220", "kubernetes.io/gpu": "100", "koordinator.sh/fpga": "100"}  # fmt: skip
+    allocatable = {"cpu": "6", "memory": "59274552Ki", "nvidia.com/gpu": "2", "pods": "220", "kubernetes.io/batch-cpu": "8", "kubernetes.io/gpu": "100", "koordinator.sh/fpga": "100"}  # fmt: skip
     found = cluster(node("n1", allocatable=allocatable), device("n1", card(0, domain="kubernetes.io"), card(1, domain="kubernetes.io")))  # fmt: skip
 
     totals = found.totals(found.nodes[0])
 
     expected = {"gpu": "200", "gpu-core": "200", "gpu-memory": "32Gi", "gpu-memory-ratio": "200"}
     assert totals == {
-        "cpu": "6", "memory": "59274552Ki", "nvidia.com/gpu": "2", "pods": "220", "koordinator.sh/gpu.shared": "200",
+        "cpu": "6", "memory": "59274552Ki", "nvidia.com/gpu": "2", "pods": "220", "kubernetes.io/batch-cpu": "8", "koordinator.sh/gpu.shared": "200",
         **{f"{domain}/{name}": value for name, value in expected.items() for domain in ("koordinator.sh", "kubernetes.io")},
     }  # fmt: skip
 

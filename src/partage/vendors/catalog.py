@@ -7,6 +7,7 @@ needs of single families beside their tables is named here too.
 
 from typing import Final
 
+from partage.vendors import names
 from partage.vendors.base import Family
 from partage.vendors.families import cambricon, hami, huawei, koordinator, metax, qgpu
 from partage.vendors.families.koordinator.partitions import (
@@ -17,10 +18,12 @@ from partage.vendors.families.koordinator.partitions import (
 from partage.vendors.families.koordinator.templates import templates_of
 from partage.vendors.families.koordinator.totals import totals as koordinator_totals
 from partage.vendors.families.qgpu.registration import totals as qgpu_totals
+from partage.vendors.settings import Settings
 
 __all__ = [
     "FAMILIES",
     "honoured",
+    "koordinator_reports",
     "koordinator_totals",
     "parse_partitions",
     "partitions_of",
@@ -36,3 +39,10 @@ FAMILIES: Final[tuple[Family, ...]] = (
     huawei.FAMILY,
     cambricon.FAMILY,
 )
+
+_COUNTED_BY_PLUGINS: Final = frozenset({names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON})
+
+
+def koordinator_reports(settings: Settings) -> frozenset[str]:
+    """Names that a node reports for Koordinator; one without devices behind it is stale."""
+    return koordinator.FAMILY.owned(settings) - _COUNTED_BY_PLUGINS

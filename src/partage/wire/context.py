@@ -66,7 +66,3 @@ class Context:
     def is_device(self, resource: str) -> bool:
         """Whether a resource name belongs to a family, be it only as a trigger."""
         return resource in self.owners or resource in self.triggers
-
-    def owned_by(self, family: Family) -> bool:
-        """Whether a family reads resources of its own, and so keeps records of its own."""
-        return any(family.name in names for names in self.owners.values())

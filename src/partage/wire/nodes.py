@@ -20,6 +20,7 @@ from partage.vendors import names
 from partage.vendors.base import NodeView
 from partage.vendors.catalog import (
     honoured,
+    koordinator_reports,
     koordinator_totals,
     parse_partitions,
     partitions_of,
@@ -134,9 +135,8 @@ def node_totals(
     where the node already reports them or registers with their protocol; the node's own value of
     `nvidia.com/gpu` stays (seed 003 prints 2 for two cards).
     """
-    own = {
-        k: v for k, v in allocatable.items() if not k.startswith(_KOORDINATOR) and k not in _NATIVE
-    }
+    stale = koordinator_reports(settings)
+    own = {name: amount for name, amount in allocatable.items() if name not in stale}
     vendor = node.properties.get("vendor", "") or node.labels.get(names.GPU_VENDOR, "")
     totals = {**own, **koordinator_totals(node.devices, vendor)}
     cards = [d for d in node.devices if d.type is DeviceType.GPU and d.healthy]
@@ -150,10 +150,6 @@ def node_totals(
             sum(card.slots for card in cards if "hami" not in card.hidden_from)
         )
     return {name: str(amount) for name, amount in sorted(totals.items())}
-
-
-_KOORDINATOR: Final = (names.KOORDINATOR_DOMAIN, "kubernetes.io/gpu", names.KUBERNETES_DOMAIN)
-_NATIVE: Final = frozenset({names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP})
 
 
 def _labels(node: Document | None, device: Document | None) -> dict[str, str]:
