@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test check format coverage conformance bench clean
+.PHONY: help venv run test check format coverage conformance bench bench-openb clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ conformance: venv ## Write docs/conformance.md: every manifest and result of the
 
 bench: venv ## Run the benchmarks and print their figures
 	$(BIN)/python bench/schedule.py
+
+bench-openb: venv ## Replay all published openb experiments and compare every figure (PARTAGE_OPENB=folder)
+	$(BIN)/python bench/openb.py
 
 clean: ## Remove what was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
