@@ -1,0 +1,392 @@
+"""Cases of docs/compatibility.md hold from manifest to decision, through the real command."""
+
+import json
+from typing import Any
+
+import pytest
+
+from partage.testing.conformance.case import Case
+from partage.testing.conformance.parts import device_object, join, node, pod
+from partage.testing.conformance.program import run
+
+KOORDINATOR = "koordinator.sh/"
+HINT = "scheduling.koordinator.sh/device-allocate-hint"
+JOINT = "scheduling.koordinator.sh/device-joint-allocate"
+PARTITION = "scheduling.koordinator.sh/gpu-partition-spec"
+NICS = ("0000:1f:00.0", "0000:90:00.0", "0000:51:00.0", "0000:b9:00.0")
+FUNCTION = '{"rdma":{"vfSelector":{"matchLabels":{"type":"general"}}}}'
+TOGETHER = {JOINT: '{"deviceTypes":["gpu","rdma"]}', HINT: FUNCTION}
+SAME_SWITCH = {JOINT: '{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}', HINT: FUNCTION}
+
+
+def machine(*, nics: tuple[int, ...] = (1, 2, 3, 4), cards: int = 2, **labels: str) -> str:
+    """Eight cards, `cards` a PCIe switch, and network cards with functions on the first four."""
+    devices: list[dict[str, Any]] = [
+        {
+            "type": "gpu",
+            "health": True,
+            "id": f"GPU-{minor}",
+            "minor": minor,
+            "resources": {
+                f"{KOORDINATOR}gpu-core": "100",
+                f"{KOORDINATOR}gpu-memory": "80Gi",
+                f"{KOORDINATOR}gpu-memory-ratio": "100",
+            },
+            "topology": {"socketID": 0, "nodeID": minor // 4, "pcieID": str(minor // cards)},
+        }
+        for minor in range(8)
+    ]
+    devices += [
+        {
+            "type": "rdma",
+            "health": True,
+            "id": NICS[minor - 1],
+            "minor": minor,
+            "labels": {"type": "fakeW"},
+            "resources": {f"{KOORDINATOR}rdma": "100"},
+            "topology": {"socketID": 0, "nodeID": (minor - 1) // 2, "pcieID": str(minor - 1)},
+            "vfGroups": [
+                {
+                    "labels": {"type": "general"},
+                    "vfs": [
+                        {"minor": n, "busID": f"{NICS[minor - 1][:-1]}{n + 2}"} for n in range(4)
+                    ],
+                }
+            ],
+        }
+        for minor in nics
+    ]
+    metadata = {
+        "name": "m",
+        "labels": {f"node.koordinator.sh/{k.replace('_', '-')}": v for k, v in labels.items()},
+    }
+    document = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": metadata,
+        "spec": {"devices": devices},
+    }
+    return join(json.dumps(document) + "\n", node("m"))
+
+
+def asks(name: str, annotations: dict[str, str] | None = None, **amounts: str) -> str:
+    """A Koordinator pod; `_` in a keyword stands for `-`, `shared` for `gpu.shared`."""
+    names = {"shared": "gpu.shared"}
+    limits = {f"{KOORDINATOR}{names.get(k, k.replace('_', '-'))}": v for k, v in amounts.items()}
+    return pod(name, limits, annotations=annotations)
+
+
+def registered(*cards: dict[str, Any], **annotations: str) -> str:
+    """A node named `n` whose cards HAMi's plugin registered."""
+    usual = {"count": 10, "devmem": 40960, "devcore": 100, "type": "NVIDIA A100-SXM4-40GB"}
+    listed = [
+        {
+            "id": f"GPU-{index}",
+            "index": index,
+            "health": True,
+            "mode": "hami-core",
+            **usual,
+            **card,
+        }
+        for index, card in enumerate(cards)
+    ]
+    notes = {"hami.io/node-nvidia-register": json.dumps(listed)}
+    notes |= {f"hami.io/{k.replace('_', '-')}": v for k, v in annotations.items()}
+    return node("n", {"nvidia.com/gpu": "20"}, annotations=notes)
+
+
+def slice_(name: str, annotations: dict[str, str] | None = None, **amounts: str) -> str:
+    """A HAMi pod; `_` in a keyword stands for `-`."""
+    limits = {f"nvidia.com/{k.replace('_', '-')}": v for k, v in amounts.items()}
+    return pod(name, limits, annotations=annotations, scheduler="hami-scheduler")
+
+
+def outcomes(documents: str, *arguments: str) -> dict[str, str]:
+    """Pod name to its devices such as `gpu0 gpu1 rdma1@0000:1f:00.2`, or to its code."""
+    output = run(Case("x", "", documents, (), arguments=arguments))
+    result = {}
+    for found in output["pods"]:
+        devices = [
+            f"{a['type']}{a['minor']}" + (f"@{a['vf']['busID']}" if a["vf"] else "")
+            for a in found["allocations"]
+        ]
+        result[found["name"]] = found["reason"]["code"] if found["reason"] else " ".join(devices)
+    return result
+
+
+H800 = {"gpu_vendor": "nvidia", "gpu_model": "H800", "gpu_partition_policy": "Honor"}
+EVERY = '{"rdma":{"allocateStrategy":"ApplyForAll","selector":{"matchLabels":{"type":"%s"}}}}'
+COUNTED = '{"rdma":{"allocateStrategy":"RequestsAsCount"}}'
+ONE, TWO, THREE, FOUR = (f"rdma{n}@{bus[:-1]}2" for n, bus in enumerate(NICS, start=1))
+
+
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        pytest.param(
+            join(machine(), pod("p", {"nvidia.com/gpu": "2"})), "gpu0 gpu1", id="1-two-cards"
+        ),
+        pytest.param(join(machine(), asks("p", gpu="50")), "gpu0", id="3-half"),
+        pytest.param(join(machine(), asks("p", gpu="101")), "InvalidRequest", id="4-unit"),
+        pytest.param(join(machine(), asks("p", gpu_core="100")), "InvalidRequest", id="6-alone"),
+        pytest.param(
+            join(machine(), asks("p", gpu_memory_ratio="101")), "InvalidRequest", id="7-ratio"
+        ),
+        pytest.param(
+            join(machine(), asks("p", shared="2", gpu_memory_ratio="100")),
+            "gpu0 gpu1",
+            id="9-halves",
+        ),
+        pytest.param(
+            join(machine(), asks("p", shared="2", gpu_memory_ratio="101")),
+            "InvalidRequest",
+            id="9-uneven",
+        ),
+        pytest.param(join(machine(), asks("p", rdma="201")), "InvalidRequest", id="13-rdma"),
+        pytest.param(join(machine(), asks("p", fpga="101")), "InvalidRequest", id="13-fpga"),
+        pytest.param(join(machine(), asks("p", rdma="200")), "rdma1 rdma2", id="13-two"),
+        pytest.param(join(machine(), asks("p", TOGETHER, rdma="1")), ONE, id="17-function"),
+        pytest.param(
+            join(machine(), asks("p", TOGETHER, gpu="100", rdma="1")), f"gpu0 {ONE}", id="18-one"
+        ),
+        pytest.param(
+            join(machine(), asks("p", TOGETHER, gpu="200", rdma="1")),
+            f"gpu0 gpu1 {ONE}",
+            id="18-two",
+        ),
+        pytest.param(
+            join(machine(), asks("p", TOGETHER, gpu="300", rdma="1")),
+            f"gpu0 gpu1 gpu2 {ONE} {TWO}",
+            id="18-three",
+        ),
+        pytest.param(
+            join(machine(), asks("p", TOGETHER, gpu="600", rdma="1")),
+            f"gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 {ONE} {TWO} {THREE}",
+            id="18-six",
+        ),
+        pytest.param(
+            join(machine(), asks("p", TOGETHER, gpu="800", rdma="1")),
+            f"gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7 {ONE} {TWO} {THREE} {FOUR}",
+            id="18-eight",
+        ),
+        pytest.param(
+            join(machine(nics=(3,)), asks("p", SAME_SWITCH, gpu="400", rdma="1")),
+            "JointAllocation",
+            id="21-same-switch",
+        ),
+        pytest.param(
+            join(machine(), asks("p", {HINT: EVERY % "fakeW"}, rdma="1")),
+            "rdma1 rdma2 rdma3 rdma4",
+            id="23-every",
+        ),
+        pytest.param(
+            join(machine(), asks("p", {HINT: EVERY % "none"}, rdma="1")),
+            "InsufficientDevices",
+            id="23-none",
+        ),
+        pytest.param(
+            join(machine(), asks("p", {HINT: COUNTED}, rdma="4")),
+            "rdma1 rdma2 rdma3 rdma4",
+            id="24-counted",
+        ),
+        pytest.param(
+            join(machine(cards=1, **H800), asks("p", gpu="300")), "Partition", id="29-three"
+        ),
+        pytest.param(
+            join(machine(cards=1, **H800), asks("p", gpu="400")),
+            "gpu0 gpu1 gpu2 gpu3",
+            id="29-four",
+        ),
+        pytest.param(
+            join(machine(cards=1, **H800), asks("p", {PARTITION: "{"}, gpu="200")),
+            "InvalidRequest",
+            id="32-malformed",
+        ),
+    ],
+)
+def test_a_koordinator_case_holds(documents: str, expected: str) -> None:
+    """One pod on the eight-card machine gets the devices, or the code, that is listed."""
+    assert outcomes(documents) == {"p": expected}
+
+
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        pytest.param(
+            join(
+                device_object("q", [("c", "24Gi")], {}),
+                node("q"),
+                asks("a", gpu_memory="3Gi"),
+                asks("b", gpu_memory="3Gi"),
+                asks("c", gpu_memory_ratio="76"),
+            ),
+            {"a": "gpu0", "b": "gpu0", "c": "InsufficientMemory"},
+            id="Q3-memory-is-one-number",
+        ),
+        pytest.param(
+            join(
+                machine(),
+                asks("a", {HINT: '{"gpu":{"exclusivePolicy":"PCIeLevel"}}'}, gpu="100"),
+                asks("b", gpu="100"),
+            ),
+            {"a": "gpu0", "b": "gpu2"},
+            id="Q4-exclusive-switch",
+        ),
+        pytest.param(
+            join(
+                machine(),
+                asks("a", rdma="100"),
+                asks("b", SAME_SWITCH, gpu="100", rdma="1"),
+            ),
+            {"a": "rdma1", "b": f"gpu2 {TWO}"},
+            id="Q15-looks-at-both",
+        ),
+        pytest.param(
+            join(
+                device_object("q", [(f"c{n}", "16Gi") for n in range(70)], {}),
+                node("q"),
+                asks("a", gpu="6900"),
+                asks("b", gpu="100"),
+            ),
+            {"a": " ".join(f"gpu{n}" for n in range(69)), "b": "gpu69"},
+            id="Q16-seventy-cards",
+        ),
+    ],
+)
+def test_a_koordinator_fault_is_fixed(documents: str, expected: dict[str, str]) -> None:
+    """What upstream gets wrong, and what happens here."""
+    assert outcomes(documents) == expected
+
+
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        pytest.param(
+            join(registered({}), slice_("p", gpu="1", gpumem_percentage="101")),
+            "InvalidRequest",
+            id="5-percentage",
+        ),
+        pytest.param(
+            join(registered({}), slice_("p", gpu="1", gpumem="8Gi")), "InvalidRequest", id="7-gi"
+        ),
+        pytest.param(
+            join(registered({"devmem": 128}), slice_("p", gpu="1", gpumem="512")),
+            "InsufficientMemory",
+            id="12-memory",
+        ),
+        pytest.param(
+            join(
+                registered({}),
+                slice_("p", {"nvidia.com/use-gputype": "a100"}, gpu="1", gpumem="1"),
+            ),
+            "gpu0",
+            id="15-type",
+        ),
+        pytest.param(
+            join(
+                registered({}),
+                slice_("p", {"nvidia.com/nouse-gputype": "a100"}, gpu="1", gpumem="1"),
+            ),
+            "TypeMismatch",
+            id="15-other-type",
+        ),
+        pytest.param(
+            join(
+                registered({}),
+                slice_("p", {"nvidia.com/use-gpuuuid": "GPU-x"}, gpu="1", gpumem="1"),
+            ),
+            "UuidMismatch",
+            id="16-uuid",
+        ),
+        pytest.param(
+            join(registered({"count": 0}), slice_("p", gpu="1", gpumem="1")),
+            "InsufficientSlots",
+            id="17-slots",
+        ),
+        pytest.param(
+            join(registered({"health": False}), slice_("p", gpu="1", gpumem="1")),
+            "Unhealthy",
+            id="19-unhealthy",
+        ),
+        pytest.param(
+            join(
+                registered({}, {}, device_cordon="GPU-0,GPU-1"), slice_("p", gpu="1", gpumem="1")
+            ),
+            "Cordoned",
+            id="19-cordoned",
+        ),
+        pytest.param(
+            join(registered({}, {}), slice_("p", gpu="3", gpumem="1")),
+            "InsufficientCards",
+            id="too-many-cards",
+        ),
+        pytest.param(
+            join(
+                registered({}),
+                slice_("p", {"hami.io/device-scoring-weights": "slot=1"}, gpu="1", gpumem="1"),
+            ),
+            "InvalidRequest",
+            id="26-weights",
+        ),
+    ],
+)
+def test_a_hami_case_holds(documents: str, expected: str) -> None:
+    """One pod on a registered node gets the card, or the code, that is listed."""
+    assert outcomes(documents) == {"p": expected}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cards", "expected"),
+    [
+        ("binpack", "binpack", ("node2", "device4")),
+        ("binpack", "spread", ("node2", "device3")),
+        ("spread", "binpack", ("node1", "device1")),
+        ("spread", "spread", ("node1", "device2")),
+    ],
+)
+def test_hamis_matrix_of_policies_holds(nodes: str, cards: str, expected: tuple[str, str]) -> None:
+    """Case 21: a quarter of device1 and three quarters of device4 are used; 20 % come."""
+
+    def two(name: str, first: int) -> str:
+        half = {"devmem": 8000}
+        text = registered({"id": f"device{first}", **half}, {"id": f"device{first + 1}", **half})
+        return text.replace("name: n\n", f"name: {name}\n")
+
+    def used(name: str, uuid: str, memory: str, cores: str) -> str:
+        wish = {"nvidia.com/use-gpuuuid": uuid}
+        return slice_(name, wish, gpu="1", gpumem=memory, gpucores=cores)
+
+    policy = {"hami.io/node-scheduler-policy": nodes, "hami.io/gpu-scheduler-policy": cards}
+    documents = join(
+        two("node1", 1),
+        two("node2", 3),
+        used("a", "device1", "2000", "25"),
+        used("b", "device4", "6000", "75"),
+        slice_("p", policy, gpu="1", gpumem="1000", gpucores="20"),
+    )
+
+    output = run(Case("x", "", documents, ()))
+
+    grant = output["pods"][2]["allocations"][0]
+    assert (grant["node"], grant["uuid"]) == expected
+
+
+def test_a_record_that_contradicts_the_node_closes_its_cards() -> None:
+    """Case 41: a MIG record on a node without MIG cards; nobody else gets a card there."""
+    running = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: old
+  annotations:
+    hami.io/vgpu-node: n
+    hami.io/vgpu-devices-allocated: "GPU-0[1-1],NVIDIA,10240,28:;"
+spec:
+  nodeName: n
+  containers:
+    - name: main
+      resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 8000}}
+"""
+    found = outcomes(join(registered({}, {}), running, slice_("p", gpu="1", gpumem="1")))
+
+    assert found["p"] == "Quarantined"
