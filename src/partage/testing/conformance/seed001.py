@@ -98,6 +98,7 @@ def _grain() -> Case:
         "between": ("33", "1"),
         "no-memory-unit": ("30", "0"),
         "part-of-a-gib": ("30", "1500m"),
+        "with-suffix": ("30", "5Gi"),
     }
     return Case(
         id="001-grain",

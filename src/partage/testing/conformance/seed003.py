@@ -3,6 +3,14 @@
 from typing import Final
 
 from partage.testing.conformance.case import Case, Expectation, Later, Misprint
+from partage.testing.conformance.manifests003 import (
+    DEVICE,
+    NODE,
+    POD,
+    PRINTED,
+    RECORD,
+    RUNNING,
+)
 from partage.testing.conformance.parts import (
     device_object,
     exits,
@@ -17,154 +25,10 @@ __all__ = ["CASES", "LATER", "MISPRINTS"]
 _GIB: Final = 2**30
 _FIRST: Final = "GPU-04cea5cd-966f-7116-1d58-1ac34421541b"
 _SECOND: Final = "GPU-3680858f-1753-371e-3c1a-7d8127fc7113"
-_RECORD: Final = "scheduling.koordinator.sh/device-allocated"
 
-_DEVICE: Final = """
-apiVersion: scheduling.koordinator.sh/v1alpha1
-kind: Device
-metadata:
-  creationTimestamp: "2022-10-08T09:26:42Z"
-  generation: 1
-  managedFields:
-    - apiVersion: scheduling.koordinator.sh/v1alpha1
-      fieldsType: FieldsV1
-      fieldsV1:
-        f:metadata:
-          f:ownerReferences: {}
-        f:spec:
-          .: {}
-          f:devices: {}
-        f:status: {}
-      manager: koordlet
-      operation: Update
-      time: "2022-10-08T09:26:42Z"
-  name: host04
-  ownerReferences:
-    - apiVersion: v1
-      blockOwnerDeletion: true
-      controller: true
-      kind: Node
-      name: host04
-      uid: 09c4f912-6026-467a-85d2-6b2147c9557e
-  resourceVersion: "39011943"
-  selfLink: /apis/scheduling.koordinator.sh/v1alpha1/devices/host04
-  uid: 5a498e1f-1357-4518-b74c-cab251d6c18c
-spec:
-  devices:
-    - health: true
-      id: GPU-04cea5cd-966f-7116-1d58-1ac34421541b
-      minor: 0
-      resources:
-        kubernetes.io/gpu-core: "100"
-        kubernetes.io/gpu-memory: 16Gi
-        kubernetes.io/gpu-memory-ratio: "100"
-      type: gpu
-    - health: true
-      id: GPU-3680858f-1753-371e-3c1a-7d8127fc7113
-      minor: 1
-      resources:
-        kubernetes.io/gpu-core: "100"
-        kubernetes.io/gpu-memory: 16Gi
-        kubernetes.io/gpu-memory-ratio: "100"
-      type: gpu
-status: {}
-"""
 _SMALL: Final = device_object(
     "host04", [(_FIRST, "12508288Ki"), (_SECOND, "12508288Ki")], {}, "kubernetes.io"
 )
-_NODE: Final = """
-apiVersion: v1
-kind: Node
-metadata:
-  annotations:
-    flannel.alpha.coreos.com/backend-data: '{"VtepMAC":"5a:69:48:10:29:25"}'
-  creationTimestamp: "2022-08-29T09:12:55Z"
-  labels:
-    beta.kubernetes.io/os: linux
-  name: host04
-status:
-  addresses:
-    - address: 10.15.0.37
-      type: InternalIP
-    - address: host04
-      type: Hostname
-  allocatable:
-    cpu: "6"
-    ephemeral-storage: "200681483926"
-    memory: 59274552Ki
-    nvidia.com/gpu: "2"
-    pods: "220"
-"""
-_POD: Final = """
-apiVersion: v1
-kind: Pod
-metadata:
-  name: pod-example
-  namespace: default
-spec:
-  schedulerName: koord-scheduler
-  containers:
-    - command:
-        - sleep
-        - 365d
-      image: busybox
-      imagePullPolicy: IfNotPresent
-      name: curlimage
-      resources:
-        limits:
-          cpu: 40m
-          memory: 40Mi
-        requests:
-          cpu: 40m
-          memory: 40Mi
-          kubernetes.io/gpu: "100"
-      terminationMessagePath: /dev/termination-log
-      terminationMessagePolicy: File
-  restartPolicy: Always
-"""
-_PRINTED: Final = (
-    '{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"100",'
-    '"kubernetes.io/gpu-memory":"12508288Ki","kubernetes.io/gpu-memory-ratio":"100"}}]}'
-)
-_RUNNING: Final = f"""
-apiVersion: v1
-kind: Pod
-metadata:
-  annotations:
-    {_RECORD}: '{_PRINTED}'
-  creationTimestamp: "2022-10-08T09:33:07Z"
-  name: pod-example
-  namespace: default
-  resourceVersion: "39015044"
-  selfLink: /api/v1/namespaces/xlf/pods/gpu-pod7
-  uid: 6bf1ac3c-0c9f-472a-8b86-de350bbfa795
-spec:
-  nodeName: host04
-  containers:
-    - command:
-        - sleep
-        - 365d
-      image: busybox
-      imagePullPolicy: IfNotPresent
-      name: curlimage
-      resources:
-        limits:
-          cpu: "1"
-          kubernetes.io/gpu: "100"
-          memory: 256Mi
-        requests:
-          cpu: "1"
-          kubernetes.io/gpu: "100"
-          memory: 256Mi
-status:
-  hostIP: 10.0.0.149
-  phase: Running
-  podIP: 10.244.2.45
-  podIPs:
-    - ip: 10.244.2.45
-  qosClass: Guaranteed
-  startTime: "2022-10-08T09:33:07Z"
-"""
 _ROOM: Final = "the page gives the node 16Gi a card and the annotation 12508288Ki"
 
 
@@ -220,14 +84,14 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         id="003-device",
         printed="`kubectl get device host04 -o yaml`: two cards, 100 core, 16Gi, ratio 100, healthy",
-        documents=join(_DEVICE, _NODE),
+        documents=join(DEVICE, NODE),
         expected=(exits(0), _card(0, _FIRST), _card(1, _SECOND)),
     ),
     Case(
         id="003-node-totals",
         printed="`kubectl get node host04`: allocatable merges the cards: gpu 200, gpu-core 200, gpu-memory 32Gi,"
         " gpu-memory-ratio 200, nvidia.com/gpu 2",
-        documents=join(_DEVICE, _NODE),
+        documents=join(DEVICE, NODE),
         expected=(
             node_says(
                 "host04",
@@ -251,11 +115,11 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         id="003-pod-gpu",
         printed='pod-example asks `kubernetes.io/gpu: "100"` and gets one card',
-        documents=join(_DEVICE, _NODE, _POD),
+        documents=join(DEVICE, NODE, POD),
         expected=(
             *_whole("pod-example"),
             pod_says(
-                "pod-example", "annotations", _RECORD, value=_PRINTED.replace("12508288Ki", "16Gi")
+                "pod-example", "annotations", RECORD, value=PRINTED.replace("12508288Ki", "16Gi")
             ),
         ),
         how="annotation equal as text, with the memory of the printed Device",
@@ -263,11 +127,11 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         id="003-annotation",
-        printed=f"`{_RECORD}: '{_PRINTED}'`",
-        documents=join(_SMALL, _NODE, _POD),
+        printed=f"`{RECORD}: '{PRINTED}'`",
+        documents=join(_SMALL, NODE, POD),
         expected=(
             placed("pod-example", "host04"),
-            pod_says("pod-example", "annotations", _RECORD, value=_PRINTED),
+            pod_says("pod-example", "annotations", RECORD, value=PRINTED),
         ),
         how="annotation equal as text, on cards of the size that it was printed on",
         misprint=_ROOM,
@@ -275,7 +139,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         id="003-running-pod",
         printed="the pod as it runs (cpu 1, memory 256Mi, with the annotation)",
-        documents=join(_SMALL, _NODE, _RUNNING),
+        documents=join(_SMALL, NODE, RUNNING),
         expected=(
             exits(0),
             placed("pod-example", "host04"),
@@ -295,7 +159,7 @@ CASES: Final[tuple[Case, ...]] = (
     Case(
         id="003-nvidia-gpu",
         printed='further form: `nvidia.com/gpu: "100"`',
-        documents=join(_DEVICE, _NODE, _further("more-1", 'nvidia.com/gpu: "100"')),
+        documents=join(DEVICE, NODE, _further("more-1", 'nvidia.com/gpu: "100"')),
         expected=_whole("more-1"),
         how="100 is percent: one whole card",
     ),
@@ -303,25 +167,23 @@ CASES: Final[tuple[Case, ...]] = (
         id="003-core-ratio",
         printed='further form: `kubernetes.io/gpu-core: "100"`, `kubernetes.io/gpu-memory-ratio: "100"`',
         documents=join(
-            _DEVICE,
-            _NODE,
+            DEVICE,
+            NODE,
             _further(
                 "more-2", 'kubernetes.io/gpu-core: "100"', 'kubernetes.io/gpu-memory-ratio: "100"'
             ),
         ),
         expected=(
             *_whole("more-2"),
-            pod_says(
-                "more-2", "annotations", _RECORD, value=_PRINTED.replace("12508288Ki", "16Gi")
-            ),
+            pod_says("more-2", "annotations", RECORD, value=PRINTED.replace("12508288Ki", "16Gi")),
         ),
     ),
     Case(
         id="003-core-bytes",
         printed='further form: `kubernetes.io/gpu-core: "100"`, `kubernetes.io/gpu-memory: "16Mi"`',
         documents=join(
-            _DEVICE,
-            _NODE,
+            DEVICE,
+            NODE,
             _further(
                 "more-3", 'kubernetes.io/gpu-core: "100"', 'kubernetes.io/gpu-memory: "16Mi"'
             ),
@@ -342,7 +204,7 @@ CASES: Final[tuple[Case, ...]] = (
             pod_says(
                 "more-3",
                 "annotations",
-                _RECORD,
+                RECORD,
                 value='{"gpu":[{"minor":0,"resources":{"kubernetes.io/gpu-core":"100",'
                 '"kubernetes.io/gpu-memory":"16Mi","kubernetes.io/gpu-memory-ratio":"0"}}]}',
             ),

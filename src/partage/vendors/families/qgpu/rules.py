@@ -26,7 +26,7 @@ MOST_CARDS: Final = 2
 """Cards that a multi-card share may span."""
 
 GIB: Final = 1 << 30
-_MOST_GIB: Final = (2**63 - 1) // GIB
+_MOST_GIB: Final = 2**20  # more than any node has: what is above was written in bytes (`5Gi`)
 _MOST_CORE: Final = 2**31 - 1
 _RESOURCES: Final = (names.QGPU_CORE, names.QGPU_MEMORY, names.QGPU_GREEDY)
 
