@@ -7,7 +7,7 @@ from manifests import Manifest, cluster, config_map, container, device, document
 
 from partage.model.errors import InvalidDocument
 from partage.model.pod import Pod
-from partage.wire.quota import Quota
+from partage.scheduler.quota import Quota
 
 
 def workload(
@@ -138,12 +138,12 @@ def test_quotas_by_namespace() -> None:
         {**_quota("d", "ml"), "spec": None},
     )  # fmt: skip
 
-    assert found.quotas == {
+    assert found.quotas.by_namespace == {
         "default": (
-            Quota("a", {"requests.cpu": 1500, "limits.nvidia.com/gpumem": 30_000, "requests.nvidia.com/gpu": 2, "pods": 3}),
-            Quota("b", {"cpu": 10}),
+            Quota("a", (("requests.cpu", 1500), ("limits.nvidia.com/gpumem", 30_000), ("requests.nvidia.com/gpu", 2), ("pods", 3))),
+            Quota("b", (("cpu", 10),)),
         ),
-        "ml": (Quota("c", {}),),
+        "ml": (Quota("c", ()),),
     }  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def test_quotas_with_scopes_are_told(spec: Manifest) -> None:
     """They are not applied."""
     found = cluster(_quota("a", **spec))
 
-    assert found.quotas == {}
+    assert found.quotas.by_namespace == {}
     assert "quotas with scopes are not applied" in found.notes[0]
 
 

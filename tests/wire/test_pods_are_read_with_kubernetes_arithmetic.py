@@ -69,8 +69,6 @@ def test_containers_are_seen_as_written() -> None:
         pytest.param({"containers": [container(requests={"cpu": "1 GB"})]}, "field spec.containers[0].resources.requests.cpu: '1 GB' is not a quantity", id="cpu"),
         pytest.param({"containers": [container(limits={"memory": True})]}, "field spec.containers[0].resources.limits.memory: quantity True is a boolean", id="bool"),
         pytest.param({"containers": [container(limits={"memory": []})]}, "field spec.containers[0].resources.limits.memory: a quantity is a text or a number, not list", id="list"),
-        pytest.param({"containers": [{"image": "x"}]}, "field spec.containers[0].name: missing", id="no name"),
-        pytest.param({"containers": []}, "field spec.containers: at least one container is required", id="no container"),
         pytest.param({"containers": 5}, "field spec.containers: expected array | null, got int", id="type"),
         pytest.param({"overhead": {"cpu": "x"}}, "field spec.overhead.cpu: 'x' is not a quantity", id="overhead"),
         pytest.param({"initContainers": [container("i", limits={"cpu": "x"})]}, "field spec.initContainers[0].resources.limits.cpu", id="init"),
@@ -83,6 +81,25 @@ def test_an_ordinary_amount_that_is_none_is_no_pod(spec: Manifest, field: str) -
 
     assert str(caught.value).startswith("test.json: document 1 (Pod default/web): ")
     assert field in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("containers", "message"),
+    [
+        pytest.param([{"image": "x"}], "spec.containers[0].name: missing", id="no name"),
+        pytest.param([], "spec.containers: at least one container is required", id="none"),
+    ],
+)
+def test_a_pod_that_kubernetes_would_not_admit_waits(
+    containers: list[Manifest], message: str
+) -> None:
+    """It can be decoded as a Pod, so it is the pod's fault and not the document's."""
+    found = cluster(pod(containers=containers))
+
+    fault = found.pods[0].pod.request.fault
+
+    assert fault is not None
+    assert fault.message == message
 
 
 @pytest.mark.parametrize(

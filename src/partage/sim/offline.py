@@ -14,7 +14,6 @@ from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PodSeen, Quarantined, QuotasChanged
-from partage.scheduler.quota import Quota, Quotas
 from partage.vendors.base import PlacedPod, Rendering
 from partage.wire.cluster import Cluster
 from partage.wire.pods import TranslatedPod
@@ -81,7 +80,7 @@ def schedule(
         random.Random(seed).shuffle(nodes)  # noqa: S311 # a reproducible order, not a secret
     for node in nodes:
         engine.handle(NodeSeen(node))
-    engine.handle(QuotasChanged(_quotas(cluster)))
+    engine.handle(QuotasChanged(cluster.quotas))
     for translated in cluster.pods:
         if translated.pod.node is not None or translated.pod.finished:
             notes += [
@@ -98,15 +97,6 @@ def schedule(
         ledger=engine.ledger,
         policy=chosen,
         notes=tuple(notes),
-    )
-
-
-def _quotas(cluster: Cluster) -> Quotas:
-    return Quotas(
-        {
-            namespace: tuple(Quota(quota.name, tuple(quota.hard.items())) for quota in quotas)
-            for namespace, quotas in cluster.quotas.items()
-        }
     )
 
 

@@ -14,6 +14,7 @@ from partage.model.node import Node
 from partage.model.policy import Policy
 from partage.model.quantity import Quantity
 from partage.model.request import Fault
+from partage.scheduler.quota import Quotas
 from partage.vendors.base import Family, PlacedPod, Rendering
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
@@ -23,7 +24,7 @@ from partage.wire.context import Context
 from partage.wire.documents import Batch, Document
 from partage.wire.nodes import TranslatedNode, node_totals, translate_node
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
-from partage.wire.quota import Quota, translate_quotas
+from partage.wire.quota import translate_quotas
 from partage.wire.recovery import recover
 from partage.wire.render import render
 from partage.wire.workloads import with_pods
@@ -47,7 +48,7 @@ class Cluster:
 
     nodes: tuple[Node, ...]
     pods: tuple[TranslatedPod, ...]
-    quotas: Mapping[str, tuple[Quota, ...]]
+    quotas: Quotas
     policy: Policy | None
     context: Context
     notes: tuple[str, ...] = ()

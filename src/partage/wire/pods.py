@@ -57,8 +57,7 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
     Its record is not read here, because that needs the pod's node (`recovery.recover`).
 
     Raises:
-        InvalidDocument: the document is no pod: a container has no name, or an ordinary resource
-            is not a quantity.
+        InvalidDocument: the document is no pod: an ordinary resource is not a quantity.
     """
     shape = document.shape
     if not isinstance(shape, shapes.Pod):
@@ -105,7 +104,7 @@ def _containers(
     spec: shapes.PodSpec, context: Context, faults: Faults
 ) -> tuple[ContainerView, ...]:
     if not spec.containers:
-        raise InvalidValue("field spec.containers: at least one container is required")
+        faults.add("spec.containers: at least one container is required")
     views: list[ContainerView] = []
     for field, listed in (
         ("spec.initContainers", spec.init_containers),
@@ -125,16 +124,17 @@ def _containers(
 def _container(
     container: shapes.Container, phase: Phase, field: str, context: Context, faults: Faults
 ) -> ContainerView:
+    name = container.name or field
     if not container.name:
-        raise InvalidValue(f"field {field}.name: missing")
+        faults.add(f"{field}.name: missing")
     resources = container.resources or shapes.Resources()
 
     def amounts(part: str, given: dict[str, object] | None) -> dict[str, Quantity]:
-        path, who = f"{field}.resources.{part}", f"container {container.name}"
+        path, who = f"{field}.resources.{part}", f"container {name}"
         return pod_amounts(given, path, who, context.is_device, faults)
 
     return ContainerView(
-        name=container.name,
+        name=name,
         phase=phase,
         requests=amounts("requests", resources.requests),
         limits=amounts("limits", resources.limits),

@@ -6,30 +6,22 @@ unit is cut off, to the requester's disadvantage.
 Source: Kubernetes API v1.36, ResourceQuota; hami.md 4.6.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from partage.model.errors import InvalidValue
 from partage.model.quantity import Quantity
+from partage.scheduler.quota import Quota, Quotas
 from partage.wire import shapes
 from partage.wire.amounts import quantities
 from partage.wire.demand import is_cpu
 from partage.wire.documents import Document, invalid
 
-__all__ = ["Quota", "translate_quotas"]
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """One ResourceQuota: the most that its namespace may use, by key (`requests.…`, `limits.…`)."""
-
-    name: str
-    hard: Mapping[str, int] = field(default_factory=dict)
+__all__ = ["translate_quotas"]
 
 
 def translate_quotas(
     documents: Iterable[Document],
-) -> tuple[dict[str, tuple[Quota, ...]], tuple[str, ...]]:
+) -> tuple[Quotas, tuple[str, ...]]:
     """Quotas by namespace, in the order written, and notes on those that cannot be applied.
 
     Raises:
@@ -48,9 +40,11 @@ def translate_quotas(
             hard = quantities(spec.hard, "spec.hard")
         except InvalidValue as error:
             raise invalid(document, error) from error
-        quota = Quota(document.name, {key: _floor(key, amount) for key, amount in hard.items()})
+        quota = Quota(
+            document.name, tuple((key, _floor(key, amount)) for key, amount in hard.items())
+        )
         result[document.namespace] = (*result.get(document.namespace, ()), quota)
-    return result, tuple(notes)
+    return Quotas(result), tuple(notes)
 
 
 def _floor(key: str, amount: Quantity) -> int:
