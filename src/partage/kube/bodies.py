@@ -1,0 +1,88 @@
+"""The documents that the client writes itself: binding, eviction and delete options."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["binding", "delete_options", "encode", "eviction", "has_version"]
+
+
+class _OnlyKeys(msgspec.Struct):
+    metadata: dict[str, msgspec.Raw] = {}
+
+
+_ONLY_KEYS: Final = msgspec.json.Decoder(_OnlyKeys)
+
+
+def encode(body: Any) -> bytes:
+    """A body as JSON; bytes are taken to be JSON already."""
+    return body if isinstance(body, bytes) else msgspec.json.encode(body)
+
+
+def has_version(data: bytes) -> bool:
+    """Whether a patch holds a resourceVersion, which lets it succeed only once."""
+    try:
+        return "resourceVersion" in _ONLY_KEYS.decode(data).metadata
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return True
+
+
+def binding(
+    namespace: str,
+    pod: str,
+    node: str,
+    *,
+    uid: str,
+    resource_version: str | None,
+    annotations: Mapping[str, str] | None,
+    labels: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    """A Binding with its preconditions and what is merged into the pod."""
+    optional = {
+        "resourceVersion": resource_version,
+        "annotations": annotations,
+        "labels": labels,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod, "namespace": namespace, "uid": uid}
+        | {key: value for key, value in optional.items() if value},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+def eviction(
+    namespace: str, pod: str, *, uid: str | None, grace_seconds: int | None
+) -> dict[str, Any]:
+    """An Eviction of policy/v1."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": namespace},
+        "deleteOptions": delete_options(uid=uid, grace_seconds=grace_seconds),
+    }
+
+
+def delete_options(
+    *,
+    uid: str | None = None,
+    resource_version: str | None = None,
+    grace_seconds: int | None = None,
+    propagation: str | None = None,
+) -> dict[str, Any]:
+    """DeleteOptions with only what is set."""
+    preconditions = {
+        key: value
+        for key, value in (("uid", uid), ("resourceVersion", resource_version))
+        if value is not None
+    }
+    options = {
+        "preconditions": preconditions or None,
+        "gracePeriodSeconds": grace_seconds,
+        "propagationPolicy": propagation,
+    }
+    return {"apiVersion": "v1", "kind": "DeleteOptions"} | {
+        key: value for key, value in options.items() if value is not None
+    }

@@ -1,0 +1,361 @@
+"""Verbs and types over the transport: what every caller of the API uses.
+
+Callers say by `into` what an answer is decoded to: a msgspec type of their own with only the
+fields they need, or `msgspec.Raw` for the bytes as they came. Bodies are anything msgspec encodes,
+or bytes, which are passed through.
+
+Requests that were refused, and reads in any case, are tried again a bounded number of times. A
+change whose outcome is unknown is never repeated unless doing it twice is doing it once; the
+caller gets `UnknownOutcome` and reads back. A cancelled change has an unknown outcome too.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+
+from partage.kube.bodies import binding, delete_options, encode, eviction, has_version
+from partage.kube.clock import Clock, SystemClock
+from partage.kube.config import Config
+from partage.kube.decoding import Decoders, Page
+from partage.kube.errors import Conflict, Expired, NotFound, Outcome, RequestError
+from partage.kube.objects import HasMeta, Listing, Undecodable
+from partage.kube.resources import PODS, Resource, Scope
+from partage.kube.sender import ClientSettings, Sender
+from partage.kube.transport import Request
+
+__all__ = ["Client", "ClientSettings", "Page", "PatchKind"]
+
+T = TypeVar("T")
+H = TypeVar("H", bound=HasMeta)
+
+
+class PatchKind(StrEnum):
+    """How a patch is meant; the value is its content type."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+class Client:
+    """A client of one API server; use it as an async context manager."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        settings: ClientSettings = ClientSettings(),  # noqa: B008 - a frozen value
+        environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        chance: Callable[[], float] | None = None,
+    ) -> None:
+        """A client that is not yet open.
+
+        Args:
+            config: which server, and as whom.
+            settings: patience and politeness.
+            environ: the environment of credential plugins.
+            clock: for waits between tries.
+            chance: random numbers in [0, 1) for jitter.
+        """
+        self.config = config
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self._sender = Sender(
+            config, settings, environ=environ or {}, clock=self.clock, chance=chance
+        )
+        self.chance = self._sender.chance
+        self._decoders = Decoders()
+
+    async def __aenter__(self) -> Self:
+        await self._sender.transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._sender.transport.__aexit__(*error)
+
+    # Reading
+
+    async def get(
+        self, resource: Resource, name: str, *, into: type[T], namespace: str | None = None
+    ) -> T:
+        """One object, as the server has it now."""
+        request = Request("GET", resource.path(namespace, name))
+        return self._decoders.one(request, await self._sender.send(request, idempotent=True), into)
+
+    async def read(self, path: str, *, into: type[T], query: Mapping[str, str] | None = None) -> T:
+        """Any other document: `/version`, `/apis`, another object's subresource."""
+        request = Request("GET", path, query)
+        return self._decoders.one(request, await self._sender.send(request, idempotent=True), into)
+
+    async def pages(
+        self,
+        scope: Scope,
+        *,
+        into: type[H],
+        limit: int | None = None,
+        resource_version: str = "",
+    ) -> AsyncGenerator[Page[H], None]:
+        """A list, page by page.
+
+        Args:
+            scope: what to list.
+            into: the type of an item; items that are not of it are set aside, not fatal.
+            limit: objects a page, 0 for all; by default the settings' page size.
+            resource_version: empty for the newest state, "0" for any the server has at hand.
+
+        Raises:
+            Expired: the list took so long that its version is no longer kept; start afresh.
+        """
+        query = scope.query
+        limit = self.settings.page_size if limit is None else limit
+        if limit:
+            query["limit"] = str(limit)
+        if resource_version:
+            query["resourceVersion"] = resource_version
+        while True:
+            request = Request("GET", scope.path, query)
+            page = self._decoders.page(
+                request, await self._sender.send(request, idempotent=True), into
+            )
+            yield page
+            if not page.next:
+                return
+            query["continue"] = page.next
+            query.pop("resourceVersion", None)  # the token holds it; both are refused
+
+    async def list_all(
+        self, scope: Scope, *, into: type[H], limit: int | None = None
+    ) -> Listing[H]:
+        """All objects of a scope, at one version of the store no older than this call."""
+        try:
+            return await self._gather(scope, into, limit)
+        except Expired:
+            # The pages outlived the server's memory of the first one. All at once cannot.
+            return await self._gather(scope, into, 0)
+
+    async def _gather(self, scope: Scope, into: type[H], limit: int | None) -> Listing[H]:
+        items: list[H] = []
+        undecodable: list[Undecodable] = []
+        version = ""
+        async with contextlib.aclosing(self.pages(scope, into=into, limit=limit)) as pages:
+            async for page in pages:
+                items += page.items
+                undecodable += page.undecodable
+                version = version or page.resource_version
+        return Listing(tuple(items), version, tuple(undecodable))
+
+    def watch_stream(
+        self, scope: Scope, resource_version: str, *, seconds: int, idle_seconds: float
+    ) -> contextlib.AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The bytes of a watch; `watch` makes events of them.
+
+        Args:
+            scope: what to watch.
+            resource_version: the version after which changes are wanted.
+            seconds: the server is asked to end the watch after this time.
+            idle_seconds: without a byte for so long, the connection counts as lost.
+        """
+        query = scope.query | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(seconds),
+        }
+        request = Request("GET", scope.path, query)
+        return self._sender.transport.stream(request, idle_timeout=idle_seconds)
+
+    # Changing
+
+    async def create(
+        self,
+        resource: Resource,
+        body: Any,
+        *,
+        into: type[T],
+        namespace: str | None = None,
+        dry_run: bool = False,
+    ) -> T:
+        """Create an object; AlreadyExists where the name is taken."""
+        query = self._change(dry_run=dry_run)
+        request = Request("POST", resource.path(namespace), query, encode(body))
+        return self._decoders.one(request, await self._sender.send(request), into)
+
+    async def update(
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        into: type[T],
+        namespace: str | None = None,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> T:
+        """Replace an object, or its `status`; Conflict if its resourceVersion is not current."""
+        path = resource.path(namespace, name, subresource)
+        request = Request("PUT", path, self._change(dry_run=dry_run), encode(body))
+        return self._decoders.one(request, await self._sender.send(request), into)
+
+    async def patch(  # noqa: PLR0913 - the API's own parameters, all but three by name
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        kind: PatchKind,
+        into: type[T],
+        namespace: str | None = None,
+        subresource: str = "",
+        field_manager: str = "",
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> T:
+        """Change an object, or its `status`.
+
+        Args:
+            resource: the resource.
+            name: the object's name.
+            body: the patch; for JSON a list of operations, else a partial object. APPLY needs
+                apiVersion, kind and metadata.name in it.
+            kind: what the patch means.
+            into: what the changed object is decoded to.
+            namespace: the object's namespace.
+            subresource: `status` or another.
+            field_manager: by default the settings' one.
+            force: APPLY only: take over fields that another manager holds.
+            dry_run: go through admission and validation, store nothing.
+
+        A JSON patch, and any patch that holds a resourceVersion, is not repeated after an unknown
+        outcome; the other kinds mean the same twice.
+        """
+        query = self._change(dry_run=dry_run, manager=field_manager)
+        if kind is PatchKind.APPLY:
+            query["force"] = "true" if force else "false"
+        data = encode(body)
+        request = Request(
+            "PATCH", resource.path(namespace, name, subresource), query, data, kind.value
+        )
+        repeatable = kind is not PatchKind.JSON and not has_version(data)
+        return self._decoders.one(
+            request, await self._sender.send(request, idempotent=repeatable), into
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+        propagation: str | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Delete an object.
+
+        With a UID it is tried again after an unknown outcome, since no other object can be hit;
+        that it is gone by then is success.
+
+        Args:
+            resource: the resource.
+            name: the object's name.
+            namespace: the object's namespace.
+            uid: delete only this very object; Conflict otherwise.
+            resource_version: delete only if it has not changed; Conflict otherwise.
+            grace_seconds: overrides the object's own grace period.
+            propagation: Foreground, Background or Orphan.
+            dry_run: delete nothing.
+        """
+        options = delete_options(
+            uid=uid,
+            resource_version=resource_version,
+            grace_seconds=grace_seconds,
+            propagation=propagation,
+        )
+        request = Request(
+            "DELETE",
+            resource.path(namespace, name),
+            {"dryRun": "All"} if dry_run else None,
+            encode(options),
+        )
+        repeatable = uid is not None and resource_version is None
+        failures: list[RequestError] = []
+        try:
+            await self._sender.send(request, idempotent=repeatable, failures=failures)
+        except (NotFound, Conflict):
+            # A UID conflict after an unknown outcome: ours is gone, another has its name.
+            if not any(failure.outcome is Outcome.UNKNOWN for failure in failures):
+                raise
+
+    async def bind(
+        self,
+        namespace: str,
+        pod: str,
+        node: str,
+        *,
+        uid: str,
+        resource_version: str | None = None,
+        annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Bind a pod to a node; annotations are merged into it in the same transaction.
+
+        Labels are copied by Kubernetes 1.35 and later, and ignored before.
+
+        Args:
+            namespace: the pod's namespace.
+            pod: the pod's name.
+            node: the node's name.
+            uid: the pod's UID, as a precondition.
+            resource_version: the pod's version, as a precondition.
+            annotations: to add to the pod, replacing values of the same key.
+            labels: to add to the pod.
+            dry_run: bind nothing.
+
+        Raises:
+            Conflict: bound already, being deleted, or a precondition fails.
+            NotFound: no such pod.
+            UnknownOutcome: read the pod back.
+        """
+        body = binding(
+            namespace,
+            pod,
+            node,
+            uid=uid,
+            resource_version=resource_version,
+            annotations=annotations,
+            labels=labels,
+        )
+        path = PODS.path(namespace, pod, "binding")
+        await self._sender.send(Request("POST", path, self._change(dry_run=dry_run), encode(body)))
+
+    async def evict(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        uid: str | None = None,
+        grace_seconds: int | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Evict a pod, as far as disruption budgets allow.
+
+        Raises:
+            EvictionBlocked: a disruption budget forbids it now.
+        """
+        body = eviction(namespace, pod, uid=uid, grace_seconds=grace_seconds)
+        path = PODS.path(namespace, pod, "eviction")
+        await self._sender.send(Request("POST", path, self._change(dry_run=dry_run), encode(body)))
+
+    # How
+
+    def _change(self, *, dry_run: bool, manager: str = "") -> dict[str, str]:
+        query = {"fieldManager": manager or self.settings.field_manager}
+        if dry_run:
+            query["dryRun"] = "All"
+        return query

@@ -1,0 +1,73 @@
+"""Which API server to speak to and as whom: values only, secrets kept out of their repr."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ClusterConfig", "Config", "ExecPlugin", "Material", "UserConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """A certificate or key in PEM: in a file, which may change, or inline. One of the two is set."""
+
+    path: Path | None = None
+    data: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """How to reach an API server and how to know that it is the right one."""
+
+    server: str
+    """URL, possibly with a path, without a trailing slash."""
+    authority: Material | None = None
+    """Whom to trust; None means the system's authorities."""
+    verify: bool = True
+    """False accepts any certificate."""
+    server_name: str | None = None
+    """The name the server's certificate must carry where it is not the URL's host."""
+    proxy: str | None = field(default=None, repr=False)
+    """URL of an HTTP proxy; may hold a password."""
+    exec_config: Any = None
+    """What the cluster entry holds for credential plugins; passed through."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecPlugin:
+    """A program that prints a credential (client.authentication.k8s.io)."""
+
+    command: str
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Added to the environment that `load_config` was given."""
+    api_version: str = "client.authentication.k8s.io/v1"
+    provide_cluster: bool = False
+    install_hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UserConfig:
+    """Who we are. What is None or empty is not used; a token file outranks a fixed token."""
+
+    certificate: Material | None = None
+    key: Material | None = None
+    token: str | None = field(default=None, repr=False)
+    token_file: Path | None = None
+    plugin: ExecPlugin | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    impersonation: tuple[tuple[str, str], ...] = ()
+    """Headers `Impersonate-…`, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A cluster, a user and the namespace meant when none is named."""
+
+    cluster: ClusterConfig
+    user: UserConfig = UserConfig()
+    namespace: str = "default"
+    context: str = ""
+    """The kubeconfig context it came from; empty in a cluster."""

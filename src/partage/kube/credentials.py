@@ -1,0 +1,128 @@
+"""Who we are, at this moment: tokens that files or plugins renew.
+
+A token file is looked at once a period and after a 401, since the kubelet rotates it. A plugin is
+run when its credential is about to expire and after a 401, never twice at a time.
+"""
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from partage.kube.clock import Clock
+from partage.kube.config import Config, UserConfig
+from partage.kube.errors import ConfigError
+from partage.kube.exec_plugin import Credential, run_plugin
+from partage.kube.stamps import ChangeCheck
+
+__all__ = ["Credentials", "Identity"]
+
+_EARLY: Final = timedelta(seconds=30)
+"""A plugin's credential is renewed this long before it expires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The headers of a request, and the client certificate if a plugin gave one."""
+
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    certificate: tuple[bytes, bytes] | None = field(default=None, repr=False)
+
+
+class Credentials:
+    """The current identity of a configuration's user."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock,
+        environ: Mapping[str, str],
+        period: float = 10.0,
+        plugin_timeout: float = 30.0,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._environ = environ
+        self._plugin_timeout = plugin_timeout
+        user = config.user
+        self._check = ChangeCheck([user.token_file] if user.token_file else [], clock, period)
+        self._credential: Credential | None = None
+        self._identity: Identity | None = None
+        self._running = asyncio.Lock()
+
+    async def current(self) -> Identity:
+        """The identity to use now.
+
+        Raises:
+            ConfigError: there is none: the token file or the plugin is of no use.
+        """
+        if self._config.user.plugin is not None:
+            if self._identity is None or self._expired():
+                async with self._running:
+                    if self._identity is None or self._expired():
+                        await self._run_plugin()
+        elif self._identity is None:
+            self._identity = self._read_token()
+        elif self._check.changed():
+            self._reread_token()
+        if self._identity is None:  # pragma: no cover - every branch above sets it or raises
+            raise ConfigError("no credentials")
+        return self._identity
+
+    async def renew(self, rejected: Identity) -> bool:
+        """After a 401: get fresh credentials. True if they are worth another try."""
+        if self._config.user.plugin is not None:
+            async with self._running:
+                if self._identity == rejected:
+                    await self._run_plugin()
+        elif self._config.user.token_file is not None and self._identity == rejected:
+            self._check.changed(now=True)
+            self._reread_token()
+        return self._identity != rejected
+
+    def _expired(self) -> bool:
+        expires = self._credential.expires if self._credential else None
+        return expires is not None and self._clock.now() >= expires - _EARLY
+
+    async def _run_plugin(self) -> None:
+        user, cluster = self._config.user, self._config.cluster
+        if user.plugin is None:  # pragma: no cover - callers have checked
+            return
+        found = await run_plugin(user.plugin, cluster, self._environ, self._plugin_timeout)
+        self._credential = found
+        pair = (found.certificate, found.key) if found.certificate and found.key else None
+        self._identity = Identity(_headers(user, found.token or user.token), pair)
+
+    def _read_token(self) -> Identity:
+        user = self._config.user
+        if user.token_file is None:
+            return Identity(_headers(user, user.token))
+        try:
+            token = user.token_file.read_text().strip()
+        except (OSError, ValueError):
+            token = ""
+        token = token or user.token or ""
+        if not token:
+            raise ConfigError(f"{user.token_file}: no token there")
+        return Identity(_headers(user, token))
+
+    def _reread_token(self) -> None:
+        """A token file that is gone or empty for a moment does not take away the last token."""
+        try:
+            self._identity = self._read_token()
+        except ConfigError:
+            self._check.forget()
+
+
+def _headers(user: UserConfig, token: str | None) -> tuple[tuple[str, str], ...]:
+    if token:
+        if not token.isascii() or any(ch.isspace() or not ch.isprintable() for ch in token):
+            raise ConfigError("the token holds characters that no token has")
+        return (("Authorization", f"Bearer {token}"), *user.impersonation)
+    if user.username:
+        pair = f"{user.username}:{user.password or ''}".encode()
+        return (("Authorization", f"Basic {base64.b64encode(pair).decode()}"), *user.impersonation)
+    return user.impersonation

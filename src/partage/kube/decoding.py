@@ -1,0 +1,111 @@
+"""Answers into the types that callers ask for, with one decoder a type."""
+
+import types
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from partage.kube.errors import UndecodableAnswer
+from partage.kube.objects import HasMeta, ListMeta, Meta, Undecodable
+from partage.kube.transport import Request
+
+__all__ = ["UNDECODABLE", "Decoders", "Page", "meta_of", "said"]
+
+T = TypeVar("T")
+H = TypeVar("H", bound=HasMeta)
+
+UNDECODABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What msgspec raises on a document that is malformed, of another type, or nested too deeply."""
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list, and the token that asks for the next; empty on the last."""
+
+    items: tuple[T, ...]
+    resource_version: str
+    next: str = ""
+    undecodable: tuple[Undecodable, ...] = ()
+
+
+class _Envelope(msgspec.Struct, Generic[T], frozen=True):
+    metadata: ListMeta
+    items: list[T] | None = None  # some servers write null for an empty list
+
+
+class _OnlyMeta(msgspec.Struct, frozen=True):
+    metadata: Meta
+
+
+_META: Final = msgspec.json.Decoder(_OnlyMeta)
+
+
+def meta_of(document: bytes | msgspec.Raw) -> Meta | None:
+    """The metadata of an object of any type, or None if it has none that can be read."""
+    try:
+        return _META.decode(document).metadata
+    except UNDECODABLE:
+        return None
+
+
+def said(error: Exception) -> str:
+    """What was wrong with a document."""
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+class Decoders:
+    """Decoders made on first use; there are as many as types in the program."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+    def one(self, request: Request, data: bytes | msgspec.Raw, into: type[T]) -> T:
+        """An answer as `into`.
+
+        Raises:
+            UndecodableAnswer: it is not of that type.
+        """
+        try:
+            value: T = self._for(into).decode(data)
+        except UNDECODABLE as error:
+            raise UndecodableAnswer(request.method, request.path, said(error)) from error
+        return value
+
+    def page(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
+        """An answer as a page of a list; items that are not of the type are set aside.
+
+        Raises:
+            UndecodableAnswer: not a list, or an item that does not even have metadata.
+        """
+        try:
+            typed: _Envelope[H] = self._for(_envelope_of(into)).decode(data)
+        except UNDECODABLE:
+            return self._one_by_one(request, data, into)
+        version, following = typed.metadata.resource_version, typed.metadata.continue_
+        return Page(tuple(typed.items or ()), version, following)
+
+    def _one_by_one(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
+        """The slow way, when something on the page is not of the caller's type."""
+        envelope: _Envelope[msgspec.Raw] = self.one(request, data, _envelope_of(msgspec.Raw))
+        items: list[H] = []
+        undecodable: list[Undecodable] = []
+        for raw in envelope.items or ():
+            try:
+                items.append(self.one(request, raw, into))
+            except UndecodableAnswer as error:
+                meta = meta_of(raw)
+                if meta is None:
+                    raise
+                undecodable.append(Undecodable(meta, str(error.__cause__)))
+        version, following = envelope.metadata.resource_version, envelope.metadata.continue_
+        return Page(tuple(items), version, following, tuple(undecodable))
+
+    def _for(self, into: Any) -> msgspec.json.Decoder[Any]:
+        found = self._made.get(into)
+        if found is None:
+            found = self._made[into] = msgspec.json.Decoder(into)
+        return found
+
+
+def _envelope_of(into: Any) -> Any:
+    """The type of a list of these, made at run time."""
+    return types.GenericAlias(_Envelope, (into,))

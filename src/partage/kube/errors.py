@@ -1,0 +1,305 @@
+"""What can go wrong between us and an API server, and what is known afterwards.
+
+    KubeError
+    ├── ConfigError              a kubeconfig, token, plugin or certificate cannot be used
+    ├── ProtocolError            a watch stream that is not one
+    └── RequestError             a request that did not bring what was asked
+        ├── TransportError       no complete answer
+        │   └── TimedOut         none in time
+        ├── UnknownOutcome       a change that may or may not have been made: read back, then decide
+        ├── UndecodableAnswer    success, but the answer is not of the type asked for
+        └── ApiError             the server said no
+            ├── BadRequest 400   ├── Unauthorized 401   ├── Forbidden 403   ├── NotFound 404
+            ├── Conflict 409     ├── AlreadyExists 409  ├── Expired 410     ├── Invalid 422
+            ├── TooManyRequests 429
+            │   └── EvictionBlocked      by a disruption budget; only time helps
+            └── ServerError 5xx
+
+Every RequestError carries an `Outcome`, which is all the retry rules look at: a request that was
+refused may be sent again, one whose outcome is unknown only if doing it twice is doing it once.
+Errors are raised `from` their cause. Messages hold method, path, status and a shortened text from
+the server; never a header, a body, a query or a credential.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import ClassVar, Final
+
+import msgspec
+
+__all__ = [
+    "AlreadyExists",
+    "ApiError",
+    "BadRequest",
+    "ConfigError",
+    "Conflict",
+    "EvictionBlocked",
+    "Expired",
+    "Forbidden",
+    "Invalid",
+    "KubeError",
+    "NotFound",
+    "Outcome",
+    "ProtocolError",
+    "RequestError",
+    "ServerError",
+    "Status",
+    "StatusCause",
+    "StatusDetails",
+    "TimedOut",
+    "TooManyRequests",
+    "TransportError",
+    "Unauthorized",
+    "UndecodableAnswer",
+    "UnknownOutcome",
+    "api_error",
+    "error_of_status",
+    "retry_after_seconds",
+]
+
+_LONGEST_TEXT: Final = 300
+"""Characters of a server's message that are kept; some repeat the whole object."""
+
+
+class Outcome(StrEnum):
+    """What is known of a request after an error."""
+
+    REFUSED = "refused"
+    """Not carried out; the same request may succeed later."""
+    FINAL = "final"
+    """Not carried out; the same request will be refused again."""
+    UNKNOWN = "unknown"
+    """May have been carried out."""
+    DONE = "done"
+    """Carried out; only the answer is of no use."""
+
+
+class KubeError(Exception):
+    """The root of everything this package raises on purpose."""
+
+
+class ConfigError(KubeError):
+    """A kubeconfig, token, plugin or certificate that cannot be used; names the file and field."""
+
+
+class ProtocolError(KubeError):
+    """A watch stream that breaks the protocol: not JSON, not an event, or a line without end."""
+
+
+class RequestError(KubeError):
+    """A request that did not bring what was asked."""
+
+    def __init__(self, method: str, path: str, text: str, outcome: Outcome) -> None:
+        super().__init__(f"{method} {path}: {text}")
+        self.method = method
+        self.path = path
+        self.outcome = outcome
+
+
+class TransportError(RequestError):
+    """No complete answer: not connected, TLS refused, connection lost, body cut."""
+
+
+class TimedOut(TransportError):
+    """No complete answer in time."""
+
+
+class UnknownOutcome(RequestError):
+    """A change that may or may not have been made; the cause says why.
+
+    Never retried here. The caller reads the object back and decides.
+    """
+
+    def __init__(self, cause: RequestError) -> None:
+        super().__init__(
+            cause.method, cause.path, f"outcome unknown after: {cause}", Outcome.UNKNOWN
+        )
+
+
+class UndecodableAnswer(RequestError):
+    """Success, but the answer is not of the type asked for; a change has been made."""
+
+    def __init__(self, method: str, path: str, text: str) -> None:
+        super().__init__(method, path, f"undecodable answer: {text}", Outcome.DONE)
+
+
+class StatusCause(msgspec.Struct, frozen=True):
+    """One cause in a Status; all fields as the server wrote them."""
+
+    reason: str | None = None
+    message: str | None = None
+    field: str | None = None
+
+
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
+    """What a Status adds for machines."""
+
+    retry_after_seconds: int | None = None
+    causes: tuple[StatusCause, ...] | None = None
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The API's own error document (meta/v1 Status), as far as it is read."""
+
+    message: str | None = None
+    reason: str | None = None
+    code: int | None = None
+    details: StatusDetails | None = None
+
+
+class ApiError(RequestError):
+    """The server said no.
+
+    Attributes:
+        status: HTTP status, or the code in a watch's error event.
+        reason: the API's machine-readable reason, possibly empty.
+        text: the API's message, shortened.
+        retry_after: seconds after which the server wants to be asked again, or None.
+    """
+
+    usual_outcome: ClassVar[Outcome] = Outcome.FINAL
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        status: int,
+        document: Status,
+        *,
+        retry_after: float | None = None,
+    ) -> None:
+        self.status = status
+        self.reason = document.reason or ""
+        self.text = _shortened(document.message or "")
+        self.retry_after = retry_after
+        said = " ".join(part for part in (str(status), self.reason) if part)
+        text = f"{said}: {self.text}" if self.text else said
+        super().__init__(method, path, text, self.judge())
+
+    def judge(self) -> Outcome:
+        """What this answer says of the request."""
+        return self.usual_outcome
+
+
+class BadRequest(ApiError):
+    """400."""
+
+
+class Unauthorized(ApiError):
+    """401; the client has already tried with fresh credentials."""
+
+
+class Forbidden(ApiError):
+    """403."""
+
+
+class NotFound(ApiError):
+    """404."""
+
+
+class Conflict(ApiError):
+    """409: a precondition no longer holds, or the pod is already bound."""
+
+
+class AlreadyExists(ApiError):
+    """409 with reason AlreadyExists: the name is taken."""
+
+
+class Expired(ApiError):
+    """410: the resourceVersion or continue token is too old; list afresh."""
+
+
+class Invalid(ApiError):
+    """422: the object breaks a rule of its kind."""
+
+
+class TooManyRequests(ApiError):
+    """429: refused before anything was done."""
+
+    usual_outcome = Outcome.REFUSED
+
+
+class EvictionBlocked(TooManyRequests):
+    """429 to an eviction that a disruption budget does not allow now; never retried here."""
+
+    usual_outcome = Outcome.FINAL
+
+
+class ServerError(ApiError):
+    """5xx: not carried out only if the server is unavailable and says when to come back."""
+
+    def judge(self) -> Outcome:
+        """See `ApiError.judge`."""
+        if self.status == 501:
+            return Outcome.FINAL
+        if self.status == 503 and self.retry_after is not None:
+            return Outcome.REFUSED
+        return Outcome.UNKNOWN
+
+
+_BY_STATUS: Final[Mapping[int, type[ApiError]]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Expired,
+    422: Invalid,
+    429: TooManyRequests,
+}
+_STATUS: Final = msgspec.json.Decoder(Status)
+
+
+def api_error(
+    method: str, path: str, status: int, body: bytes, *, retry_after: float | None = None
+) -> ApiError:
+    """The error for an HTTP answer of 300 or more; `retry_after` is the header's value, if any."""
+    try:
+        document = _STATUS.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        # A proxy's page, or half an answer: its text may be anything, so only its start is kept.
+        document = Status(message=body[:_LONGEST_TEXT].decode(errors="replace"))
+    return error_of_status(method, path, document, status=status, retry_after=retry_after)
+
+
+def error_of_status(
+    method: str,
+    path: str,
+    document: Status,
+    *,
+    status: int | None = None,
+    retry_after: float | None = None,
+) -> ApiError:
+    """The error that a Status stands for; `status` is the HTTP one where there was an answer."""
+    code = status if status is not None else document.code or 500
+    details = document.details or StatusDetails()
+    if retry_after is None and details.retry_after_seconds:
+        retry_after = float(details.retry_after_seconds)
+    kind = _BY_STATUS.get(code) or (ServerError if code >= 500 else ApiError)
+    if kind is Conflict and document.reason == "AlreadyExists":
+        kind = AlreadyExists
+    if kind is TooManyRequests and any(
+        cause.reason == "DisruptionBudget" for cause in details.causes or ()
+    ):
+        kind = EvictionBlocked
+    return kind(method, path, code, document, retry_after=retry_after)
+
+
+def retry_after_seconds(header: str | None, now: datetime) -> float | None:
+    """Seconds asked for by a Retry-After header, in either of its two forms; None if neither."""
+    if header is None:
+        return None
+    text = header.strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - now).total_seconds())
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 1]}…"

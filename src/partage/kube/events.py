@@ -1,0 +1,176 @@
+"""Writing events: what `kubectl describe` shows under an object.
+
+Events are written through core v1. The newer events.k8s.io/v1 forbids changing the message of an
+event, and a waiting pod's reason changes; both show in the same place.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import AlreadyExists, KubeError, NotFound
+from partage.kube.recorder import EventBook, EventSettings, Record, Regarding, Topic
+from partage.kube.resources import EVENTS
+
+__all__ = ["EventRecorder", "EventSettings", "Regarding"]
+
+
+class EventRecorder:
+    """Takes events without ever making its caller wait, and writes them in the background."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        component: str,
+        instance: str,
+        settings: EventSettings = EventSettings(),  # noqa: B008 - a frozen value
+        failed: Callable[[KubeError], None] | None = None,
+    ) -> None:
+        """A recorder that is not yet running.
+
+        Args:
+            client: an open client.
+            component: who reports, as shown under "From".
+            instance: which of its processes.
+            settings: windows and budgets.
+            failed: told each error; the event is tried again when it is next heard of.
+        """
+        self._client = client
+        self._component = component
+        self._instance = instance
+        self._failed = failed
+        self._book = EventBook(settings)
+        self._changed = asyncio.Event()
+        self._sequence = 0
+
+    def normal(self, regarding: Regarding, reason: str, message: str) -> None:
+        """Something ordinary happened to an object."""
+        self._note(Topic(regarding, "Normal", reason), message)
+
+    def warning(self, regarding: Regarding, reason: str, message: str) -> None:
+        """Something is wrong with an object, or it has to wait."""
+        self._note(Topic(regarding, "Warning", reason), message)
+
+    async def run(self) -> None:
+        """Write until cancelled; what is due by then is left to `flush`."""
+        while True:
+            self._changed.clear()
+            following = await self.flush()
+            await self._until(following)
+
+    async def flush(self) -> float | None:
+        """Write what is due; returns the moment of the next look, None if nothing waits."""
+        records, following = self._book.due(self._client.clock.monotonic())
+        for record in records:
+            await self._write(record)
+        return following
+
+    def _note(self, topic: Topic, message: str) -> None:
+        clock = self._client.clock
+        self._book.note(topic, message, clock.monotonic(), clock.now())
+        self._changed.set()
+
+    async def _until(self, moment: float | None) -> None:
+        if moment is None:
+            await self._changed.wait()
+            return
+        clock = self._client.clock
+        changed = asyncio.create_task(self._changed.wait(), name="events:changed")
+        timer = asyncio.create_task(clock.sleep(moment - clock.monotonic()), name="events:timer")
+        try:
+            await asyncio.wait((changed, timer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            timer.cancel()
+
+    async def _write(self, record: Record) -> None:
+        message, count = record.message, record.count
+        now = self._client.clock.monotonic()
+        try:
+            if record.name:
+                try:
+                    await self._patch(record)
+                except NotFound:
+                    self._book.lost(record)
+            name = record.name or await self._create(record)
+        except KubeError as error:
+            # Counted as written: an event is not worth a storm of tries against a sick server.
+            self._book.written(record, record.name, message, count, now)
+            if self._failed is not None:
+                self._failed(error)
+            return
+        self._book.written(record, name, message, count, now)
+
+    async def _patch(self, record: Record) -> None:
+        body = {
+            "message": record.message,
+            "count": record.count,
+            "lastTimestamp": _time(record.last),
+        }
+        await self._client.patch(
+            EVENTS,
+            record.name,
+            body,
+            kind=PatchKind.MERGE,
+            namespace=_namespace(record),
+            into=msgspec.Raw,
+        )
+
+    async def _create(self, record: Record) -> str:
+        name = self._name(record)
+        try:
+            await self._client.create(
+                EVENTS, self._body(record, name), namespace=_namespace(record), into=msgspec.Raw
+            )
+        except AlreadyExists:
+            # Another process took the same moment for the same object: the next one is free.
+            name = self._name(record)
+            await self._client.create(
+                EVENTS, self._body(record, name), namespace=_namespace(record), into=msgspec.Raw
+            )
+        return name
+
+    def _name(self, record: Record) -> str:
+        """As other components name events: the object's name and a moment in hexadecimal."""
+        self._sequence += 1
+        moment = int(self._client.clock.now().timestamp() * 1_000_000) * 1000 + self._sequence
+        return f"{record.topic.regarding.name[:200]}.{moment:x}"
+
+    def _body(self, record: Record, name: str) -> dict[str, Any]:
+        regarding, kind, reason = record.topic
+        involved = {
+            "apiVersion": regarding.api_version,
+            "kind": regarding.kind,
+            "name": regarding.name,
+            "namespace": regarding.namespace,
+            "uid": regarding.uid,
+        }
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": _namespace(record)},
+            "involvedObject": {key: value for key, value in involved.items() if value},
+            "type": kind,
+            "reason": reason,
+            "message": record.message,
+            "count": record.count,
+            "firstTimestamp": _time(record.first),
+            "lastTimestamp": _time(record.last),
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance,
+        }
+
+
+def _namespace(record: Record) -> str:
+    """Events about objects without a namespace live in `default`, as the API demands."""
+    return record.topic.regarding.namespace or "default"
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,147 @@
+"""Running a credential plugin: client.authentication.k8s.io, versions v1 and v1beta1.
+
+The plugin is told in KUBERNETES_EXEC_INFO that it has no terminal, and prints an ExecCredential.
+Nothing that it prints is ever repeated in a message.
+"""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from partage.kube.config import ClusterConfig, ExecPlugin
+from partage.kube.errors import ConfigError
+
+__all__ = ["Credential", "run_plugin"]
+
+_REAP_SECONDS: Final = 1.0
+"""How long a killed plugin may take to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a plugin gave: a token, a certificate with key, or both; and until when."""
+
+    token: str | None = field(default=None, repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    expires: datetime | None = None
+
+
+class _CredentialStatus(msgspec.Struct, rename="camel"):
+    token: str | None = None
+    client_certificate_data: str | None = None
+    client_key_data: str | None = None
+    expiration_timestamp: datetime | None = None
+
+
+class _ExecCredential(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: str
+    status: _CredentialStatus | None = None
+
+
+async def run_plugin(
+    plugin: ExecPlugin, cluster: ClusterConfig, environ: Mapping[str, str], seconds: float
+) -> Credential:
+    """Run the plugin and read its credential.
+
+    Args:
+        plugin: what to run.
+        cluster: told to the plugin if it wants to know.
+        environ: the environment the plugin's own variables are added to.
+        seconds: time after which it is killed.
+
+    Raises:
+        ConfigError: it cannot be started, fails, takes too long or prints no credential.
+    """
+    info = msgspec.json.encode(_exec_info(plugin, cluster)).decode()
+    variables = {**environ, **plugin.environment, "KUBERNETES_EXEC_INFO": info}
+    try:
+        process = await asyncio.create_subprocess_exec(
+            plugin.command,
+            *plugin.arguments,
+            env=variables,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError as error:
+        hint = f" ({plugin.install_hint})" if plugin.install_hint else ""
+        raise ConfigError(
+            f"credential plugin {plugin.command}: cannot be run: {error.strerror}{hint}"
+        ) from error
+    try:
+        async with asyncio.timeout(seconds):
+            output, _ = await process.communicate()
+    except TimeoutError as error:
+        raise ConfigError(
+            f"credential plugin {plugin.command}: no answer in {seconds:g} s"
+        ) from error
+    finally:
+        await _reap(process)
+    if process.returncode:
+        raise ConfigError(f"credential plugin {plugin.command}: exit status {process.returncode}")
+    return _credential(plugin, output)
+
+
+async def _reap(process: asyncio.subprocess.Process) -> None:
+    """Leave no process behind, also when we are cancelled."""
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REAP_SECONDS):
+            await process.communicate()
+
+
+def _exec_info(plugin: ExecPlugin, cluster: ClusterConfig) -> dict[str, Any]:
+    spec: dict[str, Any] = {"interactive": False}
+    if plugin.provide_cluster:
+        entry: dict[str, Any] = {"server": cluster.server}
+        if cluster.server_name:
+            entry["tls-server-name"] = cluster.server_name
+        if not cluster.verify:
+            entry["insecure-skip-tls-verify"] = True
+        if cluster.authority is not None:
+            data = cluster.authority.data
+            if data is None and cluster.authority.path is not None:
+                data = cluster.authority.path.read_bytes()
+            entry["certificate-authority-data"] = base64.b64encode(data or b"").decode()
+        if cluster.proxy:
+            entry["proxy-url"] = cluster.proxy
+        if cluster.exec_config is not None:
+            entry["config"] = cluster.exec_config
+        spec["cluster"] = entry
+    return {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
+
+
+def _credential(plugin: ExecPlugin, output: bytes) -> Credential:
+    where = f"credential plugin {plugin.command}"
+    try:
+        document = msgspec.json.decode(output, type=_ExecCredential)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise ConfigError(f"{where}: its output is not an ExecCredential") from None
+    if document.kind != "ExecCredential" or document.api_version != plugin.api_version:
+        raise ConfigError(f"{where}: its output is not an ExecCredential of {plugin.api_version}")
+    status = document.status or _CredentialStatus()
+    certificate, key = status.client_certificate_data, status.client_key_data
+    if bool(certificate) != bool(key):
+        raise ConfigError(f"{where}: clientCertificateData and clientKeyData go together")
+    if not status.token and not certificate:
+        raise ConfigError(f"{where}: neither a token nor a certificate")
+    expires = status.expiration_timestamp
+    if expires is not None and expires.tzinfo is None:
+        raise ConfigError(f"{where}: expirationTimestamp has no time zone")
+    return Credential(
+        status.token or None,
+        certificate.encode() if certificate else None,
+        key.encode() if key else None,
+        expires,
+    )

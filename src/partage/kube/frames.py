@@ -1,0 +1,168 @@
+"""The bytes of a watch into its events; no socket, no clock, no task.
+
+A watch is a stream of JSON documents, one a line, cut by the network wherever it likes. The
+decoder is fed the pieces and answers with the events that are complete. An object that is not of
+the caller's type becomes a `Malformed` event, so that one odd object does not end the watch for
+all; a line that is no event at all is a ProtocolError, since nothing after it can be trusted.
+"""
+
+import types
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from partage.kube.decoding import UNDECODABLE, said
+from partage.kube.errors import ProtocolError, Status
+from partage.kube.objects import HasMeta, Meta, Undecodable
+
+__all__ = [
+    "Added",
+    "Bookmark",
+    "Deleted",
+    "Failed",
+    "Frame",
+    "LineSplitter",
+    "Malformed",
+    "Modified",
+    "WatchDecoder",
+]
+
+T = TypeVar("T")
+H = TypeVar("H", bound=HasMeta)
+
+_LONGEST_LINE: Final = 2**25
+"""Bytes; the API server's own limit on an object is far below."""
+
+
+class Added(msgspec.Struct, Generic[T], frozen=True, tag_field="type", tag="ADDED"):
+    """An object that is new to this watch."""
+
+    object: T
+
+
+class Modified(msgspec.Struct, Generic[T], frozen=True, tag_field="type", tag="MODIFIED"):
+    """An object that changed."""
+
+    object: T
+
+
+class Deleted(msgspec.Struct, Generic[T], frozen=True, tag_field="type", tag="DELETED"):
+    """An object that is gone, or left the selection; its last state."""
+
+    object: T
+
+
+class _BookmarkMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str
+
+
+class _BookmarkObject(msgspec.Struct, frozen=True):
+    metadata: _BookmarkMeta
+
+
+class Bookmark(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
+    """Everything up to this version has been sent."""
+
+    object: _BookmarkObject
+
+    @property
+    def resource_version(self) -> str:
+        """The version to go on from."""
+        return self.object.metadata.resource_version
+
+
+class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
+    """The server ends the watch and says why."""
+
+    object: Status
+
+
+class Malformed(msgspec.Struct, frozen=True):
+    """An event about an object that is not of the caller's type."""
+
+    object: Undecodable
+    deleted: bool
+
+
+Frame = Added[H] | Modified[H] | Deleted[H] | Bookmark | Failed | Malformed
+
+
+class _Probed(msgspec.Struct, frozen=True):
+    metadata: Meta
+
+
+class _Probe(msgspec.Struct, frozen=True):
+    type: str
+    object: _Probed
+
+
+_PROBE: Final = msgspec.json.Decoder(_Probe)
+_CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
+
+
+class LineSplitter:
+    """Pieces of bytes into whole lines, each byte copied once."""
+
+    def __init__(self, longest: int = _LONGEST_LINE) -> None:
+        self._longest = longest
+        self._pieces: list[bytes] = []
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of a line whose end has not come yet."""
+        return self._held
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The lines that this piece completes, without their ends and without empty ones.
+
+        Raises:
+            ProtocolError: a line grows beyond all measure.
+        """
+        lines = piece.split(b"\n")
+        last = lines.pop()
+        if lines and self._pieces:
+            lines[0] = b"".join((*self._pieces, lines[0]))
+            self._pieces.clear()
+            self._held = 0
+        if last:
+            self._pieces.append(last)
+            self._held += len(last)
+        if self._held > self._longest or any(len(line) > self._longest for line in lines):
+            raise ProtocolError(f"a line of the watch is longer than {self._longest} bytes")
+        return [line for line in lines if line and not line.isspace()]
+
+
+class WatchDecoder(Generic[H]):
+    """Pieces of bytes into events of a caller's type."""
+
+    def __init__(self, into: type[H], longest_line: int = _LONGEST_LINE) -> None:
+        events = [types.GenericAlias(kind, (into,)) for kind in (Added, Modified, Deleted)]
+        union: Any = events[0] | events[1] | events[2] | Bookmark | Failed
+        self._decode = msgspec.json.Decoder(union).decode
+        self._lines = LineSplitter(longest_line)
+
+    def feed(self, piece: bytes) -> list[Frame[H]]:
+        """The events that this piece completes, in order.
+
+        Raises:
+            ProtocolError: a line that is not an event.
+        """
+        return [self._frame(line) for line in self._lines.feed(piece)]
+
+    def _frame(self, line: bytes) -> Frame[H]:
+        try:
+            frame: Frame[H] = self._decode(line)
+        except UNDECODABLE as error:
+            return _malformed(line, error)
+        return frame
+
+
+def _malformed(line: bytes, error: Exception) -> Malformed:
+    try:
+        probe = _PROBE.decode(line)
+    except UNDECODABLE:
+        raise ProtocolError(f"not a watch event: {said(error)}") from error
+    if probe.type not in _CHANGES:
+        raise ProtocolError(f"not a watch event: {said(error)}") from error
+    return Malformed(Undecodable(probe.object.metadata, said(error)), probe.type == "DELETED")

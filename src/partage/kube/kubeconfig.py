@@ -1,0 +1,285 @@
+"""Kubeconfig documents into a `Config`; pure, so reading files is left to `loading`.
+
+Several documents merge as kubectl merges them: of each name the first document that has it wins,
+and paths are relative to the document that holds them.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+
+from partage.kube.config import ClusterConfig, Config, ExecPlugin, Material, UserConfig
+from partage.kube.errors import ConfigError
+
+__all__ = ["parse_kubeconfig"]
+
+E = TypeVar("E", bound="_Entry")
+
+_EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
+_EXEC_VERSIONS: Final = frozenset(
+    {"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"}
+)
+
+
+class _Part(msgspec.Struct, frozen=True, rename="kebab"):
+    """A part of the document; unknown fields are skipped, as kubectl does."""
+
+
+class _Extension(_Part, frozen=True):
+    name: str
+    extension: Any = None
+
+
+class _Cluster(_Part, frozen=True):
+    server: str = ""
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str | None = None
+    proxy_url: str | None = None
+    extensions: list[_Extension] | None = None
+
+
+class _Variable(_Part, frozen=True):
+    name: str
+    value: str
+
+
+class _Exec(msgspec.Struct, frozen=True, rename="camel"):
+    command: str
+    api_version: str = ""
+    args: list[str] | None = None
+    env: list[_Variable] | None = None
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+    interactive_mode: str = "IfAvailable"
+
+
+class _User(_Part, frozen=True):
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = msgspec.field(default=None, name="tokenFile")
+    username: str | None = None
+    password: str | None = None
+    as_: str | None = msgspec.field(default=None, name="as")
+    as_uid: str | None = None
+    as_groups: list[str] | None = None
+    as_user_extra: dict[str, list[str]] | None = None
+    auth_provider: Any = None
+    exec_: _Exec | None = msgspec.field(default=None, name="exec")
+
+
+class _Context(_Part, frozen=True):
+    cluster: str = ""
+    user: str = ""
+    namespace: str | None = None
+
+
+class _Entry(_Part, frozen=True):
+    name: str
+
+
+class _NamedCluster(_Entry, frozen=True):
+    cluster: _Cluster | None = None
+
+
+class _NamedUser(_Entry, frozen=True):
+    user: _User | None = None
+
+
+class _NamedContext(_Entry, frozen=True):
+    context: _Context | None = None
+
+
+class _Document(_Part, frozen=True):
+    current_context: str | None = None
+    clusters: list[_NamedCluster] | None = None
+    users: list[_NamedUser] | None = None
+    contexts: list[_NamedContext] | None = None
+
+
+def parse_kubeconfig(
+    documents: Sequence[tuple[Path, bytes]], context: str | None = None
+) -> Config:
+    """The configuration of a context, by default the current one.
+
+    Args:
+        documents: each file's path and content, the one that wins first.
+        context: the context's name.
+
+    Raises:
+        ConfigError: naming the file and field; never quoting a value that may be secret.
+    """
+    parsed = [(path, _decode(path, data)) for path, data in documents]
+    contexts = _by_name((path, doc.contexts) for path, doc in parsed)
+    name = context or next((d.current_context for _, d in parsed if d.current_context), None)
+    if not name:
+        raise ConfigError(f"{_files(parsed)}: no current-context, and none was named")
+    _, named = _find(contexts, name, "context", parsed)
+    chosen = named.context or _Context()
+    cluster_path, cluster = _find(
+        _by_name((path, doc.clusters) for path, doc in parsed), chosen.cluster, "cluster", parsed
+    )
+    user = UserConfig()
+    if chosen.user:
+        user_path, found = _find(
+            _by_name((path, doc.users) for path, doc in parsed), chosen.user, "user", parsed
+        )
+        user = _user(user_path, found.name, found.user or _User())
+    return Config(
+        _cluster(cluster_path, cluster.name, cluster.cluster or _Cluster()),
+        user,
+        chosen.namespace or "default",
+        name,
+    )
+
+
+def _decode(path: Path, data: bytes) -> _Document:
+    # The causes are dropped on purpose: a YAML error quotes the line it is at, token and all.
+    try:
+        value = yaml.safe_load(data)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise ConfigError(f"{path}: not YAML at line {line}: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError):
+        raise ConfigError(f"{path}: not YAML") from None
+    try:
+        return msgspec.convert(value if value is not None else {}, _Document)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: not a kubeconfig: {error}") from error
+
+
+def _by_name(lists: Iterator[tuple[Path, list[E] | None]]) -> dict[str, tuple[Path, E]]:
+    found: dict[str, tuple[Path, E]] = {}
+    for path, entries in lists:
+        for entry in entries or ():
+            found.setdefault(entry.name, (path, entry))
+    return found
+
+
+def _find(
+    entries: Mapping[str, tuple[Path, E]],
+    name: str,
+    kind: str,
+    parsed: Sequence[tuple[Path, _Document]],
+) -> tuple[Path, E]:
+    if name not in entries:
+        known = ", ".join(sorted(entries)) or "none"
+        raise ConfigError(f"{_files(parsed)}: no {kind} named {name!r} (there are: {known})")
+    return entries[name]
+
+
+def _files(parsed: Sequence[tuple[Path, _Document]]) -> str:
+    return ", ".join(str(path) for path, _ in parsed) or "no kubeconfig"
+
+
+def _cluster(path: Path, name: str, cluster: _Cluster) -> ClusterConfig:
+    where = f"{path}: cluster {name!r}"
+    server = cluster.server.rstrip("/")
+    _check_url(server, f"{where}: server", ("http", "https"))
+    if cluster.proxy_url:
+        _check_url(cluster.proxy_url, f"{where}: proxy-url", ("http", "https"))
+    authority = _material(
+        path, where, "certificate-authority", cluster.certificate_authority,
+        cluster.certificate_authority_data,
+    )  # fmt: skip
+    if authority and cluster.insecure_skip_tls_verify:
+        raise ConfigError(f"{where}: certificate-authority with insecure-skip-tls-verify")
+    config = next(
+        (e.extension for e in cluster.extensions or () if e.name == _EXEC_EXTENSION), None
+    )
+    return ClusterConfig(
+        server,
+        authority,
+        not cluster.insecure_skip_tls_verify,
+        cluster.tls_server_name or None,
+        cluster.proxy_url or None,
+        config,
+    )
+
+
+def _check_url(url: str, where: str, schemes: Sequence[str]) -> None:
+    try:
+        parts = urlsplit(url)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError(f"{where}: not a URL") from None
+    if parts.scheme not in schemes or not host:
+        raise ConfigError(f"{where}: not a URL of {' or '.join(schemes)}")
+
+
+def _user(path: Path, name: str, user: _User) -> UserConfig:
+    where = f"{path}: user {name!r}"
+    if user.auth_provider is not None:
+        raise ConfigError(f"{where}: auth-provider was removed from Kubernetes; use exec")
+    certificate = _material(
+        path, where, "client-certificate", user.client_certificate, user.client_certificate_data
+    )
+    key = _material(path, where, "client-key", user.client_key, user.client_key_data)
+    if (certificate is None) != (key is None):
+        raise ConfigError(f"{where}: client-certificate and client-key go together")
+    return UserConfig(
+        certificate=certificate,
+        key=key,
+        token=user.token or None,
+        token_file=path.parent / user.token_file if user.token_file else None,
+        plugin=_plugin(path, where, user.exec_) if user.exec_ else None,
+        username=user.username or None,
+        password=user.password,
+        impersonation=tuple(_impersonation(where, user)),
+    )
+
+
+def _impersonation(where: str, user: _User) -> Iterator[tuple[str, str]]:
+    if not user.as_:
+        if user.as_uid or user.as_groups or user.as_user_extra:
+            raise ConfigError(f"{where}: as-uid, as-groups and as-user-extra need as")
+        return
+    yield "Impersonate-User", user.as_
+    if user.as_uid:
+        yield "Impersonate-Uid", user.as_uid
+    for group in user.as_groups or ():
+        yield "Impersonate-Group", group
+    for key, values in (user.as_user_extra or {}).items():
+        for value in values:
+            yield f"Impersonate-Extra-{key}", value
+
+
+def _plugin(path: Path, where: str, plugin: _Exec) -> ExecPlugin:
+    if plugin.api_version not in _EXEC_VERSIONS:
+        known = " or ".join(sorted(_EXEC_VERSIONS))
+        raise ConfigError(f"{where}: exec.apiVersion {plugin.api_version!r} is not {known}")
+    if plugin.interactive_mode == "Always":
+        raise ConfigError(f"{where}: exec.interactiveMode Always needs a terminal")
+    if not plugin.command:
+        raise ConfigError(f"{where}: exec.command is empty")
+    # As kubectl does: a bare name is looked up in PATH, a path is relative to its file.
+    bare = "/" not in plugin.command
+    return ExecPlugin(
+        plugin.command if bare else str(path.parent / plugin.command),
+        tuple(plugin.args or ()),
+        {variable.name: variable.value for variable in plugin.env or ()},
+        plugin.api_version,
+        plugin.provide_cluster_info,
+        plugin.install_hint,
+    )
+
+
+def _material(
+    path: Path, where: str, field: str, file: str | None, data: str | None
+) -> Material | None:
+    if data:
+        try:
+            return Material(data=base64.b64decode(data, validate=True))
+        except (binascii.Error, ValueError):
+            raise ConfigError(f"{where}: {field}-data is not base64") from None
+    return Material(path=path.parent / file) if file else None

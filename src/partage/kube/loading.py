@@ -1,0 +1,93 @@
+"""Where the configuration is: a kubeconfig's files, or the service account a pod is given."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from partage.kube.config import ClusterConfig, Config, Material, UserConfig
+from partage.kube.errors import ConfigError
+from partage.kube.kubeconfig import parse_kubeconfig
+
+__all__ = ["SERVICE_ACCOUNT", "in_cluster", "load_config"]
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where the kubelet puts a pod's token, the cluster's authority and the namespace."""
+
+
+def load_config(
+    environ: Mapping[str, str],
+    *,
+    kubeconfig: Path | None = None,
+    context: str | None = None,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> Config:
+    """Find the configuration as kubectl does.
+
+    In this order: `kubeconfig`, the files of `KUBECONFIG` (missing ones are skipped),
+    `~/.kube/config`, the service account of the pod we run in.
+
+    Args:
+        environ: the environment; only KUBECONFIG, HOME and KUBERNETES_SERVICE_* are read.
+        kubeconfig: one file, which must exist.
+        context: the context to use; by default the current one.
+        service_account: the folder of the service account.
+
+    Raises:
+        ConfigError: nothing found, or what was found is of no use.
+    """
+    paths = _candidates(environ, kubeconfig)
+    documents = [(path, _read(path)) for path in paths if path == kubeconfig or path.is_file()]
+    if documents:
+        return parse_kubeconfig(documents, context)
+    if environ.get("KUBECONFIG") or context:
+        looked = ", ".join(map(str, paths)) or "nowhere"
+        raise ConfigError(f"no kubeconfig found; looked at {looked}")
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return in_cluster(environ, service_account)
+    raise ConfigError(
+        "no cluster configured: no --kubeconfig, KUBECONFIG or ~/.kube/config, and not in a pod"
+    )
+
+
+def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> Config:
+    """The configuration of a pod that runs under a service account.
+
+    Raises:
+        ConfigError: not in a pod, or no token is mounted.
+    """
+    host = environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = environ.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise ConfigError("not in a pod: KUBERNETES_SERVICE_HOST and _PORT are not set")
+    token = service_account / "token"
+    if not token.is_file():
+        raise ConfigError(f"no service account token at {token}")
+    authority = service_account / "ca.crt"
+    namespace = service_account / "namespace"
+    return Config(
+        ClusterConfig(
+            f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+            Material(path=authority) if authority.is_file() else None,
+        ),
+        UserConfig(token_file=token),
+        _read(namespace).decode(errors="replace").strip() or "default"
+        if namespace.is_file()
+        else "default",
+    )
+
+
+def _candidates(environ: Mapping[str, str], kubeconfig: Path | None) -> list[Path]:
+    if kubeconfig is not None:
+        return [kubeconfig]
+    listed = environ.get("KUBECONFIG", "")
+    if listed:
+        return [Path(part) for part in listed.split(":") if part]
+    home = environ.get("HOME", "")
+    return [Path(home) / ".kube" / "config"] if home else []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

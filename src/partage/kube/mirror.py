@@ -1,0 +1,233 @@
+"""What we believe the server holds, and what changes that belief; pure.
+
+A mirror is fed whole lists and single events, and answers with the changes they mean: an object is
+`Seen` in a new state or `Gone`. It is the one place that decides what a duplicate, a late event, a
+gap or a re-created object means, for every watch in the program:
+
+* A list is the truth. What it no longer holds is gone, with the last state we knew; the version it
+  was read at replaces ours, even by a smaller one, as after a cluster is restored from a backup.
+* An event about a version that is not newer than the one we have of that object changes nothing;
+  nor does one that is older than its deletion.
+* Another UID under the same name is another object: the old one is gone first.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Generic, TypeVar
+
+from partage.kube.errors import KubeError
+from partage.kube.frames import Added, Bookmark, Deleted, Frame, Malformed, Modified
+from partage.kube.objects import HasMeta, Key, Listing, MetaLike, Undecodable, key_of
+
+__all__ = ["Change", "Gone", "Interrupted", "Mirror", "Odd", "Seen", "Synced", "is_newer"]
+
+T = TypeVar("T", bound=HasMeta)
+
+_DELETIONS: Final = 4096
+"""Deletions remembered, so that a late event does not bring an object back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[T]):
+    """An object is new or changed."""
+
+    object: T
+    previous: T | None = None
+    """Its state before, of the same UID; None if it is new. Equal to `object` in a resync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Generic[T]):
+    """An object is no more, or no longer in scope."""
+
+    object: T
+    """Its last state, as far as it is known."""
+    inferred: bool = False
+    """True if the deletion was not told but found by comparing lists or UIDs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """An object that is not of the caller's type; what was believed of it before still stands."""
+
+    key: Key
+    problem: Undecodable
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The mirror now equals a list that was just read, and all its changes have been told."""
+
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Nothing is heard for now; the mirror may lag until the next change or `Synced`."""
+
+    error: KubeError
+    delay: float
+    """Seconds until the next try."""
+
+
+Change = Seen[T] | Gone[T] | Odd | Synced | Interrupted
+
+
+class Mirror(Generic[T]):
+    """The objects of one scope, by key."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, T] = {}
+        self._deleted: dict[Key, str] = {}
+        self._version = ""
+
+    @property
+    def objects(self) -> Mapping[Key, T]:
+        """A live, read-only view."""
+        return MappingProxyType(self._objects)
+
+    @property
+    def resource_version(self) -> str:
+        """The version to watch from; empty before the first list and after `expire`."""
+        return self._version
+
+    def expire(self) -> None:
+        """The version is too old to watch from; the objects stay until the next list."""
+        self._version = ""
+
+    def replace(self, listing: Listing[T]) -> list[Change[T]]:
+        """Take over a list: the set difference to what we had."""
+        before, self._objects = self._objects, {}
+        kept_odd = {key_of(odd.meta): odd for odd in listing.undecodable}
+        changes: list[Change[T]] = []
+        for item in listing.items:
+            self._objects[key_of(item.metadata)] = item
+        for key, odd in kept_odd.items():
+            held = before.get(key)
+            if held is not None and _same(held.metadata, odd.meta):
+                self._objects[key] = held
+        changes += (
+            Gone(held, inferred=True)
+            for key, held in before.items()
+            if key not in self._objects or not _same(held.metadata, self._objects[key].metadata)
+        )
+        for key, item in self._objects.items():
+            held = before.get(key)
+            known = held if held is not None and _same(held.metadata, item.metadata) else None
+            if known is None or known.metadata.resource_version != item.metadata.resource_version:
+                changes.append(Seen(item, known))
+        changes += (Odd(key, odd) for key, odd in kept_odd.items())
+        self._deleted.clear()
+        self._version = listing.resource_version
+        changes.append(Synced(self._version))
+        return changes
+
+    def apply(self, frames: Iterable[Frame[T]]) -> list[Change[T]]:
+        """Take over events, in order; `Failed` changes nothing, it is for the watch's reader."""
+        changes: list[Change[T]] = []
+        for frame in frames:
+            if isinstance(frame, Added | Modified):
+                changes += self._set(frame.object)
+            elif isinstance(frame, Deleted):
+                changes += self._delete(frame.object)
+            elif isinstance(frame, Bookmark):
+                self._advance(frame.resource_version)
+            elif isinstance(frame, Malformed):
+                changes += self._note(frame)
+        return changes
+
+    def _set(self, item: T) -> Iterator[Change[T]]:
+        meta = item.metadata
+        key = key_of(meta)
+        held = self._objects.get(key)
+        if self._is_late(key, meta, held):
+            return
+        self._advance(meta.resource_version)
+        self._objects[key] = item
+        self._deleted.pop(key, None)
+        if held is not None and not _same(held.metadata, meta):
+            yield Gone(held, inferred=True)
+            held = None
+        yield Seen(item, held)
+
+    def _delete(self, item: T) -> Iterator[Change[T]]:
+        meta = item.metadata
+        key = key_of(meta)
+        held = self._objects.get(key)
+        if held is not None and not _same(held.metadata, meta):
+            # The end of an earlier object of that name, or of a later one whose start we missed.
+            if not is_newer(meta.resource_version, held.metadata.resource_version):
+                return
+            yield Gone(held, inferred=True)
+        elif held is not None:
+            if _is_older(meta.resource_version, held.metadata.resource_version):
+                return
+            yield Gone(item)
+        self._advance(meta.resource_version)
+        self._objects.pop(key, None)
+        self._remember_deletion(key, meta.resource_version)
+
+    def _note(self, frame: Malformed) -> Iterator[Change[T]]:
+        meta = frame.object.meta
+        key = key_of(meta)
+        held = self._objects.get(key)
+        if self._is_late(key, meta, held) and not (
+            # A deletion may carry the version of the last change.
+            frame.deleted and held and held.metadata.resource_version == meta.resource_version
+        ):
+            return
+        self._advance(meta.resource_version)
+        if held is not None and (frame.deleted or not _same(held.metadata, meta)):
+            # Even an object that we cannot read frees what the one before it held.
+            del self._objects[key]
+            yield Gone(held, inferred=True)
+        if frame.deleted:
+            self._remember_deletion(key, meta.resource_version)
+        else:
+            yield Odd(key, frame.object)
+
+    def _is_late(self, key: Key, meta: MetaLike, held: T | None) -> bool:
+        known = held.metadata.resource_version if held is not None else self._deleted.get(key)
+        return known is not None and not is_newer(meta.resource_version, known)
+
+    def _advance(self, version: str | None) -> None:
+        if version and (not self._version or is_newer(version, self._version)):
+            self._version = version
+
+    def _remember_deletion(self, key: Key, version: str | None) -> None:
+        self._deleted.pop(key, None)
+        self._deleted[key] = version or ""
+        if len(self._deleted) > _DELETIONS:
+            del self._deleted[next(iter(self._deleted))]
+
+
+def is_newer(version: str | None, than: str | None) -> bool:
+    """Whether a resourceVersion is newer than another of the same resource.
+
+    Versions are decimal numbers that grow (the API's promise since 1.35, and true of every server
+    before). Where one is not a number, all that can be said is whether they differ.
+    """
+    left, right = _rank(version), _rank(than)
+    if left is None or right is None:
+        return (version or "") != (than or "")
+    return left > right
+
+
+def _is_older(version: str | None, than: str | None) -> bool:
+    """Whether it is certainly older."""
+    left, right = _rank(version), _rank(than)
+    return left is not None and right is not None and left < right
+
+
+def _rank(version: str | None) -> tuple[int, str] | None:
+    """Sorts decimal numbers of any length; None for what is not one."""
+    if not version or not version.isascii() or not version.isdecimal():
+        return None
+    digits = version.lstrip("0")
+    return len(digits), digits
+
+
+def _same(one: MetaLike, other: MetaLike) -> bool:
+    """Whether two states are of one object; without UIDs, names must do."""
+    return (one.uid or "") == (other.uid or "")

@@ -1,0 +1,83 @@
+"""Where a resource lives in the API, and the ones this package itself needs."""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+__all__ = ["CONFIG_MAPS", "EVENTS", "LEASES", "NAMESPACES", "NODES", "PODS", "Resource", "Scope"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource: group (empty for core), version, plural name, and whether it has namespaces."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """The value of `apiVersion` in its objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(
+        self, namespace: str | None = None, name: str | None = None, subresource: str = ""
+    ) -> str:
+        """The URL path of the collection, an object, or an object's subresource.
+
+        A namespaced resource without a namespace means all namespaces.
+
+        Raises:
+            ValueError: a part that is no path segment, or a namespace where there is none.
+        """
+        root = f"/apis/{self.group}" if self.group else "/api"
+        parts = [root, self.version]
+        if namespace is not None:
+            if not self.namespaced:
+                raise ValueError(f"{self.plural} have no namespaces, yet {namespace!r} was given")
+            parts += ["namespaces", _segment(namespace)]
+        parts.append(self.plural)
+        if name is not None:
+            if self.namespaced and namespace is None:
+                raise ValueError(f"{self.plural} {name!r} needs a namespace")
+            parts.append(_segment(name))
+        if subresource:
+            parts.append(subresource)
+        return "/".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What to list or watch: a resource, narrowed by namespace and by the server's selectors."""
+
+    resource: Resource
+    namespace: str | None = None
+    labels: str = ""
+    fields: str = ""
+
+    @property
+    def path(self) -> str:
+        """The URL path of the collection."""
+        return self.resource.path(self.namespace)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The selectors as URL parameters."""
+        pairs = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {key: value for key, value in pairs.items() if value}
+
+
+PODS: Final = Resource("", "v1", "pods")
+NODES: Final = Resource("", "v1", "nodes", namespaced=False)
+NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
+EVENTS: Final = Resource("", "v1", "events")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
+
+
+def _segment(text: str) -> str:
+    """One path segment; a name from a foreign document must not climb out of it."""
+    if text in {"", ".", ".."} or "/" in text:
+        raise ValueError(f"{text!r} is not a path segment")
+    return quote(text, safe="")

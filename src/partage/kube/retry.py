@@ -1,0 +1,74 @@
+"""When to try again and how long to wait: plain values and arithmetic."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from partage.kube.clock import Clock
+from partage.kube.errors import ApiError, Outcome, RequestError
+
+__all__ = ["Backoff", "RateLimit", "may_retry", "wait_before_retry"]
+
+_LARGEST_EXPONENT: Final = 64
+"""Beyond this the delay is at its cap for any sensible factor; keeps the power finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential delays, shortened by chance so that clients do not march in step."""
+
+    base: float = 0.1
+    """Seconds before the first retry."""
+    factor: float = 2.0
+    """Growth from one retry to the next."""
+    cap: float = 10.0
+    """Longest delay in seconds."""
+    jitter: float = 0.5
+    """The share of a delay that chance may take away, 0 to 1."""
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to wait after so many failures before (0 for the first).
+
+        Args:
+            attempt: how many retries there were already.
+            chance: a random number, 0 <= chance < 1.
+        """
+        full = min(self.cap, self.base * self.factor ** min(attempt, _LARGEST_EXPONENT))
+        return full * (1.0 - self.jitter * chance)
+
+
+def may_retry(error: RequestError, *, idempotent: bool) -> bool:
+    """Whether the same request may be sent again after this error."""
+    if error.outcome is Outcome.REFUSED:
+        return True
+    return idempotent and error.outcome is Outcome.UNKNOWN
+
+
+def wait_before_retry(error: RequestError, delay: float) -> float:
+    """Seconds to wait: ours, or the server's where it asks for more."""
+    asked = error.retry_after if isinstance(error, ApiError) else None
+    return max(delay, asked or 0.0)
+
+
+class RateLimit:
+    """A token bucket: at most `burst` requests at once and `rate` a second in the long run."""
+
+    def __init__(self, rate: float, burst: int, clock: Clock) -> None:
+        if rate <= 0 or burst < 1:
+            raise ValueError(f"rate {rate} and burst {burst} must be positive")
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        # The moment at which the bucket would be full again: one number holds its whole state.
+        self._full_at = clock.monotonic()
+
+    def reserve(self) -> float:
+        """Take one token and say in how many seconds it may be used."""
+        now = self._clock.monotonic()
+        self._full_at = max(self._full_at, now) + 1.0 / self._rate
+        return max(0.0, self._full_at - now - self._burst / self._rate)
+
+    async def wait(self) -> None:
+        """Take one token, waiting for it where necessary."""
+        seconds = self.reserve()
+        if seconds > 0:
+            await self._clock.sleep(seconds)

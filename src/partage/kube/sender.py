@@ -1,0 +1,103 @@
+"""One request until it is answered: bounded tries, polite waits, and no change made twice."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from partage.kube.clock import Clock
+from partage.kube.config import Config
+from partage.kube.errors import Outcome, RequestError, UnknownOutcome
+from partage.kube.retry import Backoff, RateLimit, may_retry, wait_before_retry
+from partage.kube.transport import Request, Transport, TransportSettings
+
+__all__ = ["ClientSettings", "Sender"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How patient and how polite the client is; times in seconds."""
+
+    transport: TransportSettings = TransportSettings()
+    attempts: int = 5
+    """At most so many tries of one request."""
+    backoff: Backoff = Backoff()
+    """Between tries, where the server does not ask for more."""
+    longest_wait: float = 30.0
+    """A server that asks for a longer wait than this gets no further try."""
+    page_size: int = 1000
+    """Objects a list request asks for; 0 asks for all at once."""
+    rate: float | None = None
+    """Requests a second in the long run; None means no limit of ours."""
+    burst: int = 20
+    """Requests at once, where there is a rate."""
+    field_manager: str = "partage"
+    """Who changes are recorded for in managed fields."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts must be at least 1, not {self.attempts}")
+
+
+class Sender:
+    """Sends requests by the retry rules of `errors`."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: ClientSettings,
+        *,
+        environ: Mapping[str, str],
+        clock: Clock,
+        chance: Callable[[], float] | None,
+    ) -> None:
+        self.transport = Transport(
+            config, clock=clock, settings=settings.transport, environ=environ
+        )
+        self.clock = clock
+        self.chance = chance or random.Random().random  # noqa: S311 - jitter is no secret
+        self._settings = settings
+        rate = settings.rate
+        self._limit = None if rate is None else RateLimit(rate, settings.burst, clock)
+
+    async def send(
+        self,
+        request: Request,
+        *,
+        idempotent: bool = False,
+        failures: list[RequestError] | None = None,
+    ) -> bytes:
+        """The answer's body.
+
+        Args:
+            request: what to send.
+            idempotent: whether doing it twice is doing it once.
+            failures: gets the error of each failed try.
+
+        Raises:
+            UnknownOutcome: a change that one of the tries may have made.
+            RequestError: any other failure, from the last try.
+        """
+        settings = self._settings
+        failures = [] if failures is None else failures
+        while True:
+            if self._limit is not None:
+                await self._limit.wait()
+            try:
+                return await self.transport.send(request)
+            except RequestError as error:
+                failures.append(error)
+                delay = settings.backoff.delay(len(failures) - 1, self.chance())
+                wait = wait_before_retry(error, delay)
+                spent = len(failures) >= settings.attempts or wait > settings.longest_wait
+                if spent or not may_retry(error, idempotent=idempotent):
+                    if _in_doubt(request, failures):
+                        raise UnknownOutcome(error) from error
+                    raise
+            await self.clock.sleep(wait)
+
+
+def _in_doubt(request: Request, failures: list[RequestError]) -> bool:
+    """Whether some try may have made a change; a final answer settles what it was about."""
+    if request.method == "GET" or failures[-1].outcome is Outcome.FINAL:
+        return False
+    return any(failure.outcome is Outcome.UNKNOWN for failure in failures)

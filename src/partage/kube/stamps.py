@@ -1,0 +1,49 @@
+"""Noticing that a file was replaced, without reading it each time."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from partage.kube.clock import Clock
+
+__all__ = ["ChangeCheck"]
+
+
+class ChangeCheck:
+    """Whether any of some files changed since last asked, looked up at most once a period.
+
+    Mounted secrets are swapped by a symbolic link, so inode, size and time of the target count.
+    """
+
+    def __init__(self, paths: Iterable[Path], clock: Clock, period: float) -> None:
+        self._paths = tuple(paths)
+        self._clock = clock
+        self._period = period
+        self._stamps = self._look()
+        self._next = clock.monotonic() + period
+
+    def changed(self, *, now: bool = False) -> bool:
+        """True once for each change; `now` looks even if the period is not over."""
+        moment = self._clock.monotonic()
+        if not self._paths or (moment < self._next and not now):
+            return False
+        self._next = moment + self._period
+        seen = self._look()
+        if seen == self._stamps:
+            return False
+        self._stamps = seen
+        return True
+
+    def forget(self) -> None:
+        """Have the next look report a change: what was read last time was of no use."""
+        self._stamps = ()
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_stamp(path) for path in self._paths)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

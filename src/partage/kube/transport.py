@@ -1,0 +1,266 @@
+"""One request, one answer: connections, credentials and the mapping of failures; no retries.
+
+The one thing done twice is a request answered 401, with fresh credentials: it was not carried
+out. Redirects are not followed, since an API server sends none that a token should go after.
+"""
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from yarl import URL
+
+from partage.kube.clock import Clock
+from partage.kube.config import Config
+from partage.kube.credentials import Credentials
+from partage.kube.errors import (
+    ApiError,
+    ConfigError,
+    Outcome,
+    TimedOut,
+    TransportError,
+    api_error,
+    retry_after_seconds,
+)
+from partage.kube.tls import Tls
+
+__all__ = ["Request", "Transport", "TransportSettings"]
+
+_READ_BUFFER: Final = 2**18
+"""Bytes of a watch that are taken up before the socket is left to push back."""
+_ERROR_BODY: Final = 2**16
+"""Bytes of an error's body that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """Times in seconds."""
+
+    request_timeout: float = 30.0
+    """For one request, from start to the last byte of its answer."""
+    connect_timeout: float = 5.0
+    """For one connection, TLS included, and for waiting for a free one."""
+    reload_period: float = 10.0
+    """How often token and certificate files are looked at."""
+    plugin_timeout: float = 30.0
+    """For one run of a credential plugin."""
+    connections: int = 256
+    """At most so many at a time; each watch holds one."""
+    compress: bool = False
+    """Ask for compressed answers; saves traffic, costs the server time."""
+    user_agent: str = "partage"
+    """What the server's audit log calls us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent: method, path, query and body."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: bytes | None = None
+    content_type: str = "application/json"
+
+
+class Transport:
+    """Sends requests to one API server; use it as an async context manager."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock,
+        settings: TransportSettings,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._settings = settings
+        self._server = config.cluster.server
+        self._server_name = config.cluster.server_name
+        self._clock = clock
+        self._tls = Tls(config, clock=clock, period=settings.reload_period)
+        self._credentials = Credentials(
+            config,
+            clock=clock,
+            environ=environ,
+            period=settings.reload_period,
+            plugin_timeout=settings.plugin_timeout,
+        )
+        self._proxy, self._proxy_auth = _proxy(config.cluster.proxy)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        headers = {"User-Agent": self._settings.user_agent, "Accept": "application/json"}
+        if not self._settings.compress:
+            headers["Accept-Encoding"] = "identity"
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._settings.connections),
+            headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=_READ_BUFFER,
+        )
+        # aiohttp silently repeats PUT and DELETE when a kept connection breaks. Whether a change
+        # may be sent twice is for our retry rules to say; there is no public switch.
+        session._retry_connection = False  # noqa: SLF001
+        self._session = session
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(self, request: Request, *, within: float | None = None) -> bytes:
+        """Send and return the answer's body.
+
+        Args:
+            request: what to send.
+            within: seconds; by default the settings' request timeout.
+
+        Raises:
+            ApiError: an answer of 300 or more.
+            TransportError: no complete answer.
+            ConfigError: no usable credentials or certificates.
+        """
+        limits = aiohttp.ClientTimeout(
+            total=within if within is not None else self._settings.request_timeout,
+            connect=self._settings.connect_timeout,
+        )
+        with _mapped(request):
+            async with self._answered(request, limits) as response:
+                return await response.read()
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, request: Request, *, idle_timeout: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send and hand out the answer's body as it comes.
+
+        Args:
+            request: what to send.
+            idle_timeout: seconds without a byte after which the connection counts as lost.
+
+        Raises:
+            ApiError, TransportError, ConfigError: as `send`, also while reading.
+        """
+        limits = aiohttp.ClientTimeout(
+            total=None, connect=self._settings.connect_timeout, sock_read=idle_timeout
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            with _mapped(request):
+                response = await stack.enter_async_context(self._answered(request, limits))
+            yield _chunks(request, response)
+
+    @contextlib.asynccontextmanager
+    async def _answered(
+        self, request: Request, limits: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A successful answer; one 401 is met with fresh credentials."""
+        identity = await self._credentials.current()
+        for last in (False, True):
+            async with self._sent(request, identity.headers, identity.certificate, limits) as got:
+                if got.status < 300:
+                    yield got
+                    return
+                error = await self._refusal(request, got)
+            if last or error.status != 401 or not await self._credentials.renew(identity):
+                raise error
+            identity = await self._credentials.current()
+
+    def _sent(
+        self,
+        request: Request,
+        headers: tuple[tuple[str, str], ...],
+        certificate: tuple[bytes, bytes] | None,
+        limits: aiohttp.ClientTimeout,
+    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        if self._session is None:
+            raise RuntimeError("the client is not open; use it with `async with`")
+        context: ssl.SSLContext | None = self._tls.context(certificate)
+        sent = [*headers]
+        if request.body is not None:
+            sent.append(("Content-Type", request.content_type))
+        return self._session.request(
+            request.method,
+            self._url(request),
+            data=request.body,
+            headers=sent,
+            timeout=limits,
+            allow_redirects=False,
+            ssl=context if context is not None else True,
+            server_hostname=self._server_name if context is not None else None,
+            proxy=self._proxy,
+            proxy_auth=self._proxy_auth,
+        )
+
+    def _url(self, request: Request) -> URL:
+        query = urlencode(request.query, quote_via=quote) if request.query else ""
+        return URL(
+            f"{self._server}{request.path}{'?' if query else ''}{query}",
+            encoded=True,
+        )
+
+    async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> ApiError:
+        # Not StreamReader.read(n): that returns what has arrived, which may be half a document.
+        body = b""
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > _ERROR_BODY:
+                break
+        after = retry_after_seconds(response.headers.get("Retry-After"), self._clock.now())
+        return api_error(
+            request.method, request.path, response.status, body[:_ERROR_BODY], retry_after=after
+        )
+
+
+async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The body as it arrives; only the reading's own errors are mapped, not the reader's."""
+    with _mapped(request):
+        async for chunk in response.content.iter_any():
+            yield chunk
+
+
+@contextlib.contextmanager
+def _mapped(request: Request) -> Iterator[None]:
+    """Turn the HTTP library's errors into ours."""
+    try:
+        yield
+    except aiohttp.InvalidURL as error:
+        raise ConfigError(f"{request.method} {request.path}: the server's URL is wrong") from error
+    except aiohttp.ClientResponseError as error:
+        # From a proxy. Its cause is dropped: it carries the headers of the request, token and all.
+        text = f"{type(error).__name__}: {error.status} {error.message}"
+        raise TransportError(request.method, request.path, text, Outcome.REFUSED) from None
+    except aiohttp.ConnectionTimeoutError as error:
+        text = "no connection in time"
+        raise TimedOut(request.method, request.path, text, Outcome.REFUSED) from error
+    except aiohttp.ClientConnectorError as error:
+        raise TransportError(
+            request.method, request.path, _said(error), Outcome.REFUSED
+        ) from error
+    except TimeoutError as error:
+        raise TimedOut(
+            request.method, request.path, "no answer in time", Outcome.UNKNOWN
+        ) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise TransportError(
+            request.method, request.path, _said(error), Outcome.UNKNOWN
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _proxy(url: str | None) -> tuple[URL | None, aiohttp.BasicAuth | None]:
+    """Split the password off, so that no message about the proxy can hold it."""
+    if url is None:
+        return None, None
+    parsed = URL(url)
+    auth = aiohttp.BasicAuth(parsed.user, parsed.password or "") if parsed.user else None
+    return parsed.with_user(None), auth

@@ -1,0 +1,162 @@
+"""From a watch's bytes to changes that never stop: each generator adds one concern.
+
+    bytes --`WatchDecoder`--> events --`watch_once`--> events of one request
+          --`Mirror`--> changes --`follow`--> changes for ever, over gaps, errors and relists
+
+What `follow` promises: after each `Synced` and the changes before it, its mirror equals a list
+that the server gave; every object once seen is told gone, also when its deletion fell in a gap;
+and no error ends it, since a server that answers 403 or 404 now may have its role or its
+definition a minute later. Each failure is told as `Interrupted`.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from partage.kube.client import Client
+from partage.kube.errors import Expired, KubeError, ProtocolError, RequestError, error_of_status
+from partage.kube.frames import Failed, Frame, WatchDecoder
+from partage.kube.mirror import Change, Interrupted, Mirror, Synced
+from partage.kube.objects import HasMeta
+from partage.kube.resources import Scope
+from partage.kube.retry import Backoff, wait_before_retry
+
+__all__ = ["EndedEarly", "WatchSettings", "follow", "watch_once"]
+
+T = TypeVar("T", bound=HasMeta)
+
+_TOO_SHORT: Final = 1.0
+"""Seconds; a watch that ends sooner without an event is a failure, or we would spin."""
+
+
+class EndedEarly(KubeError):
+    """A watch that the server ended at once and without an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """Times in seconds."""
+
+    duration: int = 300
+    """The server is asked to end a watch after this to twice this, by chance, so that many
+    clients do not come back at once."""
+    idle: float = 150.0
+    """Without a byte for so long the connection counts as lost; servers send a bookmark about
+    every minute, and going on from the last version costs little."""
+    backoff: Backoff = Backoff(base=0.2, cap=30.0)
+    """Between failed tries."""
+
+
+async def watch_once(
+    client: Client,
+    scope: Scope,
+    *,
+    into: type[T],
+    resource_version: str,
+    settings: WatchSettings = WatchSettings(),
+) -> AsyncGenerator[list[Frame[T]], None]:
+    """The events of one watch request, as they arrive; ends when the server ends it.
+
+    Args:
+        client: an open client.
+        scope: what to watch.
+        into: the type of an object.
+        resource_version: the version after which changes are wanted.
+        settings: times.
+
+    Raises:
+        Expired: the version is no longer kept; list afresh.
+        RequestError: refused, interrupted, or the server reports an error in the stream.
+        ProtocolError: the stream is not a watch.
+    """
+    decoder = WatchDecoder(into)
+    seconds = settings.duration + int(settings.duration * client.chance())
+    async with client.watch_stream(
+        scope, resource_version, seconds=seconds, idle_seconds=settings.idle
+    ) as pieces:
+        async for piece in pieces:
+            frames = decoder.feed(piece)
+            ended = next((i for i, frame in enumerate(frames) if isinstance(frame, Failed)), None)
+            if ended is None:
+                if frames:
+                    yield frames
+                continue
+            if ended:
+                yield frames[:ended]
+            last = frames[ended]
+            if isinstance(last, Failed):
+                raise error_of_status("GET", scope.path, last.object)
+
+
+async def follow(
+    client: Client,
+    scope: Scope,
+    *,
+    into: type[T],
+    mirror: Mirror[T] | None = None,
+    settings: WatchSettings = WatchSettings(),
+) -> AsyncGenerator[list[Change[T]], None]:
+    """Every change of a scope, for ever.
+
+    The mirror is changed before the changes are handed out. Changes come in batches, as the
+    network delivered them.
+
+    Args:
+        client: an open client.
+        scope: what to follow.
+        into: the type of an object; fields it does not have cost nothing.
+        mirror: where the objects are kept; a new one by default.
+        settings: times.
+    """
+    mirror = Mirror() if mirror is None else mirror
+    failures = 0
+    while True:
+        try:
+            rounds = _list_then_watch(client, scope, into, mirror, settings)
+            async with contextlib.aclosing(rounds) as batches:
+                async for changes in batches:
+                    # A list alone is no sign of health: it may be the watch that is refused.
+                    if not changes or not isinstance(changes[-1], Synced):
+                        failures = 0
+                    if changes:
+                        yield changes
+            failures = 0
+            continue
+        except KubeError as error:
+            failures += 1
+            failed = error
+        if isinstance(failed, Expired | ProtocolError):
+            # The version is too old, or brings what cannot be read: list afresh.
+            mirror.expire()
+        if failures == 1 and isinstance(failed, Expired | EndedEarly):
+            continue
+        delay = settings.backoff.delay(failures - 1, client.chance())
+        if isinstance(failed, RequestError):
+            delay = wait_before_retry(failed, delay)
+        yield [Interrupted(failed, delay)]
+        await client.clock.sleep(delay)
+
+
+async def _list_then_watch(
+    client: Client,
+    scope: Scope,
+    into: type[T],
+    mirror: Mirror[T],
+    settings: WatchSettings,
+) -> AsyncGenerator[list[Change[T]], None]:
+    """One list if there is no version to go on from, then one watch; may yield empty batches."""
+    if not mirror.resource_version:
+        listing = await client.list_all(scope, into=into)
+        yield mirror.replace(listing)
+    started = client.clock.monotonic()
+    heard = False
+    version = mirror.resource_version
+    async with contextlib.aclosing(
+        watch_once(client, scope, into=into, resource_version=version, settings=settings)
+    ) as events:
+        async for frames in events:
+            heard = True
+            yield mirror.apply(frames)
+    if not heard and client.clock.monotonic() - started < _TOO_SHORT:
+        raise EndedEarly(f"GET {scope.path}: the watch ended as soon as it began")
