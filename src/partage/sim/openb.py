@@ -236,9 +236,10 @@ def read_sequence(path: Path, trace: Trace, seed: int) -> Sequence:
     """
     pod_key, node_key = f"pod_{trace.name}_{seed}", f"node_{trace.name}_{seed}"
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
-                raise InvalidDocument(f"{path}: not an NPZ file with {pod_key}")
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InvalidDocument(f"{path}: not an NPZ file but a single array")
             arrays = {key: archive[key] for key in (pod_key, node_key) if key in archive.files}
     except OSError as error:
         raise InvalidDocument(f"{path}: {error.strerror or error}") from None
