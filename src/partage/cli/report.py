@@ -16,7 +16,7 @@ from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.quantity import binary
-from partage.model.reason import NodeReason, Refusal
+from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.sim.offline import Outcome, PodOutcome
 
 __all__ = ["document", "print_tables"]
@@ -135,7 +135,7 @@ def _device(outcome: Outcome, node: Node, card: Card) -> dict[str, Any]:
         "memory_bytes": _amounts(device.memory_bytes, device.memory_bytes - card.memory_free),
         "slots": _amounts(device.slots, card.tenants),
         "mig": mig,
-        "closed": card.closed.value if card.closed else None,
+        "closed": _closed(card),
     }
 
 
@@ -143,6 +143,12 @@ def _said(node: Node, device: Device, fact: str) -> str:
     """The device's vendor or model, or for a card what its node says of all of them."""
     own: str = getattr(device, fact)
     return own or (node.properties.get(fact, "") if device.type is DeviceType.GPU else "")
+
+
+def _closed(card: Card) -> str | None:
+    """Why a card takes nobody, where that is a fault or somebody's order; not that it is taken."""
+    held = card.closed in (None, ReasonCode.CARD_NOT_IDLE)
+    return None if held or card.closed is None else card.closed.value
 
 
 def _amounts(total: int, used: int) -> dict[str, int]:
@@ -267,7 +273,7 @@ def _card_row(node: Node, card: Card) -> tuple[Text, ...]:
     fraction = used / device.core_milli if device.core_milli else 0.0
     compute = f"{used / 10:g}%" if device.core_milli else "-"
     amounts = f"{_short(memory)} of {_short(device.memory_bytes)}" if device.memory_bytes else "-"
-    closed = card.closed.value if card.closed and card.closed.value != "CardNotIdle" else ""
+    closed = _closed(card)
     state = Text(closed or "ok", style="red" if closed else "green")
     if closed and card.closed_detail:
         state.append(f" ({card.closed_detail})", style="default")

@@ -5,7 +5,7 @@ order of the checks is the order in which reasons are given: what the card is, w
 then what it has left.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partage.inventory.ledger import Card
 from partage.model.device import MILLI, SliceMode
@@ -17,12 +17,22 @@ __all__ = ["Need", "free_functions", "give", "need_of", "refusal", "take", "unsu
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a request takes of one particular card, in base units."""
+    """What a request takes of one particular card, in base units.
+
+    Attributes:
+        core_milli: compute.
+        memory_bytes: memory.
+        extras: native units (name, amount).
+        slots: sharers it counts for.
+        room: sharers fewer that the card may take afterwards: more than `slots` where the request
+            limits who may join.
+    """
 
     core_milli: int
     memory_bytes: int
     extras: tuple[tuple[str, int], ...] = ()
     slots: int = 1
+    room: int = 1
 
 
 def need_of(card: Card, request: DeviceRequest) -> Need:
@@ -50,16 +60,26 @@ def unsuitable(card: Card, request: DeviceRequest, protocol: str) -> CardReason 
     if protocol in device.hidden_from:
         return CardReason(ReasonCode.CORDONED, minor, detail=f"kept from {protocol} pods")
     if wanted.vendors and device.vendor and device.vendor not in wanted.vendors:
-        return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=f"a {device.vendor} card")
+        return CardReason(
+            ReasonCode.TYPE_MISMATCH,
+            minor,
+            detail=f"a {device.vendor} card, asked {' or '.join(wanted.vendors)}",
+        )
     model = device.model.lower()
     if wanted.use_types and not any(t.lower() in model for t in wanted.use_types):
         return CardReason(
-            ReasonCode.TYPE_MISMATCH, minor, detail=f"it is {device.model or 'unknown'}"
+            ReasonCode.TYPE_MISMATCH,
+            minor,
+            detail=f"it is {device.model or 'unknown'}, asked {' or '.join(wanted.use_types)}",
         )
     if any(t.lower() in model for t in wanted.avoid_types):
         return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=f"{device.model} is refused")
     if wanted.modes and device.mode not in wanted.modes:
-        return CardReason(ReasonCode.MODE_MISMATCH, minor, detail=f"it is in mode {device.mode}")
+        return CardReason(
+            ReasonCode.MODE_MISMATCH,
+            minor,
+            detail=f"it is in mode {device.mode}, asked {' or '.join(wanted.modes)}",
+        )
     if wanted.use_uuids and device.uuid not in wanted.use_uuids:
         return CardReason(ReasonCode.UUID_MISMATCH, minor, detail=f"it is {device.uuid}")
     if device.uuid in wanted.avoid_uuids:
@@ -78,11 +98,11 @@ def unsuitable(card: Card, request: DeviceRequest, protocol: str) -> CardReason 
 def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
     """Why the card cannot serve the request now, or None when it can."""
     minor = card.device.minor
-    if card.closed not in (None, ReasonCode.CARD_NOT_IDLE):
-        return CardReason(card.closed, minor, detail=card.closed_detail)
     reason = unsuitable(card, request, protocol)
     if reason is not None:
         return reason
+    if card.closed not in (None, ReasonCode.CARD_NOT_IDLE):
+        return CardReason(card.closed, minor, detail=card.closed_detail)
     if request.whole or request.unused or request.exclusive:
         reason = _busy(card)
         if reason is not None:
@@ -158,10 +178,10 @@ def free_functions(card: Card, request: DeviceRequest) -> list[tuple[int, str]]:
 
 def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) -> Need:
     """Write a request onto a scratch copy of a card; what was written."""
-    need = need_of(card, request)
+    need = replace(need_of(card, request), room=_room(card, request))
     card.core_free -= need.core_milli
     card.memory_free -= need.memory_bytes
-    card.slots_free -= need.slots
+    card.slots_free -= need.room
     card.tenants += need.slots
     if need.extras:
         free = card.extras_free or {}
@@ -170,11 +190,20 @@ def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) ->
     return need
 
 
+def _room(card: Card, request: DeviceRequest) -> int:
+    after = card.slots_free - 1
+    if request.whole:
+        after = min(after, 0)
+    elif request.sharers is not None:
+        after = min(after, request.sharers - card.tenants - 1)
+    return card.slots_free - after
+
+
 def give(card: Card, need: Need, functions: tuple[str, ...] = ()) -> None:
     """Take back what `take` wrote."""
     card.core_free += need.core_milli
     card.memory_free += need.memory_bytes
-    card.slots_free += need.slots
+    card.slots_free += need.room
     card.tenants -= need.slots
     if need.extras:
         free = card.extras_free or {}

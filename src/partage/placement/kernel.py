@@ -157,12 +157,12 @@ def classify(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes
         full = (core_free <= 0) | (memory_free <= 0)
         ranks[busy] = _RANK[ReasonCode.CARD_NOT_IDLE]
         ranks[busy & full] = _RANK[ReasonCode.INSUFFICIENT_CARDS]
-    wrong = _unsuited_rank(ledger, plane, request, protocol, nodes)
-    ranks[wrong < FITS] = wrong[wrong < FITS]
     closed = plane.closed[:, nodes]
     for position, code in enumerate(CLOSED):
         if code not in (None, ReasonCode.CARD_NOT_IDLE):
             ranks[closed == position] = _RANK[code]
+    wrong = _unsuited_rank(ledger, plane, request, protocol, nodes)
+    ranks[wrong < FITS] = wrong[wrong < FITS]
     ranks[plane.kind[:, nodes] == ABSENT_KIND] = -1
     return ranks
 

@@ -9,7 +9,15 @@ from partage.model.quantity import binary
 from partage.model.reason import CardReason, NodeReason, ReasonCode, Refusal, phrase
 from partage.model.request import DeviceRequest
 
-__all__ = ["LEADING", "Finding", "format_amount", "node_reason", "refusal_of", "summarise"]
+__all__ = [
+    "LEADING",
+    "WRONG",
+    "Finding",
+    "format_amount",
+    "node_reason",
+    "refusal_of",
+    "summarise",
+]
 
 LEADING: Final = (
     ReasonCode.INSUFFICIENT_MEMORY,
@@ -27,6 +35,16 @@ LEADING: Final = (
     ReasonCode.TYPE_MISMATCH,
 )
 """Which card's reason speaks for the node: the card that came closest to serving the request."""
+
+WRONG: Final = frozenset(
+    {
+        ReasonCode.MIG_PLACEMENT,
+        ReasonCode.MODE_MISMATCH,
+        ReasonCode.UUID_MISMATCH,
+        ReasonCode.TYPE_MISMATCH,
+    }
+)
+"""Codes of cards that are the wrong ones whatever they have left."""
 
 _SHORT: Final = 8
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
@@ -60,7 +78,7 @@ def node_reason(
         else ReasonCode.INSUFFICIENT_DEVICES
     )
     cards = tuple(reasons)
-    if not reasons or request.count > total:
+    if not reasons or (request.count > total and not any(r.code in WRONG for r in reasons)):
         text = f"the node has {total} {kind}{'s' * (total != 1)}, {request.count} asked"
         return NodeReason(none, text, request.count, total, cards=cards)
     lead = min(reasons, key=lambda r: (_RANK.get(r.code, len(_RANK)), -(r.free or 0), r.minor))
@@ -167,9 +185,9 @@ def _part(code: ReasonCode, finding: Finding) -> str:
 
 _KUBERNETES: Final = (
     ReasonCode.NODE_RESOURCES,
-    ReasonCode.NODE_AFFINITY,
     ReasonCode.TAINT,
     ReasonCode.NODE_UNSCHEDULABLE,
+    ReasonCode.NODE_AFFINITY,  # nodes that the pod itself excludes tell least
 )
 
 

@@ -10,7 +10,7 @@ from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.placement import kernel
 from partage.placement.node import shortage
 from partage.placement.pod import place
-from partage.placement.reasons import LEADING, Finding, refusal_of
+from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of
 from partage.scheduler.classes import RequestClass
 
 __all__ = ["brief", "refuse", "why"]
@@ -97,7 +97,8 @@ def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
         lacking = open_ & ((ranks == kernel.FITS).sum(axis=0) < member.request.count)
         lead = kernel.leading(ranks)
         few = (ranks >= 0).sum(axis=0) < member.request.count
-        lead[few] = kernel.FITS
+        wrong = np.isin(ranks, [LEADING.index(code) for code in WRONG]).any(axis=0)
+        lead[few & ~wrong] = kernel.FITS
         for rank in np.unique(lead[lacking]).tolist():
             code = LEADING[rank] if rank < kernel.FITS else none
             found = np.flatnonzero(lacking & (lead == rank)).tolist()
