@@ -26,7 +26,7 @@ from partage.model.request import (
     RequestGroup,
     Scope,
 )
-from partage.placement.card import Need, free_functions, give, need_of, refusal, take
+from partage.placement.card import Need, free_functions, give, refusal, take
 from partage.placement.grouping import has_tree, in_scopes, partitions
 from partage.placement.order import best_linked, ordered
 from partage.placement.reasons import format_amount, node_reason
@@ -102,12 +102,13 @@ class _Search:
         self.steps = 0
         self.reason: NodeReason | None = None
         self.chosen: dict[int, Pick] = {}
+        self.taken: dict[int, list[Need]] = {}
 
     def run(self, groups: Sequence[RequestGroup]) -> list[Pick] | NodeReason:
         if self._descend(groups, 0):
             picks = [self.chosen[i] for i in range(len(groups))]
-            for group, pick in zip(groups, picks, strict=True):
-                self._give(pick, [need_of(c, group.request) for c in pick.cards])
+            for depth, pick in enumerate(picks):
+                self._give(pick, self.taken[depth])
             return picks
         if self.reason is None:
             return NodeReason(ReasonCode.INSUFFICIENT_CARDS, "its containers do not fit together")
@@ -117,9 +118,11 @@ class _Search:
         self, picks: Sequence[tuple[RequestGroup, Pick]], groups: Sequence[RequestGroup]
     ) -> list[tuple[RequestGroup, Pick]] | NodeReason:
         """Picks for init containers, each alone beside the sidecars; the pod's own cards first."""
-        sidecars = [(g, p) for g, p in picks if g.phase is Phase.SIDECAR]
-        for group, pick in sidecars:
-            self._take(group, pick)
+        lasting = [
+            (pick, self._take(group, pick))
+            for group, pick in picks
+            if any(container.phase is Phase.SIDECAR for container in group.containers)
+        ]
         own = {id(card) for _, pick in picks for card in pick.cards}
         result: list[tuple[RequestGroup, Pick]] = []
         missing: NodeReason | None = None
@@ -134,8 +137,8 @@ class _Search:
                 break
             result.append((group, best))
             own |= {id(card) for card in best.cards}
-        for group, pick in sidecars:
-            self._give(pick, [need_of(c, group.request) for c in pick.cards])
+        for pick, needs in lasting:
+            self._give(pick, needs)
         if len(result) < len(groups):
             return missing or NodeReason(
                 ReasonCode.INSUFFICIENT_CARDS, "its init containers do not fit"
@@ -152,7 +155,7 @@ class _Search:
             if self.steps > _MOST_STEPS:
                 return False
             needs = self._take(group, pick)
-            self.chosen[depth] = pick
+            self.chosen[depth], self.taken[depth] = pick, needs
             if self._descend(groups, depth + 1):
                 return True
             self._give(pick, needs)
