@@ -5,7 +5,6 @@ since are scored afresh before each decision; the result is the same as that of 
 under test).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,15 +18,14 @@ from partage.model.reason import NodeReason, Refusal
 from partage.placement import kernel, scoring
 from partage.placement.fast import is_plain
 from partage.placement.fragmentation import Lens
-from partage.placement.node import objection
 from partage.placement.scoring import Scene
 from partage.placement.tables import Tables
+from partage.scheduler.eligibility import Eligibility
 
 __all__ = ["RequestClass", "class_key"]
 
 RANKS: Final = 2**20
 _PREFERENCE: Final = scoring.CEILING
-_MOST_PREFERENCE: Final = 100
 _PARTIAL: Final = 4
 
 
@@ -57,7 +55,7 @@ class RequestClass:
         tables: what the strategies have learnt.
         value: score and order in one number a node; -1 where the pod cannot go.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
-        objections: nodes that are out of the question, with the reason.
+        eligible: which nodes are in question, whatever they have left.
         refusal: why no node could host a pod of the class, when last asked.
         refused_at: how many changes the ledger had seen then.
     """
@@ -65,25 +63,25 @@ class RequestClass:
     pod: Pod
     node_strategy: Strategy
     card_strategy: Strategy
+    eligible: Eligibility
     plain: bool = False
     tables: Tables = field(default_factory=Tables)
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
-    objections: dict[int, NodeReason] = field(default_factory=dict)
     refusal: Refusal | None = None
     refused_at: int = -1
-    _allowed: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
-    _preference: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     _suits: list[Bools] = field(default_factory=list)
     _lens: Lens | None = None
     _seen: int = 0
     _seen_nodes: int = -1
 
     @staticmethod
-    def of(pod: Pod, policy: Policy, tables: Tables) -> "RequestClass":
+    def of(pod: Pod, policy: Policy, tables: Tables, eligible: Eligibility) -> "RequestClass":
         """The class of a pod under the policy and tables in force."""
         node_strategy = pod.request.node_strategy or policy.node
-        return RequestClass(pod, node_strategy, policy.card, is_plain(pod.request), tables)
+        return RequestClass(
+            pod, node_strategy, policy.card, eligible, is_plain(pod.request), tables
+        )
 
     def refresh(self, ledger: Ledger, rank: Ints) -> None:
         """Bring the scores up to date with the ledger."""
@@ -95,7 +93,7 @@ class RequestClass:
             return
         if self._seen == len(ledger.changes):
             return
-        dirty = np.unique(np.asarray(ledger.changes[self._seen :], np.intp))
+        dirty = np.array(list(set(ledger.changes[self._seen :])), np.intp)
         self._seen = len(ledger.changes)
         redraw = self.node_strategy is Strategy.RANDOM
         if redraw or dirty.size * _PARTIAL > self.value.size:
@@ -109,7 +107,7 @@ class RequestClass:
 
     def fits(self, ledger: Ledger, nodes: kernel.Nodes) -> tuple[Bools, list[Bools]]:
         """Nodes that the kernel passes, and for each group the cards that serve it."""
-        passed = kernel.host_fits(ledger, self.pod.host, nodes) & self._allowed[nodes]
+        passed = kernel.host_fits(ledger, self.pod.host, nodes) & self.eligible.allowed[nodes]
         fits = []
         for group, suits in zip(self.pod.request.groups, self._suits, strict=True):
             cards = kernel.fitting(ledger, group.request, suits[:, nodes], nodes)
@@ -141,27 +139,15 @@ class RequestClass:
         groups = self.pod.request.groups
         request, cards = (groups[0].request, fits[0]) if groups else (None, None)
         scene = Scene(ledger, self.pod.host, request, cards, nodes, self.tables, self._lens)
-        score = scoring.score(scene, self.node_strategy) + self._preference[nodes] * _PREFERENCE
+        score = (
+            scoring.score(scene, self.node_strategy)
+            + self.eligible.preference[nodes] * _PREFERENCE
+        )
         self.value[nodes] = np.where(passed, score * RANKS + (RANKS - 1 - rank[nodes]), -1)
 
     def _refresh_nodes(self, ledger: Ledger) -> None:
-        size = ledger.present.shape[0]
-        self.value = np.full(size, -1, np.int64)
-        self._allowed = np.zeros(size, np.bool_)
-        self._preference = np.zeros(size, np.int64)
-        self.objections = {}
-        preferred = self.pod.constraint.preferred
-        for index, node in enumerate(ledger.nodes):
-            if node is None:
-                continue
-            reason = objection(node, self.pod)
-            if reason is None:
-                self._allowed[index] = True
-                if preferred:
-                    wish = self.pod.constraint.preference(node.name, node.labels)
-                    self._preference[index] = min(wish, _MOST_PREFERENCE)
-            else:
-                self.objections[index] = reason
+        self.eligible.refresh(ledger)
+        self.value = np.full(ledger.present.shape[0], -1, np.int64)
         self._suits = [
             kernel.suited(ledger, group.request, group.protocol, slice(None))
             for group in self.pod.request.groups
@@ -171,6 +157,3 @@ class RequestClass:
             ledger, self.card_strategy, self.tables
         )
         self._seen_nodes = len(ledger.node_changes)
-
-
-Classes = Mapping[object, RequestClass]

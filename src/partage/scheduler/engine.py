@@ -39,7 +39,8 @@ from partage.model.request import PodRequest
 from partage.placement.fast import choose
 from partage.placement.pod import place
 from partage.placement.tables import Tables
-from partage.scheduler.classes import RANKS, RequestClass, class_key
+from partage.scheduler.classbook import ClassBook
+from partage.scheduler.classes import RANKS, RequestClass
 from partage.scheduler.events import (
     Action,
     BindFailed,
@@ -65,7 +66,6 @@ from partage.scheduler.quota import QuotaBook, metered
 
 __all__ = ["Engine", "State", "fact_of", "rebuild"]
 
-_MOST_CLASSES: Final = 512
 _MOST_CHANGES: Final = 2**20
 
 
@@ -92,7 +92,7 @@ class Engine:
         self._node_versions: dict[str, int] = {}
         self._rank = np.zeros(16, np.int64)
         self._next_rank = 0
-        self._classes: dict[object, RequestClass] = {}
+        self._classes = ClassBook()
 
     # --- events ------------------------------------------------------------------------------
 
@@ -401,14 +401,7 @@ class Engine:
             # Classes remember how far they have read the log: both start over together.
             self._classes.clear()
             self.ledger.changes.clear()
-        key = class_key(pod)
-        group = self._classes.pop(key, None)
-        if group is None:
-            group = RequestClass.of(pod, self.policy, self.tables)
-            if len(self._classes) >= _MOST_CLASSES:
-                del self._classes[next(iter(self._classes))]
-        self._classes[key] = group
-        return group
+        return self._classes.find(pod, self.policy, self.tables)
 
     # --- checking ----------------------------------------------------------------------------
 

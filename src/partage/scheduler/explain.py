@@ -59,7 +59,7 @@ def brief(group: RequestClass) -> Refusal:
 
 def why(ledger: Ledger, group: RequestClass, index: int) -> NodeReason:
     """Why one node cannot host a pod of the class."""
-    known = group.objections.get(index) or group.failed.get(index)
+    known = group.eligible.objections.get(index) or group.failed.get(index)
     if known is not None:
         return known
     short = shortage(group.pod.host, ledger.host_left(index, group.pod.host))
@@ -78,7 +78,7 @@ def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
     everyone = slice(None)
     result: dict[ReasonCode, list[int]] = {}
     open_ = ledger.present.copy()
-    for index, reason in group.objections.items():
+    for index, reason in group.eligible.objections.items():
         result.setdefault(reason.code, []).append(index)
         open_[index] = False
     for index, reason in group.failed.items():

@@ -1,0 +1,58 @@
+"""Finds the class of a pod: by identity where the same request comes again, else by its value."""
+
+from typing import Final
+
+from partage.model.pod import Pod
+from partage.model.policy import Policy
+from partage.placement.tables import Tables
+from partage.scheduler.classes import RequestClass, class_key
+from partage.scheduler.eligibility import Eligibility, eligibility_key
+
+__all__ = ["ClassBook"]
+
+_MOST_CLASSES: Final = 512
+_MOST_KNOWN: Final = 4096
+
+
+class ClassBook:
+    """The classes in use, under one policy and one set of tables."""
+
+    def __init__(self) -> None:
+        self._classes: dict[object, RequestClass] = {}
+        self._eligible: dict[object, Eligibility] = {}
+        # Values are immutable, so the same objects always ask the same. The pod is kept so that
+        # its parts' identities are not used again.
+        self._known: dict[tuple[int, int, int, int], tuple[Pod, RequestClass]] = {}
+
+    def clear(self) -> None:
+        """Forget all classes; what nodes are in question for whom stays."""
+        self._classes.clear()
+        self._known.clear()
+
+    def find(self, pod: Pod, policy: Policy, tables: Tables) -> RequestClass:
+        """The class of a pod; a new one where none is known."""
+        identity = (id(pod.request), id(pod.host), id(pod.constraint), id(pod.tolerations))
+        known = self._known.get(identity)
+        if known is not None:
+            return known[1]
+        key = class_key(pod)
+        group = self._classes.pop(key, None)
+        if group is None:
+            group = RequestClass.of(pod, policy, tables, self._eligibility(pod))
+            if len(self._classes) >= _MOST_CLASSES:
+                del self._classes[next(iter(self._classes))]
+                self._known.clear()
+        self._classes[key] = group
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[identity] = (pod, group)
+        return group
+
+    def _eligibility(self, pod: Pod) -> Eligibility:
+        key = eligibility_key(pod)
+        found = self._eligible.get(key)
+        if found is None:
+            if len(self._eligible) >= _MOST_CLASSES:
+                self._eligible.clear()
+            found = self._eligible[key] = Eligibility(pod)
+        return found
