@@ -140,7 +140,10 @@ def test_memory_weighs_where_no_compute_is_asked(containers: list[ContainerAsk])
     group = RequestGroup("koordinator", whole(), tuple(containers))
 
     found = place(
-        node, {DeviceType.GPU: ledger.cards(DeviceType.GPU, 0)}, PodRequest((group,)), Strategy.SPREAD
+        node,
+        {DeviceType.GPU: ledger.cards(DeviceType.GPU, 0)},
+        PodRequest((group,)),
+        Strategy.SPREAD,
     )
 
     assert isinstance(found, tuple)

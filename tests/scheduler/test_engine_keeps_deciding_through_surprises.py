@@ -77,7 +77,7 @@ def test_absurd_amounts_of_ordinary_resources_are_only_refused(amount: int) -> N
         make_node(devices=[card(0)], allocatable={"cpu": 10**22, "memory": 8 * GIB}),
         make_node("node-2"),
     )
-    asking = make_pod("a", host={"memory": amount, "cpu": amount}, **{"constraint": ONLY_FIRST})
+    asking = make_pod("a", host={"memory": amount, "cpu": amount}, constraint=ONLY_FIRST)
 
     refusal = engine.schedule(asking)
     for i in range(5):

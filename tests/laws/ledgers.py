@@ -1,0 +1,62 @@
+"""Random books: allocations as facts, also such as no decision would have made."""
+
+from hypothesis import strategies as st
+
+from partage.inventory.ledger import Ledger, Suspicion
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.model.request import Phase, Scope
+from partage.testing.builders import GIB
+
+__all__ = ["allocations", "grants", "ledgers"]
+
+
+@st.composite
+def grants(draw: st.DrawFn, node: str) -> Grant:
+    """A grant that a record may tell: on a card that is there, or gone, or known by minor only."""
+    type_ = draw(st.sampled_from([DeviceType.GPU, DeviceType.GPU, DeviceType.RDMA]))
+    minor = draw(st.integers(0, 4))
+    kind = "GPU" if type_ is DeviceType.GPU else "NIC"
+    known = [f"{node}-{kind}-{minor}"] * 6 + ["", f"{node}-{kind}-{(minor + 1) % 4}", "lost"]
+    mode = draw(st.sampled_from([GrantMode.SHARE] * 4 + [GrantMode.WHOLE]))
+    return Grant(
+        container=draw(st.sampled_from("ab")),
+        type=type_,
+        minor=minor,
+        uuid=draw(st.sampled_from(known)),
+        core_milli=draw(st.sampled_from([0, 100, 500, 1000])),
+        memory_bytes=draw(st.sampled_from([0, GIB, 5 * GIB, 16 * GIB])),
+        mode=mode,
+        phase=draw(st.sampled_from([Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR])),
+        extras=draw(st.sampled_from([(), (), (("npu-core", 3),)])),
+        exclusive=draw(st.sampled_from([False] * 5 + [True])),
+        sharers=draw(st.sampled_from([None, None, 16, 2])),
+        function=draw(st.sampled_from([None, (0, f"{node}-{minor}.0")])),
+        fence=draw(st.sampled_from([None] * 5 + list(Scope))),
+        slots=draw(st.sampled_from([1, 1, 1, 0])),
+    )
+
+
+@st.composite
+def allocations(draw: st.DrawFn, uid: str, names: list[str]) -> Allocation:
+    """What one pod holds on one of the nodes."""
+    node = draw(st.sampled_from(names))
+    given = draw(st.lists(grants(node), max_size=3))
+    host = draw(st.sampled_from([{}, {"cpu": 900, "pods": 1}, {"example.com/x": 1}]))
+    return Allocation(uid, "default", uid, node, tuple(given), host)
+
+
+@st.composite
+def ledgers(draw: st.DrawFn, nodes: list[Node], most: int = 5) -> Ledger:
+    """Books of these nodes, some pods and some suspicions."""
+    ledger = Ledger()
+    for node in nodes:
+        ledger.upsert_node(node)
+    names = [node.name for node in nodes]
+    for i in range(draw(st.integers(0, most))):
+        ledger.apply(draw(allocations(f"pod-{i}", names)))
+    if draw(st.integers(0, 4)) == 0:
+        minors = draw(st.sampled_from([None, (0,), (1, 2)]))
+        ledger.suspect("s", Suspicion(names[0], (DeviceType.GPU,), minors, "no record"))
+    return ledger

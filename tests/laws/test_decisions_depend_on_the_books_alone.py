@@ -1,0 +1,167 @@
+"""A decision follows from the books, not from how they came about, and not from names."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ledgers import allocations
+from worlds import node_lists, pods, policies
+
+from partage.model.allocation import Allocation, Grant
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.policy import Policy, Strategy
+from partage.model.reason import Refusal
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, Placement, PodGone, PolicyChanged
+
+
+def engine_of(policy: Policy, nodes: list[Node], held: list[Allocation]) -> Engine:
+    """A fresh engine that has never decided anything."""
+    engine = Engine(policy)
+    for node in nodes:
+        engine.handle(NodeSeen(node))
+    for allocation in held:
+        engine.ledger.apply(allocation)
+    return engine
+
+
+def _ours(policy: Policy, pod: Pod) -> bool:
+    """Whether no strategy draws lots: those follow the number of changes on purpose."""
+    return Strategy.RANDOM not in (policy.node, policy.card, pod.request.node_strategy)
+
+
+@given(st.data())
+def test_scores_kept_up_to_date_are_those_of_a_fresh_scan(data: st.DataObject) -> None:
+    """An engine that has decided and released much decides as one that starts now."""
+    policy = data.draw(policies())
+    nodes = data.draw(node_lists())
+    names = [node.name for node in nodes]
+    engine = engine_of(policy, nodes, [])
+    wishes = [data.draw(pods(f"class-{i}")) for i in range(3)]
+
+    for i in range(data.draw(st.integers(1, 8))):
+        held = list(engine.ledger.allocations())
+        step = data.draw(
+            st.sampled_from(["schedule", "schedule", "gone", "fact", "policy", "node"])
+        )
+        if step == "gone" and held:
+            engine.handle(PodGone(data.draw(st.sampled_from(held)).uid))
+        elif step == "fact":
+            engine.ledger.apply(data.draw(allocations(f"fact-{i}", names)))
+        elif step == "policy":
+            policy = data.draw(policies())
+            engine.handle(PolicyChanged(policy))
+        elif step == "node":
+            place = data.draw(st.integers(0, len(nodes) - 1))
+            healthy = data.draw(st.booleans())
+            devices = tuple(replace(d, healthy=healthy) for d in nodes[place].devices)
+            nodes[place] = replace(nodes[place], devices=devices)
+            engine.handle(NodeSeen(nodes[place]))
+        else:
+            pod = replace(data.draw(st.sampled_from(wishes)), uid=f"pod-{i}", name=f"pod-{i}")
+            fresh = engine_of(policy, nodes, held)
+            expected, feasible = fresh.explain(pod), fresh.feasible(pod)
+            if not _ours(policy, pod):
+                continue
+            assert engine.feasible(pod) == feasible
+            decision = engine.schedule(pod)
+            assert decision == expected
+            assert isinstance(decision, Placement) == bool(feasible)
+            if isinstance(decision, Placement):
+                assert decision.allocation.node in feasible
+
+
+@given(st.data())
+def test_names_decide_nothing(data: st.DataObject) -> None:
+    """With nodes and devices renamed, the same positions are chosen."""
+    policy = data.draw(policies())
+    nodes = data.draw(node_lists())
+    names = data.draw(st.permutations(["z", "node-0", "k"]))
+    renamed = dict(zip((node.name for node in nodes), names, strict=False))
+    one = engine_of(policy, nodes, [])
+    two = engine_of(policy, [_renamed_node(node, renamed[node.name]) for node in nodes], [])
+
+    for i in range(data.draw(st.integers(1, 4))):
+        pod = data.draw(pods(f"pod-{i}"))
+        left, right = one.schedule(pod), two.schedule(_renamed_pod(pod, renamed))
+        assert _positions(left, one) == _positions(right, two)
+
+
+def _uuid(node: str, uuid: str, name: str) -> str:
+    """Another UUID, in another order than the old ones."""
+    return f"{name}/{uuid.removeprefix(node)[::-1]}"
+
+
+def _renamed_node(node: Node, name: str) -> Node:
+    devices = tuple(replace(d, uuid=_uuid(node.name, d.uuid, name)) for d in node.devices)
+    links = {
+        _pair(_uuid(node.name, a, name), _uuid(node.name, b, name)): score
+        for (a, b), score in node.links.items()
+    }
+    return replace(node, name=name, devices=devices, links=links)
+
+
+def _pair(one: str, two: str) -> tuple[str, str]:
+    return (one, two) if one < two else (two, one)
+
+
+def _renamed_pod(pod: Pod, names: Mapping[str, str]) -> Pod:
+    def renamed(uuids: tuple[str, ...]) -> tuple[str, ...]:
+        split = [(uuid[: len("node-0")], uuid) for uuid in uuids]
+        return tuple(_uuid(node, uuid, names.get(node, node)) for node, uuid in split)
+
+    groups = []
+    for group in pod.request.groups:
+        wanted = group.request.filter
+        other = replace(
+            wanted,
+            use_uuids=renamed(wanted.use_uuids),
+            avoid_uuids=renamed(wanted.avoid_uuids),
+        )
+        groups.append(replace(group, request=replace(group.request, filter=other)))
+    return replace(pod, request=replace(pod.request, groups=tuple(groups)))
+
+
+def _positions(decision: Placement | Refusal, engine: Engine) -> object:
+    if isinstance(decision, Refusal):
+        return decision.code, decision.counts
+    allocation = decision.allocation
+    grants = [_nameless(grant) for grant in allocation.grants]
+    return engine.ledger.index[allocation.node], grants
+
+
+def _nameless(grant: Grant) -> Grant:
+    return replace(grant, uuid="")
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_counts_in_large_clusters_are_those_of_each_node(data: st.DataObject) -> None:
+    """Beyond a hundred nodes, codes are counted from the columns, as node by node."""
+    patterns = data.draw(node_lists())
+    held = [data.draw(allocations(f"fact-{i}", [n.name for n in patterns])) for i in range(3)]
+    pod = data.draw(pods("pod"))
+    pod = replace(pod, request=replace(pod.request, groups=pod.request.groups[:1], joint=None))
+    copies = 101 // len(patterns) + 1
+    nodes = [
+        _renamed_node(node, f"{node.name}{'' if copy == 0 else f'-{copy}'}")
+        for copy in range(copies)
+        for node in patterns
+    ]
+    moved = [
+        replace(a, uid=f"{a.uid}-{copy}", node=f"{a.node}{'' if copy == 0 else f'-{copy}'}",
+                grants=tuple(replace(g, uuid="") for g in a.grants))
+        for copy in range(copies) for a in held
+    ]  # fmt: skip
+    blind = [replace(a, grants=tuple(replace(g, uuid="") for g in a.grants)) for a in held]
+    small = engine_of(Policy(), [_renamed_node(n, n.name) for n in patterns], blind).explain(pod)
+
+    large = engine_of(Policy(), nodes, moved).explain(pod)
+
+    assert type(large) is type(small)
+    if isinstance(small, Refusal) and isinstance(large, Refusal):
+        assert large.counts == {code: count * copies for code, count in small.counts.items()}
+        assert large.code is small.code
+        assert sum(large.counts.values()) == len(nodes)

@@ -1,0 +1,149 @@
+"""The vectorised rules give the plain rules' answers, card by card and node by node."""
+
+import numpy as np
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from ledgers import ledgers
+from worlds import PROTOCOLS, device_requests, node_lists
+
+from partage.inventory.ledger import Ledger
+from partage.model.device import DeviceType
+from partage.model.policy import Strategy
+from partage.model.reason import NodeReason, ReasonCode
+from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
+from partage.placement import kernel, scoring, twin
+from partage.placement.card import refusal, unsuitable
+from partage.placement.fast import choose, is_plain
+from partage.placement.pod import place
+from partage.placement.reasons import LEADING, WRONG
+from partage.placement.scoring import Scene
+from partage.placement.tables import Tables
+
+EVERY_NODE = slice(None)
+OURS = (Strategy.BINPACK, Strategy.SPREAD, Strategy.FIRST_FIT, Strategy.PARTAGE)
+
+
+def _cases(data: st.DataObject) -> tuple[Ledger, DeviceRequest, str]:
+    nodes = data.draw(node_lists(2))
+    ledger = data.draw(ledgers(nodes))
+    type_ = data.draw(st.sampled_from([DeviceType.GPU, DeviceType.GPU, DeviceType.RDMA]))
+    return ledger, data.draw(device_requests(type_)), data.draw(st.sampled_from(PROTOCOLS))
+
+
+@given(st.data())
+def test_each_card_is_judged_alike(data: st.DataObject) -> None:
+    """`suited`, `fitting` and `classify` say what `unsuitable` and `refusal` say."""
+    ledger, request, protocol = _cases(data)
+    suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
+    fits = kernel.fitting(ledger, request, suits, EVERY_NODE)
+    ranks = kernel.classify(ledger, request, protocol, EVERY_NODE)
+
+    for index in ledger.index.values():
+        cards = ledger.cards(request.type, index)
+        assert (ranks[len(cards) :, index] == -1).all()
+        assert not fits[len(cards) :, index].any()
+        for card in cards:
+            reason = refusal(card, request, protocol)
+            if reason is not None and "virtual function" in reason.detail:
+                reason = None  # the kernel leaves virtual functions to the exact rule
+            code = (
+                LEADING[ranks[card.row, index]] if ranks[card.row, index] < kernel.FITS else None
+            )
+            assert suits[card.row, index] == (unsuitable(card, request, protocol) is None)
+            assert fits[card.row, index] == (reason is None), reason
+            assert code == (reason.code if reason else None)
+
+
+@given(st.data())
+def test_each_node_has_the_same_leading_reason(data: st.DataObject) -> None:
+    """Where too few cards fit, `leading` names the code that `place` gives."""
+    ledger, request, protocol = _cases(data)
+    lead = kernel.leading(kernel.classify(ledger, request, protocol, EVERY_NODE))
+    ranks = kernel.classify(ledger, request, protocol, EVERY_NODE)
+    group = RequestGroup(protocol, request, (ContainerAsk("c"),))
+
+    for name, index in ledger.index.items():
+        cards = ledger.cards(request.type, index)
+        if (
+            request.every
+            or request.templated
+            or (ranks[:, index] == kernel.FITS).sum() >= request.count
+        ):
+            continue
+        found = place(
+            ledger.node_at(index), {request.type: cards}, PodRequest((group,)), Strategy.BINPACK
+        )
+        assert isinstance(found, NodeReason), name
+        wrong = any(
+            code in WRONG for r in ranks[:, index] if 0 <= r < kernel.FITS for code in [LEADING[r]]
+        )
+        if request.count > len(cards) and not wrong:
+            gpu = request.type is DeviceType.GPU
+            none = ReasonCode.INSUFFICIENT_CARDS if gpu else ReasonCode.INSUFFICIENT_DEVICES
+            assert found.code is none
+        else:
+            assert found.code is LEADING[lead[index]]
+
+
+@given(st.data())
+def test_each_node_is_scored_alike(data: st.DataObject) -> None:
+    """`scoring.score` gives the numbers of the plain twin under our own strategies."""
+    ledger, request, protocol = _cases(data)
+    suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
+    fits = kernel.fitting(ledger, request, suits, EVERY_NODE)
+
+    for strategy in OURS:
+        scores = scoring.score(Scene(ledger, {}, request, fits, EVERY_NODE, Tables()), strategy)
+        plain = scoring.score(Scene(ledger, {}, None, None, EVERY_NODE, Tables()), strategy)
+        for index in ledger.index.values():
+            cards = ledger.cards(request.type, index)
+            serving = [c for c in cards if fits[c.row, index]]
+            assert scores[index] == twin.score(cards, serving, request, strategy)
+            assert plain[index] == twin.host_score(ledger, index, strategy)
+
+
+@given(st.data())
+def test_scores_leave_room_for_the_order_of_nodes(data: st.DataObject) -> None:
+    """Every strategy's scores are at least 0 and below the ceiling."""
+    ledger, request, protocol = _cases(data)
+    suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
+    fits = kernel.fitting(ledger, request, suits, EVERY_NODE)
+
+    for strategy in Strategy:
+        scores = scoring.score(Scene(ledger, {}, request, fits, EVERY_NODE, Tables()), strategy)
+        assert scores.min(initial=0) >= 0
+        assert scores.max(initial=0) < scoring.CEILING
+
+
+@given(st.data())
+def test_a_selection_of_nodes_is_answered_as_the_whole(data: st.DataObject) -> None:
+    """Asking about some nodes gives the same as asking about all and selecting."""
+    ledger, request, protocol = _cases(data)
+    some = np.asarray(sorted(ledger.index.values()), np.intp)[::-1]
+    suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
+    fits = kernel.fitting(ledger, request, suits, EVERY_NODE)
+
+    assert (kernel.suited(ledger, request, protocol, some) == suits[:, some]).all()
+    assert (kernel.fitting(ledger, request, suits[:, some], some) == fits[:, some]).all()
+    for strategy in Strategy:
+        whole = scoring.score(Scene(ledger, {}, request, fits, EVERY_NODE, Tables()), strategy)
+        part = scoring.score(Scene(ledger, {}, request, fits[:, some], some, Tables()), strategy)
+        assert (whole[some] == part).all()
+
+
+@given(st.data())
+def test_the_short_cut_chooses_what_the_search_chooses(data: st.DataObject) -> None:
+    """`fast.choose` gives the grants of `place` for plain requests on flat nodes."""
+    ledger, request, protocol = _cases(data)
+    pod = PodRequest((RequestGroup(protocol, request, (ContainerAsk("c"),)),))
+    suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
+    assume(is_plain(pod))
+
+    for index in ledger.index.values():
+        if not ledger.is_flat(index):
+            continue
+        for strategy in Strategy:
+            chosen = choose(ledger, pod.groups[0], suits[:, index].tolist(), index, strategy, None)
+            cards = {request.type: ledger.cards(request.type, index)}
+            found = place(ledger.node_at(index), cards, pod, strategy)
+            assert chosen == (() if isinstance(found, NodeReason) else found)

@@ -1,0 +1,328 @@
+"""Random worlds for the laws: nodes with devices, and pods that ask all kinds of things of them.
+
+Worlds are small on purpose (few nodes, few cards, few distinct amounts): collisions are what the
+laws are about.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from hypothesis import strategies as st
+
+from partage.model.device import (
+    Device,
+    DeviceType,
+    Partition,
+    SliceMode,
+    Topology,
+    VirtualFunction,
+)
+from partage.model.node import Node, Verdict
+from partage.model.pod import Pod
+from partage.model.policy import CardOrder, CardWeights, Policy, Strategy
+from partage.model.reason import ReasonCode
+from partage.model.request import (
+    CardFilter,
+    ContainerAsk,
+    DeviceRequest,
+    Joint,
+    PartitionAsk,
+    Phase,
+    PodRequest,
+    RequestGroup,
+    Scope,
+)
+from partage.model.selector import (
+    NodeConstraint,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Selector,
+    Taint,
+)
+from partage.testing.builders import GIB
+
+__all__ = [
+    "device_requests",
+    "node_lists",
+    "nodes",
+    "pod_requests",
+    "pods",
+    "policies",
+]
+
+PROTOCOLS: Final = ("koordinator", "hami", "qgpu")
+_GENERAL = Selector((Requirement("type", Operator.IN, ("general",)),))
+_FAST = Selector((Requirement("speed", Operator.IN, ("fast",)),))
+
+Draw = Callable[[st.SearchStrategy[object]], object]
+
+
+def _rarely(value: object, usual: object = None) -> st.SearchStrategy[object]:
+    return st.sampled_from([usual] * 5 + [value])
+
+
+def _topologies() -> st.SearchStrategy[Topology]:
+    return st.builds(
+        lambda numa, switch: Topology(numa, f"{numa}{switch}"),
+        st.integers(0, 1),
+        st.sampled_from("ab"),
+    )
+
+
+@st.composite
+def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
+    """One card."""
+    vendor = draw(st.sampled_from(["", "nvidia", "nvidia", "huawei"]))
+    return Device(
+        DeviceType.GPU,
+        minor,
+        f"{node}-GPU-{minor}",
+        vendor=vendor,
+        model=draw(st.sampled_from(["NVIDIA A100", "Tesla T4"])),
+        healthy=draw(_rarely(False, True)),
+        cordoned=draw(_rarely(True, False)),
+        core_milli=draw(st.sampled_from([1000, 1000, 1000, 2000])),
+        memory_bytes=draw(st.sampled_from([8 * GIB, 16 * GIB, 24 * GIB + 1])),
+        slots=draw(st.sampled_from([100, 100, 16, 2])),
+        extras=(("npu-core", 8),) if vendor == "huawei" else (),
+        labels={"speed": draw(st.sampled_from(["fast", "slow"]))},
+        topology=draw(_topologies()) if known else None,
+        mode=draw(_rarely(SliceMode.MIG, SliceMode.SHARE)),
+        hidden_from=draw(_rarely(frozenset({"hami"}), frozenset())),
+        vendor_cut=vendor == "huawei",
+    )
+
+
+@st.composite
+def nics(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
+    """One network card."""
+    return Device(
+        DeviceType.RDMA,
+        minor,
+        f"{node}-NIC-{minor}",
+        healthy=draw(_rarely(False, True)),
+        labels={"speed": draw(st.sampled_from(["fast", "slow"]))},
+        topology=draw(_topologies()) if known else None,
+        functions=tuple(
+            VirtualFunction(i, f"{node}-{minor}.{i}", {"type": "general"})
+            for i in range(draw(st.integers(0, 2)))
+        ),
+    )
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str, version: int = 0) -> Node:
+    """One node with up to four cards and two network cards."""
+    known = draw(st.booleans())
+    count = draw(st.integers(0, 4))
+    cards = [draw(gpus(name, i, known=known)) for i in range(count)]
+    network = [draw(nics(name, i + 1, known=known)) for i in range(draw(st.integers(0, 2)))]
+    tables = {1: tuple(Partition((i,)) for i in range(count)), 2: _pairs(draw, count)}
+    return Node(
+        name,
+        labels={"zone": draw(st.sampled_from(["a", "b"]))},
+        taints=draw(_rarely((Taint("maintenance", "", "NoSchedule"),), ())),
+        unschedulable=draw(_rarely(True, False)),
+        allocatable=draw(
+            st.sampled_from(
+                [
+                    {},
+                    {"cpu": 4000, "memory": 8 * GIB, "pods": 6},
+                    {"cpu": 4000, "example.com/x": 2},
+                ]
+            )
+        ),
+        devices=(*cards, *network),
+        partitions=draw(_rarely(tables, {})),
+        honour_partitions=draw(_rarely(True, False)),
+        templates=draw(_rarely({"vir02": (("npu-core", 2), ("memory", GIB))}, {})),
+        links=_links(draw, cards) if draw(st.booleans()) else {},
+        verdicts=draw(
+            _rarely((Verdict("qgpu", ReasonCode.DRIVER_UNSUPPORTED, "no", sharing_only=True),), ())
+        ),
+        version=version,
+    )
+
+
+def _pairs(draw: st.DrawFn, count: int) -> tuple[Partition, ...]:
+    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    return tuple(
+        Partition(pair, score=draw(st.integers(1, 2)))
+        for pair in draw(st.lists(st.sampled_from(pairs), max_size=3, unique=True))
+    ) if pairs else ()  # fmt: skip
+
+
+def _links(draw: st.DrawFn, cards: list[Device]) -> dict[tuple[str, str], int]:
+    return {
+        tuple(sorted((a.uuid, b.uuid))): draw(st.integers(0, 3))  # type: ignore[misc]
+        for i, a in enumerate(cards)
+        for b in cards[i + 1 :]
+    }
+
+
+@st.composite
+def node_lists(draw: st.DrawFn, most: int = 3) -> list[Node]:
+    """Some nodes with different names."""
+    return [draw(nodes(f"node-{i}")) for i in range(draw(st.integers(1, most)))]
+
+
+@st.composite
+def device_requests(draw: st.DrawFn, type_: DeviceType = DeviceType.GPU) -> DeviceRequest:
+    """One request of a type; everything that a request can say occurs."""
+    if type_ is DeviceType.RDMA:
+        every = draw(_rarely(True, False))
+        return DeviceRequest(
+            type_,
+            draw(st.integers(1, 2)),
+            draw(st.sampled_from([10, 500, 1000])),
+            every=bool(every),
+            filter=CardFilter(
+                selector=draw(_rarely(_FAST)),
+                functions=None if every else draw(st.sampled_from([None, _GENERAL, Selector()])),
+            ),
+            scope_exclusive=draw(_rarely(draw(st.sampled_from(Scope)))),
+        )
+    if draw(st.booleans()):
+        return draw(plain_requests())
+    count = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    scope = draw(_rarely(draw(st.sampled_from([Scope.NODE, Scope.NUMA, Scope.PCIE]))))
+    fence = draw(_rarely(draw(st.sampled_from(Scope))))
+    wanted = draw(card_filters())
+    if draw(st.integers(0, 3)) == 0:
+        return DeviceRequest(
+            type_, count, 1000, memory_milli=1000, whole=True, filter=wanted, scope=scope,
+            scope_exclusive=fence,
+        )  # fmt: skip
+    npu = draw(_rarely(True, False))
+    memory = draw(st.sampled_from(["none", "bytes", "milli"]))
+    amount = draw(st.sampled_from([1, 2, 5, 8]))
+    return DeviceRequest(
+        type_,
+        count,
+        0 if npu else draw(st.sampled_from([0, 50, 200, 500, 1000])),
+        memory_bytes=amount * GIB if memory == "bytes" else 0,
+        memory_milli=amount * 125 if memory == "milli" else 0,
+        unused=bool(draw(_rarely(True, False))),
+        exclusive=bool(draw(_rarely(True, False))),
+        claims_core=bool(draw(_rarely(True, False))),
+        sharers=draw(st.sampled_from([None, None, 16, 2, 1])),
+        extras=(("npu-core", draw(st.integers(1, 4))),) if npu else (),
+        core_unit="npu-core" if npu else "",
+        templated=bool(npu and draw(_rarely(True, False))),
+        filter=wanted,
+        scope=scope,
+        scope_exclusive=fence,
+    )
+
+
+def plain_requests() -> st.SearchStrategy[DeviceRequest]:
+    """What most pods ask: a whole card or a share of one, without conditions."""
+    return st.sampled_from(
+        [
+            DeviceRequest(DeviceType.GPU, 1, 1000, memory_milli=1000, whole=True),
+            DeviceRequest(DeviceType.GPU, 2, 1000, memory_milli=1000, whole=True),
+            DeviceRequest(DeviceType.GPU, 1, 500, memory_milli=500),
+            DeviceRequest(DeviceType.GPU, 1, 500, memory_bytes=8 * GIB, sharers=2),
+            DeviceRequest(DeviceType.GPU, 1, 0, memory_bytes=GIB, sharers=10, claims_core=True),
+            DeviceRequest(DeviceType.GPU, 2, 300, memory_bytes=5 * GIB),
+            DeviceRequest(DeviceType.GPU, 1, 1000, memory_bytes=3 * GIB, exclusive=True),
+            DeviceRequest(DeviceType.GPU, 1, 50, memory_milli=333),
+        ]
+    )
+
+
+@st.composite
+def card_filters(draw: st.DrawFn) -> CardFilter:
+    """Mostly no filter at all."""
+    if draw(st.integers(0, 2)):
+        return CardFilter()
+    uuids = tuple(f"node-{n}-GPU-{i}" for n in range(3) for i in range(2))
+    return CardFilter(
+        use_types=draw(_rarely(("a100",), ())),  # type: ignore[arg-type]
+        avoid_types=draw(_rarely(("T4",), ())),  # type: ignore[arg-type]
+        use_uuids=draw(_rarely(uuids, ())),  # type: ignore[arg-type]
+        avoid_uuids=draw(_rarely(uuids[:1], ())),  # type: ignore[arg-type]
+        vendors=draw(_rarely(("nvidia",), ())),  # type: ignore[arg-type]
+        modes=draw(_rarely((SliceMode.SHARE,), ())),  # type: ignore[arg-type]
+        selector=draw(_rarely(_FAST)),  # type: ignore[arg-type]
+    )
+
+
+@st.composite
+def pod_requests(draw: st.DrawFn, most: int = 3) -> PodRequest:
+    """Up to `most` groups, INIT ones last; at times GPU and RDMA together."""
+    groups: list[RequestGroup] = []
+    for i in range(draw(st.integers(0, most))):
+        phase = draw(st.sampled_from([Phase.MAIN] * 4 + [Phase.SIDECAR, Phase.INIT]))
+        type_ = draw(st.sampled_from([DeviceType.GPU] * 4 + [DeviceType.RDMA]))
+        request = draw(device_requests(type_))
+        groups.append(
+            RequestGroup(
+                draw(st.sampled_from(PROTOCOLS)),
+                request,
+                draw(_containers(i, phase, request)),
+                phase,
+            )
+        )
+    groups.sort(key=lambda group: group.phase is Phase.INIT)
+    types = tuple(dict.fromkeys(group.request.type for group in groups))
+    if draw(st.booleans()):
+        types = types[::-1]
+    joint = Joint(types, draw(st.booleans())) if len(types) > 1 and draw(st.booleans()) else None
+    return PodRequest(
+        tuple(groups),
+        joint,
+        partition=draw(_rarely(PartitionAsk())),
+        node_strategy=draw(_rarely(draw(st.sampled_from(Strategy)))),
+        card_order=draw(st.sampled_from([CardOrder()] * 3 + [draw(_card_orders())])),
+    )
+
+
+@st.composite
+def _containers(
+    draw: st.DrawFn, position: int, phase: Phase, request: DeviceRequest
+) -> tuple[ContainerAsk, ...]:
+    if phase is not Phase.MAIN or draw(st.integers(0, 3)):
+        return (ContainerAsk(f"c{position}", phase),)
+    mates = draw(st.lists(st.sampled_from(Phase), min_size=1, max_size=2))
+    phases = sorted([Phase.MAIN, *mates], key=lambda p: p is Phase.MAIN)
+    core = max(1, request.core_milli * request.count // len(phases))
+    return tuple(ContainerAsk(f"c{position}-{i}", p, core) for i, p in enumerate(phases))
+
+
+def _card_orders() -> st.SearchStrategy[CardOrder]:
+    return st.builds(
+        CardOrder,
+        st.sampled_from([None, *Strategy]),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from([None, CardWeights(1, 2, 3)]),
+    )
+
+
+@st.composite
+def pods(draw: st.DrawFn, uid: str) -> Pod:
+    """A pending pod."""
+    wish = NodeTerm((Requirement("zone", Operator.IN, ("b",)),))
+    return Pod(
+        uid,
+        "default",
+        f"name-of-{uid}",
+        request=draw(pod_requests()),
+        host=draw(
+            st.sampled_from([{}, {"cpu": 1000, "pods": 1}, {"memory": GIB}, {"example.com/x": 1}])
+        ),
+        constraint=draw(
+            st.sampled_from(
+                [NodeConstraint()] * 4
+                + [NodeConstraint(terms=(wish,)), NodeConstraint(preferred=((70, wish),))]
+            )
+        ),
+        quota=draw(st.sampled_from([{}, {"requests.example.com/gpu": 2}])),
+    )
+
+
+def policies() -> st.SearchStrategy[Policy]:
+    """Any policy."""
+    return st.builds(Policy, st.sampled_from(Strategy), st.sampled_from(Strategy))
