@@ -180,7 +180,8 @@ class _Search:
             return
         joint = self.request.joint
         if joint is not None and request.type in joint.types[1:] and joint.types[0] in placed:
-            yield from self._secondary(group, placed[joint.types[0]], fitting, refused, everyone)
+            usable = self._unfenced(request, everyone, fitting, request.count)
+            yield from self._secondary(group, placed[joint.types[0]], usable, refused, everyone)
             return
         if len(fitting) < request.count:
             self._note(node_reason(request, refused, len(fitting), len(everyone)))
@@ -199,7 +200,7 @@ class _Search:
     ) -> Iterator[Pick]:
         """Sets of cards for a group by partition, topology, links or plain order."""
         request = group.request
-        fitting = self._unfenced(request, everyone, fitting)
+        fitting = self._unfenced(request, everyone, fitting, request.count)
         if len(fitting) < request.count:
             return
         if request.whole and request.type is DeviceType.GPU:
@@ -305,7 +306,8 @@ class _Search:
                             len(fitting), len(everyone))
             )  # fmt: skip
             return
-        yield _pick(wanted, request, "")
+        if len(self._unfenced(request, everyone, wanted, len(wanted))) == len(wanted):
+            yield _pick(wanted, request, "")
 
     # --- GPU and RDMA together -----------------------------------------------------------------
 
@@ -389,9 +391,13 @@ class _Search:
     # --- smaller steps -------------------------------------------------------------------------
 
     def _unfenced(
-        self, request: DeviceRequest, everyone: Sequence[Card], fitting: Sequence[Card]
+        self,
+        request: DeviceRequest,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        count: int,
     ) -> list[Card]:
-        """Drop cards whose surroundings are in use, for a request that wants them idle."""
+        """Drop cards whose surroundings are in use, for a request that wants `count` idle ones."""
         scope = request.scope_exclusive
         if scope is None:
             return list(fitting)
@@ -400,13 +406,13 @@ class _Search:
             near = [c for c in everyone if c is card or _within(c, card, scope)]
             if all(c.tenants == 0 for c in near):
                 kept.append(card)
-        if len(kept) < request.count:
+        if len(kept) < count:
             self._note(
                 NodeReason(
                     request.scope_code,
                     f"{len(kept)} of {len(fitting)} fitting cards have idle neighbours, "
-                    f"{request.count} needed",
-                    request.count,
+                    f"{count} needed",
+                    count,
                     len(kept),
                 )
             )
