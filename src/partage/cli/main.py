@@ -11,6 +11,7 @@ __all__ = ["main"]
 
 _COMMANDS: Final = {
     "schedule": "partage.cli.schedule",
+    "simulate": "partage.cli.simulate",
 }
 """Subcommand to the module that holds it under the same name."""
 
