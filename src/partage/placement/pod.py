@@ -73,10 +73,12 @@ def place(
     """
     search = _Search(node, cards, request, strategy, ranking)
     main = [g for g in request.groups if g.phase is not Phase.INIT]
-    found = search.run(main)
+    later = request.joint.types[1:] if request.joint is not None else ()
+    order = sorted(range(len(main)), key=lambda i: main[i].request.type in later)
+    found = search.run([main[i] for i in order])
     if isinstance(found, NodeReason):
         return found
-    picks = list(zip(main, found, strict=True))
+    picks = [(main[i], found[order.index(i)]) for i in range(len(main))]
     initial = search.initial(picks, [g for g in request.groups if g.phase is Phase.INIT])
     if isinstance(initial, NodeReason):
         return initial
@@ -334,7 +336,7 @@ class _Search:
                 for card in self.cards.get(mate.request.type, ())
                 if refusal(card, mate.request, mate.protocol) is None
             }
-            near = [card for card in near if _pcie(card) in usable]
+            near = [card for card in near if _pcie(card) in usable - {None}]
         if len(near) >= group.request.count:
             yield from self._sets(group, everyone, near, template)
         if joint is not None and joint.same_pcie:
@@ -364,7 +366,7 @@ class _Search:
         switches = list(dict.fromkeys(_pcie(card) for card in primary.cards))
         beside: list[Card] = []
         for switch in switches:
-            mates = [card for card in fitting if _pcie(card) == switch]
+            mates = [card for card in fitting if switch and _pcie(card) == switch]
             beside += mates[:1]
         if joint is not None and joint.same_pcie:
             more = [c for c in fitting if _pcie(c) in switches and c not in beside]
@@ -462,9 +464,10 @@ def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:
     return Pick(tuple(cards), tuple(functions), template)
 
 
-def _pcie(card: Card) -> tuple[int, str]:
+def _pcie(card: Card) -> tuple[int, str] | None:
+    """The PCIe switch of a device, where it is known."""
     topology = card.device.topology
-    return (topology.numa, topology.pcie) if topology else (-1, "")
+    return (topology.numa, topology.pcie) if topology and topology.pcie else None
 
 
 def _within(left: Card, right: Card, scope: Scope) -> bool:
