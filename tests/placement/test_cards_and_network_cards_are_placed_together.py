@@ -16,6 +16,7 @@ from partage.model.request import (
     Joint,
     PodRequest,
     RequestGroup,
+    Scope,
 )
 from partage.model.selector import Operator, Requirement, Selector
 from partage.scheduler.engine import Engine
@@ -266,3 +267,16 @@ def test_three_types_share_a_switch() -> None:
     grants = place(engine, "a", request)
 
     assert (chosen(grants, GPU), chosen(grants, RDMA), chosen(grants, FPGA)) == ([6], [4], [0])
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["anywhere", "SamePCIe"])
+def test_network_cards_of_a_joint_allocation_keep_their_scope(*, same: bool) -> None:
+    """Eight cards bring four network cards: too far apart for a scope of one NUMA node."""
+    engine = engine_of(make_node(devices=f1_devices()))
+    near = rdma(scope=Scope.NUMA, scope_code=ReasonCode.NUMA_MISMATCH)
+
+    refused = engine.schedule(make_pod("a", request=joint(whole(8), near, same=same)))
+
+    assert isinstance(refused, Refusal)
+    assert refused.code is ReasonCode.NUMA_MISMATCH
+    assert chosen(place(engine, "b", joint(whole(4), near, same=same)), RDMA) == [1, 2]

@@ -125,6 +125,7 @@ class _Search:
             for group, pick in picks
             if any(container.phase is Phase.SIDECAR for container in group.containers)
         ]
+        self.reason = None
         own = {id(card) for _, pick in picks for card in pick.cards}
         result: list[tuple[RequestGroup, Pick]] = []
         missing: NodeReason | None = None
@@ -208,10 +209,11 @@ class _Search:
         if request.whole and request.type is DeviceType.GPU:
             ask = self.request.partition
             must = ask is not None or self.node.honour_partitions
-            if must or request.count in self.node.partitions:
-                yield from self._partitioned(request, everyone, fitting, ask or PartitionAsk())
             if must:
+                yield from self._partitioned(request, everyone, fitting, ask or PartitionAsk())
                 return
+            for chosen in self._free(request, everyone, fitting, PartitionAsk()):
+                yield _pick(chosen, request, template)
         sorted_cards = ordered(
             fitting, request, self.request.card_order, self.strategy, self.ranking
         )
@@ -225,7 +227,6 @@ class _Search:
             by_minor = sorted(fitting, key=lambda card: card.device.minor)
             for chosen in in_scopes(everyone, by_minor, request):
                 yield _pick(chosen, request, template)
-            return
         if request.count == 1:
             for card in sorted_cards:
                 yield _pick([card], request, template)
@@ -248,7 +249,12 @@ class _Search:
         for chosen in in_scopes(everyone, fitting, request):
             found = True
             yield _pick(chosen, request, template)
-        if not found:
+        if found:
+            # Other sets of the same scope, for a later group that needs one of these cards.
+            for combination in combinations(fitting, request.count):
+                if _together(combination, scope):
+                    yield _pick(combination, request, template)
+        else:
             where = {Scope.DEVICE: "device", Scope.PCIE: "PCIe switch", Scope.NUMA: "NUMA node"}
             self._note(
                 NodeReason(
@@ -280,7 +286,7 @@ class _Search:
             )
             return
         found = False
-        for chosen in partitions(self.node, everyone, fitting, request.count, ask):
+        for chosen in self._free(request, everyone, fitting, ask):
             found = True
             yield _pick(chosen, request, "")
         if not found:
@@ -291,6 +297,18 @@ class _Search:
                     request.count,
                 )
             )
+
+    def _free(
+        self,
+        request: DeviceRequest,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        ask: PartitionAsk,
+    ) -> Iterator[list[Card]]:
+        """Free partitions within the request's scope."""
+        for chosen in partitions(self.node, everyone, fitting, request.count, ask):
+            if _together(chosen, request.scope):
+                yield chosen
 
     def _every(
         self,
@@ -382,13 +400,21 @@ class _Search:
                     )
                 )
                 return
+        else:
+            if len(fitting) < request.count:
+                self._note(node_reason(request, refused, len(fitting), len(everyone)))
+                return
+            others = [card for card in fitting if card not in beside]
+            chosen = beside + others[: max(0, request.count - len(beside))]
+        if _together(chosen, request.scope):
             yield _pick(chosen, request, "")
             return
-        if len(fitting) < request.count:
-            self._note(node_reason(request, refused, len(fitting), len(everyone)))
-            return
-        others = [card for card in fitting if card not in beside]
-        yield _pick(beside + others[: max(0, request.count - len(beside))], request, "")
+        self._note(
+            NodeReason(
+                request.scope_code,
+                f"the {request.type} devices beside the chosen cards are too far apart",
+            )
+        )
 
     # --- smaller steps -------------------------------------------------------------------------
 
@@ -468,6 +494,12 @@ def _pcie(card: Card) -> tuple[int, str] | None:
     """The PCIe switch of a device, where it is known."""
     topology = card.device.topology
     return (topology.numa, topology.pcie) if topology and topology.pcie else None
+
+
+def _together(cards: Sequence[Card], scope: Scope | None) -> bool:
+    """Whether all cards are within one scope of the first."""
+    first, *others = cards
+    return scope is None or all(_within(first, other, scope) for other in others)
 
 
 def _within(left: Card, right: Card, scope: Scope) -> bool:
