@@ -26,13 +26,16 @@ from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand, left_of
 from partage.placement.kernel import Nodes
 
-__all__ = ["Lens", "Shape", "Workload", "card_scores", "fragmentation", "node_scores"]
+__all__ = ["Gauge", "Lens", "Shape", "Workload", "fragmentation"]
 
 Floats = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 _COVERED: Final = 95  # percent of the pods that the usual shapes must cover
 _DEFAULT_CPU: Final = 100  # milli; what Kubernetes counts for a pod that asks for none
 _POINTS: Final = 100
+_WIDTH: Final = 512  # nodes at a time, and
+_CELLS: Final = 32_768  # shapes times nodes at a time: what a core's cache holds
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -145,6 +148,120 @@ class Lens:
         )
 
 
+class Gauge:
+    """Fragmentation of every node, kept up to date with the ledger; shared by all classes.
+
+    It holds nothing that does not follow from the ledger and the workload.
+    """
+
+    def __init__(self, workload: Workload, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.workload = workload
+        self._seen = self._seen_nodes = 0
+        self._load()
+
+    def refresh(self) -> None:
+        """Bring the columns up to date with the ledger."""
+        ledger = self.ledger
+        if self._seen_nodes != len(ledger.node_changes) or self._seen > len(ledger.changes):
+            self._load()
+        elif self._seen < len(ledger.changes):
+            changed = np.array(list(set(ledger.changes[self._seen :])), np.intp)
+            self._seen = len(ledger.changes)
+            self._write(changed)
+
+    def node_scores(
+        self, host: Mapping[str, int], request: DeviceRequest | None, fits: Bools | None,
+        nodes: Nodes,
+    ) -> Ints:  # fmt: skip
+        """Scores 0 to 100: of each node the best among its cards, or that of its whole cards."""
+        index = np.arange(self._frag.shape[0])[nodes]
+        count, milli = demand(request)
+        asked = host.get("cpu", 0)
+        if request is None or request.whole or not count or fits is None:
+            return self._settled(index, asked, count)
+        # Cards of one node with as much left score the same: one of them will do.
+        ordered = np.sort(np.where(fits, self._left[:, index], -1), axis=0)
+        fresh = ordered >= 0
+        fresh[1:] &= ordered[1:] != ordered[:-1]
+        row, column = np.nonzero(fresh)
+        score = self._shared(index[column], ordered[row, column], asked, milli)
+        result: Ints = np.zeros(index.size, np.int64)
+        np.maximum.at(result, column, score)
+        return result
+
+    def card_scores(
+        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools, index: int
+    ) -> dict[int, int]:
+        """Score of each fitting card of a node, by row; for shares."""
+        _, milli = demand(request)
+        rows = np.flatnonzero(fits[:, 0])
+        nodes = np.full(rows.size, index)
+        score = self._shared(nodes, self._left[rows, index], host.get("cpu", 0), milli)
+        return dict(zip(rows.tolist(), score.tolist(), strict=True))
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        ledger = self.ledger
+        self._lens = Lens.of(self.workload, ledger)
+        self._work = _Work(self._lens)
+        cards, size = ledger.planes[DeviceType.GPU].open.shape
+        steps = self._lens.thresholds.size
+        self._left: Ints = np.zeros((cards, size), np.int64)
+        self._fit: Ints = np.zeros((steps, size), np.int64)
+        self._small: Ints = np.zeros((steps, size), np.int64)
+        self._total: Ints = np.zeros(size, np.int64)
+        self._frag: Floats = np.zeros(size)
+        self._seen = len(ledger.changes)
+        self._seen_nodes = len(ledger.node_changes)
+        self._write(np.arange(size))
+
+    def _write(self, nodes: Index) -> None:
+        left = left_of(self.ledger.planes[DeviceType.GPU], nodes)
+        fit, small = _counted(self._lens, left)
+        total = left.sum(axis=0)
+        self._left[:, nodes] = left
+        self._fit[:, nodes] = fit
+        self._small[:, nodes] = small
+        self._total[nodes] = total
+        cpu, kind = self._cpu(nodes), self._kind(nodes)
+        self._frag[nodes] = self._work.expected(cpu, total, fit, small, kind)
+
+    def _cpu(self, nodes: Index) -> Ints:
+        cpu: Ints = self.ledger.host_free["cpu"][nodes]
+        return cpu
+
+    def _kind(self, nodes: Index) -> Ints:
+        kind: Ints = self.ledger.planes[DeviceType.GPU].kind[0, nodes]
+        return kind
+
+    def _settled(self, nodes: Index, cpu_asked: int, count: int) -> Ints:
+        """Scores of whole cards, or of a pod without cards."""
+        after = self._work.expected(
+            self._cpu(nodes) - cpu_asked,
+            self._total[nodes] - count * MILLI,
+            self._fit[:, nodes] - count,
+            self._small[:, nodes],
+            self._kind(nodes),
+        )
+        return _points_of(self._lens, self._frag[nodes] - after)
+
+    def _shared(self, nodes: Index, card: Ints, cpu_asked: int, milli: int) -> Ints:
+        """Scores of taking `milli` from a card, for pairs of node and what that card has left."""
+        rest = card - milli
+        low_before = card < self._lens.thresholds[:, None]
+        low_after = rest < self._lens.thresholds[:, None]
+        after = self._work.expected(
+            self._cpu(nodes) - cpu_asked,
+            self._total[nodes] - milli,
+            self._fit[:, nodes] - (low_before ^ low_after),
+            self._small[:, nodes] + np.where(low_before, -milli, np.where(low_after, rest, 0)),
+            self._kind(nodes),
+        )
+        return _points_of(self._lens, self._frag[nodes] - after)
+
+
 def fragmentation(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:
     """Fragmentation of nodes in milli.
 
@@ -155,54 +272,7 @@ def fragmentation(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:
         kind: the nodes' kind of card.
     """
     fit, small = _counted(lens, left)
-    return _expected(lens, cpu, left.sum(axis=0), fit, small, kind)
-
-
-def node_scores(
-    lens: Lens, ledger: Ledger, host: Mapping[str, int], request: DeviceRequest | None,
-    fits: Bools | None, nodes: Nodes,
-) -> Ints:  # fmt: skip
-    """Scores 0 to 100: of each node the best among its cards, or that of its whole cards."""
-    left, cpu, kind = _state(ledger, nodes)
-    count, milli = demand(request)
-    if request is None or request.whole or not count or fits is None:
-        return _settled(lens, (left, cpu, kind), host.get("cpu", 0), count)
-    # Cards of one node with as much left score the same: one of them will do.
-    ordered = np.sort(np.where(fits, left, -1), axis=0)
-    fresh = ordered >= 0
-    fresh[1:] &= ordered[1:] != ordered[:-1]
-    row, column = np.nonzero(fresh)
-    score = _shared(
-        lens, (left, cpu, kind), host.get("cpu", 0), milli, (column, ordered[row, column])
-    )
-    result: Ints = np.zeros(left.shape[1], np.int64)
-    np.maximum.at(result, column, score)
-    return result
-
-
-def card_scores(
-    lens: Lens, ledger: Ledger, host: Mapping[str, int], request: DeviceRequest, fits: Bools,
-    nodes: Nodes,
-) -> dict[int, int]:  # fmt: skip
-    """Score of each fitting card, by row, of the only node; for shares."""
-    left, cpu, kind = _state(ledger, nodes)
-    _, milli = demand(request)
-    row, column = np.nonzero(fits)
-    score = _shared(
-        lens, (left, cpu, kind), host.get("cpu", 0), milli, (column, left[row, column])
-    )
-    return dict(zip(row.tolist(), score.tolist(), strict=True))
-
-
-# --- inside --------------------------------------------------------------------------------------
-
-State = tuple[Ints, Ints, Ints]
-"""Compute left by card, CPU left and kind of card, of some nodes."""
-
-
-def _state(ledger: Ledger, nodes: Nodes) -> State:
-    plane = ledger.planes[DeviceType.GPU]
-    return left_of(plane, nodes), ledger.host_free["cpu"][nodes], plane.kind[0, nodes]
+    return _Work(lens).expected(cpu, left.sum(axis=0), fit, small, kind)
 
 
 def _counted(lens: Lens, left: Ints) -> tuple[Ints, Ints]:
@@ -216,73 +286,96 @@ def _counted(lens: Lens, left: Ints) -> tuple[Ints, Ints]:
     return fit, small
 
 
-def _settled(lens: Lens, state: State, cpu_asked: int, count: int) -> Ints:
-    """Scores of whole cards, or of a pod without cards."""
-    left, cpu, kind = state
-    fit, small = _counted(lens, left)
-    total = left.sum(axis=0)
-    before = _expected(lens, cpu, total, fit, small, kind)
-    after = _expected(lens, cpu - cpu_asked, total - count * MILLI, fit - count, small, kind)
-    return _points_of(lens, before - after)
+class _Work:
+    """Sums up fragmentation, some nodes at a time, in arrays that are used again and again.
 
+    Arrays of (shapes, nodes) made afresh for every step cost more in memory pages than the
+    arithmetic does.
+    """
 
-def _shared(
-    lens: Lens,
-    state: State,
-    cpu_asked: int,
-    milli: int,
-    pairs: tuple[NDArray[np.intp], Ints],
-) -> Ints:
-    """Scores of taking `milli` from a card, for pairs of node and what that card has left."""
-    left, cpu, kind = state
-    fit, small = _counted(lens, left)
-    total = left.sum(axis=0)
-    before = _expected(lens, cpu, total, fit, small, kind)
-    node, card = pairs
-    rest = card - milli
-    low_before = card < lens.thresholds[:, None]
-    low_after = rest < lens.thresholds[:, None]
-    after = _expected(
-        lens,
-        (cpu - cpu_asked)[node],
-        total[node] - milli,
-        fit[:, node] - (low_before ^ low_after),
-        small[:, node] + np.where(low_before, -milli, np.where(low_after, rest, 0)),
-        kind[node],
-    )
-    return _points_of(lens, before[node] - after)
+    def __init__(self, lens: Lens) -> None:
+        self.lens = lens
+        shapes = max(lens.cpu.size, lens.plain_cpu.size, 1)
+        self.width = max(2, min(_WIDTH, _CELLS // shapes))
+        cells = (lens.cpu.size, self.width)
+        self._all: Floats = np.zeros(cells)
+        self._part: Floats = np.zeros(cells)
+        self._sum: Floats = np.zeros(cells)
+        self._ints: Ints = np.zeros(cells, np.int64)
+        self._enough: Bools = np.zeros(cells, np.bool_)
+        self._roomy: Bools = np.zeros(cells, np.bool_)
+        self._mask: Bools = np.zeros(cells, np.bool_)
+        self._plain: Floats = np.zeros((lens.plain_cpu.size, self.width))
+        self._plain_sum: Floats = np.zeros((lens.plain_cpu.size, self.width))
 
+    def expected(self, cpu: Ints, total: Ints, fit: Ints, small: Ints, kind: Ints) -> Floats:
+        """Fragmentation in milli, from the counts for each threshold."""
+        result = np.empty(cpu.size)
+        for low in range(0, cpu.size, self.width):
+            part = slice(low, min(low + self.width, cpu.size))
+            here = (cpu[part], total[part], fit[:, part], small[:, part], kind[part])
+            result[part] = self._chunk(*here)
+        return result
 
-def _expected(lens: Lens, cpu: Ints, total: Ints, fit: Ints, small: Ints, kind: Ints) -> Floats:
-    """Fragmentation in milli, from the counts for each threshold."""
-    roomy = cpu >= lens.cpu[:, None]
-    enough = fit[lens.row] >= lens.count[:, None]
-    everything = lens.chance[:, None] * total
-    usable = lens.chance[:, None] * small[lens.row]
-    part = np.where(enough, usable, everything)
-    short = ~roomy
-    if lens.choosy:
-        allowed = lens.allowed[:, kind]
-        barred = _summed(np.where(allowed, 0.0, everything))
-        roomy &= allowed
-        short &= allowed
-    lacking = _summed(np.where(short & ~enough, everything, 0.0))
-    stranded = _summed(np.where(roomy, part, 0.0))
-    starved = _summed(np.where(short & enough, everything, 0.0))
-    plenty = cpu >= lens.plain_cpu[:, None]
-    everything = lens.plain_chance[:, None] * total
-    idle = _summed(np.where(plenty, everything, 0.0))
-    blocked = _summed(np.where(plenty, 0.0, everything))
-    result = (((lacking + stranded) + starved) + idle) + blocked
-    return result + barred if lens.choosy else result
+    def _chunk(self, cpu: Ints, total: Ints, fit: Ints, small: Ints, kind: Ints) -> Floats:
+        lens, size = self.lens, cpu.size
+        everything, part, term = self._all[:, :size], self._part[:, :size], self._sum[:, :size]
+        enough, roomy, mask = self._enough[:, :size], self._roomy[:, :size], self._mask[:, :size]
+        ints = self._ints[:, :size]
+        np.greater_equal(cpu, lens.cpu[:, None], out=roomy)
+        np.take(fit, lens.row, axis=0, out=ints, mode="clip")
+        np.greater_equal(ints, lens.count[:, None], out=enough)
+        np.multiply(lens.chance[:, None], total, out=everything)
+        np.take(small, lens.row, axis=0, out=ints, mode="clip")
+        np.multiply(lens.chance[:, None], ints, out=part)
+        np.logical_not(enough, out=mask)
+        np.copyto(part, everything, where=mask)
+        barred = None
+        if lens.choosy:
+            allowed = lens.allowed.take(kind, axis=1, mode="clip")
+            np.copyto(term, everything)
+            np.copyto(term, 0.0, where=allowed)
+            barred = _summed(term)
+            np.logical_not(allowed, out=mask)
+            np.copyto(part, 0.0, where=mask)
+            np.copyto(everything, 0.0, where=mask)
+        np.copyto(everything, 0.0, where=roomy)
+        np.logical_not(roomy, out=mask)
+        np.copyto(part, 0.0, where=mask)
+        stranded = _summed(part)
+        np.copyto(term, everything)
+        np.copyto(term, 0.0, where=enough)
+        lacking = _summed(term)
+        np.logical_not(enough, out=mask)
+        np.copyto(everything, 0.0, where=mask)
+        starved = _summed(everything)
+        idle, blocked = self._without_cards(cpu, total)
+        result = (((lacking + stranded) + starved) + idle) + blocked
+        return result if barred is None else result + barred
+
+    def _without_cards(self, cpu: Ints, total: Ints) -> tuple[Floats, Floats]:
+        """What shapes without cards leave: on nodes with CPU enough for them, and on others."""
+        lens = self.lens
+        everything, term = self._plain[:, : cpu.size], self._plain_sum[:, : cpu.size]
+        plenty = cpu >= lens.plain_cpu[:, None]
+        np.multiply(lens.plain_chance[:, None], total, out=everything)
+        np.copyto(term, everything)
+        np.copyto(term, 0.0, where=plenty)
+        np.copyto(everything, 0.0, where=~plenty)
+        return _summed(everything), _summed(term)
 
 
 def _summed(terms: Floats) -> Floats:
-    """Sums down the columns, one term after another (a plain sum would pair terms up)."""
-    if not terms.shape[0]:
-        return np.zeros(terms.shape[1])
-    result: Floats = np.add.accumulate(terms, axis=0)[-1]
-    return result
+    """Sums down the columns, one term after another.
+
+    NumPy adds rows in turn when it sums over the outer axis; a single column it would sum in
+    pairs, which rounds differently.
+    """
+    if terms.shape[1] > 1 or not terms.shape[0]:
+        result: Floats = np.add.reduce(terms, axis=0)
+        return result
+    single: Floats = np.add.accumulate(terms, axis=0)[-1]
+    return single
 
 
 def _points_of(lens: Lens, drop: Floats) -> Ints:

@@ -16,12 +16,12 @@ from partage.inventory.plane import Bools, Ints, Plane
 from partage.model.device import MILLI, DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest
-from partage.placement import baselines, fragmentation
-from partage.placement.fragmentation import Lens
+from partage.placement import baselines
+from partage.placement.fragmentation import Gauge
 from partage.placement.kernel import Nodes, needs
 from partage.placement.tables import Tables
 
-__all__ = ["CEILING", "Scene", "prepare", "ranking", "score"]
+__all__ = ["CEILING", "Scene", "ranking", "score"]
 
 CEILING: Final = 2**34
 _MILLION: Final = 1_000_000
@@ -48,7 +48,7 @@ class Scene:
         fits: the cards that serve it, for `nodes`; None without devices.
         nodes: the nodes to score.
         tables: what the strategy has learnt.
-        lens: `prepare`'s result, where there is one.
+        gauge: fragmentation of every node, where the tables know the usual requests.
     """
 
     ledger: Ledger
@@ -57,14 +57,7 @@ class Scene:
     fits: Bools | None
     nodes: Nodes
     tables: Tables
-    lens: Lens | None = None
-
-
-def prepare(ledger: Ledger, strategy: Strategy, tables: Tables) -> Lens | None:
-    """What a strategy derives once from its tables and the kinds of card in the books."""
-    if strategy is Strategy.FGD and tables.workload.shapes:
-        return Lens.of(tables.workload, ledger)
-    return None
+    gauge: Gauge | None = None
 
 
 def score(scene: Scene, strategy: Strategy) -> Ints:
@@ -113,10 +106,9 @@ def ranking(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
             place.astype(np.uint64), ~scene.tables.seed, len(scene.ledger.changes)
         )
         return dict(zip(rows.tolist(), draws.tolist(), strict=True))
-    if strategy is Strategy.FGD and scene.lens is not None:
-        return fragmentation.card_scores(
-            scene.lens, scene.ledger, scene.host, request, fits, nodes
-        )
+    if strategy is Strategy.FGD and scene.gauge is not None:
+        index = int(np.arange(scene.ledger.present.shape[0])[nodes][0])
+        return scene.gauge.card_scores(scene.host, request, fits, index)
     return {}
 
 
@@ -132,9 +124,9 @@ def _published(scene: Scene, strategy: Strategy) -> Ints:
         return baselines.packing(ledger, request, nodes)
     if strategy is Strategy.GPUCLUSTERING:
         return baselines.clustering(ledger, request, nodes)
-    if scene.lens is None:
+    if scene.gauge is None:
         return np.zeros(ledger.present[nodes].shape, np.int64)
-    return fragmentation.node_scores(scene.lens, ledger, host, request, scene.fits, nodes)
+    return scene.gauge.node_scores(host, request, scene.fits, nodes)
 
 
 def _usage(plane: Plane, nodes: Nodes) -> Ints:

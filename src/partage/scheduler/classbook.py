@@ -2,8 +2,10 @@
 
 from typing import Final
 
+from partage.inventory.ledger import Ledger
 from partage.model.pod import Pod
 from partage.model.policy import Policy
+from partage.placement.fragmentation import Gauge
 from partage.placement.tables import Tables
 from partage.scheduler.classes import RequestClass, class_key
 from partage.scheduler.eligibility import Eligibility, eligibility_key
@@ -17,7 +19,9 @@ _MOST_KNOWN: Final = 4096
 class ClassBook:
     """The classes in use, under one policy and one set of tables."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._gauge: Gauge | None = None
         self._classes: dict[object, RequestClass] = {}
         self._eligible: dict[object, Eligibility] = {}
         # Values are immutable, so the same objects always ask the same. The pod is kept so that
@@ -28,6 +32,7 @@ class ClassBook:
         """Forget all classes; what nodes are in question for whom stays."""
         self._classes.clear()
         self._known.clear()
+        self._gauge = None
 
     def find(self, pod: Pod, policy: Policy, tables: Tables) -> RequestClass:
         """The class of a pod; a new one where none is known."""
@@ -39,6 +44,8 @@ class ClassBook:
         group = self._classes.pop(key, None)
         if group is None:
             group = RequestClass.of(pod, policy, tables, self._eligibility(pod))
+            if group.measures:
+                group.gauge = self._measured(tables)
             if len(self._classes) >= _MOST_CLASSES:
                 del self._classes[next(iter(self._classes))]
                 self._known.clear()
@@ -47,6 +54,12 @@ class ClassBook:
             self._known.clear()
         self._known[identity] = (pod, group)
         return group
+
+    def _measured(self, tables: Tables) -> Gauge | None:
+        """The gauge that all classes share; None while no usual requests are known."""
+        if self._gauge is None and tables.workload.shapes:
+            self._gauge = Gauge(tables.workload, self._ledger)
+        return self._gauge
 
     def _eligibility(self, pod: Pod) -> Eligibility:
         key = eligibility_key(pod)

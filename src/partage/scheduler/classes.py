@@ -15,9 +15,10 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, Refusal
+from partage.model.request import DeviceRequest
 from partage.placement import kernel, scoring
 from partage.placement.fast import is_plain
-from partage.placement.fragmentation import Lens
+from partage.placement.fragmentation import Gauge
 from partage.placement.scoring import Scene
 from partage.placement.tables import Tables
 from partage.scheduler.eligibility import Eligibility
@@ -56,6 +57,7 @@ class RequestClass:
         value: score and order in one number a node; -1 where the pod cannot go.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
         eligible: which nodes are in question, whatever they have left.
+        gauge: fragmentation of every node, for strategies that look at it.
         refusal: why no node could host a pod of the class, when last asked.
         refused_at: how many changes the ledger had seen then.
     """
@@ -68,10 +70,10 @@ class RequestClass:
     tables: Tables = field(default_factory=Tables)
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
+    gauge: Gauge | None = None
     refusal: Refusal | None = None
     refused_at: int = -1
     _suits: list[Bools] = field(default_factory=list)
-    _lens: Lens | None = None
     _seen: int = 0
     _seen_nodes: int = -1
 
@@ -82,6 +84,11 @@ class RequestClass:
         return RequestClass(
             pod, node_strategy, policy.card, eligible, is_plain(pod.request), tables
         )
+
+    @property
+    def measures(self) -> bool:
+        """Whether nodes or cards are chosen by fragmentation."""
+        return Strategy.FGD in (self.node_strategy, self.card_strategy)
 
     def refresh(self, ledger: Ledger, rank: Ints) -> None:
         """Bring the scores up to date with the ledger."""
@@ -126,7 +133,7 @@ class RequestClass:
         nodes = np.asarray([index], np.intp)
         _, fits = self.fits(ledger, nodes)
         request = self.pod.request.groups[0].request
-        scene = Scene(ledger, self.pod.host, request, fits[0], nodes, self.tables, self._lens)
+        scene = self._scene(ledger, request, fits[0], nodes)
         return scoring.ranking(scene, self.card_strategy)
 
     def fail(self, index: int, reason: NodeReason) -> None:
@@ -138,12 +145,23 @@ class RequestClass:
         passed, fits = self.fits(ledger, nodes)
         groups = self.pod.request.groups
         request, cards = (groups[0].request, fits[0]) if groups else (None, None)
-        scene = Scene(ledger, self.pod.host, request, cards, nodes, self.tables, self._lens)
+        scene = self._scene(ledger, request, cards, nodes)
         score = (
             scoring.score(scene, self.node_strategy)
             + self.eligible.preference[nodes] * _PREFERENCE
         )
         self.value[nodes] = np.where(passed, score * RANKS + (RANKS - 1 - rank[nodes]), -1)
+
+    def _scene(
+        self,
+        ledger: Ledger,
+        request: DeviceRequest | None,
+        fits: Bools | None,
+        nodes: kernel.Nodes,
+    ) -> Scene:
+        if self.gauge is not None:
+            self.gauge.refresh()
+        return Scene(ledger, self.pod.host, request, fits, nodes, self.tables, self.gauge)
 
     def _refresh_nodes(self, ledger: Ledger) -> None:
         self.eligible.refresh(ledger)
@@ -152,8 +170,4 @@ class RequestClass:
             kernel.suited(ledger, group.request, group.protocol, slice(None))
             for group in self.pod.request.groups
         ]
-        # FGD may choose nodes or cards alone.
-        self._lens = scoring.prepare(ledger, self.node_strategy, self.tables) or scoring.prepare(
-            ledger, self.card_strategy, self.tables
-        )
         self._seen_nodes = len(ledger.node_changes)

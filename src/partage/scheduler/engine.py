@@ -92,7 +92,7 @@ class Engine:
         self._node_versions: dict[str, int] = {}
         self._rank = np.zeros(16, np.int64)
         self._next_rank = 0
-        self._classes = ClassBook()
+        self._classes = ClassBook(self.ledger)
 
     # --- events ------------------------------------------------------------------------------
 

@@ -85,11 +85,16 @@ def curves(run: Run) -> Curves:
     ratio = _means(level, 100.0 * stuck / np.maximum(free, 1))
     cards = run.trace.capacity / MILLI
     return Curves(
-        allocation={x: round(value, 2) for x, value in allocation.items()},
-        frag={x: round(100.0 * value / capacity, 2) for x, value in amount.items()},
-        frag_ratio={x: round(value, 2) for x, value in ratio.items()},
-        idle={x: round((100.0 - value) * cards / 100.0, 1) for x, value in allocation.items()},
+        allocation={x: _rounded(value) for x, value in allocation.items()},
+        frag={x: _rounded(100.0 * value / capacity) for x, value in amount.items()},
+        frag_ratio={x: _rounded(value) for x, value in ratio.items()},
+        idle={x: _rounded((100.0 - value) * cards / 100.0) for x, value in allocation.items()},
     )
+
+
+def _rounded(value: float) -> float:
+    """Two decimals by NumPy's rule, with which the published table was made."""
+    return float(np.round(value, 2))
 
 
 def _means(level: NDArray[np.int64], values: Floats) -> dict[int, float]:
