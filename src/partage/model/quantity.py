@@ -8,7 +8,7 @@ Source: apimachinery's resource.Quantity (grammar, canonical form).
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -34,7 +34,7 @@ _GRAMMAR: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An exact number with the format it is printed in.
+    """An exact number with the format it is printed in; equal numbers are equal in any format.
 
     Attributes:
         nano: the number in billionths; may be negative.
@@ -42,7 +42,7 @@ class Quantity:
     """
 
     nano: int
-    format: Format = "DecimalSI"
+    format: Format = field(default="DecimalSI", compare=False)
 
     @staticmethod
     def parse(text: str | float) -> "Quantity":
@@ -56,6 +56,8 @@ class Quantity:
         """
         if isinstance(text, bool):
             raise InvalidQuantity(f"quantity {text!r} is a boolean, not a number")
+        if isinstance(text, int) and abs(text) > MAXIMUM // NANO:
+            raise InvalidQuantity("a number larger than 2**63 - 1 is no quantity")
         return _parse(text if isinstance(text, str) else repr(text))
 
     def floor(self) -> int:
