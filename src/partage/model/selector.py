@@ -4,9 +4,11 @@ Empty selectors match everything; a term list is an OR of ANDs. Matching is pure
 operator that needs a number never matches a label that is none.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 __all__ = [
     "NodeConstraint",
@@ -17,6 +19,9 @@ __all__ = [
     "Taint",
     "Toleration",
 ]
+
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 class Operator(StrEnum):
@@ -54,9 +59,11 @@ class Requirement:
                 return self._compares(value)
 
     def _compares(self, value: str | None) -> bool:
-        try:
-            have, bound = int(value or ""), int(self.values[0])
-        except (ValueError, IndexError):
+        texts = (value or "", *self.values[:1])
+        if len(texts) < 2 or not all(_INTEGER.fullmatch(text) for text in texts):
+            return False
+        have, bound = (int(text) for text in texts)
+        if max(abs(have), abs(bound)) >= 2**63:
             return False
         return have > bound if self.operator is Operator.GT else have < bound
 
@@ -151,4 +158,5 @@ class Toleration:
             return False
         if self.operator == "Exists":
             return True
-        return bool(self.key) and self.value == taint.value
+        equal = self.operator in ("", "Equal") and self.value == taint.value
+        return equal and bool(self.key)
