@@ -11,13 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from partage.inventory.ledger import Card
-from partage.model.allocation import Allocation, Grant, GrantMode
-from partage.model.device import Device, DeviceType
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.quantity import binary
-from partage.model.reason import NodeReason, ReasonCode, Refusal
+from partage.model.reason import Refusal
 from partage.sim.offline import Outcome, PodOutcome
+from partage.wire.outcomes import (
+    closed_code,
+    device_document,
+    grant_document,
+    refusal_document,
+    said,
+)
 
 __all__ = ["document", "print_tables"]
 
@@ -42,117 +49,32 @@ def _pod(outcome: PodOutcome) -> dict[str, Any]:
         "namespace": pod.namespace,
         "name": pod.name,
         "node": allocation.node if allocation else None,
-        "allocations": [_grant(g, allocation) for g in allocation.grants] if allocation else [],
+        "allocations": (
+            [grant_document(g, allocation.node) for g in allocation.grants] if allocation else []
+        ),
         "annotations": dict(
             outcome.pod.view.annotations if outcome.bound else outcome.rendering.annotations
         ),
         "labels": dict(outcome.pod.view.labels if outcome.bound else outcome.rendering.labels),
         "env": {name: dict(env) for name, env in outcome.rendering.env.items()},
-        "reason": _reason(outcome.refusal) if outcome.refusal else None,
+        "reason": refusal_document(outcome.refusal) if outcome.refusal else None,
         "uid": pod.uid,
         "notes": list(outcome.notes),
     }
 
 
-def _grant(grant: Grant, allocation: Allocation) -> dict[str, Any]:
-    return {
-        "container": grant.container,
-        "init": grant.phase == "init",
-        "type": grant.type.value,
-        "node": allocation.node,
-        "uuid": grant.uuid,
-        "minor": grant.minor,
-        "core_milli": grant.core_milli,
-        "memory_bytes": grant.memory_bytes,
-        "mode": grant.mode.value,
-        "mig": (
-            {"profile": grant.mig.profile, "start": grant.mig.start, "size": grant.mig.size}
-            if grant.mig
-            else None
-        ),
-        "vf": (
-            {"minor": grant.function[0], "busID": grant.function[1]} if grant.function else None
-        ),
-    }
-
-
-def _reason(refusal: Refusal) -> dict[str, Any]:
-    return {
-        "code": refusal.code.value,
-        "message": refusal.message,
-        "nodes": {name: _node_reason(reason) for name, reason in refusal.nodes.items()},
-        "counts": {code.value: count for code, count in refusal.counts.items()},
-    }
-
-
-def _node_reason(reason: NodeReason) -> dict[str, Any]:
-    return {
-        "code": reason.code.value,
-        "message": reason.message,
-        "cards": [
-            {
-                "minor": card.minor,
-                "code": card.code.value,
-                "asked": card.asked,
-                "free": card.free,
-                "detail": card.detail,
-            }
-            for card in reason.cards
-        ],
-    }
-
-
 def _node(outcome: Outcome, node: Node) -> dict[str, Any]:
     index = outcome.ledger.index[node.name]
+    allocations = list(outcome.ledger.on_node(node.name))
     return {
         "name": node.name,
         "devices": [
-            _device(outcome, node, card)
+            device_document(node, card, allocations)
             for type_ in DeviceType
             for card in outcome.ledger.cards(type_, index)
         ],
         "allocatable": dict(outcome.cluster.totals(node)),
     }
-
-
-def _device(outcome: Outcome, node: Node, card: Card) -> dict[str, Any]:
-    device = card.device
-    mig = [
-        {"profile": g.mig.profile, "start": g.mig.start, "size": g.mig.size,
-         "pod": f"{allocation.namespace}/{allocation.name}"}
-        for allocation in outcome.ledger.on_node(node.name)
-        for g in allocation.grants
-        if g.mig is not None and g.uuid == device.uuid
-    ]  # fmt: skip
-    return {
-        "type": device.type.value,
-        "minor": device.minor,
-        "uuid": device.uuid,
-        "vendor": _said(node, device, "vendor"),
-        "model": _said(node, device, "model"),
-        "healthy": device.healthy,
-        "core_milli": _amounts(device.core_milli, device.core_milli - card.core_free),
-        "memory_bytes": _amounts(device.memory_bytes, device.memory_bytes - card.memory_free),
-        "slots": _amounts(device.slots, card.tenants),
-        "mig": mig,
-        "closed": _closed(card),
-    }
-
-
-def _said(node: Node, device: Device, fact: str) -> str:
-    """The device's vendor or model, or for a card what its node says of all of them."""
-    own: str = getattr(device, fact)
-    return own or (node.properties.get(fact, "") if device.type is DeviceType.GPU else "")
-
-
-def _closed(card: Card) -> str | None:
-    """Why a card takes nobody, where that is a fault or somebody's order; not that it is taken."""
-    held = card.closed in (None, ReasonCode.CARD_NOT_IDLE)
-    return None if held or card.closed is None else card.closed.value
-
-
-def _amounts(total: int, used: int) -> dict[str, int]:
-    return {"total": total, "used": used}
 
 
 # --- for people ------------------------------------------------------------------------------
@@ -269,11 +191,11 @@ def _card_row(node: Node, card: Card) -> tuple[Text, ...]:
     used = device.core_milli - card.core_free
     memory = device.memory_bytes - card.memory_free
     label = f"{device.type.value} {device.minor}"
-    model = _said(node, device, "model") or _said(node, device, "vendor")
+    model = said(node, device, "model") or said(node, device, "vendor")
     fraction = used / device.core_milli if device.core_milli else 0.0
     compute = f"{used / 10:g}%" if device.core_milli else "-"
     amounts = f"{_short(memory)} of {_short(device.memory_bytes)}" if device.memory_bytes else "-"
-    closed = _closed(card)
+    closed = closed_code(card)
     state = Text(closed or "ok", style="red" if closed else "green")
     if closed and card.closed_detail:
         state.append(f" ({card.closed_detail})", style="default")

@@ -59,7 +59,9 @@ class Metadata(_Part, frozen=True):
     labels: Texts = None
     annotations: Texts = None
     owner_references: list[Owner] | None = None
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    resource_version: str | None = None
 
 
 class Shape(_Part, frozen=True):
@@ -291,6 +293,7 @@ class PodStatus(_Part, frozen=True):
     """What the kubelet says of a pod."""
 
     phase: str | None = None
+    nominated_node_name: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
 

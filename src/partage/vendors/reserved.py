@@ -1,0 +1,96 @@
+"""Keys of pods that only Partage, and the vendors' own plugins, may write.
+
+Whoever could write them could claim devices that were never given to them. The admission webhook
+refuses them, and the in-process admission policies are generated from the same list, so that the
+two cannot disagree.
+
+Not among them: `partage.io/original-request`, which admission itself writes and which grants
+nothing, and the annotations by which a pod's author chooses (policies, hints, wishes).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from partage.vendors import names
+
+__all__ = ["RESERVED", "ReservedKeys", "reserved_keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedKeys:
+    """The keys, by where they stand.
+
+    Attributes:
+        annotations: whole keys of annotations.
+        prefixes: beginnings of keys of annotations; a container's name follows.
+        labels: whole keys of labels.
+    """
+
+    annotations: frozenset[str]
+    prefixes: tuple[str, ...]
+    labels: frozenset[str]
+
+    def in_annotations(self, keys: Iterable[str]) -> list[str]:
+        """Those of the keys that are reserved as annotations, in order."""
+        return sorted(
+            key for key in keys if key in self.annotations or key.startswith(self.prefixes)
+        )
+
+    def in_labels(self, keys: Iterable[str]) -> list[str]:
+        """Those of the keys that are reserved as labels, in order."""
+        return sorted(key for key in keys if key in self.labels)
+
+    def differing(
+        self,
+        annotations: tuple[Mapping[str, str], Mapping[str, str]],
+        labels: tuple[Mapping[str, str], Mapping[str, str]],
+    ) -> list[str]:
+        """Reserved keys that were added, changed or removed, as `annotation x` or `label y`.
+
+        Args:
+            annotations: before and after.
+            labels: before and after.
+        """
+        found = [
+            f"annotation {key}"
+            for key in self.in_annotations({**annotations[0], **annotations[1]})
+            if annotations[0].get(key) != annotations[1].get(key)
+        ]
+        return found + [
+            f"label {key}"
+            for key in self.in_labels({**labels[0], **labels[1]})
+            if labels[0].get(key) != labels[1].get(key)
+        ]
+
+
+def reserved_keys() -> ReservedKeys:
+    """All reserved keys of pods, of every family."""
+    return RESERVED
+
+
+RESERVED: Final = ReservedKeys(
+    annotations=frozenset(
+        {
+            names.ALLOCATION,
+            names.DEVICE_ALLOCATED,
+            names.BIND_TIMESTAMP,
+            names.GPU_MINORS,
+            names.PREDICATE_TIME,
+            names.NPU_CORE,
+            names.ASCEND_310P,
+            names.METAX_DEVICES_ALLOCATED,
+            names.HAMI_POD_NODE,
+            names.HAMI_POD_TIME,
+            names.HAMI_TO_ALLOCATE,
+            names.HAMI_ALLOCATED,
+            names.HAMI_BIND_PHASE,
+            names.HAMI_BIND_TIME,
+            names.QGPU_ALLOCATED,
+            names.DSMLU_ASSIGNED,
+            names.DSMLU_PROFILE,
+        }
+    ),
+    prefixes=(names.QGPU_CARDS,),
+    labels=frozenset({names.HAMI_POD_NODE, names.QGPU_ALLOCATED}),
+)

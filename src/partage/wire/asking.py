@@ -1,0 +1,44 @@
+"""Whether a pod has anything to do with devices, told without reading it in full.
+
+Most pods of a cluster have not, and must cost next to nothing: they are answered on this alone.
+"""
+
+from partage.wire import shapes
+from partage.wire.context import Context
+
+__all__ = ["is_flexible", "names_devices"]
+
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def names_devices(spec: shapes.PodSpec | None, context: Context) -> bool:
+    """Whether a container, or the pod as a whole, names a resource that a family reads."""
+    if spec is None:
+        return False
+    owners = context.owners
+    lists = [spec.resources] if spec.resources else []
+    lists += [c.resources for c in spec.containers or () if c.resources]
+    lists += [c.resources for c in spec.init_containers or () if c.resources]
+    for resources in lists:
+        for part in (resources.limits, resources.requests):
+            if part and not owners.keys().isdisjoint(part):
+                return True
+    return bool(spec.overhead) and not owners.keys().isdisjoint(spec.overhead or ())
+
+
+def is_flexible(spec: shapes.PodSpec | None) -> bool:
+    """Whether the pod has wishes that only kube-scheduler weighs against each other.
+
+    These are preferred affinity, to nodes or to other pods, and spreading that may be missed. Such a
+    pod needs every node that fits; for the others the best one is answer enough.
+    """
+    if spec is None:
+        return False
+    affinity = spec.affinity
+    if affinity is not None:
+        if affinity.node_affinity is not None and affinity.node_affinity.preferred:
+            return True
+        for between in (affinity.pod_affinity, affinity.pod_anti_affinity):
+            if between and between.get(_PREFERRED):
+                return True
+    return any(rule.get("whenUnsatisfiable") != "DoNotSchedule" for rule in spec.spread or ())

@@ -1,0 +1,112 @@
+"""What became of a pod, as plain values ready for JSON: grants, refusals, devices.
+
+One shape for `partage schedule`, for the explanations of the service and for the dashboard; keys
+may be added, none changes its meaning (DESIGN, interfaces that stay stable).
+"""
+
+from typing import Any
+
+from partage.inventory.ledger import Card
+from partage.model.allocation import Allocation, Grant
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
+from partage.model.reason import NodeReason, ReasonCode, Refusal
+
+__all__ = ["closed_code", "device_document", "grant_document", "refusal_document", "said"]
+
+
+def grant_document(grant: Grant, node: str) -> dict[str, Any]:
+    """One container's part of one device."""
+    return {
+        "container": grant.container,
+        "init": grant.phase == "init",
+        "type": grant.type.value,
+        "node": node,
+        "uuid": grant.uuid,
+        "minor": grant.minor,
+        "core_milli": grant.core_milli,
+        "memory_bytes": grant.memory_bytes,
+        "mode": grant.mode.value,
+        "mig": (
+            {"profile": grant.mig.profile, "start": grant.mig.start, "size": grant.mig.size}
+            if grant.mig
+            else None
+        ),
+        "vf": (
+            {"minor": grant.function[0], "busID": grant.function[1]} if grant.function else None
+        ),
+    }
+
+
+def refusal_document(refusal: Refusal) -> dict[str, Any]:
+    """Why a pod waits: code, line, and the nodes and cards behind it."""
+    return {
+        "code": refusal.code.value,
+        "message": refusal.message,
+        "nodes": {name: _node_reason(reason) for name, reason in refusal.nodes.items()},
+        "counts": {code.value: count for code, count in refusal.counts.items()},
+    }
+
+
+def device_document(node: Node, card: Card, allocations: list[Allocation]) -> dict[str, Any]:
+    """A device, what it has and what is used of it.
+
+    Args:
+        node: where it is.
+        card: its state.
+        allocations: of the node's pods.
+    """
+    device = card.device
+    mig = [
+        {"profile": g.mig.profile, "start": g.mig.start, "size": g.mig.size,
+         "pod": f"{allocation.namespace}/{allocation.name}"}
+        for allocation in allocations
+        for g in allocation.grants
+        if g.mig is not None and g.uuid == device.uuid
+    ]  # fmt: skip
+    return {
+        "type": device.type.value,
+        "minor": device.minor,
+        "uuid": device.uuid,
+        "vendor": said(node, device, "vendor"),
+        "model": said(node, device, "model"),
+        "healthy": device.healthy,
+        "core_milli": _amounts(device.core_milli, device.core_milli - card.core_free),
+        "memory_bytes": _amounts(device.memory_bytes, device.memory_bytes - card.memory_free),
+        "slots": _amounts(device.slots, card.tenants),
+        "mig": mig,
+        "closed": closed_code(card),
+    }
+
+
+def said(node: Node, device: Device, fact: str) -> str:
+    """The device's `vendor` or `model`, or for a card what its node says of all of them."""
+    own: str = getattr(device, fact)
+    return own or (node.properties.get(fact, "") if device.type is DeviceType.GPU else "")
+
+
+def closed_code(card: Card) -> str | None:
+    """Why a card takes nobody, where that is a fault or somebody's order; not that it is taken."""
+    held = card.closed in (None, ReasonCode.CARD_NOT_IDLE)
+    return None if held or card.closed is None else card.closed.value
+
+
+def _node_reason(reason: NodeReason) -> dict[str, Any]:
+    return {
+        "code": reason.code.value,
+        "message": reason.message,
+        "cards": [
+            {
+                "minor": card.minor,
+                "code": card.code.value,
+                "asked": card.asked,
+                "free": card.free,
+                "detail": card.detail,
+            }
+            for card in reason.cards
+        ],
+    }
+
+
+def _amounts(total: int, used: int) -> dict[str, int]:
+    return {"total": total, "used": used}
