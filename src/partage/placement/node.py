@@ -5,6 +5,7 @@ Codes come in the order in which kube-scheduler runs its filters; ordinary resou
 
 from collections.abc import Mapping
 
+from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.quantity import Quantity, binary, decimal
@@ -38,7 +39,8 @@ def _protocol_objection(node: Node, request: PodRequest) -> NodeReason | None:
     for verdict in node.verdicts:
         for group in request.groups:
             concerned = verdict.protocol in ("", group.protocol)
-            if concerned and not (verdict.sharing_only and group.request.whole):
+            shares = group.request.type is DeviceType.GPU and not group.request.whole
+            if concerned and (shares or not verdict.sharing_only):
                 return NodeReason(verdict.code, verdict.message)
     return None
 
