@@ -19,7 +19,7 @@ from partage.inventory.ledger import UNCHECKED, Ledger
 from partage.inventory.plane import Ints, Plane
 from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest
-from partage.placement.kernel import Nodes
+from partage.placement.kernel import Nodes, at
 
 __all__ = [
     "best_fit",
@@ -51,7 +51,7 @@ def demand(request: DeviceRequest | None) -> tuple[int, int]:
 
 def left_of(plane: Plane, nodes: Nodes) -> Ints:
     """Compute left on each card that takes pods at all, milli, shape (cards, nodes)."""
-    left: Ints = np.where(plane.open[:, nodes], plane.core_free[:, nodes], 0)
+    left: Ints = np.where(at(plane.open, nodes), at(plane.core_free, nodes), 0)
     return left
 
 
@@ -141,4 +141,4 @@ def mixed(index: np.ndarray[tuple[int, ...], np.dtype[np.uint64]], seed: int, st
 
 
 def _shifted(score: Ints) -> Ints:
-    return np.clip(score + _OFFSET, 0, _MOST)
+    return np.minimum(np.maximum(score + _OFFSET, 0), _MOST)

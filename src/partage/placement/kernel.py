@@ -7,7 +7,7 @@ Integers throughout: the plain twins give the same numbers on any machine.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,11 @@ from partage.model.request import DeviceRequest
 from partage.placement.card import unsuitable
 from partage.placement.reasons import LEADING
 
-__all__ = ["FITS", "Nodes", "classify", "fitting", "host_fits", "leading", "needs", "suited"]
+__all__ = ["FITS", "Nodes", "at", "classify", "fitting", "host_fits", "leading", "needs", "suited"]
 
 Nodes = NDArray[np.intp] | slice
 Codes = NDArray[np.int8]
+T = TypeVar("T", bound=np.generic)
 
 FITS: Final = len(LEADING)
 """Rank of a card that serves the request; below it, ranks are positions in `LEADING`."""
@@ -75,14 +76,19 @@ def _kind_rank(device: Device, request: DeviceRequest, protocol: str) -> int:
     return FITS if reason is None else _RANK[reason.code]
 
 
+def at(columns: NDArray[T], nodes: Nodes) -> NDArray[T]:
+    """The columns of some nodes, shape (cards, nodes); `take` is the faster way to pick."""
+    return columns[:, nodes] if isinstance(nodes, slice) else columns.take(nodes, axis=1)
+
+
 def needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | int, Ints | int]:
     """Compute (milli) and memory (bytes) that a share takes of each card; see `card.need_of`."""
     memory: Ints | int = min(request.memory_bytes, CEILING + 1)  # beyond it, nothing fits
     if request.memory_milli:
-        memory = plane.memory_total[:, nodes] * request.memory_milli // MILLI
+        memory = at(plane.memory_total, nodes) * request.memory_milli // MILLI
     core: Ints | int = min(request.core_milli, CEILING + 1)
     if request.core_unit:
-        total = plane.unit_columns(request.core_unit)[0][:, nodes]
+        total = at(plane.unit_columns(request.core_unit)[0], nodes)
         asked = min(dict(request.extras).get(request.core_unit, 0), CEILING)
         safe = np.maximum(total, 1)
         core = np.where(total > 0, np.minimum(MILLI, -(-asked * MILLI // safe)), MILLI)
@@ -96,21 +102,21 @@ def fitting(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) 
         suits: the cards that `suited` found, for the same nodes.
     """
     plane = ledger.planes[request.type]
-    fits: Bools = plane.open[:, nodes] & suits
+    fits: Bools = at(plane.open, nodes) & suits
     if request.whole or request.unused or request.exclusive:
-        fits &= plane.tenants[:, nodes] == 0
+        fits &= at(plane.tenants, nodes) == 0
     if request.whole:
-        fits &= plane.slots_free[:, nodes] > 0
-        fits &= plane.memory_free[:, nodes] >= plane.memory_total[:, nodes]
+        fits &= at(plane.slots_free, nodes) > 0
+        fits &= at(plane.memory_free, nodes) >= at(plane.memory_total, nodes)
         return _with_extras(fits, plane, request, nodes)
     core, memory = needs(plane, request, nodes)
-    fits &= plane.memory_free[:, nodes] >= memory
-    fits &= plane.core_free[:, nodes] >= core
-    fits &= plane.slots_free[:, nodes] > 0
+    fits &= at(plane.memory_free, nodes) >= memory
+    fits &= at(plane.core_free, nodes) >= core
+    fits &= at(plane.slots_free, nodes) > 0
     if request.sharers is not None:
-        fits &= plane.tenants[:, nodes] < request.sharers
+        fits &= at(plane.tenants, nodes) < request.sharers
     if _claims_core(request):
-        fits &= plane.core_free[:, nodes] > 0
+        fits &= at(plane.core_free, nodes) > 0
     return _with_extras(fits, plane, request, nodes)
 
 
@@ -120,7 +126,7 @@ def _claims_core(request: DeviceRequest) -> bool:
 
 def _with_extras(fits: Bools, plane: Plane, request: DeviceRequest, nodes: Nodes) -> Bools:
     for unit, amount in request.extras:
-        fits &= plane.unit_columns(unit)[1][:, nodes] >= amount
+        fits &= at(plane.unit_columns(unit)[1], nodes) >= amount
     return fits
 
 

@@ -117,7 +117,7 @@ class RequestClass:
         passed = kernel.host_fits(ledger, self.pod.host, nodes) & self.eligible.allowed[nodes]
         fits = []
         for group, suits in zip(self.pod.request.groups, self._suits, strict=True):
-            cards = kernel.fitting(ledger, group.request, suits[:, nodes], nodes)
+            cards = kernel.fitting(ledger, group.request, kernel.at(suits, nodes), nodes)
             count = 1 if group.request.every else group.request.count
             passed &= cards.sum(axis=0) >= count
             fits.append(cards)

@@ -36,6 +36,8 @@ class Quotas:
 
 def metered(request: PodRequest, grants: Iterable[Grant]) -> dict[str, int]:
     """What the request's metered keys count of its grants, rounded up to the key's unit."""
+    if not any(group.metered for group in request.groups):
+        return {}
     totals: Counter[tuple[str, int]] = Counter()
     given = list(grants)
     for group in request.groups:
@@ -59,6 +61,8 @@ class QuotaBook:
     def apply(self, uid: str, namespace: str, amounts: Mapping[str, int]) -> None:
         """Count a pod; counting it again replaces what was counted."""
         self.undo(uid)
+        if not amounts:
+            return
         self._of[uid] = (namespace, amounts)
         self._used.setdefault(namespace, Counter()).update(amounts)
 
