@@ -1,0 +1,46 @@
+"""A small Kubernetes-style API server, for the embedded cluster and for tests.
+
+State lives in memory. It behaves like the genuine server where clients and manifests depend on
+it, so that genuine kubectl binaries, controllers and webhooks work against it. It schedules
+nothing and runs nothing: whoever embeds it plays scheduler, kubelet and controllers.
+
+    server = ApiServer(Settings(relaxed_names=True))
+    server.admission.mutators.append(my_mutator)
+    async with serve(server, port=8001) as url:
+        write_kubeconfig(path, url)
+        ...
+
+`ARCHITECTURE.md` has the place of this package; what is not supported is listed in `docs/`.
+"""
+
+from partage.apiserver.admission import ADMIN, Admission, Refused, Review, User
+from partage.apiserver.deleting import DeleteOptions
+from partage.apiserver.kubeconfig import kubeconfig, write_kubeconfig
+from partage.apiserver.persistence import UnreadableState
+from partage.apiserver.podparts import LogProvider, LogRequest
+from partage.apiserver.server import ApiServer, Settings, ambient, serve
+from partage.apiserver.status import ApiError
+from partage.apiserver.storage import Change, Compacted, Record, Store
+
+__all__ = [
+    "ADMIN",
+    "Admission",
+    "ApiError",
+    "ApiServer",
+    "Change",
+    "Compacted",
+    "DeleteOptions",
+    "LogProvider",
+    "LogRequest",
+    "Record",
+    "Refused",
+    "Review",
+    "Settings",
+    "Store",
+    "UnreadableState",
+    "User",
+    "ambient",
+    "kubeconfig",
+    "serve",
+    "write_kubeconfig",
+]

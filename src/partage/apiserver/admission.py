@@ -1,0 +1,146 @@
+"""Admission: who may alter or refuse an object on its way in.
+
+Mutators run first, one after another, each seeing what the one before made; validators run last.
+Both may be plain or async functions. `Refused` is how a hook says no.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Protocol
+
+from partage.apiserver.kinds import Kind
+from partage.apiserver.status import ApiError, forbidden
+
+__all__ = ["ADMIN", "Admission", "Mutator", "Refused", "Review", "User", "Validator"]
+
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+
+
+ADMIN: Final = User("kubernetes-admin", ("system:masters", "system:authenticated"))
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One request as admission sees it.
+
+    Attributes:
+        operation: what is asked.
+        kind: of what.
+        subresource: of which part; empty for the whole.
+        namespace: where; empty for cluster-scoped kinds.
+        name: empty while a `generateName` has not become a name.
+        object: what would be stored (for `binding` and `eviction`, that document); None on
+            deletion. Not to be altered: a mutator returns another.
+        old: what is stored; None on creation.
+        user: who asks.
+        dry_run: whether nothing will be stored, so that hooks must have no side effects.
+        warnings: texts for the client; hooks may append.
+    """
+
+    operation: Operation
+    kind: Kind
+    subresource: str
+    namespace: str
+    name: str
+    object: dict[str, Any] | None
+    old: Mapping[str, Any] | None
+    user: User
+    dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+class Refused(Exception):
+    """A hook says no; the message says why.
+
+    Attributes:
+        code: the HTTP status, 403 unless told otherwise.
+    """
+
+    def __init__(self, message: str, code: int = 403) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+Mutator = Callable[[Review], Awaitable[dict[str, Any] | None] | dict[str, Any] | None]
+"""Returns the object to go on with, or None for no change; raises `Refused`."""
+
+Validator = Callable[[Review], Awaitable[None] | None]
+"""Raises `Refused`, or lets pass."""
+
+
+class Remote(Protocol):
+    """Hooks outside this process, which come last."""
+
+    async def mutate(self, review: Review) -> dict[str, Any] | None:
+        """The object to go on with."""
+
+    async def validate(self, review: Review) -> None:
+        """Refuses, or lets pass."""
+
+
+class Admission:
+    """The chain of hooks of one server; the lists may be appended to at any time.
+
+    Attributes:
+        mutators: run first, in order.
+        validators: run once the object is complete and valid.
+        policies: take the place of stored ValidatingAdmissionPolicies, whose CEL expressions are
+            not interpreted; they run after the validators.
+        remote: webhooks; run after all others of their sort.
+    """
+
+    def __init__(self) -> None:
+        self.mutators: list[Mutator] = []
+        self.validators: list[Validator] = []
+        self.policies: list[Validator] = []
+        self.remote: Remote | None = None
+
+    async def mutate(self, review: Review) -> dict[str, Any]:
+        """What is left of the object after all mutators.
+
+        Raises:
+            ApiError: one refused.
+        """
+        remote = [self.remote.mutate] if self.remote is not None else []
+        for mutator in (*self.mutators, *remote):
+            try:
+                answer = mutator(review)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+            except Refused as refusal:
+                raise _refusal(review, refusal) from refusal
+            if answer is not None:
+                review = replace(review, object=answer)
+        return review.object if review.object is not None else {}
+
+    async def validate(self, review: Review) -> None:
+        """Asks every validator.
+
+        Raises:
+            ApiError: one refused.
+        """
+        remote = [self.remote.validate] if self.remote is not None else []
+        for validator in (*self.validators, *self.policies, *remote):
+            try:
+                answer = validator(review)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Refused as refusal:
+                raise _refusal(review, refusal) from refusal
+
+
+def _refusal(review: Review, refusal: Refused) -> ApiError:
+    made = forbidden(review.kind.plural, review.kind.group, review.name, str(refusal))
+    if refusal.code != 403:
+        return ApiError(refusal.code, "Invalid", made.message, made.details)
+    return made

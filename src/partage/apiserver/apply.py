@@ -1,0 +1,237 @@
+"""Server-side apply: merging an applied configuration, conflicts, and the record of owners."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from partage.apiserver.ownership import (
+    Path,
+    item_key,
+    leaves,
+    readable,
+    set_item,
+    to_document,
+    to_paths,
+    without_own,
+)
+from partage.apiserver.status import ApiError
+from partage.apiserver.types import Type
+
+__all__ = ["Manager", "apply", "record_update"]
+
+_PLAIN: Final = Type("any")
+_MAP: Final = Type("map", item=_PLAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """Who writes, and how.
+
+    Attributes:
+        name: the field manager.
+        operation: `Apply` or `Update`.
+        version: the apiVersion it writes.
+        time: when, as Kubernetes writes times.
+        subresource: such as `status`; empty for the main one.
+    """
+
+    name: str
+    operation: str
+    version: str
+    time: str
+    subresource: str = ""
+
+    def entry(self, paths: set[Path]) -> dict[str, Any]:
+        """Its entry of `managedFields`."""
+        return {
+            "manager": self.name,
+            "operation": self.operation,
+            "apiVersion": self.version,
+            "time": self.time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": to_document(paths),
+            **({"subresource": self.subresource} if self.subresource else {}),
+        }
+
+    def is_(self, entry: Mapping[str, Any]) -> bool:
+        """Whether an entry is this manager's."""
+        return (
+            entry.get("manager") == self.name
+            and entry.get("operation") == self.operation
+            and entry.get("subresource", "") == self.subresource
+        )
+
+
+def record_update(
+    new: dict[str, Any], old: Mapping[str, Any] | None, type_: Type, manager: Manager
+) -> None:
+    """Writes into `new` who owns what after an update (or creation) that was not an apply."""
+    after = leaves(new, type_)
+    before = leaves(old, type_) if old is not None else {}
+    changed = {p for p, v in after.items() if p not in before or before[p] != v}
+    removed = set(before) - set(after)
+    entries = list(old["metadata"].get("managedFields") or ()) if old is not None else []
+    if not changed and not removed and old is not None:
+        _keep(new, entries)
+        return
+    kept: list[dict[str, Any]] = []
+    mine: set[Path] = set()
+    for entry in entries:
+        paths = to_paths(entry.get("fieldsV1"))
+        if manager.is_(entry):
+            mine = paths
+            continue
+        left = paths - changed - removed
+        if left == paths:
+            kept.append(entry)
+        elif left:
+            kept.append({**entry, "fieldsV1": to_document(left)})
+    mine = (mine | changed) - removed
+    if mine:
+        kept.append(manager.entry(mine))
+    _keep(new, kept)
+
+
+def _keep(value: dict[str, Any], entries: Sequence[Any]) -> None:
+    metadata = {k: v for k, v in value["metadata"].items() if k != "managedFields"}
+    if entries:
+        metadata["managedFields"] = list(entries)
+    value["metadata"] = metadata
+
+
+def apply(
+    live: Mapping[str, Any] | None,
+    wanted: dict[str, Any],
+    type_: Type,
+    manager: Manager,
+    *,
+    force: bool,
+) -> dict[str, Any]:
+    """The object after `manager` applied `wanted` to `live`.
+
+    Raises:
+        ApiError: 409, another manager owns a field that would change, and `force` is not set.
+    """
+    claimed = leaves(wanted, type_)
+    if live is None:
+        value = {**wanted, "metadata": dict(wanted["metadata"])}
+        _keep(value, [manager.entry(set(claimed))])
+        return value
+    entries = _owners(live, type_, manager)
+    before = leaves(live, type_)
+    differs = {p for p, v in claimed.items() if p not in before or before[p] != v}
+    others = [(e, to_paths(e.get("fieldsV1"))) for e in entries if not manager.is_(e)]
+    mine = next((to_paths(e.get("fieldsV1")) for e in entries if manager.is_(e)), set())
+    conflicts = [(entry, paths & differs) for entry, paths in others if paths & differs]
+    if conflicts and not force:
+        raise _conflict(conflicts)
+    merged = _merge(dict(live), wanted, type_)
+    owned_elsewhere = set().union(*(paths for _entry, paths in others)) if others else set()
+    dropped = mine - set(claimed) - owned_elsewhere
+    merged = _prune(merged, type_, dropped, owned_elsewhere | set(claimed))
+    kept = []
+    for entry, paths in others:
+        left = paths - differs if force else paths
+        if left:
+            kept.append(entry if left == paths else {**entry, "fieldsV1": to_document(left)})
+    same = next(
+        (e for e in entries if manager.is_(e) and to_paths(e.get("fieldsV1")) == set(claimed)),
+        None,
+    )
+    unchanged = without_own(leaves(merged, type_)) == before
+    kept.append(same if same is not None and unchanged else manager.entry(set(claimed)))
+    _keep(merged, kept)
+    return merged
+
+
+def _owners(live: Mapping[str, Any], type_: Type, manager: Manager) -> list[dict[str, Any]]:
+    """The live entries; an object that has none was written by someone before any apply."""
+    entries = live["metadata"].get("managedFields") or []
+    if entries:
+        return list(entries)
+    earlier = Manager("before-first-apply", "Update", manager.version, manager.time)
+    return [earlier.entry(set(leaves(live, type_)))]
+
+
+def _conflict(conflicts: Sequence[tuple[Mapping[str, Any], set[Path]]]) -> ApiError:
+    causes: list[dict[str, str]] = []
+    texts = []
+    for entry, paths in conflicts:
+        how = f' with subresource "{entry["subresource"]}"' if entry.get("subresource") else ""
+        using = "" if entry.get("operation") == "Apply" else f" using {entry.get('apiVersion')}"
+        who = f'conflict with "{entry.get("manager")}"{how}{using}'
+        fields = sorted(readable(path) for path in paths)
+        texts.append(f"{who}: {fields[0]}" if len(fields) == 1 else f"{who}: {', '.join(fields)}")
+        causes.extend(
+            {"reason": "FieldManagerConflict", "message": who, "field": field} for field in fields
+        )
+    plural = "s" if len(causes) > 1 else ""
+    return ApiError(
+        409,
+        "Conflict",
+        f"Apply failed with {len(causes)} conflict{plural}: " + "; ".join(texts),
+        {"causes": causes},
+    )
+
+
+def _merge(value: Any, wanted: Any, type_: Type) -> Any:
+    if isinstance(wanted, Mapping) and isinstance(value, Mapping) and not type_.atomic:
+        found = dict(value)
+        for key, inner in wanted.items():
+            field = type_.fields.get(key) if type_.form == "struct" else None
+            inner_type = field.type if field else (type_.item or _MAP)
+            found[key] = _merge(value[key], inner, inner_type) if key in value else inner
+        return found
+    if isinstance(wanted, list) and isinstance(value, list) and type_.listing == "map":
+        item_type = type_.item or _PLAIN
+        fresh = {item_key(item, type_, i): item for i, item in enumerate(wanted)}
+        have = {item_key(item, type_, i): item for i, item in enumerate(value)}
+        joined = [
+            _merge(item, fresh[key], item_type) if key in fresh else item
+            for key, item in have.items()
+        ]
+        return joined + [item for key, item in fresh.items() if key not in have]
+    if isinstance(wanted, list) and isinstance(value, list) and type_.listing == "set":
+        return value + [item for item in wanted if item not in value]
+    return wanted
+
+
+def _prune(
+    value: dict[str, Any], type_: Type, dropped: set[Path], kept: set[Path]
+) -> dict[str, Any]:
+    """`value` without the paths that nobody wants any longer."""
+    if not dropped:
+        return value
+    parents = {path[:n] for path in kept for n in range(len(path) + 1)}
+    found: dict[str, Any] = _pruned(value, type_, (), dropped, parents)
+    return found
+
+
+def _pruned(value: Any, type_: Type, at: Path, dropped: set[Path], kept: set[Path]) -> Any:
+    if isinstance(value, Mapping) and not type_.atomic:
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            field = type_.fields.get(key) if type_.form == "struct" else None
+            path = (*at, f"f:{key}")
+            if path in dropped and path not in kept:
+                continue
+            after = _pruned(
+                inner, field.type if field else (type_.item or _MAP), path, dropped, kept
+            )
+            if after or not inner or after == inner:
+                found[key] = after
+        return found
+    if isinstance(value, list) and type_.listing == "map":
+        items = []
+        for index, item in enumerate(value):
+            path = (*at, item_key(item, type_, index))
+            if path not in dropped or path in kept:
+                items.append(_pruned(item, type_.item or _PLAIN, path, dropped, kept))
+        return items
+    if isinstance(value, list) and type_.listing == "set":
+        return [
+            item
+            for item in value
+            if (path := (*at, set_item(item))) not in dropped or path in kept
+        ]
+    return value

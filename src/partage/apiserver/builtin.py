@@ -1,0 +1,166 @@
+"""The built-in resources, as one table."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from partage.apiserver import events
+from partage.apiserver.kinds import Kind, Subresource
+from partage.apiserver.types import Type, catalogue
+
+__all__ = ["BUILT_IN", "kinds"]
+
+_CORE: Final = "io.k8s.api.core.v1."
+_PREFIXES: Final = {
+    "": _CORE,
+    "apps": "io.k8s.api.apps.v1.",
+    "batch": "io.k8s.api.batch.v1.",
+    "coordination.k8s.io": "io.k8s.api.coordination.v1.",
+    "scheduling.k8s.io": "io.k8s.api.scheduling.v1.",
+    "events.k8s.io": "io.k8s.api.events.v1.",
+    "admissionregistration.k8s.io": "io.k8s.api.admissionregistration.v1.",
+    "authorization.k8s.io": "io.k8s.api.authorization.v1.",
+    "rbac.authorization.k8s.io": "io.k8s.api.rbac.v1.",
+    "policy": "io.k8s.api.policy.v1.",
+    "networking.k8s.io": "io.k8s.api.networking.v1.",
+    "discovery.k8s.io": "io.k8s.api.discovery.v1.",
+    "node.k8s.io": "io.k8s.api.node.v1.",
+    "storage.k8s.io": "io.k8s.api.storage.v1.",
+    "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.",
+}
+
+# Scope letters: N namespaced, C cluster. Marks: `status`, `scale` and others are subresources,
+# `+gen` counts generations, words after `~` are fields for selectors.
+BUILT_IN: Final = """
+Node                 nodes                  C no            -                status ~ spec.unschedulable
+Pod                  pods                   N po            all              status binding eviction log exec attach portforward +gen ~ spec.nodeName status.phase spec.schedulerName spec.restartPolicy spec.serviceAccountName status.podIP status.nominatedNodeName spec.hostNetwork
+Namespace            namespaces             C ns            -                status finalize ~ status.phase
+ConfigMap            configmaps             N cm            -
+Secret               secrets                N -             -                ~ type
+ServiceAccount       serviceaccounts        N sa            -
+Service              services               N svc           all              status ~ spec.clusterIP spec.type
+Endpoints            endpoints              N ep            -
+Event                events                 N ev            -                ~ involvedObject.kind involvedObject.namespace involvedObject.name involvedObject.uid involvedObject.apiVersion involvedObject.resourceVersion involvedObject.fieldPath reason reportingComponent source type
+ResourceQuota        resourcequotas         N quota         -                status
+LimitRange           limitranges            N limits        -
+PersistentVolumeClaim persistentvolumeclaims N pvc          -                status
+PersistentVolume     persistentvolumes      C pv            -                status
+ReplicationController replicationcontrollers N rc           all              status scale +gen ~ status.replicas
+apps/Deployment      deployments            N deploy        all              status scale +gen
+apps/ReplicaSet      replicasets            N rs            all              status scale +gen ~ status.replicas
+apps/StatefulSet     statefulsets           N sts           all              status scale +gen
+apps/DaemonSet       daemonsets             N ds            all              status +gen
+apps/ControllerRevision controllerrevisions N -             -
+batch/Job            jobs                   N -             all              status +gen ~ status.successful
+batch/CronJob        cronjobs               N cj            all              status +gen
+coordination.k8s.io/Lease leases            N -             -
+scheduling.k8s.io/PriorityClass priorityclasses C pc        -                +gen
+admissionregistration.k8s.io/MutatingWebhookConfiguration mutatingwebhookconfigurations C - api-extensions +gen
+admissionregistration.k8s.io/ValidatingWebhookConfiguration validatingwebhookconfigurations C - api-extensions +gen
+admissionregistration.k8s.io/ValidatingAdmissionPolicy validatingadmissionpolicies C - api-extensions status +gen
+admissionregistration.k8s.io/ValidatingAdmissionPolicyBinding validatingadmissionpolicybindings C - api-extensions +gen
+rbac.authorization.k8s.io/Role roles        N -             -
+rbac.authorization.k8s.io/RoleBinding rolebindings N -      -
+rbac.authorization.k8s.io/ClusterRole clusterroles C -      -
+rbac.authorization.k8s.io/ClusterRoleBinding clusterrolebindings C - -
+policy/PodDisruptionBudget poddisruptionbudgets N pdb       -                status +gen
+networking.k8s.io/NetworkPolicy networkpolicies N netpol    -                +gen
+networking.k8s.io/Ingress ingresses         N ing           -                status +gen
+networking.k8s.io/IngressClass ingressclasses C -           -                +gen
+discovery.k8s.io/EndpointSlice endpointslices N -           -
+node.k8s.io/RuntimeClass runtimeclasses     C -             -
+storage.k8s.io/StorageClass storageclasses  C sc            -
+apiextensions.k8s.io/CustomResourceDefinition customresourcedefinitions C crd,crds api-extensions status +gen
+"""  # a table reads best with one row a resource
+
+_STATUS: Final = ("get", "patch", "update")
+_SUBS: Final = {
+    "binding": ("Binding", "", "v1", ("create",)),
+    "eviction": ("Eviction", "policy", "v1", ("create",)),
+    "scale": ("Scale", "autoscaling", "v1", _STATUS),
+    "log": ("Pod", "", "v1", ("get",)),
+    "exec": ("PodExecOptions", "", "v1", ("create", "get")),
+    "attach": ("PodAttachOptions", "", "v1", ("create", "get")),
+    "portforward": ("PodPortForwardOptions", "", "v1", ("create", "get")),
+    "finalize": ("Namespace", "", "v1", ("update",)),
+}
+
+
+def kinds() -> list[Kind]:
+    """Every built-in resource, the virtual ones included."""
+    return [*_rows(), *_events(), *_virtual()]
+
+
+def _rows() -> Iterator[Kind]:
+    for line in BUILT_IN.strip().splitlines():
+        words, _tilde, fields = line.partition("~")
+        name, plural, scope, short, categories, *subs = words.split()
+        group, _slash, kind = name.rpartition("/")
+        yield Kind(
+            group=group,
+            version="v1",
+            kind=kind,
+            plural=plural,
+            singular=kind.lower(),
+            namespaced=scope == "N",
+            type=struct(group, kind),
+            short=tuple(short.split(",")) if short != "-" else (),
+            categories=(categories,) if categories != "-" else (),
+            subresources=tuple(
+                subresource(sub, kind, group, "v1") for sub in subs if not sub.startswith("+")
+            ),
+            generation="+gen" in subs,
+            selectable=tuple(fields.split()),
+        )
+
+
+def struct(group: str, kind: str) -> Type:
+    """The shape of a built-in kind."""
+    return catalogue()[_PREFIXES[group] + kind]
+
+
+def subresource(name: str, kind: str, group: str, version: str) -> Subresource:
+    """A subresource; `status` and its like have the kind of the whole object."""
+    of, owner, at, verbs = _SUBS.get(name, (kind, group, version, _STATUS))
+    return Subresource(name, of, owner, at, verbs)
+
+
+def _events() -> Iterator[Kind]:
+    """The same events under their newer name; the core's form is the stored one."""
+    yield Kind(
+        group="events.k8s.io",
+        version="v1",
+        kind="Event",
+        plural="events",
+        singular="event",
+        namespaced=True,
+        type=struct("events.k8s.io", "Event"),
+        short=("ev",),
+        storage="events",
+        selectable=(
+            "regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid",
+            "reason", "reportingController", "type",
+        ),
+        convert=events.outward,
+        unconvert=events.inward,
+    )  # fmt: skip
+
+
+def _virtual() -> Iterator[Kind]:
+    """What is answered and not kept."""
+    rows = (
+        ("", "Binding", "bindings", True),
+        ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False),
+        ("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews", False),
+        ("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews", False),
+    )
+    for group, kind, plural, namespaced in rows:
+        yield Kind(
+            group=group,
+            version="v1",
+            kind=kind,
+            plural=plural,
+            singular=kind.lower(),
+            namespaced=namespaced,
+            type=struct(group, kind),
+            verbs=("create",),
+        )

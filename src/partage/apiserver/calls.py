@@ -1,0 +1,217 @@
+"""One request, free of HTTP, and the cluster it is asked of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from partage.apiserver import structural
+from partage.apiserver.admission import ADMIN, Admission, Operation, Review, User
+from partage.apiserver.decoding import Mismatch, conform
+from partage.apiserver.definitions import (
+    accepted,
+    check_definition,
+    check_definition_update,
+    fill_definition,
+)
+from partage.apiserver.kinds import Kind, Registry
+from partage.apiserver.metadata import Ambient
+from partage.apiserver.plugins import Plugins
+from partage.apiserver.rules.table import RULES, Rules
+from partage.apiserver.status import ApiError, bad_request, not_found
+from partage.apiserver.storage import Record, Store
+
+__all__ = ["Call", "Cluster", "accept", "missing", "must_get", "review", "rules_of"]
+
+DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
+
+
+def _begin_definition(value: dict[str, Any]) -> None:
+    if not value["spec"].get("versions") or not value["spec"].get("names"):
+        return
+    value["status"] = accepted(value, value["metadata"]["creationTimestamp"])
+
+
+_DEFINITION = Rules(
+    fill=fill_definition,
+    begin=_begin_definition,
+    check=check_definition,
+    check_update=check_definition_update,
+)
+_NONE = Rules()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked, of which object.
+
+    Attributes:
+        kind: the resource, in the version that was asked for.
+        namespace: empty for cluster-scoped kinds, and for all namespaces.
+        name: empty for collections.
+        sub: the subresource, empty for the whole.
+        user: who asks.
+        dry_run: whether nothing is to be stored.
+        manager: the field manager, empty when the client names none.
+        force: whether server-side apply takes fields from other managers.
+        validation: what happens with unknown fields: `Strict`, `Warn` or `Ignore`.
+        warnings: texts for the client.
+    """
+
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+    sub: str = ""
+    user: User = ADMIN
+    dry_run: bool = False
+    manager: str = ""
+    force: bool = False
+    validation: Literal["Ignore", "Strict", "Warn"] = "Warn"
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Cluster:
+    """What all requests share.
+
+    Attributes:
+        relaxed_names: whether pods may have upper-case letters in their names, as seed 000 does;
+            the genuine server refuses them.
+    """
+
+    store: Store
+    registry: Registry
+    admission: Admission
+    plugins: Plugins
+    ambient: Ambient
+    relaxed_names: bool = False
+
+
+def rules_of(kind: Kind) -> Rules:
+    """The rules of a kind; custom resources have their schema instead."""
+    if kind.resource == DEFINITIONS:
+        return _DEFINITION
+    return RULES.get(kind.resource, _NONE) if kind.definition is None else _NONE
+
+
+def missing(call: Call) -> ApiError:
+    """404 for a call's object."""
+    return not_found(call.kind.plural, call.kind.group, call.name)
+
+
+def must_get(cluster: Cluster, call: Call) -> Record:
+    """The object a call names.
+
+    Raises:
+        ApiError: 404.
+    """
+    found = cluster.store.get(call.kind.resource, call.namespace, call.name)
+    if found is None:
+        raise missing(call)
+    return found
+
+
+def accept(call: Call, value: Any) -> dict[str, Any]:
+    """A body as an object of the call's kind, in new containers.
+
+    Raises:
+        ApiError: 400, not such an object, or unknown fields under strict validation.
+    """
+    kind = call.kind
+    if not isinstance(value, Mapping):
+        raise bad_request(
+            f"couldn't get version/kind; json parse error: a {kind.kind} is an object"
+        )
+    version, named = value.get("apiVersion"), value.get("kind")
+    if version is not None and version != kind.api_version:
+        raise bad_request(
+            f"the API version in the data ({version}) does not match the expected API version "
+            f"({kind.api_version})"
+        )
+    if named is not None and named != kind.kind:
+        raise bad_request(
+            f'{named} in version "{kind.version}" cannot be handled as a {kind.kind}: converting '
+            f"({named}) to ({kind.kind}): unknown conversion"
+        )
+    unknown: list[str] = []
+    try:
+        found: dict[str, Any] = conform(value, kind.type, unknown, "", kind.kind)
+    except (Mismatch, RecursionError) as error:
+        raise _unhandled(kind, str(error)) from error
+    _report(call, unknown)
+    found["apiVersion"], found["kind"] = kind.api_version, kind.kind
+    metadata = found.setdefault("metadata", {})
+    for key, here, text in (
+        ("namespace", call.namespace, "namespace"),
+        ("name", call.name, "name"),
+    ):
+        said = metadata.get(key)
+        if said and said != here and (here or key == "namespace"):
+            if key == "namespace" and not kind.namespaced:
+                continue
+            if key == "name":
+                raise bad_request(
+                    f"the name of the object ({said}) does not match the name on the URL ({here})"
+                )
+            raise bad_request(
+                f"the {text} of the provided object does not match the {text} sent on the request"
+            )
+    return found
+
+
+def _report(call: Call, unknown: list[str]) -> None:
+    if not unknown or call.validation == "Ignore":
+        return
+    texts = [f'unknown field "{path}"' for path in unknown]
+    if call.validation == "Strict":
+        raise _unhandled(call.kind, "strict decoding error: " + ", ".join(texts))
+    call.warnings.extend(texts)
+
+
+def _unhandled(kind: Kind, why: str) -> ApiError:
+    return bad_request(
+        f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {why}'
+    )
+
+
+def refit(call: Call, value: dict[str, Any]) -> dict[str, Any]:
+    """An object that admission returned, made to fit its kind again, with defaults.
+
+    Raises:
+        ApiError: 500, a hook made something that is no such object.
+    """
+    try:
+        found: dict[str, Any] = conform(value, call.kind.type, [], "", call.kind.kind)
+    except (Mismatch, RecursionError) as error:
+        raise ApiError(
+            422, "Invalid", f"admission left no valid {call.kind.kind}: {error}"
+        ) from error
+    found.setdefault("metadata", {})
+    return fill(call.kind, found)
+
+
+def fill(kind: Kind, value: dict[str, Any]) -> dict[str, Any]:
+    """The object with its kind's defaults; `value` itself is altered."""
+    filler = rules_of(kind).fill
+    if filler is not None:
+        filler(value)
+    elif kind.definition is not None:
+        structural.fill(value, kind.definition["schema"]["openAPIV3Schema"])
+    return value
+
+
+def review(
+    call: Call, operation: Operation, value: dict[str, Any] | None, old: Record | None
+) -> Review:
+    """What admission is asked about a call."""
+    return Review(
+        operation=operation,
+        kind=call.kind,
+        subresource=call.sub,
+        namespace=call.namespace,
+        name=call.name or ((value or {}).get("metadata") or {}).get("name", ""),
+        object=value,
+        old=old.value if old is not None else None,
+        user=call.user,
+        dry_run=call.dry_run,
+        warnings=call.warnings,
+    )

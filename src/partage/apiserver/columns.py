@@ -1,0 +1,390 @@
+"""The columns that `kubectl get` shows for the built-in kinds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+__all__ = ["COLUMNS", "Column", "age", "columns_of"]
+
+Value = Mapping[str, Any]
+_NONE: Final = "<none>"
+_UNKNOWN: Final = "<unknown>"
+_ROLE: Final = "node-role.kubernetes.io/"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Attributes:
+        name: its heading.
+        cell: from the object and the time now (seconds since 1970) to what is shown.
+        type: `string`, `integer`, `boolean`, `number` or `date`.
+        wide: whether it shows only with `-o wide`.
+        format: `name` marks the column that names the object.
+    """
+
+    name: str
+    cell: Callable[[Value, float], Any]
+    type: str = "string"
+    wide: bool = False
+    format: str = ""
+
+
+def age(text: Any, now: float) -> str:
+    """The time since `text`, as kubectl words it: `45s`, `5m30s`, `3h`, `12d`."""
+    if not isinstance(text, str):
+        return _UNKNOWN
+    try:
+        then = datetime.fromisoformat(text)
+    except ValueError:
+        return _UNKNOWN
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    seconds = int(now - then.timestamp())
+    if seconds < -1:
+        return "<invalid>"
+    return _duration(max(seconds, 0))
+
+
+def _duration(seconds: int) -> str:
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    years = days // 365
+    steps = (
+        (seconds < 120, f"{seconds}s", ""),
+        (minutes < 10, f"{minutes}m", f"{seconds % 60}s" if seconds % 60 else ""),
+        (hours < 3, f"{minutes}m", ""),
+        (hours < 8, f"{hours}h", f"{minutes % 60}m" if minutes % 60 else ""),
+        (hours < 48, f"{hours}h", ""),
+        (days < 8, f"{days}d", f"{hours % 24}h" if hours % 24 else ""),
+        (years < 2, f"{days}d", ""),
+        (years < 8, f"{years}y", f"{days % 365}d" if days % 365 else ""),
+    )
+    return next((head + tail for fits, head, tail in steps if fits), f"{years}y")
+
+
+def _name(value: Value, _now: float) -> str:
+    return str(value["metadata"].get("name", ""))
+
+
+def _created(value: Value, now: float) -> str:
+    return age(value["metadata"].get("creationTimestamp"), now)
+
+
+def _at(*path: str, absent: Any = _NONE) -> Callable[[Value, float], Any]:
+    def cell(value: Value, _now: float) -> Any:
+        at: Any = value
+        for part in path:
+            at = at.get(part) if isinstance(at, Mapping) else None
+        return absent if at is None or at == "" else at
+
+    return cell
+
+
+NAME: Final = Column("Name", _name, format="name")
+AGE: Final = Column("Age", _created)
+
+
+def _containers(value: Value) -> Sequence[Value]:
+    spec = value.get("spec") or {}
+    template = (spec.get("template") or {}).get("spec")
+    return (template if template is not None else spec).get("containers") or ()
+
+
+def _container_names(value: Value, _now: float) -> str:
+    return ",".join(str(one.get("name", "")) for one in _containers(value))
+
+
+def _images(value: Value, _now: float) -> str:
+    return ",".join(str(one.get("image", "")) for one in _containers(value))
+
+
+def _selector(value: Value, _now: float) -> str:
+    selector = (value.get("spec") or {}).get("selector") or {}
+    labels = selector.get("matchLabels", selector) or {}
+    return ",".join(f"{k}={v}" for k, v in labels.items() if isinstance(v, str)) or _NONE
+
+
+_TEMPLATE: Final = (
+    Column("Containers", _container_names, wide=True),
+    Column("Images", _images, wide=True),
+    Column("Selector", _selector, wide=True),
+)
+
+
+def _pod_ready(value: Value, _now: float) -> str:
+    states = (value.get("status") or {}).get("containerStatuses") or ()
+    ready = sum(1 for one in states if one.get("ready"))
+    return f"{ready}/{len(_containers(value))}"
+
+
+def _pod_status(value: Value, _now: float) -> str:
+    status = value.get("status") or {}
+    shown = str(status.get("reason") or status.get("phase") or _UNKNOWN)
+    for condition in status.get("conditions") or ():
+        if condition.get("reason") == "SchedulingGated":
+            shown = "SchedulingGated"
+    for one in reversed(status.get("containerStatuses") or ()):
+        state = one.get("state") or {}
+        for kind in ("waiting", "terminated"):
+            if (state.get(kind) or {}).get("reason"):
+                shown = str(state[kind]["reason"])
+    if value["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    return shown
+
+
+def _restarts(value: Value, _now: float) -> str:
+    states = (value.get("status") or {}).get("containerStatuses") or ()
+    return str(sum(int(one.get("restartCount") or 0) for one in states))
+
+
+def _gates(value: Value, _now: float) -> str:
+    states = {c.get("type"): c.get("status")
+              for c in (value.get("status") or {}).get("conditions") or ()}  # fmt: skip
+    gates = (value.get("spec") or {}).get("readinessGates") or ()
+    if not gates:
+        return _NONE
+    met = sum(1 for gate in gates if states.get(gate.get("conditionType")) == "True")
+    return f"{met}/{len(gates)}"
+
+
+def _node_status(value: Value, _now: float) -> str:
+    states = [
+        "Ready" if one.get("status") == "True" else "NotReady"
+        for one in (value.get("status") or {}).get("conditions") or ()
+        if one.get("type") == "Ready"
+    ] or ["Unknown"]
+    if (value.get("spec") or {}).get("unschedulable"):
+        states.append("SchedulingDisabled")
+    return ",".join(states)
+
+
+def _node_roles(value: Value, _now: float) -> str:
+    labels = value["metadata"].get("labels") or {}
+    roles = {key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)}
+    roles |= {labels[key] for key in ("kubernetes.io/role",) if key in labels}
+    return ",".join(sorted(filter(None, roles))) or _NONE
+
+
+def _address(kind: str) -> Callable[[Value, float], str]:
+    def cell(value: Value, _now: float) -> str:
+        for one in (value.get("status") or {}).get("addresses") or ():
+            if one.get("type") == kind:
+                return str(one.get("address"))
+        return _NONE
+
+    return cell
+
+
+def _info(name: str) -> Callable[[Value, float], Any]:
+    return _at("status", "nodeInfo", name, absent=_UNKNOWN)
+
+
+def _ratio(have: str, want: str) -> Callable[[Value, float], str]:
+    def cell(value: Value, _now: float) -> str:
+        status, spec = value.get("status") or {}, value.get("spec") or {}
+        return f"{status.get(have) or 0}/{spec.get(want) or 0}"
+
+    return cell
+
+
+def _job_state(value: Value, _now: float) -> str:
+    for condition in (value.get("status") or {}).get("conditions") or ():
+        if condition.get("status") == "True" and condition.get("type") in (
+            "Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet",
+        ):  # fmt: skip
+            return str(condition["type"])
+    return "Running"
+
+
+def _job_duration(value: Value, now: float) -> str:
+    status = value.get("status") or {}
+    start, end = status.get("startTime"), status.get("completionTime")
+    if not start:
+        return ""
+    try:
+        last = datetime.fromisoformat(end).timestamp() if end else now
+    except ValueError:
+        last = now
+    return age(start, last)
+
+
+def _last_seen(value: Value, now: float) -> str:
+    series = value.get("series") or {}
+    for text in (
+        series.get("lastObservedTime"),
+        value.get("lastTimestamp"),
+        value.get("firstTimestamp"),
+        value.get("eventTime"),
+    ):
+        if text:
+            return age(text, now)
+    return _created(value, now)
+
+
+def _about(value: Value, _now: float) -> str:
+    about = value.get("involvedObject") or {}
+    return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
+
+
+def _source(value: Value, _now: float) -> str:
+    source = value.get("source") or {}
+    parts = (source.get("component") or value.get("reportingComponent"), source.get("host"))
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _count(*groups: str) -> Callable[[Value, float], int]:
+    return lambda value, _now: sum(len(value.get(group) or ()) for group in groups)
+
+
+def _amounts(prefix: str) -> Callable[[Value, float], str]:
+    def cell(value: Value, _now: float) -> str:
+        hard = (value.get("spec") or {}).get("hard") or {}
+        used = (value.get("status") or {}).get("used") or {}
+        return ", ".join(
+            f"{name}: {used.get(name, '0')}/{limit}"
+            for name, limit in sorted(hard.items())
+            if name.startswith("limits.") == (prefix == "limits")
+        )
+
+    return cell
+
+
+def _ports(value: Value, _now: float) -> str:
+    ports = (value.get("spec") or {}).get("ports") or ()
+    return ",".join(f"{one.get('port')}/{one.get('protocol', 'TCP')}" for one in ports) or _NONE
+
+
+def _node_selector(value: Value, _now: float) -> str:
+    template = (value.get("spec") or {}).get("template") or {}
+    labels = (template.get("spec") or {}).get("nodeSelector") or {}
+    return ",".join(f"{key}={text}" for key, text in labels.items()) or _NONE
+
+
+_REPLICAS: Final = ("spec", "replicas")
+
+COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
+    "pods": (
+        NAME,
+        Column("Ready", _pod_ready),
+        Column("Status", _pod_status),
+        Column("Restarts", _restarts),
+        AGE,
+        Column("IP", _at("status", "podIP"), wide=True),
+        Column("Node", _at("spec", "nodeName"), wide=True),
+        Column("Nominated Node", _at("status", "nominatedNodeName"), wide=True),
+        Column("Readiness Gates", _gates, wide=True),
+    ),
+    "nodes": (
+        NAME,
+        Column("Status", _node_status),
+        Column("Roles", _node_roles),
+        AGE,
+        Column("Version", _at("status", "nodeInfo", "kubeletVersion", absent="")),
+        Column("Internal-IP", _address("InternalIP"), wide=True),
+        Column("External-IP", _address("ExternalIP"), wide=True),
+        Column("OS-Image", _info("osImage"), wide=True),
+        Column("Kernel-Version", _info("kernelVersion"), wide=True),
+        Column("Container-Runtime", _info("containerRuntimeVersion"), wide=True),
+    ),
+    "namespaces": (NAME, Column("Status", _at("status", "phase", absent="")), AGE),
+    "configmaps": (NAME, Column("Data", _count("data", "binaryData"), "integer"), AGE),
+    "secrets": (
+        NAME,
+        Column("Type", _at("type")),
+        Column("Data", _count("data"), "integer"),
+        AGE,
+    ),
+    "services": (
+        NAME,
+        Column("Type", _at("spec", "type")),
+        Column("Cluster-IP", _at("spec", "clusterIP")),
+        Column("External-IP", _at("spec", "externalName")),
+        Column("Port(s)", _ports),
+        AGE,
+        Column("Selector", _selector, wide=True),
+    ),
+    "events": (
+        Column("Last Seen", _last_seen),
+        Column("Type", _at("type", absent="")),
+        Column("Reason", _at("reason", absent="")),
+        Column("Object", _about),
+        Column("Subobject", _at("involvedObject", "fieldPath", absent=""), wide=True),
+        Column("Source", _source, wide=True),
+        Column("Message", _at("message", absent="")),
+        Column("First Seen", lambda v, now: age(v.get("firstTimestamp"), now), wide=True),
+        Column("Count", _at("count", absent=1), "integer", wide=True),
+        Column("Name", _name, wide=True, format="name"),
+    ),
+    "resourcequotas": (
+        NAME,
+        Column("Request", _amounts("requests")),
+        Column("Limit", _amounts("limits")),
+        AGE,
+    ),
+    "deployments.apps": (
+        NAME,
+        Column("Ready", _ratio("readyReplicas", "replicas")),
+        Column("Up-to-date", _at("status", "updatedReplicas", absent=0), "integer"),
+        Column("Available", _at("status", "availableReplicas", absent=0), "integer"),
+        AGE,
+        *_TEMPLATE,
+    ),
+    "replicasets.apps": (
+        NAME,
+        Column("Desired", _at(*_REPLICAS, absent=0), "integer"),
+        Column("Current", _at("status", "replicas", absent=0), "integer"),
+        Column("Ready", _at("status", "readyReplicas", absent=0), "integer"),
+        AGE,
+        *_TEMPLATE,
+    ),
+    "statefulsets.apps": (
+        NAME,
+        Column("Ready", _ratio("readyReplicas", "replicas")),
+        AGE,
+        *_TEMPLATE[:2],
+    ),
+    "daemonsets.apps": (
+        NAME,
+        Column("Desired", _at("status", "desiredNumberScheduled", absent=0), "integer"),
+        Column("Current", _at("status", "currentNumberScheduled", absent=0), "integer"),
+        Column("Ready", _at("status", "numberReady", absent=0), "integer"),
+        Column("Up-to-date", _at("status", "updatedNumberScheduled", absent=0), "integer"),
+        Column("Available", _at("status", "numberAvailable", absent=0), "integer"),
+        Column("Node Selector", _node_selector),
+        AGE,
+        *_TEMPLATE,
+    ),
+    "jobs.batch": (
+        NAME,
+        Column("Status", _job_state),
+        Column("Completions", _ratio("succeeded", "completions")),
+        Column("Duration", _job_duration),
+        AGE,
+        *_TEMPLATE,
+    ),
+    "leases.coordination.k8s.io": (
+        NAME,
+        Column("Holder", _at("spec", "holderIdentity", absent="")),
+        AGE,
+    ),
+    "priorityclasses.scheduling.k8s.io": (
+        NAME,
+        Column("Value", _at("value", absent=0), "integer"),
+        Column("Global-Default", _at("globalDefault", absent=False), "boolean"),
+        AGE,
+        Column("PreemptionPolicy", _at("preemptionPolicy")),
+    ),
+    "customresourcedefinitions.apiextensions.k8s.io": (
+        NAME,
+        Column("Created At", _at("metadata", "creationTimestamp", absent=""), "date"),
+    ),
+}
+"""Columns by resource; what is not here has name and age."""
+
+
+def columns_of(resource: str) -> tuple[Column, ...]:
+    """The columns of a built-in resource."""
+    return COLUMNS.get(resource, (NAME, AGE))

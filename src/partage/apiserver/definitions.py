@@ -1,0 +1,173 @@
+"""CustomResourceDefinitions: what they must say, and the resources that they stand for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from partage.apiserver import naming
+from partage.apiserver.kinds import Kind, Subresource
+from partage.apiserver.problems import Problems
+from partage.apiserver.status import qualified
+from partage.apiserver.structural import complete
+
+__all__ = ["accepted", "check_definition", "check_definition_update", "fill_definition", "kinds"]
+
+_SCOPES: Final = ("Cluster", "Namespaced")
+_STATUS: Final = ("get", "patch", "update")
+
+
+def fill_definition(value: dict[str, Any]) -> None:
+    """Fills in a definition, in place."""
+    spec = value.setdefault("spec", {})
+    names = spec.setdefault("names", {})
+    if names.get("kind"):
+        names.setdefault("singular", names["kind"].lower())
+        names.setdefault("listKind", names["kind"] + "List")
+    spec.setdefault("conversion", {"strategy": "None"})
+
+
+def check_definition(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports what is wrong with a definition."""
+    spec = value["spec"]
+    names = spec.get("names") or {}
+    for key in ("plural", "kind"):
+        if not names.get(key):
+            problems.required(f"spec.names.{key}")
+    if not spec.get("group"):
+        problems.required("spec.group")
+    elif "." not in spec["group"]:
+        problems.invalid("spec.group", spec["group"], "should be a domain with at least one dot")
+    for key in ("plural", "singular"):
+        for why in naming.service_name(names[key]) if names.get(key) else ():
+            problems.invalid(f"spec.names.{key}", names[key], why)
+    wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
+    if value["metadata"].get("name") != wanted:
+        problems.invalid(
+            "metadata.name",
+            value["metadata"].get("name", ""),
+            'must be spec.names.plural+"."+spec.group',
+        )
+    if spec.get("scope") not in _SCOPES:
+        problems.unsupported("spec.scope", spec.get("scope", ""), _SCOPES)
+    _check_versions(spec.get("versions") or [], problems)
+
+
+def _check_versions(versions: list[Any], problems: Problems) -> None:
+    if not versions:
+        problems.required("spec.versions")
+    stored = [one for one in versions if one.get("storage")]
+    if len(stored) != 1:
+        problems.invalid(
+            "spec.versions",
+            [one.get("name", "") for one in versions],
+            "must have exactly one version marked as storage version",
+        )
+    seen: set[str] = set()
+    for index, one in enumerate(versions):
+        where = f"spec.versions[{index}]"
+        for why in naming.service_name(one.get("name", "")):
+            problems.invalid(f"{where}.name", one.get("name", ""), why)
+        if one.get("name") in seen:
+            problems.duplicate(f"{where}.name", one.get("name"))
+        seen.add(one.get("name", ""))
+        schema = (one.get("schema") or {}).get("openAPIV3Schema")
+        if not isinstance(schema, dict):
+            problems.required(f"{where}.schema.openAPIV3Schema", "schemas are required")
+            continue
+        if schema.get("type") != "object":
+            problems.invalid(
+                f"{where}.schema.openAPIV3Schema.type",
+                schema.get("type", ""),
+                "must be object at the root",
+            )
+        _check_schema(schema, f"{where}.schema.openAPIV3Schema", problems, 0)
+
+
+def _check_schema(schema: Any, field: str, problems: Problems, depth: int) -> None:
+    """Reports what would trip the use of a schema later."""
+    if not isinstance(schema, dict) or depth > 100:
+        problems.invalid(field, "", "must be an object, nested less than 100 levels")
+        return
+    for key, kinds_ in (
+        ("properties", dict), ("required", list), ("enum", list), ("items", dict),
+        ("x-kubernetes-list-map-keys", list), ("minimum", (int, float)),
+        ("maximum", (int, float)),
+    ):  # fmt: skip
+        if key in schema and not isinstance(schema[key], kinds_):
+            problems.invalid(f"{field}.{key}", "", "has a wrong type")
+            return
+    if any(not isinstance(one, str) for key in ("required", "x-kubernetes-list-map-keys")
+           for one in schema.get(key, ())):  # fmt: skip
+        problems.invalid(field, "", "names of fields must be strings")
+    for name, inner in schema.get("properties", {}).items():
+        _check_schema(inner, f"{field}.properties[{name}]", problems, depth + 1)
+    if "items" in schema:
+        _check_schema(schema["items"], f"{field}.items", problems, depth + 1)
+    if isinstance(schema.get("additionalProperties"), dict):
+        _check_schema(
+            schema["additionalProperties"], f"{field}.additionalProperties", problems, depth + 1
+        )
+
+
+def check_definition_update(
+    new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
+) -> None:
+    """Reports changes of what may not change."""
+    for path in ("group", "scope"):
+        if new["spec"].get(path) != old["spec"].get(path):
+            problems.invalid(f"spec.{path}", new["spec"].get(path), "field is immutable")
+    for path in ("plural", "kind"):
+        have, want = (value["spec"]["names"].get(path) for value in (old, new))
+        if have != want:
+            problems.invalid(f"spec.names.{path}", want, "field is immutable")
+
+
+def accepted(value: Mapping[str, Any], now: str) -> dict[str, Any]:
+    """The status of a definition that is served."""
+    names = {k: v for k, v in value["spec"]["names"].items() if v}
+    old = (value.get("status") or {}).get("conditions") or [{"lastTransitionTime": now}]
+    since = old[0].get("lastTransitionTime", now)
+    conditions = [
+        {"type": kind, "status": "True", "reason": reason, "message": message,
+         "lastTransitionTime": since}
+        for kind, reason, message in (
+            ("NamesAccepted", "NoConflicts", "no conflicts found"),
+            ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        )
+    ]  # fmt: skip
+    stored = [one.get("name", "") for one in value["spec"]["versions"] if one.get("storage")]
+    return {"conditions": conditions, "acceptedNames": names, "storedVersions": stored}
+
+
+def kinds(value: Mapping[str, Any]) -> Iterator[Kind]:
+    """The resources that a definition stands for, one a served version."""
+    spec, names = value["spec"], value["spec"]["names"]
+    group = spec["group"]
+    for version in spec["versions"]:
+        if not version.get("served"):
+            continue
+        at, kind = version["name"], names["kind"]
+        parts = version.get("subresources") or {}
+        subresources = []
+        if "status" in parts:
+            subresources.append(Subresource("status", kind, group, at, _STATUS))
+        if "scale" in parts:
+            subresources.append(Subresource("scale", "Scale", "autoscaling", "v1", _STATUS))
+        yield Kind(
+            group=group,
+            version=at,
+            kind=kind,
+            plural=names["plural"],
+            singular=names.get("singular") or kind.lower(),
+            namespaced=spec["scope"] == "Namespaced",
+            type=complete(version["schema"]["openAPIV3Schema"]),
+            short=tuple(names.get("shortNames") or ()),
+            categories=tuple(names.get("categories") or ()),
+            subresources=tuple(subresources),
+            storage=qualified(names["plural"], group),
+            generation=True,
+            selectable=tuple(
+                str(one.get("jsonPath", "")).lstrip(".")
+                for one in version.get("selectableFields") or ()
+            ),
+            definition=version,
+        )

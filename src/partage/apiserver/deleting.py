@@ -1,0 +1,131 @@
+"""Deleting objects: at once, gracefully, or when the last finalizer lets go."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from partage.apiserver import metadata
+from partage.apiserver.calls import Call, Cluster, missing, must_get, review
+from partage.apiserver.creating import pretend
+from partage.apiserver.status import ApiError, bad_request, precondition
+from partage.apiserver.storage import Absent, Record, Stale
+
+__all__ = ["DeleteOptions", "delete"]
+
+_TRIES: Final = 6
+_DONE: Final = ("Failed", "Succeeded")
+_POLICIES: Final = {
+    "": "", "Background": "", "Foreground": "foregroundDeletion", "Orphan": "orphan",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How to delete.
+
+    Attributes:
+        grace: seconds until a pod should be gone; None means what the pod says.
+        policy: what becomes of dependents: `Background`, `Foreground`, `Orphan` or empty.
+        uid: delete only the object with this UID.
+        version: delete only at this resourceVersion.
+    """
+
+    grace: int | None = None
+    policy: str = ""
+    uid: str = ""
+    version: str = ""
+
+    @staticmethod
+    def read(body: Any) -> "DeleteOptions":
+        """The options that a `DeleteOptions` document tells.
+
+        Raises:
+            ApiError: 400 or 422, no such document.
+        """
+        if body is None:
+            return DeleteOptions()
+        if not isinstance(body, Mapping) or not isinstance(
+            body.get("preconditions") or {}, Mapping
+        ):
+            raise bad_request("the body is no DeleteOptions document")
+        grace, policy = body.get("gracePeriodSeconds"), body.get("propagationPolicy") or ""
+        if grace is not None and (type(grace) is not int or not 0 <= grace < 2**31):
+            raise bad_request(f"gracePeriodSeconds {grace!r} is no number of seconds")
+        if body.get("orphanDependents") is True and not policy:
+            policy = "Orphan"
+        if not isinstance(policy, str) or policy not in _POLICIES:
+            raise ApiError(
+                422,
+                "Invalid",
+                'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
+                f'"{policy}": supported values: "Foreground", "Background", "Orphan", "nil"',
+            )
+        wanted = body.get("preconditions") or {}
+        return DeleteOptions(
+            grace, policy, str(wanted.get("uid") or ""), str(wanted.get("resourceVersion") or "")
+        )
+
+
+async def delete(cluster: Cluster, call: Call, options: DeleteOptions) -> tuple[Record, bool]:
+    """Deletes an object, or begins to; the answer is its last state and whether it is gone.
+
+    Raises:
+        ApiError: 404, 409 for a precondition that does not hold, 403 from admission.
+    """
+    for _attempt in range(_TRIES):
+        old = must_get(cluster, call)
+        kind = call.kind
+        for what, want, have in (
+            ("UID", options.uid, old.uid),
+            ("ResourceVersion", options.version, old.metadata["resourceVersion"]),
+        ):
+            if want and want != have:
+                raise precondition(kind.plural, kind.group, call.name, what, want, have)
+        await cluster.admission.validate(review(call, "DELETE", None, old))
+        try:
+            return _begin(cluster, call, old, options)
+        except Absent as gone:
+            raise missing(call) from gone
+        except Stale:
+            continue
+    raise ApiError(409, "Conflict", f"{call.kind.plural} {call.name} changes too fast to delete")
+
+
+def _begin(
+    cluster: Cluster, call: Call, old: Record, options: DeleteOptions
+) -> tuple[Record, bool]:
+    kind, store = call.kind, cluster.store
+    grace = _grace(kind.resource, old.value, options)
+    finalizer = _POLICIES[options.policy]
+    held = bool(old.metadata.get("finalizers")) or bool(finalizer)
+    if kind.resource == "namespaces":
+        held = held or bool((old.value.get("spec") or {}).get("finalizers"))
+    if not held and not grace:
+        if call.dry_run:
+            return old, True
+        return store.remove(kind.resource, old.namespace, old.name, old.revision), True
+    if old.metadata.get("deletionTimestamp"):
+        left = old.metadata.get("deletionGracePeriodSeconds") or 0
+        if grace >= left:
+            return old, False
+    value = metadata.begun(old.value, grace, cluster.ambient.now(), finalizer)
+    if kind.resource == "namespaces":
+        value["status"] = {**(value.get("status") or {}), "phase": "Terminating"}
+    if call.dry_run:
+        return pretend(kind.resource, value), False
+    return store.replace(kind.resource, value, old.revision), False
+
+
+def _grace(resource: str, value: Mapping[str, Any], options: DeleteOptions) -> int:
+    """Seconds that an object has to end; only pods on a node have any."""
+    if resource != "pods":
+        return 0
+    spec, status = value.get("spec") or {}, value.get("status") or {}
+    if not spec.get("nodeName") or status.get("phase") in _DONE:
+        return 0
+    if options.grace is not None:
+        return options.grace
+    own = value["metadata"].get("deletionGracePeriodSeconds")
+    if own is not None:
+        return int(own)
+    return max(int(spec.get("terminationGracePeriodSeconds") or 0), 0)

@@ -1,0 +1,165 @@
+"""Discovery: which groups, versions and resources there are, in both forms that clients ask for."""
+
+from typing import Any, Final
+
+from partage.apiserver.kinds import Kind, Registry
+
+__all__ = ["AGGREGATED", "aggregated", "core_versions", "group", "groups", "resources", "version"]
+
+AGGREGATED: Final = ("v2", "v2beta1")
+"""The versions of `apidiscovery.k8s.io` that are answered."""
+
+_VERSION: Final = {
+    "major": "1",
+    "minor": "36",
+    "gitVersion": "v1.36.6+partage",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2026-11-01T00:00:00Z",
+    "goVersion": "none",
+    "compiler": "none",
+    "platform": "linux/amd64",
+    "emulationMajor": "1",
+    "emulationMinor": "36",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "35",
+}
+
+
+def version() -> dict[str, str]:
+    """What `/version` answers: the Kubernetes whose behaviour is followed."""
+    return dict(_VERSION)
+
+
+def core_versions(address: str) -> dict[str, Any]:
+    """What `/api` answers."""
+    return {
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+    }
+
+
+def groups(registry: Registry) -> dict[str, Any]:
+    """What `/apis` answers."""
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [_group(name, versions) for name, versions in registry.groups().items() if name],
+    }
+
+
+def group(registry: Registry, name: str) -> dict[str, Any] | None:
+    """What `/apis/<group>` answers; None for an unknown group."""
+    versions = registry.groups().get(name)
+    if not versions or not name:
+        return None
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
+
+
+def _group(name: str, versions: list[str]) -> dict[str, Any]:
+    served = [{"groupVersion": f"{name}/{one}", "version": one} for one in versions]
+    return {"name": name, "versions": served, "preferredVersion": served[0]}
+
+
+def resources(registry: Registry, group_: str, version_: str) -> dict[str, Any] | None:
+    """What `/apis/<group>/<version>` answers; None when nothing is served there."""
+    kinds = registry.served(group_, version_)
+    if not kinds:
+        return None
+    found: list[dict[str, Any]] = []
+    for kind in kinds:
+        found.append(_resource(kind))
+        found.extend(
+            {
+                "name": f"{kind.plural}/{sub.name}",
+                "singularName": "",
+                "namespaced": kind.namespaced,
+                **({"group": sub.group} if sub.group != kind.group else {}),
+                **(
+                    {"version": sub.version}
+                    if (sub.group, sub.version) != (kind.group, kind.version)
+                    else {}
+                ),
+                "kind": sub.kind,
+                "verbs": list(sub.verbs),
+            }
+            for sub in sorted(kind.subresources, key=lambda sub: sub.name)
+        )
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{group_}/{version_}" if group_ else version_,
+        "resources": found,
+    }
+
+
+def _resource(kind: Kind) -> dict[str, Any]:
+    return {
+        "name": kind.plural,
+        "singularName": kind.singular,
+        "namespaced": kind.namespaced,
+        "kind": kind.kind,
+        "verbs": list(kind.verbs),
+        **({"shortNames": list(kind.short)} if kind.short else {}),
+        **({"categories": list(kind.categories)} if kind.categories else {}),
+    }
+
+
+def aggregated(registry: Registry, version_: str, *, core: bool) -> dict[str, Any]:
+    """Everything at once, as newer clients ask for it.
+
+    Args:
+        version_: of `apidiscovery.k8s.io`.
+        core: whether the core group alone is wanted (`/api`), or all others (`/apis`).
+    """
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": f"apidiscovery.k8s.io/{version_}",
+        "metadata": {},
+        "items": [
+            {
+                "metadata": {"name": name, "creationTimestamp": None},
+                "versions": [
+                    {
+                        "version": one,
+                        "freshness": "Current",
+                        "resources": [_described(kind) for kind in registry.served(name, one)],
+                    }
+                    for one in versions
+                ],
+            }
+            for name, versions in registry.groups().items()
+            if (not name) == core
+        ],
+    }
+
+
+def _described(kind: Kind) -> dict[str, Any]:
+    return {
+        "resource": kind.plural,
+        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": kind.singular,
+        "verbs": list(kind.verbs),
+        **({"shortNames": list(kind.short)} if kind.short else {}),
+        **({"categories": list(kind.categories)} if kind.categories else {}),
+        **(
+            {
+                "subresources": [
+                    {
+                        "subresource": sub.name,
+                        "responseKind": {
+                            "group": sub.group,
+                            "version": sub.version,
+                            "kind": sub.kind,
+                        },
+                        "verbs": list(sub.verbs),
+                    }
+                    for sub in sorted(kind.subresources, key=lambda sub: sub.name)
+                ]
+            }
+            if kind.subresources
+            else {}
+        ),
+    }

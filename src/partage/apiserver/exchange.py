@@ -1,0 +1,139 @@
+"""One HTTP request and the ways to answer it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import yaml
+from aiohttp import web
+
+from partage.apiserver.admission import User
+from partage.apiserver.decoding import parse
+from partage.apiserver.negotiation import JSON, Form, form_of
+from partage.apiserver.status import ApiError, too_large, unsupported_media
+
+__all__ = ["LARGEST_BODY", "Exchange"]
+
+LARGEST_BODY: Final = 3 * 2**20
+"""Bytes of a request's body."""
+
+_YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request, and what is known about it.
+
+    Attributes:
+        request: aiohttp's.
+        parts: the path's segments, unquoted.
+        user: who asks.
+    """
+
+    request: web.BaseRequest
+    parts: tuple[str, ...]
+    user: User
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The query's parameters; of one given twice, the first."""
+        return self.request.query
+
+    @property
+    def form(self) -> Form:
+        """The form of answer that is accepted.
+
+        Raises:
+            ApiError: 406.
+        """
+        return form_of(self.request.headers.get("Accept", ""))
+
+    @property
+    def media(self) -> str:
+        """The body's media type, without parameters."""
+        return self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    async def read(self) -> bytes:
+        """The body.
+
+        Raises:
+            ApiError: 413.
+        """
+        length = self.request.content_length
+        if length is not None and length > LARGEST_BODY:
+            raise too_large(LARGEST_BODY)
+        body = bytearray()
+        async for piece in self.request.content.iter_any():
+            body += piece
+            if len(body) > LARGEST_BODY:
+                raise too_large(LARGEST_BODY)
+        return bytes(body)
+
+    async def document(self) -> Any:
+        """The body as a plain value, from JSON or YAML.
+
+        Raises:
+            ApiError: 400, 413, 415.
+        """
+        media = self.media
+        if media not in ("", JSON, *_YAML):
+            raise unsupported_media(f"{JSON}, application/yaml")
+        return parse(await self.read(), yaml=media != JSON)
+
+    async def optional(self) -> Any:
+        """The body as a plain value, None when there is none.
+
+        Raises:
+            ApiError: 400, 413.
+        """
+        body = await self.read()
+        return parse(body, yaml=self.media != JSON) if body else None
+
+    def answer(
+        self, value: Any, *, code: int = 200, warnings: list[str] | None = None, media: str = JSON
+    ) -> web.Response:
+        """An answer with a document."""
+        return self.text(_encode(value), code=code, warnings=warnings, media=media)
+
+    def text(
+        self, text: bytes, *, code: int = 200, warnings: list[str] | None = None, media: str = JSON
+    ) -> web.Response:
+        """An answer with a document that is already JSON, made readable where that is wanted."""
+        accept = self.request.headers.get("Accept", "")
+        if media == JSON and accept.startswith(_YAML):
+            media = _YAML[0]
+            text = yaml.safe_dump(msgspec.json.decode(text), sort_keys=False).encode()
+        elif media == JSON and self._readable:
+            text = msgspec.json.format(text, indent=2) + b"\n"
+        response = web.Response(body=text, status=code, headers={"Content-Type": media})
+        for warning in dict.fromkeys(warnings or ()):
+            quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
+            clean = "".join(c if c.isprintable() and c.isascii() else "?" for c in quoted)
+            response.headers.add("Warning", f'299 - "{clean}"')
+        return response
+
+    @property
+    def _readable(self) -> bool:
+        wanted = self.query.get("pretty")
+        if wanted is not None:
+            return wanted not in ("false", "0")
+        return self.request.headers.get("User-Agent", "").startswith(("curl/", "Wget/"))
+
+    def refusal(self, error: ApiError) -> web.Response:
+        """An answer that says no."""
+        response = self.answer(error.document(), code=error.code)
+        if error.code == 401:
+            response.headers["WWW-Authenticate"] = 'Bearer realm="partage"'
+        if error.code == 429:
+            seconds = error.details.get("retryAfterSeconds", 1)
+            response.headers["Retry-After"] = str(seconds)
+        return response
+
+    async def stream(self, media: str) -> web.StreamResponse:
+        """An answer that is written piece by piece."""
+        response = web.StreamResponse(headers={"Content-Type": media, "Cache-Control": "no-cache"})
+        response.enable_chunked_encoding()
+        await response.prepare(self.request)
+        return response

@@ -1,0 +1,229 @@
+"""What follows from changes: dependents of what is gone, namespaces on their way out, quotas.
+
+Watches the store and works off what it saw when told to; the server tells it after every change.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from partage.apiserver import quota
+from partage.apiserver.admission import User
+from partage.apiserver.calls import DEFINITIONS, Call, Cluster
+from partage.apiserver.creating import create
+from partage.apiserver.deleting import DeleteOptions, delete
+from partage.apiserver.metadata import finished
+from partage.apiserver.status import ApiError
+from partage.apiserver.storage import Absent, Change, Record, Stale
+
+__all__ = ["Janitor"]
+
+_GC: Final = User("system:serviceaccount:kube-system:generic-garbage-collector")
+_FOREGROUND: Final = "foregroundDeletion"
+_ORPHAN: Final = "orphan"
+_COUNTED: Final = ("pods", "resourcequotas")
+Place = tuple[str, str, str]
+
+
+class Janitor:
+    """Keeps a cluster tidy."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Begins to watch; what is already stored counts as just added."""
+        self._cluster = cluster
+        self._uids: dict[str, Place] = {}
+        self._dependents: defaultdict[str, set[Place]] = defaultdict(set)
+        self._changes: deque[Change] = deque()
+        self._leaving: dict[str, None] = {}
+        self._quotas: dict[str, None] = {}
+        cluster.store.observers.append(self._saw)
+        for resource in list(cluster.store.resources()):
+            for record in cluster.store.all(resource):
+                self._saw(Change("ADDED", record, None))
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing left to do."""
+        return not self._changes and not self._leaving and not self._quotas
+
+    def _saw(self, change: Change) -> None:
+        """Keeps the indexes; what needs work is noted for `settle`."""
+        record = change.record
+        place = (record.resource, record.namespace, record.name)
+        before = change.before.metadata.get("ownerReferences") if change.before else None
+        after = record.metadata.get("ownerReferences")
+        gone = change.kind == "DELETED"
+        if change.kind == "ADDED":
+            self._uids[record.uid] = place
+        if gone:
+            self._uids.pop(record.uid, None)
+        if before != after or gone or change.kind == "ADDED":
+            for owner in before or ():
+                self._dependents[owner.get("uid", "")].discard(place)
+            for owner in () if gone else after or ():
+                self._dependents[owner.get("uid", "")].add(place)
+        deleting = record.metadata.get("deletionTimestamp")
+        fresh = change.kind == "ADDED" and record.resource == "namespaces"
+        if gone or deleting or fresh or (after and after != before):
+            self._changes.append(change)
+        counted = gone or change.kind == "ADDED" or record.resource in _COUNTED
+        store = self._cluster.store
+        if record.namespace and counted and store.all("resourcequotas", record.namespace):
+            self._quotas[record.namespace] = None
+        if gone and record.namespace:
+            namespace = self._cluster.store.get("namespaces", "", record.namespace)
+            if namespace is not None and namespace.metadata.get("deletionTimestamp"):
+                self._leaving[record.namespace] = None
+
+    async def settle(self) -> None:
+        """Does all that the changes so far call for, and what that leads to."""
+        while not self.idle:
+            while self._changes:
+                await self._follow(self._changes.popleft())
+            leaving, self._leaving = self._leaving, {}
+            for namespace in leaving:
+                await self._empty(namespace)
+            quotas, self._quotas = self._quotas, {}
+            for namespace in quotas:
+                self._measure(namespace)
+
+    async def _follow(self, change: Change) -> None:
+        record = change.record
+        if record.resource == "namespaces" and change.kind != "DELETED":
+            if record.metadata.get("deletionTimestamp"):
+                self._leaving[record.name] = None
+            elif change.kind == "ADDED":
+                await self._furnish(record.name)
+        if change.kind == "DELETED":
+            if record.resource == DEFINITIONS:
+                self._purge(record.name)
+            await self._owner_gone(record.uid)
+        else:
+            await self._owners_there(record)
+            await self._finalize(record)
+
+    def _purge(self, resource: str) -> None:
+        """Takes away the objects of a resource that is no longer defined."""
+        store = self._cluster.store
+        for one in list(store.all(resource)):
+            store.remove(resource, one.namespace, one.name, one.revision)
+
+    async def _furnish(self, namespace: str) -> None:
+        """The service account that every namespace has."""
+        kind = self._cluster.registry.stored("serviceaccounts")
+        if kind is None or self._cluster.store.get("serviceaccounts", namespace, "default"):
+            return
+        call = Call(kind=kind, namespace=namespace, user=_GC)
+        try:
+            await create(self._cluster, call, {"metadata": {"name": "default"}})
+        except ApiError:
+            return
+
+    async def _delete(self, place: Place, policy: str = "Background") -> None:
+        kind = self._cluster.registry.stored(place[0])
+        if kind is None:
+            return
+        call = Call(kind=kind, namespace=place[1], name=place[2], user=_GC)
+        try:
+            await delete(self._cluster, call, DeleteOptions(policy=policy))
+        except ApiError:
+            return
+
+    async def _owner_gone(self, uid: str) -> None:
+        for place in sorted(self._dependents.pop(uid, ())):
+            record = self._cluster.store.get(*place)
+            if record is not None:
+                await self._owners_there(record)
+
+    async def _owners_there(self, record: Record) -> None:
+        """Deletes an object all of whose owners are gone; else drops the references to those."""
+        owners = record.metadata.get("ownerReferences") or []
+        left = [one for one in owners if one.get("uid") in self._uids]
+        if not owners or len(left) == len(owners):
+            return
+        if left:
+            self._rewrite(record, ownerReferences=left)
+        elif not record.metadata.get("deletionTimestamp"):
+            await self._delete((record.resource, record.namespace, record.name))
+
+    async def _finalize(self, record: Record) -> None:
+        """Works off the finalizers that stand for propagation policies."""
+        current = self._cluster.store.get(record.resource, record.namespace, record.name)
+        if current is None or not current.metadata.get("deletionTimestamp"):
+            return
+        held = current.metadata.get("finalizers") or []
+        places = sorted(self._dependents.get(current.uid, ()))
+        if _ORPHAN in held:
+            for place in places:
+                self._orphan(place, current.uid)
+            self._release(current, _ORPHAN)
+        elif _FOREGROUND in held:
+            for place in places:
+                found = self._cluster.store.get(*place)
+                if found is not None and not found.metadata.get("deletionTimestamp"):
+                    await self._delete(place, "Foreground")
+            if not self._dependents.get(current.uid):
+                self._release(current, _FOREGROUND)
+        for owner in current.metadata.get("ownerReferences") or ():
+            await self._waiting_owner(owner.get("uid", ""))
+
+    async def _waiting_owner(self, uid: str) -> None:
+        place = self._uids.get(uid)
+        owner = self._cluster.store.get(*place) if place else None
+        if owner is None or self._dependents.get(uid):
+            return
+        if _FOREGROUND in (owner.metadata.get("finalizers") or ()):
+            self._release(owner, _FOREGROUND)
+
+    def _orphan(self, place: Place, uid: str) -> None:
+        record = self._cluster.store.get(*place)
+        if record is not None:
+            owners = record.metadata.get("ownerReferences") or []
+            self._rewrite(record, ownerReferences=[o for o in owners if o.get("uid") != uid])
+
+    def _release(self, record: Record, finalizer: str) -> None:
+        held = record.metadata.get("finalizers") or []
+        self._rewrite(record, finalizers=[one for one in held if one != finalizer])
+
+    def _rewrite(self, record: Record, **changed: list[Any]) -> None:
+        """Writes lists of metadata, dropping empty ones; the object goes if that frees it."""
+        head = {k: v for k, v in record.metadata.items() if k not in changed}
+        head.update({key: value for key, value in changed.items() if value})
+        value = {**record.value, "metadata": head}
+        store = self._cluster.store
+        try:
+            if finished(value) and not (value.get("spec") or {}).get("finalizers"):
+                store.remove(record.resource, record.namespace, record.name, record.revision)
+            else:
+                store.replace(record.resource, value, record.revision)
+        except (Absent, Stale):
+            return
+
+    async def _empty(self, namespace: str) -> None:
+        """Deletes what is in a namespace, and then the namespace."""
+        store = self._cluster.store
+        for resource in list(store.resources()):
+            kind = self._cluster.registry.stored(resource)
+            if kind is None or not kind.namespaced:
+                continue
+            for record in list(store.all(resource, namespace)):
+                if not record.metadata.get("deletionTimestamp"):
+                    await self._delete((resource, namespace, record.name))
+        if any(store.all(resource, namespace) for resource in list(store.resources())):
+            return
+        found = store.get("namespaces", "", namespace)
+        if found is not None and not found.metadata.get("finalizers"):
+            store.remove("namespaces", "", namespace, found.revision)
+
+    def _measure(self, namespace: str) -> None:
+        """Writes what is used into the status of a namespace's quotas."""
+        for record in self._cluster.store.all("resourcequotas", namespace):
+            used = {
+                name: str(q) for name, q in quota.totals(self._cluster.store, record.value).items()
+            }
+            status: Mapping[str, Any] = {
+                "hard": (record.value.get("spec") or {}).get("hard") or {}, "used": used,
+            }  # fmt: skip
+            if record.value.get("status") != status:
+                value = {**record.value, "status": status}
+                self._cluster.store.replace("resourcequotas", value, record.revision)

@@ -1,0 +1,172 @@
+"""Which resources the server has: their names, scope, versions and what can be done with them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from partage.apiserver.status import qualified
+from partage.apiserver.types import Type
+
+__all__ = ["ALL_VERBS", "Kind", "Registry", "Subresource"]
+
+ALL_VERBS: Final = (
+    "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Subresource:
+    """A part of an object with a path of its own, such as `status` or `binding`."""
+
+    name: str
+    kind: str
+    group: str
+    version: str
+    verbs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """One resource in one version.
+
+    Attributes:
+        group: the API group; empty for the core.
+        version: such as `v1`.
+        kind: such as `Pod`.
+        plural: as in paths.
+        singular: as kubectl accepts it.
+        namespaced: whether objects live in namespaces.
+        type: the shape of its objects.
+        short: short names.
+        categories: groups such as `all`.
+        verbs: what can be done; empty subset means virtual (a review that is answered, not kept).
+        subresources: its parts with own paths.
+        storage: the store's name for it; several versions, and events of both groups, share one.
+        generation: whether a change of its spec counts up `metadata.generation`.
+        selectable: the fields it can be selected by, beside name and namespace.
+        definition: for custom resources, the version's part of the definition.
+        convert: from the stored document to this version's; None when only apiVersion differs.
+        unconvert: the way back.
+    """
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    namespaced: bool
+    type: Type
+    short: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+    subresources: tuple[Subresource, ...] = ()
+    storage: str = ""
+    generation: bool = False
+    selectable: tuple[str, ...] = ()
+    definition: Mapping[str, Any] | None = None
+    convert: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    unconvert: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+
+    @property
+    def api_version(self) -> str:
+        """As documents write it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> str:
+        """The store's name for it."""
+        return self.storage or qualified(self.plural, self.group)
+
+    def sub(self, name: str) -> Subresource | None:
+        """One of its subresources."""
+        return next((found for found in self.subresources if found.name == name), None)
+
+    def fields(self) -> tuple[str, ...]:
+        """Every field it can be selected by."""
+        return ("metadata.name", "metadata.namespace", *self.selectable)
+
+    def outward(self, value: dict[str, Any]) -> dict[str, Any]:
+        """A stored document as this version shows it."""
+        if self.convert is not None:
+            return self.convert(value)
+        if value.get("apiVersion") == self.api_version:
+            return value
+        return {**value, "apiVersion": self.api_version}
+
+    def inward(self, value: dict[str, Any]) -> dict[str, Any]:
+        """A document of this version as it is stored."""
+        return self.unconvert(value) if self.unconvert is not None else value
+
+
+def _age(version: str) -> tuple[int, int, int, str]:
+    """Sorts versions as Kubernetes does: GA first, then beta, then alpha, newest first."""
+    for rank, stage in ((0, ""), (1, "beta"), (2, "alpha")):
+        head, found, tail = version[1:].partition(stage) if stage else (version[1:], "", "")
+        if head.isdigit() and bool(found) == bool(stage) and (tail.isdigit() or not stage):
+            return (rank, -int(head), -int(tail or 0), "")
+    return (3, 0, 0, version)
+
+
+@dataclass(slots=True)
+class Registry:
+    """The resources that are served now; custom ones come and go.
+
+    Attributes:
+        counter: grows with every change, so that documents made from it can be kept.
+    """
+
+    _kinds: dict[tuple[str, str, str], Kind] = field(default_factory=dict)
+    _preferred: dict[str, Kind] = field(default_factory=dict)
+    counter: int = 0
+
+    def add(self, *kinds: Kind) -> None:
+        """Serves more resources, or other versions of some."""
+        for kind in kinds:
+            self._kinds[kind.group, kind.version, kind.plural] = kind
+        self._changed()
+
+    def remove(self, group: str, plural: str) -> None:
+        """Stops serving a resource in every version."""
+        for key in [k for k in self._kinds if k[0] == group and k[2] == plural]:
+            del self._kinds[key]
+        self._changed()
+
+    def _changed(self) -> None:
+        self.counter += 1
+        self._preferred = {}
+        for kind in sorted(self._kinds.values(), key=lambda k: _age(k.version), reverse=True):
+            self._preferred[kind.resource] = kind
+        for kind in self._kinds.values():  # events: the core's form is the stored one
+            if not kind.group and kind.convert is None:
+                self._preferred[kind.resource] = kind
+
+    def find(self, group: str, version: str, plural: str) -> Kind | None:
+        """A resource by its path."""
+        return self._kinds.get((group, version, plural))
+
+    def stored(self, resource: str) -> Kind | None:
+        """The preferred version of what the store calls `resource`."""
+        return self._preferred.get(resource)
+
+    def of_kind(self, api_version: str, kind: str) -> Kind | None:
+        """A resource by the apiVersion and kind that documents carry."""
+        return next(
+            (k for k in self if k.api_version == api_version and k.kind == kind),
+            None,
+        )
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(self._kinds.values())
+
+    def groups(self) -> dict[str, list[str]]:
+        """Groups and their versions, preferred first; the core first, then by name as added."""
+        found: dict[str, set[str]] = {}
+        for kind in self:
+            found.setdefault(kind.group, set()).add(kind.version)
+        return {group: sorted(versions, key=_age) for group, versions in found.items()}
+
+    def served(self, group: str, version: str) -> list[Kind]:
+        """The resources of a group and version, by plural."""
+        return sorted(
+            (k for k in self if k.group == group and k.version == version), key=lambda k: k.plural
+        )

@@ -1,0 +1,50 @@
+"""The file that tells kubectl where the server is and who asks."""
+
+import base64
+import os
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+__all__ = ["kubeconfig", "write_kubeconfig"]
+
+_NAME: Final = "partage"
+
+
+def kubeconfig(url: str, token: str = "", authority: bytes = b"") -> str:
+    """A kubeconfig as YAML text.
+
+    Args:
+        url: of the API server, without a trailing slash.
+        token: a bearer token; without one, kubectl sends none.
+        authority: the PEM certificate that signed the server's, for TLS.
+    """
+    cluster = {"server": url}
+    if authority:
+        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": _NAME, "cluster": cluster}],
+        "users": [{"name": _NAME, "user": {"token": token} if token else {}}],
+        "contexts": [
+            {"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": "default"}}
+        ],
+        "current-context": _NAME,
+        "preferences": {},
+    }
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def write_kubeconfig(path: Path, url: str, token: str = "", authority: bytes = b"") -> None:
+    """Writes a kubeconfig that only its owner can read, replacing the file as a whole.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(kubeconfig(url, token, authority))
+    part.replace(path)

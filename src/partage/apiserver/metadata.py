@@ -1,0 +1,146 @@
+"""What the server itself does with an object's metadata: identity, times, generations, deletion.
+
+Pure functions; the clock and chance come as `Ambient`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from partage.apiserver import naming
+from partage.apiserver.problems import Problems
+
+__all__ = [
+    "Ambient",
+    "begun",
+    "born",
+    "carried",
+    "check",
+    "finished",
+    "timestamp",
+]
+
+_LONGEST_GENERATED: Final = 58
+_SERVER_OWNED: Final = (
+    "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds",
+    "selfLink",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """What the server needs from outside.
+
+    Attributes:
+        now: seconds since 1970, UTC.
+        uid: a new UUID text.
+        suffix: five new characters for `generateName`.
+    """
+
+    now: Callable[[], float]
+    uid: Callable[[], str]
+    suffix: Callable[[], str]
+
+
+def timestamp(seconds: float) -> str:
+    """A time as Kubernetes writes it, to the second."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def born(metadata: Mapping[str, Any], namespace: str, ambient: Ambient) -> dict[str, Any]:
+    """The metadata of an object that is being created."""
+    found = {key: value for key, value in metadata.items() if key not in _SERVER_OWNED}
+    found.pop("resourceVersion", None)
+    if not found.get("name") and found.get("generateName"):
+        found["name"] = found["generateName"][:_LONGEST_GENERATED] + ambient.suffix()
+    if namespace:
+        found["namespace"] = namespace
+    else:
+        found.pop("namespace", None)
+    found["uid"] = ambient.uid()
+    found["creationTimestamp"] = timestamp(ambient.now())
+    return found
+
+
+def carried(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of an update: what the server owns stays as it was."""
+    found = {key: value for key, value in new.items() if key not in _SERVER_OWNED}
+    found.update((key, old[key]) for key in _SERVER_OWNED if key in old)
+    for key in ("name", "namespace", "generateName"):
+        if key in old:
+            found.setdefault(key, old[key])
+    found["resourceVersion"] = old.get("resourceVersion", "")
+    return found
+
+
+def begun(value: Mapping[str, Any], grace: int, now: float, finalizer: str = "") -> dict[str, Any]:
+    """The object once its deletion has begun.
+
+    Args:
+        grace: seconds until it should be gone.
+        finalizer: one to add (`orphan` or `foregroundDeletion`), if any.
+    """
+    metadata = dict(value["metadata"])
+    metadata["deletionTimestamp"] = timestamp(now + grace)
+    metadata["deletionGracePeriodSeconds"] = grace
+    if finalizer and finalizer not in (metadata.get("finalizers") or []):
+        metadata["finalizers"] = [*(metadata.get("finalizers") or []), finalizer]
+    if "generation" in metadata:
+        metadata["generation"] = int(metadata["generation"]) + 1
+    return {**value, "metadata": metadata}
+
+
+def finished(value: Mapping[str, Any]) -> bool:
+    """Whether an object whose deletion has begun holds nothing that keeps it any longer."""
+    metadata = value["metadata"]
+    return bool(
+        metadata.get("deletionTimestamp")
+        and not metadata.get("finalizers")
+        and not metadata.get("deletionGracePeriodSeconds")
+    )
+
+
+def check(
+    metadata: Mapping[str, Any],
+    problems: Problems,
+    rule: Callable[[str], list[str]],
+    *,
+    namespaced: bool,
+) -> None:
+    """Reports what is wrong with metadata.
+
+    Args:
+        rule: what is wrong with a name of this kind.
+        namespaced: whether the kind lives in namespaces.
+    """
+    name = metadata.get("name", "")
+    if not name:
+        problems.required("metadata.name", "name or generateName is required")
+    for why in rule(name) if name else ():
+        problems.invalid("metadata.name", name, why)
+    prefix = metadata.get("generateName", "")
+    for why in rule(prefix.rstrip("-.") + "x") if prefix else ():
+        problems.invalid("metadata.generateName", prefix, why)
+    if namespaced:
+        for why in naming.domain_label(metadata.get("namespace", "")):
+            problems.invalid("metadata.namespace", metadata.get("namespace", ""), why)
+    naming.check_labels(metadata.get("labels") or {}, "metadata.labels", problems)
+    naming.check_annotations(metadata.get("annotations") or {}, "metadata.annotations", problems)
+    for index, owner in enumerate(metadata.get("ownerReferences") or []):
+        where = f"metadata.ownerReferences[{index}]"
+        for key in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(key):
+                problems.invalid(f"{where}.{key}", owner.get(key, ""), f"{key} must not be empty")
+    controllers = [o for o in metadata.get("ownerReferences") or [] if o.get("controller")]
+    if len(controllers) > 1:
+        problems.invalid(
+            "metadata.ownerReferences",
+            controllers,
+            "Only one reference can have Controller set to true. Found "
+            f'"true" in references for {controllers[0].get("name")} and '
+            f"{controllers[1].get('name')}",
+        )
+    for index, finalizer in enumerate(metadata.get("finalizers") or []):
+        for why in naming.domain_prefixed(finalizer):
+            problems.invalid(f"metadata.finalizers[{index}]", finalizer, why)

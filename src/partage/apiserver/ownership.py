@@ -1,0 +1,146 @@
+"""Who owns which field: the sets behind `metadata.managedFields`, and how they are compared.
+
+A path is a tuple of elements as `FieldsV1` writes them: `f:spec`, `k:{"name":"main"}`, `v:"a"`.
+Owned are leaves: scalars, empty containers, values that are replaced as a whole, and the items of
+lists that merge by key.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from partage.apiserver.types import Type
+
+__all__ = [
+    "Path",
+    "item_key",
+    "leaves",
+    "readable",
+    "set_item",
+    "to_document",
+    "to_paths",
+    "without_own",
+]
+
+Path = tuple[str, ...]
+
+_ITEM: Final = object()
+_PLAIN: Final = Type("any")
+_MAP: Final = Type("map", item=_PLAIN)
+_OWN: Final = (
+    ("f:apiVersion",), ("f:kind",), ("f:metadata",), ("f:metadata", "f:name"),
+    ("f:metadata", "f:namespace"), ("f:metadata", "f:creationTimestamp"),
+    ("f:metadata", "f:selfLink"), ("f:metadata", "f:uid"), ("f:metadata", "f:clusterName"),
+    ("f:metadata", "f:generation"), ("f:metadata", "f:managedFields"),
+    ("f:metadata", "f:resourceVersion"), ("f:metadata", "f:generateName"),
+    ("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:deletionGracePeriodSeconds"),
+)  # fmt: skip
+_OWN_SET: Final = frozenset(_OWN)
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def leaves(value: Mapping[str, Any], type_: Type) -> dict[Path, Any]:
+    """Every path that can be owned, with its value; list items and map entries stand as marks."""
+    found: dict[Path, Any] = {}
+    _walk(value, type_, (), found)
+    return without_own(found)
+
+
+def without_own(paths: dict[Path, Any]) -> dict[Path, Any]:
+    """Without what the server itself owns."""
+    return {
+        path: value
+        for path, value in paths.items()
+        if path not in _OWN_SET and path[:2] != ("f:metadata", "f:managedFields")
+    }
+
+
+def _walk(value: Any, type_: Type, at: Path, found: dict[Path, Any]) -> None:
+    if isinstance(value, Mapping) and value and not type_.atomic:
+        struct = type_.form == "struct"
+        for key, inner in value.items():
+            field = type_.fields.get(key) if struct else None
+            inner_type = field.type if field else (type_.item or _guess(inner))
+            path = (*at, f"f:{key}")
+            if field is None and isinstance(inner, Mapping) and inner:
+                found[path] = _ITEM
+            _walk(inner, inner_type, path, found)
+        return
+    if isinstance(value, list) and value and type_.listing == "map":
+        for index, item in enumerate(value):
+            path = (*at, item_key(item, type_, index))
+            found[path] = _ITEM
+            _walk(item, type_.item or _PLAIN, path, found)
+        return
+    if isinstance(value, list) and value and type_.listing == "set":
+        for item in value:
+            found[(*at, set_item(item))] = item
+        return
+    found[at] = value
+
+
+def _guess(value: Any) -> Type:
+    return _MAP if isinstance(value, Mapping) else _PLAIN
+
+
+def item_key(item: Any, type_: Type, index: int) -> str:
+    """How a path names a list's item: by its keys, or by its place when it has none of them."""
+    if not isinstance(item, Mapping):
+        return f"i:{index}"
+    keys = {key: item[key] for key in type_.keys if key in item}
+    return "k:" + _encode(keys).decode() if keys else f"i:{index}"
+
+
+def set_item(item: Any) -> str:
+    """How a path names an item of a list that is a set: by its value."""
+    return "v:" + _encode(item).decode()
+
+
+def to_document(paths: Iterable[Path]) -> dict[str, Any]:
+    """The `fieldsV1` of a set of paths."""
+    document: dict[str, Any] = {}
+    known = set(paths)
+    for path in sorted(known):
+        at = document
+        for element in path:
+            at = at.setdefault(element, {})
+    for path in known:
+        at = document
+        for element in path:
+            at = at[element]
+        if at:
+            at["."] = {}
+    return document
+
+
+def to_paths(document: Any, at: Path = ()) -> set[Path]:
+    """The set of paths of a `fieldsV1`; what is malformed counts as nothing."""
+    found: set[Path] = set()
+    if not isinstance(document, Mapping):
+        return found
+    for element, inner in document.items():
+        if element == ".":
+            found.add(at)
+        elif isinstance(inner, Mapping) and inner:
+            found |= to_paths(inner, (*at, element))
+        else:
+            found.add((*at, element))
+    return found
+
+
+def readable(path: Path) -> str:
+    """A path as conflicts name it: `.spec.containers[name="main"].image`."""
+    text = ""
+    for element in path:
+        kind, _colon, rest = element.partition(":")
+        if kind == "f":
+            text += f".{rest}"
+        elif kind == "k":
+            keys = msgspec.json.decode(rest)
+            text += (
+                "[" + ",".join(f"{k}={_encode(v).decode()}" for k, v in sorted(keys.items())) + "]"
+            )
+        else:
+            text += f"[{'=' if kind == 'v' else ''}{rest}]"
+    return text

@@ -1,0 +1,144 @@
+"""JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7396) over plain values.
+
+Neither alters what it is given.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final
+
+__all__ = ["PatchError", "TestFailed", "json_patch", "merge_patch"]
+
+_MOST: Final = 10_000
+_END: Final = "-"
+
+
+class PatchError(ValueError):
+    """A patch that is malformed, or that does not fit the document."""
+
+
+class TestFailed(PatchError):
+    """A `test` operation of a JSON Patch found another value."""
+
+
+def merge_patch(value: Any, patch: Any) -> Any:
+    """`value` with `patch` merged in: null removes, maps merge, everything else replaces."""
+    if not isinstance(patch, Mapping):
+        return patch
+    found = dict(value) if isinstance(value, Mapping) else {}
+    for key, inner in patch.items():
+        if inner is None:
+            found.pop(key, None)
+        else:
+            found[key] = merge_patch(found.get(key), inner)
+    return found
+
+
+def json_patch(value: Any, patch: Any) -> Any:
+    """`value` after the operations of `patch`, in order.
+
+    Raises:
+        TestFailed: a test found another value.
+        PatchError: malformed, or a path that is not there.
+    """
+    if not isinstance(patch, list):
+        raise PatchError("a JSON patch is a list of operations")
+    if len(patch) > _MOST:
+        raise PatchError(
+            f"The allowed maximum operations in a JSON patch is {_MOST}, got {len(patch)}"
+        )
+    value = deepcopy(value)
+    for operation in patch:
+        value = _apply(value, operation)
+    return value
+
+
+def _apply(value: Any, operation: Any) -> Any:
+    if not isinstance(operation, Mapping):
+        raise PatchError(f"operation {operation!r} is not an object")
+    kind = operation.get("op")
+    path = _pointer(operation.get("path"))
+    if kind in ("add", "replace", "test") and "value" not in operation:
+        raise PatchError(f"operation {kind} needs a value")
+    if kind == "test":
+        if _find(value, path) != operation["value"]:
+            raise TestFailed(f"testing value {operation.get('path')} failed: test failed")
+        return value
+    if kind == "add":
+        return _add(value, path, deepcopy(operation["value"]))
+    if kind == "replace":
+        _find(value, path)
+        return _replace(value, path, deepcopy(operation["value"]))
+    if kind == "remove":
+        return _remove(value, path)
+    if kind in ("move", "copy"):
+        source = _pointer(operation.get("from"))
+        found = deepcopy(_find(value, source))
+        if kind == "move":
+            if path[: len(source)] == source and path != source:
+                raise PatchError("a value cannot be moved into itself")
+            value = _remove(value, source)
+        return _add(value, path, found)
+    raise PatchError(f"unexpected kind of operation: {kind!r}")
+
+
+def _pointer(text: Any) -> list[str]:
+    if not isinstance(text, str) or (text and not text.startswith("/")):
+        raise PatchError(f"{text!r} is not a JSON pointer")
+    return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
+
+
+def _index(part: str, most: int) -> int:
+    if not part.isdecimal() or not part.isascii() or len(part) > 9 or int(part) > most:
+        raise PatchError(f"invalid index referenced: {part}")
+    return int(part)
+
+
+def _find(value: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        if isinstance(value, Mapping):
+            if part not in value:
+                raise PatchError(f"path /{'/'.join(path)} does not exist: missing key {part}")
+            value = value[part]
+        elif isinstance(value, list):
+            value = value[_index(part, len(value) - 1)]
+        else:
+            raise PatchError(f"path /{'/'.join(path)} does not exist")
+    return value
+
+
+def _add(value: Any, path: Sequence[str], new: Any) -> Any:
+    if not path:
+        return new
+    parent = _find(value, path[:-1])
+    if isinstance(parent, dict):
+        parent[path[-1]] = new
+    elif isinstance(parent, list):
+        at = len(parent) if path[-1] == _END else _index(path[-1], len(parent))
+        parent.insert(at, new)
+    else:
+        raise PatchError(f"path /{'/'.join(path)} does not exist")
+    return value
+
+
+def _replace(value: Any, path: Sequence[str], new: Any) -> Any:
+    if not path:
+        return new
+    parent = _find(value, path[:-1])
+    if isinstance(parent, dict):
+        parent[path[-1]] = new
+    else:
+        parent[_index(path[-1], len(parent) - 1)] = new
+    return value
+
+
+def _remove(value: Any, path: Sequence[str]) -> Any:
+    _find(value, path)
+    if not path:
+        raise PatchError("the whole document cannot be removed")
+    parent = _find(value, path[:-1])
+    if isinstance(parent, dict):
+        del parent[path[-1]]
+    else:
+        del parent[_index(path[-1], len(parent) - 1)]
+    return value

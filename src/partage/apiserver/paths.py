@@ -1,0 +1,147 @@
+"""From a request's path and query to the call it stands for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+from partage.apiserver.admission import User
+from partage.apiserver.calls import Call
+from partage.apiserver.kinds import Registry
+from partage.apiserver.listing import Selection
+from partage.apiserver.selectors import FieldSelector, LabelSelector
+from partage.apiserver.status import ApiError, bad_request, unknown_path
+
+__all__ = ["Target", "call_for", "flag", "number", "selection_of", "target_of"]
+
+_NAMESPACE_PARTS: Final = ("status", "finalize")
+_VALIDATION: Final = ("Ignore", "Strict", "Warn")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a path points to.
+
+    Attributes:
+        watch: whether it is one of the old `/watch/` paths.
+    """
+
+    group: str
+    version: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+    sub: str = ""
+    watch: bool = False
+
+
+def target_of(parts: Sequence[str]) -> Target | None:
+    """What `/api/v1/...` or `/apis/<group>/<version>/...` points to; None for other paths.
+
+    Args:
+        parts: the path's segments, unquoted.
+    """
+    if len(parts) >= 3 and parts[0] == "api":
+        group, version, rest = "", parts[1], list(parts[2:])
+    elif len(parts) >= 4 and parts[0] == "apis":
+        group, version, rest = parts[1], parts[2], list(parts[3:])
+    else:
+        return None
+    watch = rest[0] == "watch" and len(rest) > 1
+    if watch:
+        rest = rest[1:]
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in _NAMESPACE_PARTS:
+        namespace, rest = rest[1], rest[2:]
+    if len(rest) > 3 or not all(rest) or ("namespaces" in rest[1:] and not rest[0]):
+        return None
+    resource, name, sub = (*rest, "", "")[:3]
+    return Target(group, version, resource, namespace, name, sub, watch)
+
+
+def call_for(
+    registry: Registry, target: Target, query: Mapping[str, str], user: User, *, agent: str = ""
+) -> Call:
+    """The call that a request stands for.
+
+    Args:
+        agent: the client's own name, by which writes are recorded where it names no manager.
+
+    Raises:
+        ApiError: 404 for an unknown resource, 422 for impossible options.
+    """
+    kind = registry.find(target.group, target.version, target.resource)
+    if kind is None:
+        raise unknown_path()
+    if target.sub and kind.sub(target.sub) is None:
+        raise unknown_path()
+    if target.namespace and not kind.namespaced:
+        raise unknown_path()
+    if kind.namespaced and target.name and not target.namespace:
+        raise unknown_path()
+    dry_run = query.get("dryRun", "")
+    if dry_run not in ("", "All"):
+        raise _option("dryRun", dry_run, '"All"')
+    validation = query.get("fieldValidation", "") or "Warn"
+    if validation not in _VALIDATION:
+        raise _option("fieldValidation", validation, '"Ignore", "Strict", "Warn"')
+    manager = query.get("fieldManager", "")
+    if len(manager) > 128 or not manager.isprintable():
+        raise _option("fieldManager", manager, "printable, at most 128 characters")
+    return Call(
+        kind=kind,
+        namespace=target.namespace,
+        name=target.name,
+        sub=target.sub,
+        user=user,
+        dry_run=bool(dry_run),
+        manager=manager or agent,
+        force=flag(query, "force"),
+        validation=cast("Literal['Ignore', 'Strict', 'Warn']", validation),
+    )
+
+
+def _option(name: str, value: str, known: str) -> ApiError:
+    return ApiError(
+        422,
+        "Invalid",
+        f'UpdateOptions.meta.k8s.io "" is invalid: {name}: Unsupported value: "{value}": '
+        f"supported values: {known}",
+    )
+
+
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """A yes-or-no parameter."""
+    return query.get(name, "").lower() in ("true", "1", "t")
+
+
+def number(query: Mapping[str, str], name: str) -> int | None:
+    """A parameter that is a number, None when it is absent.
+
+    Raises:
+        ApiError: 400, it is something else.
+    """
+    text = query.get(name, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise bad_request(
+            f'unable to decode parameter {name}: strconv.ParseInt: parsing "{text[:64]}": '
+            "invalid syntax"
+        )
+    return int(text)
+
+
+def selection_of(call: Call, query: Mapping[str, str]) -> Selection:
+    """Which objects a list, watch or collection delete wants.
+
+    Raises:
+        ApiError: 400, malformed selectors.
+    """
+    fields = query.get("fieldSelector", "")
+    if call.name:
+        fields = f"{fields},metadata.name={call.name}" if fields else f"metadata.name={call.name}"
+    return Selection(
+        LabelSelector.parse(query.get("labelSelector", "").strip()),
+        FieldSelector.parse(fields, call.kind.fields()),
+        call.kind.convert,
+    )

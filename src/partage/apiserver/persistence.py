@@ -1,0 +1,69 @@
+"""The optional file that keeps a cluster's objects from one run to the next."""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from partage.apiserver.storage import Record, Store
+
+__all__ = ["UnreadableState", "load", "save", "snapshot"]
+
+_VERSION: Final = 1
+
+
+class UnreadableState(Exception):
+    """The file is not what an earlier run wrote; the message names it."""
+
+
+def snapshot(store: Store) -> tuple[int, dict[str, list[Record]]]:
+    """The revision and all objects; cheap, and still right when the store goes on."""
+    return store.revision, {resource: list(store.all(resource)) for resource in store.resources()}
+
+
+def save(path: Path, revision: int, objects: dict[str, list[Record]]) -> None:
+    """Writes a snapshot, replacing the file as a whole; may run in a thread.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    text = msgspec.json.encode(
+        {
+            "version": _VERSION,
+            "revision": revision,
+            "objects": {
+                resource: [record.value for record in records]
+                for resource, records in objects.items()
+            },
+        }
+    )
+    part = path.with_name(path.name + ".part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def load(path: Path, store: Store) -> bool:
+    """Fills an empty store from a file; False when there is no such file.
+
+    Raises:
+        UnreadableState: the file holds something else.
+        OSError: the file cannot be read.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    try:
+        document: Any = msgspec.json.decode(text)
+        version = document["version"]
+        if version == _VERSION:
+            store.restore(document["revision"], document["objects"])
+    except (ValueError, TypeError, KeyError, AttributeError, msgspec.MsgspecError) as error:
+        raise UnreadableState(f"{path} holds no cluster state: {error!r}") from error
+    if version != _VERSION:
+        raise UnreadableState(f"{path} was written by another version ({version})")
+    return True

@@ -1,0 +1,129 @@
+"""The admission that every cluster has: namespaces, service accounts, priorities, tolerations."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from partage.apiserver.admission import Refused, Review
+from partage.apiserver.selectors import parse_labels
+from partage.apiserver.status import ApiError, not_found, too_many
+from partage.apiserver.storage import Store
+
+__all__ = ["IMMORTAL", "Plugins"]
+
+IMMORTAL: Final = ("default", "kube-public", "kube-system")
+_WAIT: Final = 300
+_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_SYSTEM: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_CLASSES: Final = "priorityclasses.scheduling.k8s.io"
+
+
+class Plugins:
+    """Built-in mutators and validators over one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def namespace(self, review: Review) -> None:
+        """Nothing is created in a namespace that is missing or on its way out.
+
+        Raises:
+            ApiError: 404 or 403.
+        """
+        if review.kind.plural == "namespaces" and not review.kind.group:
+            if review.operation == "DELETE" and review.name in IMMORTAL:
+                raise Refused("this namespace may not be deleted")
+            return
+        if review.operation != "CREATE" or review.subresource or not review.namespace:
+            return
+        found = self._store.get("namespaces", "", review.namespace)
+        if found is None:
+            raise not_found("namespaces", "", review.namespace)
+        if found.metadata.get("deletionTimestamp"):
+            raise Refused(
+                f"unable to create new content in namespace {review.namespace} because it is "
+                "being terminated"
+            )
+
+    def pod(self, review: Review) -> dict[str, Any] | None:
+        """Fills in a new pod's service account, priority and tolerations."""
+        if (
+            review.kind.resource != "pods"
+            or review.operation != "CREATE"
+            or review.subresource
+            or review.object is None
+        ):
+            return None
+        spec = dict(review.object.get("spec") or {})
+        self._account(spec, review.namespace)
+        self._priority(spec)
+        _tolerate(spec)
+        return {**review.object, "spec": spec}
+
+    def _account(self, spec: dict[str, Any], namespace: str) -> None:
+        name = spec.setdefault("serviceAccountName", "default")
+        spec["serviceAccount"] = name
+        if name != "default" and self._store.get("serviceaccounts", namespace, name) is None:
+            raise Refused(
+                f'error looking up service account {namespace}/{name}: serviceaccount "{name}" '
+                "not found"
+            )
+
+    def _priority(self, spec: dict[str, Any]) -> None:
+        name = spec.get("priorityClassName", "")
+        value, policy = 0, "PreemptLowerPriority"
+        if name:
+            found = self._store.get(_CLASSES, "", name)
+            if found is None and name not in _SYSTEM:
+                raise Refused(f"no PriorityClass with name {name} was found")
+            value = _SYSTEM.get(name, 0)
+            if found is not None:
+                value = found.value.get("value", 0)
+                policy = found.value.get("preemptionPolicy", policy)
+        else:
+            chosen = self._default_class()
+            if chosen is not None:
+                spec["priorityClassName"] = chosen["metadata"]["name"]
+                value = chosen.get("value", 0)
+                policy = chosen.get("preemptionPolicy", policy)
+        if spec.get("priority", value) != value:
+            raise Refused(
+                f"the integer value of priority ({spec['priority']}) must not be provided in pod "
+                f"spec; priority admission controller computed {value} from the given "
+                "PriorityClass name"
+            )
+        spec["priority"] = value
+        spec.setdefault("preemptionPolicy", policy)
+
+    def _default_class(self) -> Mapping[str, Any] | None:
+        """The class for pods that name none: the global default with the lowest value."""
+        chosen = [r.value for r in self._store.all(_CLASSES) if r.value.get("globalDefault")]
+        return min(chosen, key=lambda value: value.get("value", 0)) if chosen else None
+
+    def disruption(self, namespace: str, labels: Mapping[str, str]) -> ApiError | None:
+        """Whether a disruption budget keeps a pod with these labels from being evicted now."""
+        for record in self._store.all("poddisruptionbudgets.policy", namespace):
+            selector = (record.value.get("spec") or {}).get("selector")
+            allowed = (record.value.get("status") or {}).get("disruptionsAllowed")
+            if selector is not None and parse_labels(selector).matches(labels) and allowed == 0:
+                return too_many(
+                    "Cannot evict pod as it would violate the pod's disruption budget.", 10
+                )
+        return None
+
+
+def _tolerate(spec: dict[str, Any]) -> None:
+    have = list(spec.get("tolerations") or ())
+    for taint in _TAINTS:
+        if not any(
+            one.get("key", "") in ("", taint) and one.get("effect", "") in ("", "NoExecute")
+            for one in have
+        ):
+            have.append(
+                {
+                    "key": taint,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": _WAIT,
+                }
+            )
+    spec["tolerations"] = have

@@ -1,0 +1,69 @@
+"""What validation finds wrong with an object, collected in the genuine server's wording."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from partage.apiserver.status import Cause
+
+__all__ = ["Problems"]
+
+
+class Problems:
+    """Collects causes; an empty collection means that the object is valid."""
+
+    def __init__(self) -> None:
+        self.causes: list[Cause] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.causes)
+
+    def invalid(self, field: str, value: Any, why: str) -> None:
+        """A value that breaks a rule."""
+        self._add("FieldValueInvalid", field, f"Invalid value: {_shown(value)}: {why}")
+
+    def required(self, field: str, why: str = "") -> None:
+        """A value that is missing."""
+        self._add("FieldValueRequired", field, "Required value" + (f": {why}" if why else ""))
+
+    def forbidden(self, field: str, why: str) -> None:
+        """A field that may not be set, or changed, here."""
+        self._add("FieldValueForbidden", field, f"Forbidden: {why}")
+
+    def duplicate(self, field: str, value: Any) -> None:
+        """A value that must be unique and is not."""
+        self._add("FieldValueDuplicate", field, f"Duplicate value: {_shown(value)}")
+
+    def unsupported(self, field: str, value: Any, known: Iterable[str]) -> None:
+        """A value outside an enumeration."""
+        names = ", ".join(f'"{name}"' for name in sorted(known))
+        self._add(
+            "FieldValueNotSupported",
+            field,
+            f"Unsupported value: {_shown(value)}: supported values: {names}",
+        )
+
+    def too_long(self, field: str, limit: int, unit: str = "bytes") -> None:
+        """A value longer than its limit."""
+        self._add("FieldValueTooLong", field, f"Too long: may not be more than {limit} {unit}")
+
+    def absent(self, field: str, value: Any) -> None:
+        """A reference to something that is not there."""
+        self._add("FieldValueNotFound", field, f"Not found: {_shown(value)}")
+
+    def wrong_type(self, field: str, value: Any, why: str) -> None:
+        """A value of a type that the schema does not allow."""
+        self._add("FieldValueTypeInvalid", field, f"Invalid value: {_shown(value)}: {why}")
+
+    def _add(self, reason: str, field: str, message: str) -> None:
+        self.causes.append(Cause(reason, field or "<nil>", message))
+
+
+def _shown(value: Any) -> str:
+    """A value as messages show it, cut when it is long."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
+        text = repr(value)
+    return text if len(text) <= 1024 else text[:1021] + "..."

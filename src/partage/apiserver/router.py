@@ -1,0 +1,140 @@
+"""From a path to whoever answers: health, discovery, OpenAPI, resources."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+
+from partage.apiserver import discovery, openapi, paths
+from partage.apiserver.admission import ADMIN, User
+from partage.apiserver.exchange import Exchange
+from partage.apiserver.kinds import Registry
+from partage.apiserver.negotiation import JSON, discovery_version
+from partage.apiserver.status import (
+    ApiError,
+    internal,
+    method_not_allowed,
+    unauthorized,
+    unknown_path,
+)
+from partage.apiserver.verbs import Verbs
+
+__all__ = ["Router"]
+
+_HEALTH: Final = ("healthz", "livez", "readyz")
+_ANYONE: Final = User("system:anonymous", ("system:unauthenticated",))
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Router:
+    """Answers every request.
+
+    Attributes:
+        tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
+    """
+
+    registry: Registry
+    verbs: Verbs
+    tokens: Mapping[str, User] = field(default_factory=dict)
+    _documents: dict[tuple[int, str], bytes] = field(default_factory=dict)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The answer to a request; refusals and faults become `Status` documents."""
+        parts = tuple(unquote(part) for part in request.rel_url.raw_path.strip("/").split("/"))
+        exchange = Exchange(request, parts, _ANYONE)
+        try:
+            return await self._route(request, parts)
+        except ApiError as error:
+            return exchange.refusal(error)
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001 # a fault in one request must not end others
+            _log.exception("%s %s", request.method, request.path)
+            return exchange.refusal(internal(f"{type(error).__name__}; see the server's log"))
+
+    async def _route(self, request: web.BaseRequest, parts: tuple[str, ...]) -> web.StreamResponse:
+        if parts[0] in _HEALTH:
+            return web.Response(text="ok")
+        exchange = Exchange(request, parts, self._user(request))
+        target = paths.target_of(parts)
+        if target is not None:
+            agent = ""
+            call = paths.call_for(
+                self.registry, target, exchange.query, exchange.user, agent=agent
+            )
+            return await self.verbs.serve(exchange, call, watching=target.watch)
+        if request.method != "GET":
+            raise method_not_allowed()
+        return self._document(exchange)
+
+    def _user(self, request: web.BaseRequest) -> User:
+        if not self.tokens:
+            return ADMIN
+        scheme, _space, token = request.headers.get("Authorization", "").partition(" ")
+        user = self.tokens.get(token) if scheme.lower() == "bearer" else None
+        if user is None:
+            raise unauthorized()
+        return user
+
+    def _document(self, exchange: Exchange) -> web.Response:
+        """Discovery and OpenAPI, which change only with the resources."""
+        parts, accept = exchange.parts, exchange.request.headers.get("Accept", "")
+        if parts == ("version",):
+            return exchange.answer(discovery.version())
+        wanted = discovery_version(accept)
+        if wanted and parts in (("api",), ("apis",)):
+            media = f"application/json;g=apidiscovery.k8s.io;v={wanted};as=APIGroupDiscoveryList"
+            text = self._kept(
+                f"{wanted} {parts[0]}",
+                lambda: discovery.aggregated(self.registry, wanted, core=parts[0] == "api"),
+            )
+            return exchange.text(text, media=media)
+        if parts[0] == "openapi" and "json" not in accept and "*/*" not in accept and accept:
+            raise ApiError(406, "NotAcceptable", f"only {JSON} is served")
+        address = exchange.request.host
+        text = self._kept(f"{'/'.join(parts)} {address}", lambda: self._made(parts, address))
+        return exchange.text(text)
+
+    def _kept(self, key: str, make: Any) -> bytes:
+        """A document's text, made once as long as the resources stay the same."""
+        place = (self.registry.counter, key)
+        found = self._documents.get(place)
+        if found is None:
+            if len(self._documents) > 500:
+                self._documents.clear()
+            value = make()
+            if value is None:
+                raise unknown_path()
+            found = self._documents[place] = msgspec.json.encode(value)
+        return found
+
+    def _made(self, parts: tuple[str, ...], address: str) -> Any:
+        registry = self.registry
+        if parts == ("",):
+            known = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3",
+                     "/readyz", "/version"]  # fmt: skip
+            return {"paths": known}
+        fixed: Mapping[tuple[str, ...], Callable[[], Any]] = {
+            ("api",): lambda: discovery.core_versions(address),
+            ("apis",): lambda: discovery.groups(registry),
+            ("openapi", "v2"): lambda: openapi.v2(registry),
+            ("openapi", "v3"): lambda: openapi.index(registry),
+        }
+        if parts in fixed:
+            return fixed[parts]()
+        if len(parts) == 4 and parts[:3] == ("openapi", "v3", "api"):
+            return openapi.v3(registry, "", parts[3])
+        if len(parts) == 5 and parts[:3] == ("openapi", "v3", "apis"):
+            return openapi.v3(registry, parts[3], parts[4])
+        if len(parts) == 2 and parts[0] == "api":
+            return discovery.resources(registry, "", parts[1])
+        if len(parts) == 2 and parts[0] == "apis":
+            return discovery.group(registry, parts[1])
+        if len(parts) == 3 and parts[0] == "apis":
+            return discovery.resources(registry, parts[1], parts[2])
+        return None

@@ -1,0 +1,143 @@
+"""What a pod, or a template for pods, may say; and what may change later."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from partage.apiserver import naming
+from partage.apiserver.problems import Problems
+from partage.apiserver.rules.containers import check_container
+from partage.apiserver.rules.scheduling import check_placement
+
+__all__ = ["check_pod", "check_pod_update", "check_spec"]
+
+_RESTART: Final = ("Always", "Never", "OnFailure")
+_DNS: Final = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
+_IMMUTABLE: Final = (
+    "pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
+    "additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set "
+    "to 1 if it was previously negative)"
+)
+
+
+def check_pod(pod: Mapping[str, Any], problems: Problems) -> None:
+    """Reports what is wrong with a pod."""
+    check_spec(pod.get("spec") or {}, "spec", problems)
+
+
+def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
+    """Reports what is wrong with a pod's spec.
+
+    Args:
+        field: where the spec is, such as `spec` or `spec.template.spec`.
+    """
+    volumes = _check_volumes(spec.get("volumes") or (), f"{field}.volumes", problems)
+    if not spec.get("containers"):
+        problems.required(f"{field}.containers")
+    names: set[str] = set()
+    for group in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(group) or ()):
+            where = f"{field}.{group}[{index}]"
+            check_container(container, where, volumes, problems)
+            if container.get("name") in names:
+                problems.duplicate(f"{where}.name", container["name"])
+            names.add(container.get("name", ""))
+            if group == "initContainers" and container.get("restartPolicy", "Always") != "Always":
+                problems.unsupported(
+                    f"{where}.restartPolicy", container["restartPolicy"], ["Always"]
+                )
+    if spec.get("restartPolicy") not in _RESTART:
+        problems.unsupported(f"{field}.restartPolicy", spec.get("restartPolicy"), _RESTART)
+    if spec.get("dnsPolicy") not in _DNS:
+        problems.unsupported(f"{field}.dnsPolicy", spec.get("dnsPolicy"), _DNS)
+    _check_numbers(spec, field, problems)
+    for key in ("nodeName", "serviceAccountName", "priorityClassName", "runtimeClassName"):
+        for why in naming.subdomain(spec[key]) if spec.get(key) else ():
+            problems.invalid(f"{field}.{key}", spec[key], why)
+    check_placement(spec, field, problems)
+
+
+def _check_numbers(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
+    grace = spec.get("terminationGracePeriodSeconds", 0)
+    if grace < 0:
+        problems.invalid(
+            f"{field}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0"
+        )
+    deadline = spec.get("activeDeadlineSeconds", 1)
+    if not 1 <= deadline < 2**31:
+        problems.invalid(
+            f"{field}.activeDeadlineSeconds",
+            deadline,
+            "must be between 1 and 2147483647, inclusive",
+        )
+
+
+def _check_volumes(volumes: Sequence[Any], field: str, problems: Problems) -> set[str]:
+    names: set[str] = set()
+    for index, volume in enumerate(volumes):
+        where = f"{field}[{index}]"
+        name = volume.get("name", "")
+        if not name:
+            problems.required(f"{where}.name")
+        elif found := naming.domain_label(name):
+            problems.invalid(f"{where}.name", name, found[0])
+        if name in names:
+            problems.duplicate(f"{where}.name", name)
+        names.add(name)
+        sources = [key for key in volume if key != "name"]
+        if not sources:
+            problems.required(where, "must specify a volume type")
+        for extra in sources[1:]:
+            problems.forbidden(f"{where}.{extra}", "may not specify more than 1 volume type")
+        if "hostPath" in volume and not volume["hostPath"].get("path"):
+            problems.required(f"{where}.hostPath.path")
+        if "configMap" in volume and not volume["configMap"].get("name"):
+            problems.required(f"{where}.configMap.name")
+        if "secret" in volume and not volume["secret"].get("secretName"):
+            problems.required(f"{where}.secret.secretName")
+    return names
+
+
+def check_pod_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
+    """Reports changes that a pod's spec does not allow once it exists."""
+    after, before = dict(new.get("spec") or {}), dict(old.get("spec") or {})
+    _check_gates(after, before, problems)
+    gated = bool(before.get("schedulingGates"))
+    added = after.get("tolerations") or []
+    if any(one not in added for one in before.get("tolerations") or []):
+        problems.forbidden(
+            "spec.tolerations",
+            "existing toleration can not be modified except its tolerationSeconds",
+        )
+    for group in ("containers", "initContainers"):
+        if len(after.get(group) or ()) != len(before.get(group) or ()):
+            problems.forbidden(f"spec.{group}", "pod updates may not add or remove containers")
+            return
+        after[group] = _without_images(after.get(group))
+        before[group] = _without_images(before.get(group))
+    for key in ("tolerations", "schedulingGates", "activeDeadlineSeconds", "serviceAccount"):
+        after.pop(key, None)
+        before.pop(key, None)
+    if gated:
+        for key in ("nodeSelector", "affinity"):
+            after.pop(key, None)
+            before.pop(key, None)
+    if before.get("terminationGracePeriodSeconds", 0) < 0:
+        before["terminationGracePeriodSeconds"] = after.get("terminationGracePeriodSeconds")
+    if after != before:
+        changed = sorted(k for k in {*after, *before} if after.get(k) != before.get(k))
+        problems.forbidden("spec", f"{_IMMUTABLE}\n  changed: {', '.join(changed)}\n")
+
+
+def _without_images(containers: Any) -> list[dict[str, Any]]:
+    return [{k: v for k, v in one.items() if k != "image"} for one in containers or ()]
+
+
+def _check_gates(after: Mapping[str, Any], before: Mapping[str, Any], problems: Problems) -> None:
+    old = {gate.get("name") for gate in before.get("schedulingGates") or ()}
+    fresh = [g.get("name") for g in after.get("schedulingGates") or () if g.get("name") not in old]
+    if fresh:
+        problems.forbidden(
+            "spec.schedulingGates",
+            f"only deletion is allowed, but found new scheduling gate '{fresh[0]}'",
+        )

@@ -1,0 +1,118 @@
+"""Resource names and amounts of containers, nodes and quotas.
+
+Names without a domain are standard ones; names with `kubernetes.io/` in them are native, which
+the genuine server neither requires to be whole numbers nor to have limits (so seed 003's
+`kubernetes.io/gpu-core` in requests alone is accepted); all others with a domain are extended
+resources: whole numbers, requests equal to limits, limits compulsory.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from partage.apiserver import naming
+from partage.apiserver.problems import Problems
+from partage.model.errors import InvalidQuantity
+from partage.model.quantity import Quantity
+
+__all__ = ["amount", "check_amounts", "check_requirements", "fill_requests", "is_extended"]
+
+_STANDARD: Final = frozenset({
+    "cpu", "memory", "ephemeral-storage", "storage", "pods", "services", "replicationcontrollers",
+    "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims", "services.loadbalancers",
+    "services.nodeports", "requests.cpu", "requests.memory", "requests.ephemeral-storage",
+    "requests.storage", "limits.cpu", "limits.memory", "limits.ephemeral-storage",
+})  # fmt: skip
+_CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_WHOLE: Final = "must be an integer"
+
+
+def amount(text: str) -> Quantity:
+    """A stored quantity; zero if it is none, which conforming values never are."""
+    try:
+        return Quantity.parse(text)
+    except InvalidQuantity:
+        return Quantity(0)
+
+
+def _is_native(name: str) -> bool:
+    return "/" not in name or "kubernetes.io/" in name
+
+
+@lru_cache(maxsize=4096)
+def is_extended(name: str) -> bool:
+    """Whether a name is an extended resource."""
+    if _is_native(name) or name.startswith("requests."):
+        return False
+    return not naming.qualified_name(f"requests.{name}")
+
+
+def _overcommits(name: str) -> bool:
+    return _is_native(name) and not name.startswith("hugepages-")
+
+
+@lru_cache(maxsize=4096)
+def _name_problems(name: str, *, container: bool) -> tuple[str, ...]:
+    found = naming.qualified_name(name)
+    if found:
+        return tuple(found)
+    standard = name.startswith("hugepages-") or name in _STANDARD
+    if "/" not in name:
+        if not standard:
+            found.append("must be a standard resource type or fully qualified")
+        if container and name not in _CONTAINER and not name.startswith("hugepages-"):
+            found.append("must be a standard resource for containers")
+    elif container and not _is_native(name) and not is_extended(name):
+        found.append("doesn't follow extended resource name standard")
+    return tuple(found)
+
+
+def check_amounts(
+    amounts: Mapping[str, str], field: str, problems: Problems, *, container: bool = False
+) -> None:
+    """Reports malformed names, negative amounts and fractions of what only comes whole."""
+    for name, text in amounts.items():
+        where = f"{field}[{name}]"
+        for why in _name_problems(name, container=container):
+            problems.invalid(where, name, why)
+        quantity = amount(text)
+        if quantity.nano < 0:
+            problems.invalid(where, text, "must be greater than or equal to 0")
+        elif quantity.milli() % 1000 and is_extended(name):
+            problems.invalid(where, text, _WHOLE)
+
+
+def check_requirements(requirements: Mapping[str, Any], field: str, problems: Problems) -> None:
+    """Reports what is wrong with a container's limits and requests."""
+    limits = requirements.get("limits") or {}
+    requests = requirements.get("requests") or {}
+    check_amounts(limits, f"{field}.limits", problems, container=True)
+    check_amounts(requests, f"{field}.requests", problems, container=True)
+    for name, text in requests.items():
+        limit = limits.get(name)
+        if limit is None:
+            if not _overcommits(name):
+                problems.required(
+                    f"{field}.limits[{name}]", "Limit must be set for non overcommitable resources"
+                )
+            continue
+        have, most = amount(text), amount(limit)
+        if have.nano != most.nano and not _overcommits(name):
+            problems.invalid(
+                f"{field}.requests[{name}]", text, f"must be equal to {name} limit of {limit}"
+            )
+        elif have.nano > most.nano:
+            problems.invalid(
+                f"{field}.requests[{name}]",
+                text,
+                f"must be less than or equal to {name} limit of {limit}",
+            )
+
+
+def fill_requests(container: dict[str, Any]) -> None:
+    """Requests that are missing become the limits, in place, as for every new pod."""
+    requirements = container.get("resources") or {}
+    limits = requirements.get("limits")
+    if limits:
+        requirements["requests"] = {**limits, **(requirements.get("requests") or {})}
+        container["resources"] = requirements

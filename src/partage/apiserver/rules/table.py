@@ -1,0 +1,146 @@
+"""Which rules each built-in kind has, as one table."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from partage.apiserver import naming
+from partage.apiserver.problems import Problems
+from partage.apiserver.rules import objects, pod_defaults, pods, workloads
+
+__all__ = ["RULES", "Rules"]
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the server does with one kind.
+
+    Attributes:
+        name: what is wrong with a name.
+        fill: fills in defaults, in place.
+        begin: gives a new object its first status and what depends on its UID, in place.
+        check: reports what is wrong.
+        check_update: reports changes that are not allowed: new, old.
+        keeps_status: whether a new object keeps the status it came with.
+    """
+
+    name: Callable[[str], list[str]] = naming.subdomain
+    fill: Callable[[Document], None] | None = None
+    begin: Callable[[Document], None] | None = None
+    check: Callable[[Mapping[str, Any], Problems], None] | None = None
+    check_update: Callable[[Mapping[str, Any], Mapping[str, Any], Problems], None] | None = None
+    keeps_status: bool = False
+
+
+def _begin_pod(pod: Document) -> None:
+    pod["status"] = {"phase": "Pending", "qosClass": pod_defaults.quality(pod["spec"])}
+    if pod["spec"].get("schedulingGates"):
+        pod["status"]["conditions"] = [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+            }
+        ]
+
+
+def _begin_namespace(namespace: Document) -> None:
+    metadata = namespace["metadata"]
+    metadata["labels"] = {
+        **(metadata.get("labels") or {}),
+        "kubernetes.io/metadata.name": metadata["name"],
+    }
+    spec = namespace.setdefault("spec", {})
+    spec["finalizers"] = sorted({*(spec.get("finalizers") or ()), "kubernetes"})
+    namespace["status"] = {"phase": "Active"}
+
+
+def _begin_service(service: Document) -> None:
+    """An address of its own, made from the UID; nothing listens there."""
+    service["status"] = {"loadBalancer": {}}
+    spec = service["spec"]
+    if spec["type"] != "ExternalName" and not spec.get("clusterIP"):
+        digits = int(str(service["metadata"]["uid"]).replace("-", "")[:8] or "0", 16)
+        spec["clusterIP"] = f"10.96.{digits >> 8 & 255}.{digits & 255 or 1}"
+    if spec.get("clusterIP"):
+        spec["clusterIPs"] = [spec["clusterIP"]]
+
+
+def _begin_claim(claim: Document) -> None:
+    claim["status"] = {"phase": "Pending"}
+
+
+def _fill_claim(claim: Document) -> None:
+    claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+
+
+def _fill_priority_class(value: Document) -> None:
+    value.setdefault("value", 0)
+    value.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
+def _workload(fill: Callable[[Document], None]) -> Rules:
+    return Rules(
+        fill=fill, check=workloads.check_workload, check_update=workloads.check_workload_update
+    )
+
+
+_ROLE: Final = Rules(name=naming.path_segment)
+_BINDING: Final = Rules(
+    name=naming.path_segment, fill=objects.fill_roles, check=objects.check_role_reference
+)
+_BYTES: Final = Rules(check=objects.check_bytes, check_update=objects.check_data_update)
+_HOOKS: Final = Rules(fill=objects.fill_webhooks)
+
+RULES: Final[Mapping[str, Rules]] = {
+    "pods": Rules(
+        fill=pod_defaults.fill_pod,
+        begin=_begin_pod,
+        check=pods.check_pod,
+        check_update=pods.check_pod_update,
+    ),
+    "nodes": Rules(fill=objects.fill_node, check=objects.check_node, keeps_status=True),
+    "namespaces": Rules(name=naming.domain_label, begin=_begin_namespace),
+    "configmaps": _BYTES,
+    "secrets": Rules(
+        fill=objects.fill_secret,
+        check=objects.check_bytes,
+        check_update=objects.check_data_update,
+    ),
+    "services": Rules(
+        name=naming.service_name,
+        fill=objects.fill_service,
+        begin=_begin_service,
+        check=objects.check_service,
+    ),
+    "events": Rules(check=objects.check_event),
+    "resourcequotas": Rules(check=objects.check_quota),
+    "persistentvolumeclaims": Rules(fill=_fill_claim, begin=_begin_claim),
+    "deployments.apps": _workload(workloads.fill_deployment),
+    "replicasets.apps": _workload(workloads.fill_replica_set),
+    "statefulsets.apps": _workload(workloads.fill_stateful_set),
+    "daemonsets.apps": _workload(workloads.fill_daemon_set),
+    "jobs.batch": Rules(
+        fill=workloads.fill_job,
+        begin=workloads.own_job,
+        check=workloads.check_job,
+        check_update=workloads.check_job_update,
+    ),
+    "cronjobs.batch": Rules(fill=workloads.fill_cron_job, check=workloads.check_cron_job),
+    "leases.coordination.k8s.io": Rules(check=objects.check_lease),
+    "priorityclasses.scheduling.k8s.io": Rules(
+        fill=_fill_priority_class,
+        check=objects.check_priority_class,
+        check_update=objects.check_priority_class_update,
+    ),
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": _HOOKS,
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": _HOOKS,
+    "roles.rbac.authorization.k8s.io": _ROLE,
+    "clusterroles.rbac.authorization.k8s.io": _ROLE,
+    "rolebindings.rbac.authorization.k8s.io": _BINDING,
+    "clusterrolebindings.rbac.authorization.k8s.io": _BINDING,
+}
+"""Kinds that are not here have names of the usual kind and no rules of their own."""

@@ -1,0 +1,231 @@
+"""Deployments, replica sets, stateful sets, daemon sets, jobs: what is filled in and refused."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from partage.apiserver import naming
+from partage.apiserver.problems import Problems
+from partage.apiserver.rules.pod_defaults import fill_spec
+from partage.apiserver.rules.pods import check_spec
+from partage.apiserver.selectors import parse_labels
+
+__all__ = [
+    "check_cron_job",
+    "check_job",
+    "check_job_update",
+    "check_workload",
+    "check_workload_update",
+    "fill_cron_job",
+    "fill_daemon_set",
+    "fill_deployment",
+    "fill_job",
+    "fill_replica_set",
+    "fill_stateful_set",
+    "own_job",
+]
+
+_QUARTER: Final = "25%"
+_UID_LABELS: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
+_NAME_LABELS: Final = ("batch.kubernetes.io/job-name", "job-name")
+
+
+def _spec(value: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = value.setdefault("spec", {})
+    return found
+
+
+def _template(spec: dict[str, Any]) -> dict[str, Any]:
+    template: dict[str, Any] = spec.setdefault("template", {})
+    template.setdefault("metadata", {})
+    inner: dict[str, Any] = template.setdefault("spec", {})
+    fill_spec(inner)
+    return template
+
+
+def fill_deployment(value: dict[str, Any]) -> None:
+    """Fills in a Deployment, in place."""
+    spec = _spec(value)
+    spec.setdefault("replicas", 1)
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("progressDeadlineSeconds", 600)
+    strategy = spec.setdefault("strategy", {})
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", _QUARTER)
+        rolling.setdefault("maxSurge", _QUARTER)
+    _template(spec)
+
+
+def fill_replica_set(value: dict[str, Any]) -> None:
+    """Fills in a ReplicaSet, in place."""
+    spec = _spec(value)
+    spec.setdefault("replicas", 1)
+    _template(spec)
+
+
+def fill_stateful_set(value: dict[str, Any]) -> None:
+    """Fills in a StatefulSet, in place."""
+    spec = _spec(value)
+    spec.setdefault("replicas", 1)
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("podManagementPolicy", "OrderedReady")
+    strategy = spec.setdefault("updateStrategy", {})
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        strategy.setdefault("rollingUpdate", {}).setdefault("partition", 0)
+    retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    retention.setdefault("whenDeleted", "Retain")
+    retention.setdefault("whenScaled", "Retain")
+    _template(spec)
+
+
+def fill_daemon_set(value: dict[str, Any]) -> None:
+    """Fills in a DaemonSet, in place."""
+    spec = _spec(value)
+    spec.setdefault("revisionHistoryLimit", 10)
+    strategy = spec.setdefault("updateStrategy", {})
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", 1)
+        rolling.setdefault("maxSurge", 0)
+    _template(spec)
+
+
+def _fill_job_spec(spec: dict[str, Any]) -> None:
+    if "completions" not in spec and "parallelism" not in spec:
+        spec["completions"] = 1
+    spec.setdefault("parallelism", 1)
+    spec.setdefault("backoffLimit", 6)
+    spec.setdefault("completionMode", "NonIndexed")
+    spec.setdefault("suspend", False)
+    spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
+    template = spec.setdefault("template", {})
+    template.setdefault("metadata", {})
+    inner = template.setdefault("spec", {})
+    chosen = "restartPolicy" in inner
+    fill_spec(inner)
+    if not chosen:
+        del inner["restartPolicy"]
+
+
+def fill_job(value: dict[str, Any]) -> None:
+    """Fills in a Job, in place; its restartPolicy has no default."""
+    _fill_job_spec(_spec(value))
+
+
+def fill_cron_job(value: dict[str, Any]) -> None:
+    """Fills in a CronJob, in place."""
+    spec = _spec(value)
+    spec.setdefault("concurrencyPolicy", "Allow")
+    spec.setdefault("suspend", False)
+    spec.setdefault("successfulJobsHistoryLimit", 3)
+    spec.setdefault("failedJobsHistoryLimit", 1)
+    _fill_job_spec(spec.setdefault("jobTemplate", {}).setdefault("spec", {}))
+
+
+def own_job(value: dict[str, Any]) -> None:
+    """Gives a new Job the selector and template labels that tell its pods from others'."""
+    spec, metadata = value["spec"], value["metadata"]
+    if spec.get("manualSelector"):
+        return
+    template = spec["template"].setdefault("metadata", {})
+    labels = {
+        **dict.fromkeys(_UID_LABELS, metadata["uid"]),
+        **dict.fromkeys(_NAME_LABELS, metadata["name"]),
+    }
+    template["labels"] = {**(template.get("labels") or {}), **labels}
+    spec["selector"] = {"matchLabels": {_UID_LABELS[0]: metadata["uid"]}}
+
+
+def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports what is wrong with a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
+    spec = value["spec"]
+    _check_counts(spec, problems, "replicas", "minReadySeconds", "revisionHistoryLimit")
+    selector = spec.get("selector")
+    labels = (spec["template"].get("metadata") or {}).get("labels") or {}
+    if selector is None:
+        problems.required("spec.selector")
+    elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        problems.invalid(
+            "spec.selector", selector, f"empty selector is invalid for {value['kind'].lower()}"
+        )
+    elif not parse_labels(selector).matches(labels):
+        problems.invalid(
+            "spec.template.metadata.labels",
+            labels,
+            "`selector` does not match template `labels`",
+        )
+    if selector is not None:
+        naming.check_labels(
+            selector.get("matchLabels") or {}, "spec.selector.matchLabels", problems
+        )
+    _check_template(spec["template"], problems)
+    policy = spec["template"]["spec"].get("restartPolicy")
+    if policy != "Always":
+        problems.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
+
+
+def _check_counts(spec: Mapping[str, Any], problems: Problems, *names: str) -> None:
+    for name in names:
+        if spec.get(name, 0) < 0:
+            problems.invalid(f"spec.{name}", spec[name], "must be greater than or equal to 0")
+
+
+def _check_template(
+    template: Mapping[str, Any], problems: Problems, field: str = "spec.template"
+) -> None:
+    metadata = template.get("metadata") or {}
+    naming.check_labels(metadata.get("labels") or {}, f"{field}.labels", problems)
+    naming.check_annotations(metadata.get("annotations") or {}, f"{field}.annotations", problems)
+    check_spec(template["spec"], f"{field}.spec", problems)
+
+
+def check_workload_update(
+    new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
+) -> None:
+    """Reports changes of what may not change."""
+    selector = new["spec"].get("selector")
+    if selector != old["spec"].get("selector"):
+        problems.invalid("spec.selector", selector, "field is immutable")
+
+
+def check_job(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports what is wrong with a Job."""
+    spec = value["spec"]
+    _check_counts(spec, problems, "parallelism", "completions", "backoffLimit")
+    template = spec["template"]
+    policy = template["spec"].get("restartPolicy")
+    if policy is None:
+        problems.required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
+    elif policy == "Always":
+        problems.unsupported("spec.template.spec.restartPolicy", policy, ["OnFailure", "Never"])
+    checked = {**template["spec"], "restartPolicy": policy or "Never"}
+    _check_template({**template, "spec": checked}, problems)
+
+
+def check_job_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
+    """Reports changes of what may not change; a suspended job's template still may."""
+    keys = ["selector", "completionMode"] + ([] if old["spec"].get("suspend") else ["template"])
+    for key in keys:
+        if new["spec"].get(key) != old["spec"].get(key):
+            problems.invalid(f"spec.{key}", new["spec"].get(key), "field is immutable")
+
+
+def check_cron_job(value: Mapping[str, Any], problems: Problems) -> None:
+    """Reports what is wrong with a CronJob."""
+    spec = value["spec"]
+    if not spec.get("schedule"):
+        problems.required("spec.schedule")
+    elif len(spec["schedule"].split()) != 5 and not spec["schedule"].startswith("@"):
+        problems.invalid("spec.schedule", spec["schedule"], "expected exactly 5 fields")
+    template = spec["jobTemplate"]["spec"]["template"]
+    policy = template["spec"].get("restartPolicy")
+    if policy not in ("OnFailure", "Never"):
+        problems.required(
+            "spec.jobTemplate.spec.template.spec.restartPolicy",
+            'valid values: "OnFailure", "Never"',
+        )
+    checked = {**template["spec"], "restartPolicy": policy or "Never"}
+    _check_template({**template, "spec": checked}, problems, "spec.jobTemplate.spec.template")

@@ -1,0 +1,139 @@
+"""The `scale` subresource: how many replicas, for every kind that has them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from partage.apiserver import jsonpath
+from partage.apiserver.calls import Call, Cluster, accept, must_get
+from partage.apiserver.kinds import Kind
+from partage.apiserver.patch import PatchError, json_patch, merge_patch
+from partage.apiserver.problems import Problems
+from partage.apiserver.status import bad_request, conflict, invalid, precondition
+from partage.apiserver.storage import Record
+from partage.apiserver.types import catalogue
+from partage.apiserver.updating import update
+
+__all__ = ["patch_scale", "scale_of", "set_scale"]
+
+_PATHS: Final = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": "",
+}
+_SCALE: Final = Kind(
+    group="autoscaling",
+    version="v1",
+    kind="Scale",
+    plural="scales",
+    singular="scale",
+    namespaced=True,
+    type=catalogue()["io.k8s.api.autoscaling.v1.Scale"],
+)
+
+
+def _paths(kind: Kind) -> Mapping[str, str]:
+    if kind.definition is None:
+        return _PATHS
+    return {**_PATHS, **kind.definition["subresources"]["scale"]}
+
+
+def scale_of(kind: Kind, record: Record) -> dict[str, Any]:
+    """An object's `Scale`."""
+    paths, value = _paths(kind), kind.outward(record.value)
+    head = record.metadata
+    selector = (
+        jsonpath.find(value, paths["labelSelectorPath"])
+        if kind.definition
+        else _text((value.get("spec") or {}).get("selector"))
+    )
+    copied = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: head[key] for key in copied if key in head},
+        "spec": {"replicas": _number(jsonpath.find(value, paths["specReplicasPath"]))},
+        "status": {
+            "replicas": _number(jsonpath.find(value, paths["statusReplicasPath"])),
+            **({"selector": selector} if isinstance(selector, str) and selector else {}),
+        },
+    }
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _text(selector: Any) -> str:
+    """A label selector as query parameters write it."""
+    if not isinstance(selector, Mapping):
+        return ""
+    labels = selector.get("matchLabels")
+    parts = [f"{k}={v}" for k, v in (labels if isinstance(labels, Mapping) else {}).items()]
+    for one in selector.get("matchExpressions") or ():
+        values = ",".join(one.get("values") or ())
+        known = {
+            "In": f"{one.get('key')} in ({values})",
+            "NotIn": f"{one.get('key')} notin ({values})",
+            "Exists": str(one.get("key")),
+            "DoesNotExist": f"!{one.get('key')}",
+        }
+        parts.append(known.get(one.get("operator", ""), ""))
+    return ",".join(filter(None, parts))
+
+
+async def set_scale(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
+    """Writes an object's number of replicas.
+
+    Raises:
+        ApiError: what is wrong.
+    """
+    asked = replace(call, kind=_SCALE, sub="")
+    scale = accept(asked, body)
+    record = must_get(cluster, call)
+    head = scale["metadata"]
+    if head.get("uid") and head["uid"] != record.uid:
+        raise precondition(
+            call.kind.plural, call.kind.group, call.name, "UID", head["uid"], record.uid
+        )
+    if (
+        head.get("resourceVersion")
+        and head["resourceVersion"] != record.metadata["resourceVersion"]
+    ):
+        raise conflict(call.kind.plural, call.kind.group, call.name)
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if replicas < 0:
+        problems = Problems()
+        problems.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
+        raise invalid("Scale", "autoscaling", call.name, problems.causes)
+    value = _with(call.kind.outward(record.value), _paths(call.kind)["specReplicasPath"], replicas)
+    return scale_of(call.kind, await update(cluster, replace(call, sub=""), value))
+
+
+def _with(value: Mapping[str, Any], path: str, replicas: int) -> dict[str, Any]:
+    names = path.lstrip(".").split(".")
+    found = dict(value)
+    at = found
+    for name in names[:-1]:
+        inner = at.get(name)
+        at[name] = dict(inner) if isinstance(inner, Mapping) else {}
+        at = at[name]
+    at[names[-1]] = replicas
+    return found
+
+
+async def patch_scale(cluster: Cluster, call: Call, media: str, body: Any) -> dict[str, Any]:
+    """Patches an object's number of replicas.
+
+    Raises:
+        ApiError: what is wrong.
+    """
+    live = scale_of(call.kind, must_get(cluster, call))
+    try:
+        if media == "application/json-patch+json":
+            changed = json_patch(live, body)
+        else:
+            changed = merge_patch(live, body)
+    except PatchError as error:
+        raise bad_request(str(error)) from error
+    return await set_scale(cluster, call, changed)

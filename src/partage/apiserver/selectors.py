@@ -1,0 +1,172 @@
+"""Label and field selectors: text in, predicates over objects out."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from partage.apiserver import naming
+from partage.apiserver.status import bad_request
+
+__all__ = ["FieldSelector", "LabelSelector", "Requirement", "field_value", "parse_labels"]
+
+_TOKEN: Final = re.compile(
+    r"\s*(?P<not>!)?\s*(?P<key>[^\s=!<>(),]+)\s*"
+    r"(?:(?P<op>==|=|!=|<|>)\s*(?P<value>[^\s,()=!<>]*)"
+    r"|(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?\s*"
+)
+_NUMBER: Final = re.compile(r"[+-]?\d{1,19}")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition on one label; operators are `in`, `notin`, `exists`, `absent`, `<`, `>`."""
+
+    key: str
+    operator: str
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels meets it."""
+        value = labels.get(self.key)
+        if self.operator == "exists":
+            return value is not None
+        if self.operator == "absent":
+            return value is None
+        if self.operator == "in":
+            return value in self.values
+        if self.operator == "notin":
+            return value not in self.values
+        if value is None or not _NUMBER.fullmatch(value):
+            return False
+        bound = int(next(iter(self.values)))
+        return int(value) < bound if self.operator == "<" else int(value) > bound
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """All of some conditions on labels; without any, everything matches."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether an object with these labels is selected."""
+        return all(requirement.matches(labels) for requirement in self.requirements)
+
+    @staticmethod
+    @lru_cache(maxsize=512)
+    def parse(text: str) -> "LabelSelector":
+        """The selector that a query parameter writes, such as `app=web,tier notin (a,b)`.
+
+        Raises:
+            ApiError: 400, not a selector.
+        """
+        found: list[Requirement] = []
+        at = 0
+        while at < len(text):
+            match = _TOKEN.match(text, at)
+            if match is None or (match.end() < len(text) and text[match.end()] != ","):
+                raise bad_request(f'unable to parse requirement: found "{text[at : at + 40]}"')
+            found.append(_requirement(match))
+            at = match.end() + 1
+            if at == len(text):
+                raise bad_request("unable to parse requirement: found '', expected: identifier")
+        return LabelSelector(tuple(found))
+
+
+def _requirement(match: re.Match[str]) -> Requirement:
+    key = match["key"]
+    operator = match["op"] or match["set"] or ""
+    if match["not"] and operator:
+        raise bad_request(f"unable to parse requirement: found '{operator}', expected: ',' or end")
+    for why in naming.qualified_name(key):
+        raise bad_request(f'unable to parse requirement: <nil>: Invalid value: "{key}": {why}')
+    if not operator:
+        return Requirement(key, "absent" if match["not"] else "exists")
+    if operator in ("in", "notin"):
+        values = frozenset(value.strip() for value in match["values"].split(","))
+    else:
+        values = frozenset({match["value"]})
+    if operator in ("<", ">"):
+        if not _NUMBER.fullmatch(match["value"]):
+            raise bad_request(
+                "unable to parse requirement: values[0]: Invalid value: "
+                f"\"{match['value']}\": for 'Gt', 'Lt' operators, the value must be an integer"
+            )
+        return Requirement(key, operator, values)
+    for value in values:
+        for why in naming.label_value(value):
+            raise bad_request(
+                f'unable to parse requirement: values[0][{key}]: Invalid value: "{value}": {why}'
+            )
+    return Requirement(key, "notin" if operator in ("!=", "notin") else "in", values)
+
+
+_OPERATORS: Final = {
+    "In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent",
+}  # fmt: skip
+
+
+def parse_labels(selector: Mapping[str, Any]) -> LabelSelector:
+    """A `LabelSelector` document (matchLabels and matchExpressions) as a predicate."""
+    found = [
+        Requirement(key, "in", frozenset({value}))
+        for key, value in (selector.get("matchLabels") or {}).items()
+    ]
+    found.extend(
+        Requirement(
+            str(one.get("key", "")),
+            _OPERATORS.get(one.get("operator", ""), "in"),
+            frozenset(one.get("values") or ()),
+        )
+        for one in selector.get("matchExpressions") or ()
+    )
+    return LabelSelector(tuple(found))
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelector:
+    """All of some conditions on fields: path, whether equal, value."""
+
+    terms: tuple[tuple[str, bool, str], ...] = ()
+
+    def matches(self, value: Mapping[str, Any]) -> bool:
+        """Whether an object is selected."""
+        return all((field_value(value, path) == want) is equal for path, equal, want in self.terms)
+
+    def exact(self, path: str) -> str | None:
+        """The value that a field must have, if there is one."""
+        return next((want for at, equal, want in self.terms if equal and at == path), None)
+
+    @staticmethod
+    @lru_cache(maxsize=512)
+    def parse(text: str, known: tuple[str, ...]) -> "FieldSelector":
+        """The selector that a query parameter writes, such as `spec.nodeName=n1`.
+
+        Raises:
+            ApiError: 400, not a selector, or a field that this kind cannot be selected by.
+        """
+        found: list[tuple[str, bool, str]] = []
+        for part in re.split(r"(?<!\\),", text):
+            if not part:
+                continue
+            match = re.match(r"([^=!]*)(==|!=|=)(.*)$", part, re.DOTALL)
+            if match is None:
+                raise bad_request(f"invalid field selector: '{text}'; can't understand '{part}'")
+            path = match[1]
+            if path not in known:
+                raise bad_request(f"field label not supported: {path}")
+            want = re.sub(r"\\([\\,=])", r"\1", match[3])
+            found.append((path, match[2] != "!=", want))
+        return FieldSelector(tuple(found))
+
+
+def field_value(value: Mapping[str, Any], path: str) -> str:
+    """The text of a field that objects can be selected by; empty when it is absent."""
+    at: Any = value
+    for part in path.split("."):
+        at = at.get(part) if isinstance(at, Mapping) else None
+    if at is None:
+        return "false" if path == "spec.unschedulable" else ""
+    return str(at).lower() if isinstance(at, bool) else str(at)

@@ -1,0 +1,342 @@
+"""The server as a whole: a cluster in one object, for HTTP clients and for code beside it."""
+
+import asyncio
+import contextlib
+import random
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from partage.apiserver import builtin, definitions, persistence
+from partage.apiserver.admission import ADMIN, Admission, User
+from partage.apiserver.calls import DEFINITIONS, Call, Cluster
+from partage.apiserver.creating import create
+from partage.apiserver.deleting import DeleteOptions, delete
+from partage.apiserver.janitor import Janitor
+from partage.apiserver.kinds import Registry
+from partage.apiserver.metadata import Ambient
+from partage.apiserver.plugins import Plugins
+from partage.apiserver.podparts import LogProvider, LogRequest, bind
+from partage.apiserver.router import Router
+from partage.apiserver.status import unknown_path
+from partage.apiserver.storage import Change, Record, Store
+from partage.apiserver.updating import patch, update
+from partage.apiserver.verbs import Verbs
+from partage.apiserver.webhooks import ServiceResolver, Webhooks
+
+__all__ = ["ApiServer", "Settings", "ambient", "serve"]
+
+_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+_SAVE_EVERY: Final = 5.0
+
+
+def ambient() -> Ambient:
+    """The real clock and real chance."""
+    chance = random.SystemRandom()
+    return Ambient(
+        now=time.time,
+        uid=lambda: str(uuid.uuid4()),
+        suffix=lambda: "".join(chance.choices(_LETTERS, k=5)),
+    )
+
+
+def _no_logs(request: LogRequest) -> str:
+    return f"no log is kept for container {request.container}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a server is set up.
+
+    Attributes:
+        tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
+        logs: where the logs of pods come from.
+        services: finds the URL of a webhook that is named by its Service.
+        file: keeps the objects from one run to the next; None keeps nothing.
+        history: how many changes of each resource watches can go back.
+        beat: seconds between the bookmarks of a watch.
+        relaxed_names: whether pods may have upper-case letters in their names, as in seed 000.
+    """
+
+    tokens: Mapping[str, User] = field(default_factory=dict)
+    logs: LogProvider = _no_logs
+    services: ServiceResolver | None = None
+    file: Path | None = None
+    history: int = 20_000
+    beat: float = 60.0
+    relaxed_names: bool = False
+
+
+class ApiServer:
+    """A cluster's API.
+
+    Attributes:
+        store: all objects; in-process readers may use it directly, and must not alter values.
+        registry: which resources there are.
+        admission: append mutators and validators here; webhooks run after them.
+    """
+
+    def __init__(self, settings: Settings | None = None, around: Ambient | None = None) -> None:
+        """A server that does not listen yet.
+
+        Args:
+            around: clock and chance, the real ones by default.
+
+        Raises:
+            UnreadableState: the settings' file holds something else.
+        """
+        self.settings = settings or Settings()
+        self._around = around or ambient()
+        self.store = Store(history=self.settings.history)
+        self.registry = Registry()
+        self.registry.add(*builtin.kinds())
+        self.admission = Admission()
+        plugins = Plugins(self.store)
+        self.cluster = Cluster(
+            self.store,
+            self.registry,
+            self.admission,
+            plugins,
+            self._around,
+            self.settings.relaxed_names,
+        )
+        self.admission.mutators.append(plugins.pod)
+        self.admission.validators.append(plugins.namespace)
+        self._webhooks = Webhooks(self.store, self._around.uid, self.settings.services)
+        self.admission.remote = self._webhooks
+        self._closing = asyncio.Event()
+        self._runner: web.ServerRunner | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._work = asyncio.Event()
+        if self.settings.file is not None:
+            persistence.load(self.settings.file, self.store)
+        for record in self.store.all(DEFINITIONS):
+            self.registry.add(*definitions.kinds(record.value))
+        self._janitor = Janitor(self.cluster)
+        self.store.observers.append(self._saw)
+
+    def _saw(self, change: Change) -> None:
+        if change.record.resource == DEFINITIONS:
+            names = change.record.value["spec"]
+            self.registry.remove(names["group"], names["names"]["plural"])
+            if change.kind != "DELETED":
+                self.registry.add(*definitions.kinds(change.record.value))
+        self._work.set()
+
+    # --- for code in the same process -----------------------------------------------------------
+
+    def call(
+        self, resource: str, namespace: str = "", name: str = "", sub: str = "", user: User = ADMIN
+    ) -> Call:
+        """What the writing functions of this package take, for a resource such as `pods`.
+
+        Raises:
+            ApiError: 404 for an unknown resource.
+        """
+        kind = self.registry.stored(resource)
+        if kind is None:
+            raise unknown_path()
+        return Call(kind=kind, namespace=namespace, name=name, sub=sub, user=user)
+
+    async def create(
+        self, resource: str, value: Mapping[str, Any], namespace: str = "", user: User = ADMIN
+    ) -> Record:
+        """Creates an object, with admission and validation, as over HTTP.
+
+        Raises:
+            ApiError: it was refused.
+        """
+        return await create(self.cluster, self.call(resource, namespace, user=user), value)
+
+    async def update(
+        self,
+        resource: str,
+        value: Mapping[str, Any],
+        sub: str = "",
+        user: User = ADMIN,
+    ) -> Record:
+        """Writes an object, or its status; a resourceVersion in it must be the stored one.
+
+        Raises:
+            ApiError: it was refused.
+        """
+        head = value["metadata"]
+        call = self.call(resource, head.get("namespace", ""), head["name"], sub, user)
+        return await update(self.cluster, call, value)
+
+    async def patch(
+        self,
+        resource: str,
+        namespace: str,
+        name: str,
+        change: Any,
+        *,
+        sub: str = "",
+        media: str = "application/merge-patch+json",
+        user: User = ADMIN,
+    ) -> Record:
+        """Patches an object, or its status.
+
+        Raises:
+            ApiError: it was refused.
+        """
+        call = self.call(resource, namespace, name, sub, user)
+        return (await patch(self.cluster, call, media, change))[0]
+
+    async def delete(
+        self,
+        resource: str,
+        namespace: str,
+        name: str,
+        options: DeleteOptions | None = None,
+        user: User = ADMIN,
+    ) -> Record:
+        """Deletes an object, or begins to.
+
+        Raises:
+            ApiError: it was refused.
+        """
+        call = self.call(resource, namespace, name, user=user)
+        return (await delete(self.cluster, call, options or DeleteOptions()))[0]
+
+    async def bind(
+        self, namespace: str, name: str, binding: Mapping[str, Any], user: User = ADMIN
+    ) -> None:
+        """Binds a pod.
+
+        Raises:
+            ApiError: it was refused.
+        """
+        await bind(self.cluster, self.call("pods", namespace, name, user=user), binding)
+
+    async def changes(self, resource: str, since: int | None = None) -> AsyncIterator[Change]:
+        """What happens to a resource after revision `since` (now by default), without an end.
+
+        Raises:
+            Compacted: the history does not reach back that far, or the reader fell behind.
+        """
+        history = self.store.history(resource)
+        position = history.end if since is None else history.position(since)
+        while not self._closing.is_set():
+            found = history.after(position)
+            position += len(found)
+            for change in found:
+                yield change
+            if not found:
+                woken = asyncio.Event()
+                history.once(woken.set)
+                try:
+                    await woken.wait()
+                finally:
+                    history.forget(woken.set)
+
+    async def settle(self) -> None:
+        """Lets everything happen that changes so far lead to: dependents, namespaces, quotas."""
+        await self._janitor.settle()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def start(
+        self, host: str = "127.0.0.1", port: int = 0, secure: ssl.SSLContext | None = None
+    ) -> str:
+        """Begins to listen; the answer is the URL, without a trailing slash.
+
+        Args:
+            port: 0 takes a free one.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        await self.furnish()
+        verbs = Verbs(self.cluster, self.settings.logs, self._closing, self.settings.beat)
+        router = Router(self.registry, verbs, self.settings.tokens)
+        server = web.Server(router.handle, access_log=None)
+        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
+        await runner.setup()
+        site = web.TCPSite(runner, host, port, ssl_context=secure, reuse_address=True)
+        try:
+            await site.start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self._tasks = [asyncio.create_task(self._tidy(), name="apiserver-janitor")]
+        if self.settings.file is not None:
+            self._tasks.append(asyncio.create_task(self._save_often(), name="apiserver-save"))
+        address = runner.addresses[0]
+        shown = f"[{address[0]}]" if ":" in address[0] else address[0]
+        return f"{'https' if secure else 'http'}://{shown}:{address[1]}"
+
+    async def furnish(self) -> None:
+        """Creates the namespaces that every cluster has."""
+        for name in _NAMESPACES:
+            if self.store.get("namespaces", "", name) is None:
+                await self.create("namespaces", {"metadata": {"name": name}})
+        await self.settle()
+
+    async def stop(self) -> None:
+        """Ends watches, finishes requests, saves, and stops listening."""
+        self._closing.set()
+        for resource in [kind.resource for kind in self.registry]:
+            self.store.history(resource).wake()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+        await self._webhooks.close()
+        await self.save()
+
+    async def save(self) -> None:
+        """Writes the settings' file, if there is one.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.settings.file is not None:
+            state = persistence.snapshot(self.store)
+            await asyncio.to_thread(persistence.save, self.settings.file, *state)
+
+    async def _tidy(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            await self._janitor.settle()
+
+    async def _save_often(self) -> None:
+        saved = -1
+        while True:
+            await asyncio.sleep(_SAVE_EVERY)
+            if saved != self.store.revision:
+                saved = self.store.revision
+                await self.save()
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    server: ApiServer,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    secure: ssl.SSLContext | None = None,
+) -> AsyncIterator[str]:
+    """Serves while the context lasts; its value is the URL.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+    url = await server.start(host, port, secure)
+    try:
+        yield url
+    finally:
+        await server.stop()

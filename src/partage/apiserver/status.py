@@ -1,0 +1,253 @@
+"""What the API server answers when it refuses: an HTTP code and a `Status` document.
+
+Messages have the genuine server's wording, because people and programs recognise them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "ApiError",
+    "Cause",
+    "already_exists",
+    "bad_request",
+    "conflict",
+    "expired",
+    "forbidden",
+    "internal",
+    "invalid",
+    "method_not_allowed",
+    "not_acceptable",
+    "not_found",
+    "precondition",
+    "qualified",
+    "success",
+    "too_large",
+    "too_many",
+    "unauthorized",
+    "unknown_path",
+    "unprocessable",
+    "unsupported_media",
+]
+
+
+class ApiError(Exception):
+    """A refusal.
+
+    Attributes:
+        code: the HTTP status.
+        reason: the machine-readable reason, such as `AlreadyExists`.
+        message: what people read.
+        details: the `details` of the Status, if any.
+    """
+
+    def __init__(
+        self, code: int, reason: str, message: str, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details or {}
+
+    def document(self) -> dict[str, Any]:
+        """The Status document."""
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            **({"details": self.details} if self.details else {}),
+            "code": self.code,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that is wrong with an object.
+
+    Attributes:
+        reason: `FieldValueInvalid`, `FieldValueRequired` and the like.
+        field: the path, such as `spec.containers[0].name`.
+        message: what is wrong, without the path.
+    """
+
+    reason: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def success(details: dict[str, Any] | None = None, message: str = "") -> dict[str, Any]:
+    """The Status document of something that was done."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        **({"message": message} if message else {}),
+        **({"details": details} if details else {}),
+    }
+
+
+def qualified(plural: str, group: str) -> str:
+    """`pods`, or `devices.scheduling.koordinator.sh`."""
+    return f"{plural}.{group}" if group else plural
+
+
+def _details(plural: str, group: str, name: str) -> dict[str, Any]:
+    return {
+        **({"name": name} if name else {}),
+        **({"group": group} if group else {}),
+        "kind": plural,
+    }
+
+
+def not_found(plural: str, group: str, name: str) -> ApiError:
+    """404: no such object."""
+    return ApiError(
+        404,
+        "NotFound",
+        f'{qualified(plural, group)} "{name}" not found',
+        _details(plural, group, name),
+    )
+
+
+def unknown_path() -> ApiError:
+    """404: no such resource or path."""
+    return ApiError(404, "NotFound", "the server could not find the requested resource")
+
+
+def already_exists(plural: str, group: str, name: str) -> ApiError:
+    """409: the name is taken."""
+    return ApiError(
+        409,
+        "AlreadyExists",
+        f'{qualified(plural, group)} "{name}" already exists',
+        _details(plural, group, name),
+    )
+
+
+def conflict(
+    plural: str,
+    group: str,
+    name: str,
+    why: str = (
+        "the object has been modified; please apply your changes to the latest version "
+        "and try again"
+    ),
+) -> ApiError:
+    """409: someone else was faster, or a precondition does not hold."""
+    return ApiError(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}',
+        _details(plural, group, name),
+    )
+
+
+def precondition(plural: str, group: str, name: str, what: str, want: str, have: str) -> ApiError:
+    """409: a UID or resourceVersion precondition does not hold."""
+    return conflict(
+        plural,
+        group,
+        name,
+        f"Precondition failed: {what} in precondition: {want}, {what} in object meta: {have}",
+    )
+
+
+def expired(message: str) -> ApiError:
+    """410: the resourceVersion or continue token is too old."""
+    return ApiError(410, "Expired", message)
+
+
+def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
+    """403: admission says no."""
+    return ApiError(
+        403,
+        "Forbidden",
+        f'{qualified(plural, group)} "{name}" is forbidden: {why}',
+        _details(plural, group, name),
+    )
+
+
+def unauthorized() -> ApiError:
+    """401: no known credentials."""
+    return ApiError(401, "Unauthorized", "Unauthorized")
+
+
+def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> ApiError:
+    """422: the object breaks rules."""
+    texts = list(dict.fromkeys(str(cause) for cause in causes))
+    joined = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
+    return ApiError(
+        422,
+        "Invalid",
+        f'{qualified(kind, group)} "{name}" is invalid: {joined}',
+        {
+            **_details(kind, group, name),
+            "causes": [
+                {"reason": cause.reason, "message": cause.message, "field": cause.field}
+                for cause in causes
+            ],
+        },
+    )
+
+
+def unprocessable(message: str) -> ApiError:
+    """422: a patch that cannot be applied."""
+    return ApiError(422, "Invalid", message)
+
+
+def bad_request(message: str) -> ApiError:
+    """400: the request cannot be understood."""
+    return ApiError(400, "BadRequest", message)
+
+
+def method_not_allowed() -> ApiError:
+    """405: the resource does not do this."""
+    return ApiError(
+        405,
+        "MethodNotAllowed",
+        "the server does not allow this method on the requested resource",
+    )
+
+
+def not_acceptable(kinds: str) -> ApiError:
+    """406: none of the offered media types is wanted."""
+    return ApiError(406, "NotAcceptable", f"only the following media types are accepted: {kinds}")
+
+
+def unsupported_media(kinds: str) -> ApiError:
+    """415: the body is of a type that is not read here."""
+    return ApiError(
+        415,
+        "UnsupportedMediaType",
+        "the body of the request was in an unknown format - accepted media types include: "
+        + kinds,
+    )
+
+
+def too_large(limit: int) -> ApiError:
+    """413: the body is larger than `limit` bytes."""
+    return ApiError(
+        413,
+        "RequestEntityTooLarge",
+        f"Request entity too large: limit is {limit}",
+    )
+
+
+def too_many(message: str, seconds: int = 0) -> ApiError:
+    """429: later, perhaps."""
+    details = {"retryAfterSeconds": seconds} if seconds else None
+    return ApiError(429, "TooManyRequests", message, details)
+
+
+def internal(message: str) -> ApiError:
+    """500: a webhook with failurePolicy Fail could not be asked, or a bug here."""
+    return ApiError(500, "InternalError", f"Internal error occurred: {message}")

@@ -1,0 +1,335 @@
+"""The store: objects by resource, namespace and name, one revision counter, and what happened.
+
+Pure and synchronous: no clock, no chance, no input or output. Every change is one step that
+either happens at the revision expected or not at all, and is appended to its resource's history,
+from which watches and consistent later pages of a list are served.
+
+Stored values are never changed in place; whoever reads one may keep it, and may not alter it.
+"""
+
+from bisect import bisect_left, insort
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, Literal
+
+import msgspec
+
+__all__ = ["Absent", "Change", "Compacted", "History", "Record", "Stale", "Store", "Taken"]
+
+Happening = Literal["ADDED", "MODIFIED", "DELETED"]
+Key = tuple[str, str]
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Taken(Exception):
+    """An object of this name exists."""
+
+
+class Absent(Exception):
+    """No object of this name exists."""
+
+
+class Stale(Exception):
+    """The object is at another revision than expected."""
+
+
+class Compacted(Exception):
+    """The history no longer reaches back that far; holds the oldest revision that can be served."""
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(oldest)
+        self.oldest = oldest
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One object at one revision.
+
+    Attributes:
+        resource: such as `pods` or `deployments.apps`.
+        namespace: empty for cluster-scoped objects.
+        name: its name.
+        value: the document, with `metadata.resourceVersion` set; not to be altered.
+        revision: the store's revision when it was written.
+        texts: its encodings so far, by what they are for.
+    """
+
+    resource: str
+    namespace: str
+    name: str
+    value: dict[str, Any]
+    revision: int
+    texts: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Its metadata."""
+        found: dict[str, Any] = self.value["metadata"]
+        return found
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels, empty when there are none."""
+        return self.metadata.get("labels") or {}
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+        return str(self.metadata.get("uid", ""))
+
+    def text(self, key: str = "", convert: Callable[[dict[str, Any]], Any] | None = None) -> bytes:
+        """The document as JSON, encoded once for each `key`.
+
+        Args:
+            key: names the form; empty for the stored one.
+            convert: makes that form from the stored one.
+        """
+        found = self.texts.get(key)
+        if found is None:
+            found = _encode(convert(self.value) if convert else self.value)
+            self.texts[key] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """One thing that happened.
+
+    Attributes:
+        kind: `ADDED`, `MODIFIED` or `DELETED`.
+        record: the object after it; for a deletion its last state at the deletion's revision.
+        before: the object before it, None for an addition.
+    """
+
+    kind: Happening
+    record: Record
+    before: Record | None
+
+
+class History:
+    """What happened to one resource, as far back as `capacity` changes.
+
+    Readers remember a position, ask for what came after it, and register a callback that is
+    called once, at the next change.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._changes: deque[Change] = deque()
+        self._capacity = capacity
+        self._first = 0
+        self._waiters: list[Callable[[], None]] = []
+        self.floor = 0
+        """The newest revision that has been forgotten."""
+
+    @property
+    def end(self) -> int:
+        """The position after the last change."""
+        return self._first + len(self._changes)
+
+    def append(self, change: Change) -> None:
+        """Adds a change, forgets the oldest beyond capacity, and wakes whoever waits."""
+        self._changes.append(change)
+        if len(self._changes) > self._capacity:
+            self.floor = self._changes.popleft().record.revision
+            self._first += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Wakes whoever waits, though nothing may have happened."""
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+    def once(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` at the next change."""
+        self._waiters.append(wake)
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        """Takes back a `once`."""
+        if wake in self._waiters:
+            self._waiters.remove(wake)
+
+    def position(self, revision: int) -> int:
+        """Where the changes after `revision` begin.
+
+        Raises:
+            Compacted: some of them have been forgotten.
+        """
+        if revision < self.floor:
+            raise Compacted(self.floor)
+        low, high = 0, len(self._changes)
+        while low < high:
+            middle = (low + high) // 2
+            if self._changes[middle].record.revision <= revision:
+                low = middle + 1
+            else:
+                high = middle
+        return self._first + low
+
+    def after(self, position: int, most: int = 1000) -> list[Change]:
+        """The changes from `position` on, at most `most`.
+
+        Raises:
+            Compacted: the reader fell behind.
+        """
+        if position < self._first:
+            raise Compacted(self.floor)
+        start = position - self._first
+        if start > len(self._changes) // 2 and start < len(self._changes):
+            tail = list(islice(reversed(self._changes), len(self._changes) - start))
+            return tail[::-1][:most]
+        return list(islice(self._changes, start, start + most))
+
+
+class Store:
+    """All objects of a cluster."""
+
+    def __init__(self, *, history: int = 20_000) -> None:
+        """An empty store.
+
+        Args:
+            history: how many changes of each resource are remembered.
+        """
+        self._objects: defaultdict[str, dict[Key, Record]] = defaultdict(dict)
+        self._order: defaultdict[str, list[Key]] = defaultdict(list)
+        self._histories: dict[str, History] = {}
+        self._capacity = history
+        self._restored = 0
+        self.revision = 0
+        self.observers: list[Callable[[Change], None]] = []
+        """Called after every change, in order; must not block, and must not write."""
+
+    def resources(self) -> Iterator[str]:
+        """The resources that hold objects."""
+        return (resource for resource, objects in self._objects.items() if objects)
+
+    def history(self, resource: str) -> History:
+        """What happened to a resource."""
+        found = self._histories.get(resource)
+        if found is None:
+            found = self._histories[resource] = History(self._capacity)
+            found.floor = self._restored
+        return found
+
+    def get(self, resource: str, namespace: str, name: str) -> Record | None:
+        """An object, or None."""
+        return self._objects[resource].get((namespace, name))
+
+    def all(self, resource: str, namespace: str = "") -> list[Record]:
+        """A resource's objects, or those in one namespace, by namespace and name."""
+        objects = self._objects[resource]
+        return [objects[key] for key in self._keys(resource, namespace)]
+
+    def _keys(self, resource: str, namespace: str) -> list[Key]:
+        order = self._order[resource]
+        if not namespace:
+            return order
+        return order[
+            bisect_left(order, (namespace, "")) : bisect_left(order, (namespace + "\0", ""))
+        ]
+
+    def list_at(self, resource: str, namespace: str, revision: int) -> list[Record]:
+        """What `all` answered at an earlier revision.
+
+        Raises:
+            Compacted: that was too long ago.
+        """
+        history = self.history(resource)
+        position = history.position(revision)
+        objects: dict[Key, Record | None] = {
+            (record.namespace, record.name): record for record in self.all(resource, namespace)
+        }
+        for change in reversed(history.after(position, self._capacity + 1)):
+            record = change.record
+            if not namespace or record.namespace == namespace:
+                objects[record.namespace, record.name] = change.before
+        return [found for key in sorted(objects) if (found := objects[key]) is not None]
+
+    def insert(self, resource: str, value: Mapping[str, Any]) -> Record:
+        """Adds an object.
+
+        Raises:
+            Taken: the name is in use.
+        """
+        record = self._record(resource, value)
+        key = (record.namespace, record.name)
+        if key in self._objects[resource]:
+            raise Taken
+        self._objects[resource][key] = record
+        insort(self._order[resource], key)
+        self._happened(Change("ADDED", record, None))
+        return record
+
+    def replace(self, resource: str, value: Mapping[str, Any], expected: int) -> Record:
+        """Writes an object over the one at revision `expected`.
+
+        Raises:
+            Absent: there is none.
+            Stale: it is at another revision.
+        """
+        metadata = value["metadata"]
+        key = (metadata.get("namespace", ""), metadata["name"])
+        before = self._current(resource, key, expected)
+        record = self._record(resource, value)
+        self._objects[resource][key] = record
+        self._happened(Change("MODIFIED", record, before))
+        return record
+
+    def remove(self, resource: str, namespace: str, name: str, expected: int) -> Record:
+        """Takes away the object at revision `expected`; the answer is its last state.
+
+        Raises:
+            Absent: there is none.
+            Stale: it is at another revision.
+        """
+        key = (namespace, name)
+        before = self._current(resource, key, expected)
+        record = self._record(resource, before.value)
+        del self._objects[resource][key]
+        order = self._order[resource]
+        order.pop(bisect_left(order, key))
+        self._happened(Change("DELETED", record, before))
+        return record
+
+    def restore(self, revision: int, objects: Mapping[str, list[dict[str, Any]]]) -> None:
+        """Fills an empty store with what an earlier one held, at the revisions of then."""
+        for resource, values in objects.items():
+            for value in values:
+                metadata = value["metadata"]
+                key = (metadata.get("namespace", ""), metadata["name"])
+                at = int(metadata["resourceVersion"])
+                self._objects[resource][key] = Record(resource, *key, value, at)
+            self._order[resource] = sorted(self._objects[resource])
+        self._restored = revision
+        for history in self._histories.values():
+            history.floor = revision
+        self.revision = max(self.revision, revision)
+
+    def _current(self, resource: str, key: Key, expected: int) -> Record:
+        found = self._objects[resource].get(key)
+        if found is None:
+            raise Absent
+        if found.revision != expected:
+            raise Stale
+        return found
+
+    def _record(self, resource: str, value: Mapping[str, Any]) -> Record:
+        """The next revision's record; the revision counts only once `_happened` runs."""
+        revision = self.revision + 1
+        metadata = {**value["metadata"], "resourceVersion": str(revision)}
+        return Record(
+            resource,
+            metadata.get("namespace", ""),
+            metadata["name"],
+            {**value, "metadata": metadata},
+            revision,
+        )
+
+    def _happened(self, change: Change) -> None:
+        self.revision = change.record.revision
+        self.history(change.record.resource).append(change)
+        for observe in self.observers:
+            observe(change)

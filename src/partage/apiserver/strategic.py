@@ -1,0 +1,164 @@
+"""Strategic merge patch: a merge patch that knows how the lists of built-in kinds merge.
+
+Lists with a merge key merge item by item, lists of plain values with the strategy `merge` become
+unions. Directives: `$patch` (`replace`, `delete`, `merge`), `$deleteFromPrimitiveList/<field>`,
+`$setElementOrder/<field>`, `$retainKeys`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from partage.apiserver.patch import PatchError
+from partage.apiserver.types import Field, Type
+
+__all__ = ["strategic_patch"]
+
+_PATCH: Final = "$patch"
+_RETAIN: Final = "$retainKeys"
+_DELETE: Final = "$deleteFromPrimitiveList/"
+_ORDER: Final = "$setElementOrder/"
+_PLAIN: Final = Type("any")
+
+
+def strategic_patch(value: Mapping[str, Any], patch: Any, type_: Type) -> dict[str, Any]:
+    """`value` with `patch` merged in, lists as `type_` says.
+
+    Raises:
+        PatchError: a malformed directive, or a list item without its merge key.
+    """
+    if not isinstance(patch, Mapping):
+        raise PatchError("a strategic merge patch is an object")
+    return _merge_map(dict(value), patch, type_)
+
+
+def _field(type_: Type, name: str) -> Field:
+    found = type_.fields.get(name) if type_.form == "struct" else None
+    if found is not None:
+        return found
+    inner = type_.item if type_.form == "map" and type_.item is not None else _PLAIN
+    return Field(name, inner)
+
+
+def _merge_map(value: dict[str, Any], patch: Mapping[str, Any], type_: Type) -> dict[str, Any]:
+    directive = patch.get(_PATCH)
+    if directive == "replace":
+        fresh: dict[str, Any] = _clean(patch)
+        return fresh
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise PatchError(f"unknown patch type: {directive!r} found in map")
+    if _RETAIN in patch:
+        value = {key: inner for key, inner in value.items() if key in _strings(patch[_RETAIN])}
+    _drop(value, patch)
+    for key, inner in patch.items():
+        if key in (_PATCH, _RETAIN) or key.startswith((_DELETE, _ORDER)):
+            continue
+        if inner is None:
+            value.pop(key, None)
+        else:
+            merged = _merge(value.get(key), inner, _field(type_, key))
+            if merged is None:
+                value.pop(key, None)
+            else:
+                value[key] = merged
+    for key, inner in patch.items():
+        if key.startswith(_ORDER):
+            name = key.removeprefix(_ORDER)
+            if isinstance(value.get(name), list) and isinstance(inner, list):
+                value[name] = _ordered(value[name], inner, _field(type_, name).merge_key)
+    return value
+
+
+def _drop(value: dict[str, Any], patch: Mapping[str, Any]) -> None:
+    """Takes the items out of lists of plain values that the patch names, in place."""
+    for key, inner in patch.items():
+        if key.startswith(_DELETE):
+            name = key.removeprefix(_DELETE)
+            gone = _strings(inner)
+            if isinstance(value.get(name), list):
+                value[name] = [item for item in value[name] if item not in gone]
+
+
+def _merge(value: Any, patch: Any, field: Field) -> Any:
+    if isinstance(patch, Mapping):
+        if patch.get(_PATCH) == "delete":
+            return None
+        base = dict(value) if isinstance(value, Mapping) else {}
+        return _merge_map(base, patch, field.type)
+    if not isinstance(patch, list) or field.patch != "merge":
+        return _clean(patch)
+    have = value if isinstance(value, list) else []
+    if not field.merge_key:
+        return have + [item for item in patch if item not in have]
+    return _merge_items(list(have), patch, field)
+
+
+def _merge_items(have: list[Any], patch: list[Any], field: Field) -> list[Any]:
+    key, item_type = field.merge_key, field.type.item or _PLAIN
+    fresh: list[Any] = []
+    for item in patch:
+        if not isinstance(item, Mapping):
+            raise PatchError(f"a list item of {field.name} is not an object")
+        if item.get(_PATCH) == "replace" and set(item) == {_PATCH}:
+            have = []
+    for item in patch:
+        directive = item.get(_PATCH)
+        if directive == "replace" and set(item) == {_PATCH}:
+            continue
+        if key not in item:
+            raise PatchError(f"map: {dict(item)!r} does not contain declared merge key: {key}")
+        at = next((i for i, old in enumerate(have) if _same(old, item, key)), None)
+        if directive == "delete":
+            have = [old for old in have if not _same(old, item, key)]
+        elif at is None:
+            fresh.append(_merge_map({}, item, item_type))
+        else:
+            have[at] = _merge_map(dict(have[at]), item, item_type)
+    return have + fresh
+
+
+def _same(old: Any, item: Mapping[str, Any], key: str) -> bool:
+    return isinstance(old, Mapping) and old.get(key) == item[key]
+
+
+def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
+    """Items in the order told; those it does not tell keep their place after what preceded them."""
+
+    def name(item: Any) -> Any:
+        return item.get(key) if key and isinstance(item, Mapping) else item
+
+    wanted = [name(item) for item in order]
+    told = [item for item in items if name(item) in wanted]
+    told.sort(key=lambda item: wanted.index(name(item)))
+    if len(told) == len(items):
+        return told
+    rest = [(index, item) for index, item in enumerate(items) if name(item) not in wanted]
+    for index, item in rest:
+        told.insert(min(index, len(told)), item)
+    return told
+
+
+def _strings(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise PatchError("a directive's value is not a list")
+    return value
+
+
+def _clean(value: Any) -> Any:
+    """A value without the directives and nulls that a patch may carry inside."""
+    if isinstance(value, Mapping):
+        return {
+            key: _clean(inner)
+            for key, inner in value.items()
+            if inner is not None
+            and key not in (_PATCH, _RETAIN)
+            and not key.startswith((_DELETE, _ORDER))
+        }
+    if isinstance(value, list):
+        return [
+            _clean(item)
+            for item in value
+            if not (isinstance(item, Mapping) and item.get(_PATCH) == "delete")
+        ]
+    return value

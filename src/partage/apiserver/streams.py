@@ -1,0 +1,217 @@
+"""Watches: what happens to a resource, as a stream of JSON lines.
+
+A watch keeps only its position in the resource's history. The history is its buffer: a client so
+slow that the history outruns it gets an `Expired` event and has to list again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from partage.apiserver.calls import Call, Cluster
+from partage.apiserver.listing import Selection
+from partage.apiserver.negotiation import Form
+from partage.apiserver.status import expired
+from partage.apiserver.storage import Change, Compacted, Record
+from partage.apiserver.tables import partial, table
+
+__all__ = ["Watch", "watch"]
+
+_BATCH: Final = 500
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a client wants to see.
+
+    Attributes:
+        since: from which revision on; None for the objects of now first.
+        initial_end: whether a bookmark tells where the objects of now end.
+        bookmarks: whether bookmarks are wanted.
+        seconds: how long the watch lasts.
+        beat: seconds between bookmarks.
+        include: what rows of tables carry.
+    """
+
+    selection: Selection
+    form: Form
+    since: int | None = None
+    initial_end: bool = False
+    bookmarks: bool = False
+    seconds: float = 1800.0
+    beat: float = 60.0
+    include: str = "Metadata"
+
+
+async def watch(
+    cluster: Cluster, call: Call, wanted: Watch, closing: asyncio.Event
+) -> AsyncIterator[bytes]:
+    """The lines of a watch, several at a time.
+
+    Args:
+        closing: ends it.
+
+    Raises:
+        ApiError: 410 before the first line, when the history does not reach back to `since`.
+    """
+    history = cluster.store.history(call.kind.resource)
+    writer = _Writer(cluster, call, wanted)
+    if wanted.since is None:
+        position = history.end
+        first = writer.now()
+    else:
+        first = b""
+        try:
+            position = history.position(wanted.since)
+        except Compacted as gone:
+            raise expired(f"too old resource version: {wanted.since} ({gone.oldest})") from gone
+        if wanted.since > cluster.store.revision:
+            raise expired(f"too large resource version: {wanted.since} ({cluster.store.revision})")
+    yield first
+    loop = asyncio.get_running_loop()
+    end = loop.time() + wanted.seconds
+    beat = loop.time() + wanted.beat
+    while not closing.is_set():
+        try:
+            changes = history.after(position, _BATCH)
+        except Compacted as gone:
+            yield writer.error(gone)
+            return
+        position += len(changes)
+        if changes:
+            lines = writer.changes(changes)
+            if lines:
+                yield lines
+            if len(changes) == _BATCH:
+                await asyncio.sleep(0)
+            continue
+        now = loop.time()
+        if now >= end:
+            break
+        if now >= beat:
+            beat = now + wanted.beat
+            if wanted.bookmarks:
+                yield writer.bookmark()
+        await _change(history.once, history.forget, min(end, beat) - now, closing)
+    if wanted.bookmarks:
+        yield writer.bookmark()
+
+
+async def _change(
+    once: Callable[[Callable[[], None]], None],
+    forget: Callable[[Callable[[], None]], None],
+    seconds: float,
+    closing: asyncio.Event,
+) -> None:
+    """Waits for the next change, at most `seconds`, or until the server closes."""
+    if closing.is_set():
+        return
+    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    once(wake)
+    try:
+        async with asyncio.timeout(max(seconds, 0)):
+            await woken
+    except TimeoutError:
+        pass
+    finally:
+        forget(wake)
+
+
+class _Writer:
+    """Makes a watch's lines; plain ones are made once for all watches."""
+
+    def __init__(self, cluster: Cluster, call: Call, wanted: Watch) -> None:
+        self._cluster = cluster
+        self._call = call
+        self._wanted = wanted
+        self._headings = True
+
+    def now(self) -> bytes:
+        """The objects of now, as additions, and the bookmark after them where that is wanted."""
+        call, store = self._call, self._cluster.store
+        lines = [
+            self._line("ADDED", record)
+            for record in store.all(call.kind.resource, call.namespace)
+            if self._wanted.selection.matches(record)
+        ]
+        if self._wanted.initial_end:
+            lines.append(self.bookmark(end=True))
+        return b"".join(lines)
+
+    def changes(self, changes: list[Change]) -> bytes:
+        """The lines of what happened, as far as it concerns this watch."""
+        return b"".join(filter(None, (self._concerning(change) for change in changes)))
+
+    def _concerning(self, change: Change) -> bytes:
+        record, selection = change.record, self._wanted.selection
+        if self._call.namespace and record.namespace != self._call.namespace:
+            return b""
+        if selection.everything:
+            return self._line(change.kind, record)
+        after = change.kind != "DELETED" and selection.matches(record)
+        before = change.before is not None and selection.matches(change.before)
+        if after:
+            return self._line("MODIFIED" if before else "ADDED", record)
+        if not before or change.before is None:
+            return b""
+        if change.kind == "DELETED":
+            return self._line("DELETED", record)
+        head = {**change.before.metadata, "resourceVersion": str(record.revision)}
+        last = {**change.before.value, "metadata": head}
+        return self._line(
+            "DELETED",
+            Record(record.resource, record.namespace, record.name, last, record.revision),
+        )
+
+    def _line(self, kind: str, record: Record) -> bytes:
+        form, of = self._wanted.form, self._call.kind
+        if form.shape == "object":
+            text = record.text(of.api_version, of.outward)
+            return b'{"type":"' + kind.encode() + b'","object":' + text + b"}\n"
+        if form.shape == "partial":
+            found: Any = partial(of.outward(record.value), form.version)
+        else:
+            found = table(
+                of,
+                [record],
+                self._cluster.ambient.now(),
+                head={"resourceVersion": str(record.revision)},
+                include=self._wanted.include,
+                version=form.version,
+                headings=self._headings,
+            )
+            self._headings = False
+        return _encode({"type": kind, "object": found}) + b"\n"
+
+    def bookmark(self, *, end: bool = False) -> bytes:
+        """A line that tells only how far the watch is."""
+        of, form = self._call.kind, self._wanted.form
+        head: dict[str, Any] = {"resourceVersion": str(self._cluster.store.revision)}
+        if end:
+            head["annotations"] = {"k8s.io/initial-events-end": "true"}
+        document: dict[str, Any] = {"kind": of.kind, "apiVersion": of.api_version}
+        if form.shape == "partial":
+            document = {
+                "kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{form.version}",
+            }  # fmt: skip
+        if form.shape == "table":
+            document = table(of, [], 0.0, head=head, version=form.version, headings=self._headings)
+            document["rows"] = [{"cells": [], "object": {
+                "kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{form.version}",
+                "metadata": head,
+            }}]  # fmt: skip
+        return _encode({"type": "BOOKMARK", "object": {**document, "metadata": head}}) + b"\n"
+
+    def error(self, gone: Compacted) -> bytes:
+        """The line that ends a watch that fell behind."""
+        status = expired(f"too old resource version: the history begins at {gone.oldest}")
+        return _encode({"type": "ERROR", "object": status.document()}) + b"\n"

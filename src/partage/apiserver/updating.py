@@ -1,0 +1,251 @@
+"""Replacing and patching objects, whole or in part."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from partage.apiserver import metadata
+from partage.apiserver.apply import apply, record_update
+from partage.apiserver.calls import (
+    Call,
+    Cluster,
+    accept,
+    fill,
+    missing,
+    must_get,
+    refit,
+    review,
+    rules_of,
+)
+from partage.apiserver.creating import create, inspect_object, manager_of, pretend
+from partage.apiserver.patch import PatchError, json_patch, merge_patch
+from partage.apiserver.problems import Problems
+from partage.apiserver.status import (
+    ApiError,
+    bad_request,
+    conflict,
+    invalid,
+    precondition,
+    unprocessable,
+    unsupported_media,
+)
+from partage.apiserver.storage import Absent, Record, Stale
+from partage.apiserver.strategic import strategic_patch
+
+__all__ = ["APPLY", "PATCHES", "patch", "update"]
+
+APPLY: Final = "application/apply-patch+yaml"
+_JSON: Final = "application/json-patch+json"
+_MERGE: Final = "application/merge-patch+json"
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
+PATCHES: Final = (_JSON, _MERGE, _STRATEGIC, APPLY)
+_TRIES: Final = 6
+_CARRYING: Final = ("namespaces", "nodes", "pods")
+
+Make = Callable[[Record], dict[str, Any]]
+
+
+async def update(cluster: Cluster, call: Call, body: Any) -> Record:
+    """Writes `body` over an object, or over its part.
+
+    Raises:
+        ApiError: what is wrong; 409 when the body's resourceVersion is not the stored one.
+    """
+    value = fill(call.kind, accept(call, body))
+
+    def make(old: Record) -> dict[str, Any]:
+        _expect(call, value["metadata"], old)
+        return value
+
+    pinned = bool(value["metadata"].get("resourceVersion"))
+    return await _retry(cluster, call, make, once=pinned)
+
+
+async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Record, bool]:
+    """Changes an object by a patch; the answer says whether it was created.
+
+    Args:
+        media: one of `PATCHES`.
+
+    Raises:
+        ApiError: what is wrong.
+    """
+    if media == APPLY:
+        return await _apply(cluster, call, body)
+    if media == _STRATEGIC and call.kind.definition is not None:
+        raise unsupported_media(f"{_JSON}, {_MERGE}, {APPLY}")
+
+    def make(old: Record) -> dict[str, Any]:
+        live = call.kind.outward(old.value)
+        try:
+            changed = _patched(call, media, live, body)
+        except PatchError as error:
+            if media == _JSON:
+                raise unprocessable(
+                    f"the server rejected our request due to an error in our request: {error}"
+                ) from error
+            raise bad_request(str(error)) from error
+        value = fill(call.kind, accept(call, changed))
+        _expect(call, value["metadata"], old)
+        return value
+
+    wanted = ((body.get("metadata") or {}) if isinstance(body, Mapping) else {}) or {}
+    pinned = isinstance(wanted, Mapping) and bool(wanted.get("resourceVersion"))
+    return await _retry(cluster, call, make, once=pinned), False
+
+
+def _patched(call: Call, media: str, live: dict[str, Any], body: Any) -> Any:
+    if media == _JSON:
+        return json_patch(live, body)
+    if not isinstance(body, Mapping):
+        raise PatchError("a merge patch is an object")
+    if media == _MERGE:
+        return merge_patch(live, body)
+    return strategic_patch(live, body, call.kind.type)
+
+
+async def _apply(cluster: Cluster, call: Call, body: Any) -> tuple[Record, bool]:
+    if not call.manager:
+        raise ApiError(
+            422,
+            "Invalid",
+            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required '
+            "for apply patch",
+        )
+    wanted = accept(call, body)
+    if wanted["metadata"].get("managedFields"):
+        raise bad_request("metadata.managedFields must be nil")
+    wanted["metadata"].setdefault("name", call.name)
+    manager = manager_of(cluster, call, "Apply")
+    if cluster.store.get(call.kind.resource, call.namespace, call.name) is None:
+        if call.sub or wanted["metadata"].get("uid"):
+            raise missing(call)
+        made = apply(None, wanted, call.kind.type, manager, force=call.force)
+        entries = made["metadata"]["managedFields"]
+        return await create(cluster, call, wanted, entries=entries), True
+
+    def make(old: Record) -> dict[str, Any]:
+        _expect(call, wanted["metadata"], old)
+        live = call.kind.outward(old.value)
+        merged = apply(live, wanted, call.kind.type, manager, force=call.force)
+        entries = merged["metadata"].pop("managedFields", None)
+        value = fill(call.kind, accept(call, merged))
+        value["metadata"]["managedFields"] = entries or []
+        return value
+
+    return await _retry(cluster, call, make, applied=True), False
+
+
+def _expect(call: Call, said: Mapping[str, Any], old: Record) -> None:
+    """Holds a body's own resourceVersion and UID against what is stored."""
+    kind = call.kind
+    uid = said.get("uid")
+    if uid and uid != old.uid:
+        raise precondition(kind.plural, kind.group, call.name, "UID", uid, old.uid)
+    version = said.get("resourceVersion")
+    if version and version != old.metadata["resourceVersion"]:
+        raise conflict(kind.plural, kind.group, call.name)
+
+
+async def _retry(
+    cluster: Cluster, call: Call, make: Make, *, once: bool = False, applied: bool = False
+) -> Record:
+    """Makes and writes a change; again from the newest state when someone was faster."""
+    for attempt in range(_TRIES):
+        old = must_get(cluster, call)
+        try:
+            return await _change(cluster, call, make(old), old, applied=applied)
+        except Absent as gone:
+            raise missing(call) from gone
+        except Stale as stale:
+            if once or attempt == _TRIES - 1:
+                raise conflict(call.kind.plural, call.kind.group, call.name) from stale
+    raise conflict(call.kind.plural, call.kind.group, call.name)  # pragma: no cover
+
+
+async def _change(
+    cluster: Cluster, call: Call, value: dict[str, Any], old: Record, *, applied: bool
+) -> Record:
+    """One attempt: merge with what this call may not change, admit, check, write."""
+    kind = call.kind
+    before = kind.outward(old.value)
+    entries = value["metadata"].get("managedFields") if applied else None
+    value = _bounded(call, value, before)
+    admitted = await cluster.admission.mutate(review(call, "UPDATE", value, old))
+    if admitted is not value:
+        value = _bounded(call, refit(call, admitted), before)
+    _count(call, value, before)
+    _check(cluster, call, value, before)
+    await cluster.admission.validate(review(call, "UPDATE", value, old))
+    if applied:
+        value["metadata"]["managedFields"] = entries
+    elif call.manager or before["metadata"].get("managedFields"):
+        record_update(value, before, kind.type, manager_of(cluster, call))
+    stored = kind.inward(value)
+    if stored == old.value:
+        return old
+    if call.dry_run:
+        return pretend(kind.resource, stored)
+    if metadata.finished(stored) and not stored.get("spec", {}).get("finalizers"):
+        return cluster.store.remove(kind.resource, old.namespace, old.name, old.revision)
+    return cluster.store.replace(kind.resource, stored, old.revision)
+
+
+def _bounded(call: Call, value: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The change limited to what this path may change: all but the status, or nothing else."""
+    kind = call.kind
+    if call.sub == "status":
+        carrying = kind.resource in _CARRYING
+        source = value["metadata"] if carrying else before["metadata"]
+        kept = {k: v for k, v in before.items() if k != "status"}
+        kept["metadata"] = metadata.carried(source, before["metadata"])
+        for key in ("ownerReferences", "finalizers"):
+            kept["metadata"].pop(key, None)
+            if key in before["metadata"]:
+                kept["metadata"][key] = before["metadata"][key]
+        if "status" in value:
+            kept["status"] = value["status"]
+        return kept
+    found = {**value, "metadata": metadata.carried(value["metadata"], before["metadata"])}
+    found["metadata"].pop("managedFields", None)
+    if "managedFields" in before["metadata"]:
+        found["metadata"]["managedFields"] = before["metadata"]["managedFields"]
+    if call.sub == "finalize":
+        return {**before, "spec": found.get("spec") or {}}
+    if kind.sub("status") is not None:
+        found.pop("status", None)
+        if "status" in before:
+            found["status"] = before["status"]
+    if kind.resource == "namespaces":
+        found["spec"] = before.get("spec") or {}
+    return found
+
+
+def _count(call: Call, value: dict[str, Any], before: Mapping[str, Any]) -> None:
+    if not call.kind.generation or call.sub == "status":
+        return
+    apart = ("metadata", "status")
+    after = {k: v for k, v in value.items() if k not in apart}
+    if after != {k: v for k, v in before.items() if k not in apart}:
+        generation = int(before["metadata"].get("generation") or 0) + 1
+        value["metadata"]["generation"] = generation
+
+
+def _check(cluster: Cluster, call: Call, value: dict[str, Any], before: Mapping[str, Any]) -> None:
+    kind, rules = call.kind, rules_of(call.kind)
+    problems = Problems()
+    if call.sub == "status" and kind.definition is None and not rules.keeps_status:
+        metadata.check(value["metadata"], problems, lambda _name: [], namespaced=kind.namespaced)
+    else:
+        inspect_object(cluster, call, value, problems)
+        if rules.check_update is not None and not call.sub:
+            rules.check_update(value, before, problems)
+    old = set(before["metadata"].get("finalizers") or ())
+    new = set(value["metadata"].get("finalizers") or ()) - old
+    if before["metadata"].get("deletionTimestamp") and new:
+        problems.forbidden(
+            "metadata.finalizers",
+            "no new finalizers can be added if the object is being deleted, found new "
+            f"finalizers {sorted(new)}",
+        )
+    if problems:
+        raise invalid(kind.kind, kind.group, call.name, problems.causes)

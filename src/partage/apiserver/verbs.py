@@ -1,0 +1,350 @@
+"""The HTTP methods on resources: which one does what, and how its answer looks."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from partage.apiserver import paths, podparts, scaling
+from partage.apiserver.calls import Call, Cluster, accept, must_get
+from partage.apiserver.creating import create
+from partage.apiserver.decoding import parse
+from partage.apiserver.deleting import DeleteOptions, delete
+from partage.apiserver.exchange import Exchange
+from partage.apiserver.listing import listed
+from partage.apiserver.negotiation import Form
+from partage.apiserver.podparts import LogProvider
+from partage.apiserver.status import (
+    ApiError,
+    bad_request,
+    method_not_allowed,
+    success,
+    unsupported_media,
+)
+from partage.apiserver.storage import Record
+from partage.apiserver.streams import Watch, watch
+from partage.apiserver.tables import partial, table
+from partage.apiserver.updating import APPLY, PATCHES, patch, update
+
+__all__ = ["Verbs"]
+
+_UNSUPPORTED: Final = ("attach", "exec", "portforward")
+_RETURNED: Final = ("pods", "services", "serviceaccounts", "persistentvolumeclaims")
+_LONGEST_WATCH: Final = 3600
+_SHORTEST: Final = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verbs:
+    """Answers requests for resources.
+
+    Attributes:
+        logs: where the logs of pods come from.
+        closing: set when the server ends, so that watches end too.
+        beat: seconds between the bookmarks of a watch.
+    """
+
+    cluster: Cluster
+    logs: LogProvider
+    closing: asyncio.Event
+    beat: float = 60.0
+
+    async def serve(self, exchange: Exchange, call: Call, *, watching: bool) -> web.StreamResponse:
+        """The answer to one request.
+
+        Args:
+            watching: whether the path is one of the old `/watch/` paths.
+
+        Raises:
+            ApiError: what is wrong.
+        """
+        method = exchange.request.method
+        if call.kind.verbs == ("create",):
+            return await self._virtual(exchange, call)
+        if call.sub:
+            return await self._part(exchange, call)
+        if method == "GET":
+            if watching or paths.flag(exchange.query, "watch"):
+                return await self._watch(exchange, call)
+            return self._get(exchange, call) if call.name else self._list(exchange, call)
+        if method == "POST" and not call.name:
+            self._placed(call)
+            record = await create(self.cluster, call, await exchange.document())
+            return self._one(exchange, call, record, code=201)
+        if method == "PUT" and call.name:
+            record = await update(self.cluster, call, await exchange.document())
+            return self._one(exchange, call, record)
+        if method == "PATCH" and call.name:
+            return await self._patch(exchange, call)
+        if method == "DELETE":
+            return await (self._delete if call.name else self._clear)(exchange, call)
+        raise method_not_allowed()
+
+    @staticmethod
+    def _placed(call: Call) -> None:
+        if call.kind.namespaced and not call.namespace:
+            raise method_not_allowed()
+
+    def _get(self, exchange: Exchange, call: Call) -> web.Response:
+        return self._one(exchange, call, must_get(self.cluster, call))
+
+    def _one(
+        self, exchange: Exchange, call: Call, record: Record, *, code: int = 200
+    ) -> web.Response:
+        form, kind = exchange.form, call.kind
+        if form.shape == "object":
+            return exchange.text(
+                record.text(kind.api_version, kind.outward), code=code, warnings=call.warnings
+            )
+        if form.shape == "partial":
+            found = partial(kind.outward(record.value), form.version)
+            return exchange.answer(found, code=code, warnings=call.warnings)
+        head = {"resourceVersion": record.metadata.get("resourceVersion", "")}
+        return exchange.answer(
+            self._table(exchange, call, [record], form, head), code=code, warnings=call.warnings
+        )
+
+    def _table(
+        self, exchange: Exchange, call: Call, records: list[Record], form: Form, head: Any
+    ) -> dict[str, Any]:
+        return table(
+            call.kind,
+            records,
+            self.cluster.ambient.now(),
+            head=head,
+            include=exchange.query.get("includeObject", "Metadata"),
+            version=form.version,
+        )
+
+    def _list(self, exchange: Exchange, call: Call) -> web.Response:
+        query, kind, form = exchange.query, call.kind, exchange.form
+        token = query.get("continue", "")
+        version = paths.number(query, "resourceVersion")
+        if token and version:
+            raise bad_request("specifying resource version is not allowed when using continue")
+        found = listed(
+            self.cluster,
+            call,
+            paths.selection_of(call, query),
+            limit=paths.number(query, "limit") or 0,
+            token=token,
+            exact=version if query.get("resourceVersionMatch") == "Exact" else None,
+        )
+        head: dict[str, Any] = {"resourceVersion": str(found.revision)}
+        if found.token:
+            head["continue"] = found.token
+        if found.remaining is not None:
+            head["remainingItemCount"] = found.remaining
+        if form.shape == "table":
+            return exchange.answer(self._table(exchange, call, found.records, form, head))
+        if form.shape == "partial":
+            items = [partial(kind.outward(one.value), form.version) for one in found.records]
+            return exchange.answer(
+                {
+                    "kind": "PartialObjectMetadataList",
+                    "apiVersion": f"meta.k8s.io/{form.version}",
+                    "metadata": head,
+                    "items": items,
+                }
+            )
+        return exchange.text(_listed(call, found.records, head))
+
+    async def _watch(self, exchange: Exchange, call: Call) -> web.StreamResponse:
+        query = exchange.query
+        since = paths.number(query, "resourceVersion")
+        initial = paths.flag(query, "sendInitialEvents")
+        if initial and query.get("resourceVersionMatch") != "NotOlderThan":
+            raise ApiError(
+                422,
+                "Invalid",
+                'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: '
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            )
+        bookmarks = paths.flag(query, "allowWatchBookmarks")
+        seconds = paths.number(query, "timeoutSeconds")
+        wanted = Watch(
+            selection=paths.selection_of(call, query),
+            form=exchange.form,
+            since=None if initial or not since else since,
+            initial_end=initial and bookmarks,
+            bookmarks=bookmarks,
+            seconds=min(seconds, _LONGEST_WATCH) if seconds else _SHORTEST,
+            beat=self.beat,
+            include=query.get("includeObject", "Metadata"),
+        )
+        lines = watch(self.cluster, call, wanted, self.closing)
+        return await _pour(exchange, lines, "application/json")
+
+    async def _patch(self, exchange: Exchange, call: Call) -> web.Response:
+        media = exchange.media
+        if media not in PATCHES:
+            raise unsupported_media(", ".join(PATCHES))
+        if call.force and media != APPLY:
+            raise ApiError(
+                422,
+                "Invalid",
+                'PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified '
+                "for non-apply patch",
+            )
+        if media == APPLY and not exchange.query.get("fieldManager"):
+            call = replace(call, manager="")
+        body = parse(await exchange.read(), yaml=media == APPLY)
+        record, fresh = await patch(self.cluster, call, media, body)
+        return self._one(exchange, call, record, code=201 if fresh else 200)
+
+    async def _options(self, exchange: Exchange) -> tuple[DeleteOptions, bool]:
+        """How to delete, from the body and the query; and whether it is a dry run."""
+        body = await exchange.optional()
+        options = DeleteOptions.read(body)
+        grace = paths.number(exchange.query, "gracePeriodSeconds")
+        if grace is not None:
+            options = replace(options, grace=min(grace, 2**31 - 1))
+        policy = exchange.query.get("propagationPolicy")
+        if policy:
+            options = replace(options, policy=DeleteOptions.read(
+                {"propagationPolicy": policy}).policy)  # fmt: skip
+        dry = body.get("dryRun") if body is not None else None
+        return options, bool(dry)
+
+    async def _delete(self, exchange: Exchange, call: Call) -> web.Response:
+        options, dry = await self._options(exchange)
+        call = replace(call, dry_run=call.dry_run or dry)
+        record, gone = await delete(self.cluster, call, options)
+        if not gone or call.kind.resource in _RETURNED:
+            return self._one(exchange, call, record)
+        details = {
+            "name": record.name,
+            **({"group": call.kind.group} if call.kind.group else {}),
+            "kind": call.kind.plural,
+            "uid": record.uid,
+        }
+        return exchange.answer(success(details), warnings=call.warnings)
+
+    async def _clear(self, exchange: Exchange, call: Call) -> web.Response:
+        self._placed(call)
+        options, dry = await self._options(exchange)
+        call = replace(call, dry_run=call.dry_run or dry)
+        found = listed(self.cluster, call, paths.selection_of(call, exchange.query))
+        for record in found.records:
+            try:
+                await delete(self.cluster, replace(call, name=record.name), options)
+            except ApiError as error:
+                if error.code != 404:
+                    raise
+        head = {"resourceVersion": str(self.cluster.store.revision)}
+        return exchange.text(_listed(call, found.records, head))
+
+    async def _virtual(self, exchange: Exchange, call: Call) -> web.Response:
+        """Bindings without a pod in their path, and reviews, which all say yes."""
+        if exchange.request.method != "POST" or call.name:
+            raise method_not_allowed()
+        body = await exchange.document()
+        if call.kind.kind == "Binding":
+            self._placed(call)
+            pods = self.cluster.registry.find("", "v1", "pods")
+            answer = await podparts.bind(self.cluster, replace(call, kind=cast("Any", pods)), body)
+            return exchange.answer(answer, code=201)
+        value = accept(call, body)
+        value["status"] = {"allowed": True, "reason": "everything is allowed here"}
+        if call.kind.kind == "SelfSubjectRulesReview":
+            every = ["*"]
+            value["status"] = {
+                "resourceRules": [{"verbs": every, "apiGroups": every, "resources": every}],
+                "nonResourceRules": [{"verbs": every, "nonResourceURLs": every}],
+                "incomplete": False,
+            }
+        return exchange.answer(value, code=201)
+
+    async def _part(self, exchange: Exchange, call: Call) -> web.StreamResponse:
+        method = exchange.request.method
+        part = call.sub
+        if part in _UNSUPPORTED:
+            must_get(self.cluster, call)
+            raise bad_request(
+                f"pods/{part} is not supported by this API server: its pods are simulated and "
+                "run no processes"
+            )
+        if part == "log" and method == "GET":
+            return await self._log(exchange, call)
+        if part in ("binding", "eviction") and method == "POST":
+            act: Callable[[Cluster, Call, Any], Awaitable[dict[str, Any]]] = (
+                podparts.bind if part == "binding" else podparts.evict
+            )
+            answer = await act(self.cluster, call, await exchange.document())
+            return exchange.answer(answer, code=201, warnings=call.warnings)
+        if part == "scale":
+            return await self._scale(exchange, call)
+        if part == "status" and method == "GET":
+            return self._get(exchange, call)
+        if part in ("status", "finalize") and method == "PUT":
+            record = await update(self.cluster, call, await exchange.document())
+            return self._one(exchange, call, record)
+        if part == "status" and method == "PATCH":
+            return await self._patch(exchange, call)
+        raise method_not_allowed()
+
+    async def _scale(self, exchange: Exchange, call: Call) -> web.Response:
+        method = exchange.request.method
+        if method == "GET":
+            found = scaling.scale_of(call.kind, must_get(self.cluster, call))
+        elif method == "PUT":
+            found = await scaling.set_scale(self.cluster, call, await exchange.document())
+        elif method == "PATCH":
+            media = exchange.media
+            if media not in PATCHES:
+                raise unsupported_media(", ".join(PATCHES))
+            body = parse(await exchange.read(), yaml=media == APPLY)
+            found = await scaling.patch_scale(self.cluster, call, media, body)
+        else:
+            raise method_not_allowed()
+        return exchange.answer(found, warnings=call.warnings)
+
+    async def _log(self, exchange: Exchange, call: Call) -> web.StreamResponse:
+        answer = self.logs(podparts.log(self.cluster, call, exchange.query))
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, str):
+            return web.Response(text=answer, content_type="text/plain")
+        return await _pour(exchange, answer, "text/plain")
+
+
+def _listed(call: Call, records: list[Record], head: dict[str, Any]) -> bytes:
+    """A list, put together from the texts that its objects have already."""
+    kind = call.kind
+    meta = ",".join(
+        f'"{key}":{value}' if isinstance(value, int) else f'"{key}":"{value}"'
+        for key, value in head.items()
+    )
+    texts = [record.text(kind.api_version, kind.outward) for record in records]
+    return b"".join(
+        (
+            f'{{"kind":"{kind.kind}List","apiVersion":"{kind.api_version}",'
+            f'"metadata":{{{meta}}},"items":['.encode(),
+            b",".join(texts),
+            b"]}",
+        )
+    )
+
+
+async def _pour(
+    exchange: Exchange, pieces: AsyncIterator[bytes], media: str
+) -> web.StreamResponse:
+    """Writes pieces as they come; the first is awaited before the answer begins."""
+    try:
+        first = await anext(pieces, b"")
+        response = await exchange.stream(media)
+        if first:
+            await response.write(first)
+        async for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+    except ConnectionError:
+        return web.Response()
+    finally:
+        close = getattr(pieces, "aclose", None)
+        if close is not None:
+            await close()
+    return response
