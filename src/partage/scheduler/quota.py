@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from partage.model.allocation import Grant
+from partage.model.allocation import Grant, charges_of
 from partage.model.request import PodRequest
 
 __all__ = ["Quota", "QuotaBook", "Quotas", "metered"]
@@ -35,19 +35,31 @@ class Quotas:
 
 
 def metered(request: PodRequest, grants: Iterable[Grant]) -> dict[str, int]:
-    """What the request's metered keys count of its grants, rounded up to the key's unit."""
+    """What the request's metered keys count of its grants, rounded up to the key's unit.
+
+    Containers that run at different times count by maximum, as in the books.
+    """
     if not any(group.metered for group in request.groups):
         return {}
-    totals: Counter[tuple[str, int]] = Counter()
+    counted: dict[tuple[str, str, int], list[Grant]] = {}
     given = list(grants)
     for group in request.groups:
         names = {container.name for container in group.containers}
-        for key, dimension, unit in group.metered:
-            for grant in given:
-                if grant.container in names and grant.protocol == group.protocol:
-                    value = grant.memory_bytes if dimension == "memory" else grant.core_milli
-                    totals[key, unit] += value
-    return {key: -(-total // unit) for (key, unit), total in totals.items()}
+        for meter in group.metered:
+            counted.setdefault(meter, []).extend(
+                grant
+                for grant in given
+                if grant.container in names
+                and grant.protocol == group.protocol
+                and grant.type is group.request.type
+            )
+    totals: Counter[str] = Counter()
+    for (key, dimension, unit), mine in counted.items():
+        charges = charges_of(mine)
+        memory = dimension == "memory"
+        total = sum(c.memory_bytes if memory else c.core_milli for c in charges)
+        totals[key] += -(-total // unit)
+    return dict(totals)
 
 
 class QuotaBook:
