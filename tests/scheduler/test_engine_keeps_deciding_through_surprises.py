@@ -118,3 +118,38 @@ def test_absurd_amounts_of_devices_are_only_refused(amount: int) -> None:
     engine.handle(PodGone("d"))
     assert len(engine.feasible(make_pod("f", whole()))) == 1
     engine.audit()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"core_milli": -1}, {"memory_bytes": -1}, {"slots": -1}, {"extras": (("npu", -1),)}],
+    ids=str,
+)
+def test_a_record_that_gives_instead_of_taking_is_not_trusted(fields: dict[str, object]) -> None:
+    """Negative amounts in a record close the node's cards instead of adding to them."""
+    engine = engine_of(make_node(devices=[card(0)]))
+
+    engine.handle(PodSeen(bound("a", "node-1", grant(0, "GPU-0", **fields))))
+
+    refused = engine.schedule(make_pod("b", share(1)))
+    assert isinstance(refused, Refusal)
+    assert refused.code is ReasonCode.QUARANTINED
+    assert "less than nothing" in refused.nodes["node-1"].message
+    engine.audit()
+
+
+def test_a_node_preferred_more_wins_however_much() -> None:
+    """Weights of preferred terms add up beyond a hundred and still tell nodes apart."""
+
+    def zone(value: str, weight: int) -> tuple[int, NodeTerm]:
+        return weight, NodeTerm((Requirement("zone", Operator.IN, (value,)),))
+
+    wish = NodeConstraint(
+        preferred=(zone("a", 100), zone("b", 100), zone("b", 100), zone("c", 99))
+    )
+    engine = engine_of(*(make_node(z, devices=[card(0)], labels={"zone": z}) for z in "cab"))
+
+    found = engine.explain(make_pod("a", share(1), constraint=wish))
+
+    assert isinstance(found, Placement)
+    assert found.allocation.node == "b"

@@ -17,7 +17,7 @@ from partage.placement.node import objection
 
 __all__ = ["Eligibility", "eligibility_key"]
 
-_MOST_PREFERENCE: Final = 100
+_MOST_PREFERENCE: Final = 500  # with a score and a rank, as much as one number holds
 
 
 def eligibility_key(pod: Pod) -> object:

@@ -32,7 +32,7 @@ from partage.model.allocation import Allocation, Grant
 from partage.model.device import DeviceType
 from partage.model.errors import LedgerError
 from partage.model.node import Node
-from partage.model.pod import Pod
+from partage.model.pod import Pod, Record
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
@@ -439,7 +439,7 @@ def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
     device of the types it asks is free on its node until it is gone.
     """
     node = pod.node or ""
-    record = pod.record
+    record = _checked(pod.record)
     trusted = record is not None and not record.problem
     grants = record.grants if record is not None and trusted else ()
     allocation = Allocation(pod.uid, pod.namespace, pod.name, node, grants, pod.host)
@@ -450,6 +450,15 @@ def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
     why = record.problem if record is not None else "it asks for devices and has no record"
     message = f"pod {pod.key}: {why}"
     return allocation, Suspicion(node, types or tuple(DeviceType), None, message)
+
+
+def _checked(record: Record | None) -> Record | None:
+    """The record, with its problem where it would give something back instead of taking it."""
+    for grant in record.grants if record is not None else ():
+        units = (amount for _unit, amount in grant.extras)
+        if min(grant.core_milli, grant.memory_bytes, grant.slots, *units) < 0:
+            return Record(problem=f"container {grant.container} holds less than nothing")
+    return record
 
 
 def rebuild(nodes: Iterable[Node], pods: Iterable[Pod]) -> Ledger:
