@@ -68,6 +68,7 @@ class Election:
         self._identity = identity
         self._settings = settings
         self._seen: LeaseSpec | None = None
+        self._seen_version = ""
         self._seen_at = 0.0
         self._leads_until: float | None = None
 
@@ -90,10 +91,14 @@ class Election:
         """Whether we may act as the leader at this moment."""
         return self._leads_until is not None and now < self._leads_until
 
-    def observe(self, spec: LeaseSpec | None, now: float) -> None:
-        """The lease was read at `now`; None if there is none."""
-        if spec != self._seen:
-            self._seen, self._seen_at = spec, now
+    def observe(self, spec: LeaseSpec | None, version: str, now: float) -> None:
+        """The lease was read at `now`, with this resourceVersion; None if there is none.
+
+        Any new version counts as a sign of life, so that even a holder whose wall clock stands
+        still is not taken for dead.
+        """
+        if spec != self._seen or version != self._seen_version:
+            self._seen, self._seen_version, self._seen_at = spec, version, now
         if self.holder != self._identity:
             self._leads_until = None
 
@@ -113,9 +118,9 @@ class Election:
             acquired, term = text, self.term + 1 if self._seen is not None else 0
         return LeaseSpec(self._identity, self._settings.duration, acquired, text, term)
 
-    def won(self, spec: LeaseSpec, sent: float, now: float) -> None:
-        """Our claim, sent at `sent`, was stored."""
-        self._seen, self._seen_at = spec, now
+    def won(self, spec: LeaseSpec, version: str, *, sent: float, now: float) -> None:
+        """Our claim, sent at `sent`, was stored as this version."""
+        self._seen, self._seen_version, self._seen_at = spec, version, now
         self._leads_until = sent + self._settings.deadline
 
     def resign(self) -> None:
@@ -235,7 +240,7 @@ class LeaderElector:
         claim = election.claim(clock.now())
         stored = await (self._write(claim) if exists else self._create(claim))
         self._version = stored.metadata.resource_version
-        election.won(claim, sent, clock.monotonic())
+        election.won(claim, self._version, sent=sent, now=clock.monotonic())
 
     async def _read(self) -> bool:
         """Look at the lease; False if there is none."""
@@ -245,10 +250,10 @@ class LeaderElector:
             )
         except NotFound:
             self._version = None
-            self._election.observe(None, self._clock.monotonic())
+            self._election.observe(None, "", self._clock.monotonic())
             return False
         self._version = lease.metadata.resource_version
-        self._election.observe(lease.spec, self._clock.monotonic())
+        self._election.observe(lease.spec, self._version, self._clock.monotonic())
         return True
 
     async def _create(self, spec: LeaseSpec) -> _Lease:

@@ -196,8 +196,8 @@ class Mirror(Generic[T]):
             self._version = version
 
     def _remember_deletion(self, key: Key, version: str | None) -> None:
-        self._deleted.pop(key, None)
-        self._deleted[key] = version or ""
+        earlier = self._deleted.pop(key, None)
+        self._deleted[key] = earlier if earlier and _is_older(version, earlier) else version or ""
         if len(self._deleted) > _DELETIONS:
             del self._deleted[next(iter(self._deleted))]
 

@@ -8,9 +8,13 @@ is written, in its newest form, when the budget allows. Moments are monotonic se
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = ["EventBook", "EventSettings", "Record", "Regarding", "Topic"]
+
+
+_ROUNDING: Final = 1e-6
+"""Of a token; what many small refills may fall short of one."""
 
 
 class Regarding(NamedTuple):
@@ -131,7 +135,10 @@ class EventBook:
 
     def _affordable(self, regarding: Regarding, now: float) -> float:
         budget = self._refilled(regarding, now)
-        return now if budget.tokens >= 1 else now + (1 - budget.tokens) * self._settings.refill
+        enough = 1 - _ROUNDING
+        return (
+            now if budget.tokens >= enough else now + (1 - budget.tokens) * self._settings.refill
+        )
 
     def _spend(self, regarding: Regarding, now: float) -> None:
         self._refilled(regarding, now).tokens -= 1

@@ -4,6 +4,7 @@ The one thing done twice is a request answered 401, with fresh credentials: it w
 out. Redirects are not followed, since an API server sends none that a token should go after.
 """
 
+import base64
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -90,7 +91,7 @@ class Transport:
             period=settings.reload_period,
             plugin_timeout=settings.plugin_timeout,
         )
-        self._proxy, self._proxy_auth = _proxy(config.cluster.proxy)
+        self._proxy, self._proxy_headers = _proxy(config.cluster.proxy)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -181,7 +182,8 @@ class Transport:
         if self._session is None:
             raise RuntimeError("the client is not open; use it with `async with`")
         context: ssl.SSLContext | None = self._tls.context(certificate)
-        sent = [*headers]
+        # Only a tunnel has headers of its own; without TLS the proxy reads those of the request.
+        sent = [*headers] if context is not None else [*headers, *self._proxy_headers.items()]
         if request.body is not None:
             sent.append(("Content-Type", request.content_type))
         return self._session.request(
@@ -194,7 +196,7 @@ class Transport:
             ssl=context if context is not None else True,
             server_hostname=self._server_name if context is not None else None,
             proxy=self._proxy,
-            proxy_auth=self._proxy_auth,
+            proxy_headers={**self._proxy_headers} if context is not None else None,
         )
 
     def _url(self, request: Request) -> URL:
@@ -257,10 +259,12 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _proxy(url: str | None) -> tuple[URL | None, aiohttp.BasicAuth | None]:
+def _proxy(url: str | None) -> tuple[URL | None, dict[str, str]]:
     """Split the password off, so that no message about the proxy can hold it."""
     if url is None:
-        return None, None
+        return None, {}
     parsed = URL(url)
-    auth = aiohttp.BasicAuth(parsed.user, parsed.password or "") if parsed.user else None
-    return parsed.with_user(None), auth
+    if not parsed.user:
+        return parsed, {}
+    pair = base64.b64encode(f"{parsed.user}:{parsed.password or ''}".encode()).decode()
+    return parsed.with_user(None), {"Proxy-Authorization": f"Basic {pair}"}

@@ -1,0 +1,128 @@
+"""Pages, expired pages, and objects that are not what was asked for."""
+
+import json
+
+import msgspec
+import pytest
+from kube_builders import PODS_PATH, Pod, client_of, put
+
+from partage.kube.errors import Expired, UndecodableAnswer
+from partage.kube.resources import PODS, Scope
+from partage.testing.kube_server import Fault, KubeServer
+
+ALL = Scope(PODS)
+
+
+async def test_pages_join_to_one_list() -> None:
+    """Every object once, at the version of the first page."""
+    async with KubeServer() as server, client_of(server, page_size=3) as client:
+        for index in range(8):
+            put(server, f"p{index}")
+
+        listing = await client.list_all(ALL, into=Pod)
+
+        assert [item.metadata.name for item in listing.items] == [f"p{i}" for i in range(8)]
+        assert listing.resource_version == str(server.store.version)
+        assert [request.query.get("limit") for request in server.requests] == ["3"] * 3
+
+
+async def test_one_page_can_be_asked_for_at_a_time() -> None:
+    """The version asked for goes into the first request only; the token holds it later."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        put(server, "b")
+
+        pages = [page async for page in client.pages(ALL, into=Pod, limit=1, resource_version="0")]
+
+        assert [len(page.items) for page in pages] == [1, 1]
+        assert [request.query.get("resourceVersion") for request in server.requests] == ["0", None]
+
+
+async def test_an_empty_list_is_empty() -> None:
+    """Some servers write null for no items."""
+    async with KubeServer() as server, client_of(server) as client:
+        assert (await client.list_all(ALL, into=Pod)).items == ()
+
+
+async def test_selectors_and_namespaces_narrow_the_list() -> None:
+    """The server selects; so does the fake."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a", nodeName="n1")
+        put(server, "b", nodeName="n2")
+        put(server, "c", namespace="other", nodeName="n1")
+
+        by_field = await client.list_all(Scope(PODS, fields="spec.nodeName=n1"), into=Pod)
+        by_namespace = await client.list_all(Scope(PODS, "other"), into=Pod)
+        by_label = await client.list_all(Scope(PODS, labels="x=y"), into=Pod)
+
+        assert [item.metadata.name for item in by_field.items] == ["a", "c"]
+        assert [item.metadata.name for item in by_namespace.items] == ["c"]
+        assert by_label.items == ()
+
+
+async def test_a_list_whose_pages_expired_is_read_at_once() -> None:
+    """410 on the second page: the whole list again, in one piece and consistent."""
+    async with KubeServer() as server, client_of(server, page_size=2) as client:
+        for index in range(5):
+            put(server, f"p{index}")
+        server.fail(Fault(times=1, delay=0), Fault(status=410, reason="Expired"))
+
+        listing = await client.list_all(ALL, into=Pod)
+
+        assert len(listing.items) == 5
+        assert "limit" not in server.requests[-1].query
+
+
+async def test_a_list_that_expires_even_at_once_is_an_error() -> None:
+    """Once is enough: the caller backs off."""
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(Fault(status=410, reason="Expired", times=2))
+
+        with pytest.raises(Expired):
+            await client.list_all(ALL, into=Pod)
+
+
+async def test_one_odd_object_does_not_hide_the_others() -> None:
+    """It is set aside with its metadata and what is wrong with it."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "good")
+        server.store.create(
+            PODS_PATH, "default", {"metadata": {"name": "odd"}, "spec": {"priority": "high"}}
+        )
+
+        listing = await client.list_all(ALL, into=Pod)
+
+        assert [item.metadata.name for item in listing.items] == ["good"]
+        assert listing.undecodable[0].meta.name == "odd"
+        assert "Expected `int`, got `str` - at `$.spec.priority`" in listing.undecodable[0].problem
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"{", id="not-json"),
+        pytest.param(b"[]", id="not-a-list"),
+        pytest.param(json.dumps({"metadata": {}, "items": [1]}).encode(), id="not-objects"),
+    ],
+)
+async def test_what_is_no_list_is_told(body: bytes) -> None:
+    """A gateway's page, or half a document."""
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(Fault(body=body))
+
+        with pytest.raises(UndecodableAnswer, match="GET /api/v1/pods"):
+            await client.list_all(ALL, into=Pod)
+
+
+async def test_only_the_fields_of_the_type_are_kept() -> None:
+    """The rest costs no memory."""
+
+    class Thin(msgspec.Struct, frozen=True):
+        metadata: msgspec.Raw
+
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a", nodeName="n")
+
+        listing = await client.list_all(ALL, into=Thin)  # type: ignore[type-var]
+
+        assert b"nodeName" not in bytes(listing.items[0].metadata)

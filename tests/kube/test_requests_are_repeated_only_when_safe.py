@@ -1,0 +1,357 @@
+"""The retry rules, end to end: what is tried again, how long it waits, and what never is."""
+
+import asyncio
+from copy import copy
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from kube_builders import PODS_PATH, Pod, client_of, eventually, pod, put, started, stopped
+
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Outcome,
+    ServerError,
+    TimedOut,
+    TooManyRequests,
+    TransportError,
+    UnknownOutcome,
+    retry_after_seconds,
+)
+from partage.kube.resources import NODES, PODS
+from partage.kube.retry import Backoff, RateLimit
+from partage.kube.sender import ClientSettings
+from partage.testing.clock import InstantClock
+from partage.testing.kube_server import Fault, KubeServer
+
+READ_FAULTS = [
+    pytest.param(Fault(status=429, retry_after="3"), [3.0], id="429-retry-after"),
+    pytest.param(Fault(status=503, retry_after="0"), [0.1], id="503-retry-after-0"),
+    pytest.param(Fault(status=500, times=3), [0.1, 0.2, 0.4], id="500-thrice"),
+    pytest.param(Fault(status=504), [0.1], id="504"),
+    pytest.param(Fault(drop=True), [0.1], id="dropped"),
+    pytest.param(Fault(half=True), [0.1], id="half-an-answer"),
+    pytest.param(Fault(delay=0.05), [0.1], id="too-slow"),
+]
+
+DOUBTFUL = [
+    pytest.param(Fault(executed=True, status=504), id="504"),
+    pytest.param(Fault(executed=True, status=500), id="500"),
+    pytest.param(Fault(executed=True, status=503), id="503-from-a-proxy"),
+    pytest.param(Fault(executed=True, drop=True), id="dropped"),
+    pytest.param(Fault(half=True), id="half-an-answer"),
+    pytest.param(Fault(delay=0.05), id="too-slow"),
+]
+
+
+@pytest.mark.parametrize(("fault", "waits"), READ_FAULTS)
+async def test_a_read_is_tried_again(fault: Fault, waits: list[float]) -> None:
+    """Reading twice is reading once; the wait grows, or is the server's."""
+    clock = InstantClock()
+    async with (
+        KubeServer() as server,
+        client_of(server, clock=clock, transport={"request_timeout": 0.03}) as client,
+    ):
+        put(server, "a")
+        server.fail(copy(fault))
+
+        await client.get(PODS, "a", namespace="default", into=Pod)
+
+        assert clock.slept == pytest.approx(waits)
+
+
+@pytest.mark.parametrize("fault", DOUBTFUL)
+async def test_a_change_in_doubt_is_never_repeated(fault: Fault) -> None:
+    """A binding that may have been made is left to its caller to read back."""
+    async with (
+        KubeServer() as server,
+        client_of(server, transport={"request_timeout": 0.03}) as client,
+    ):
+        put(server, "a")
+        server.fail(copy(fault))
+
+        with pytest.raises(UnknownOutcome, match="outcome unknown after") as caught:
+            await client.bind("default", "a", "node-1", uid="uid-1")
+
+        assert len(server.requests) == 1
+        assert caught.value.outcome is Outcome.UNKNOWN
+        assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault(status=429), id="429"),
+        pytest.param(Fault(status=503, retry_after="1"), id="503-with-retry-after"),
+    ],
+)
+async def test_a_change_that_was_refused_is_tried_again(fault: Fault) -> None:
+    """The server said that it did nothing."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        server.fail(copy(fault))
+
+        await client.bind("default", "a", "node-1", uid="uid-1")
+
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "tries"),
+    [
+        pytest.param(PatchKind.MERGE, {"spec": {"priority": 1}}, 2, id="merge"),
+        pytest.param(PatchKind.APPLY, pod("a", priority=1), 2, id="apply"),
+        pytest.param(PatchKind.STRATEGIC, {"spec": {"priority": 1}}, 2, id="strategic"),
+        pytest.param(
+            PatchKind.JSON, [{"op": "add", "path": "/spec/priority", "value": 1}], 1, id="json"
+        ),
+        pytest.param(
+            PatchKind.MERGE, {"metadata": {"resourceVersion": "2"}}, 1, id="with-a-version"
+        ),
+    ],
+)
+async def test_a_patch_that_means_the_same_twice_is_tried_again(
+    kind: PatchKind, body: object, tries: int
+) -> None:
+    """JSON patches and those with a precondition are not."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        server.fail(Fault(method="PATCH", executed=True, drop=True))
+
+        try:
+            await client.patch(PODS, "a", body, kind=kind, namespace="default", into=Pod)
+        except UnknownOutcome:
+            assert tries == 1
+
+        assert len(server.requests) == tries
+
+
+async def test_a_delete_by_uid_succeeds_if_the_first_try_did() -> None:
+    """Not found after a doubtful try means done."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        server.fail(Fault(method="DELETE", executed=True, drop=True))
+
+        await client.delete(PODS, "a", namespace="default", uid="uid-1")
+
+        assert len(server.requests) == 2
+        with pytest.raises(NotFound):
+            await client.delete(PODS, "a", namespace="default", uid="uid-1")
+
+
+async def test_a_delete_by_name_alone_is_not_repeated() -> None:
+    """By then another object may have the name."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        server.fail(Fault(method="DELETE", executed=True, drop=True))
+
+        with pytest.raises(UnknownOutcome):
+            await client.delete(PODS, "a", namespace="default")
+
+        assert len(server.requests) == 1
+
+
+async def test_a_kept_connection_that_breaks_does_not_send_a_change_twice() -> None:
+    """The HTTP library would repeat PUT by itself; it must not."""
+    async with KubeServer() as server, client_of(server) as client:
+        first = put(server, "a")
+        await client.get(PODS, "a", namespace="default", into=Pod)
+        server.fail(Fault(method="PUT", executed=True, drop=True))
+        version = {"metadata": {"resourceVersion": first.metadata.resource_version}}
+
+        with pytest.raises(UnknownOutcome):
+            await client.update(
+                PODS, "a", pod("a", priority=1) | version, namespace="default", into=Pod
+            )
+
+        assert [request.method for request in server.requests] == ["GET", "PUT"]
+
+
+async def test_doubt_outlives_a_later_refusal() -> None:
+    """First lost, then refused: the first try may still have been made."""
+    async with KubeServer() as server, client_of(server, attempts=3) as client:
+        put(server, "a")
+        server.fail(Fault(drop=True), Fault(status=429, times=9))
+
+        with pytest.raises(UnknownOutcome):
+            await client.patch(
+                PODS, "a", {"spec": {}}, kind=PatchKind.MERGE, namespace="default", into=Pod
+            )
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(403, Forbidden), (404, NotFound), (409, Conflict), (501, ServerError), (418, ApiError)],
+    ids=str,
+)
+async def test_a_final_no_is_not_asked_again(status: int, kind: type[ApiError]) -> None:
+    """The same request would be refused again."""
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(Fault(status=status, times=9))
+
+        with pytest.raises(kind) as caught:
+            await client.get(NODES, "n", into=msgspec.Raw)
+
+        assert type(caught.value) is kind
+        assert len(server.requests) == 1
+
+
+async def test_patience_ends() -> None:
+    """After the last attempt its error is the answer."""
+    async with KubeServer() as server, client_of(server, attempts=3) as client:
+        server.fail(Fault(status=500, times=9))
+
+        with pytest.raises(ServerError):
+            await client.get(NODES, "n", into=msgspec.Raw)
+
+        assert len(server.requests) == 3
+
+
+async def test_a_wait_beyond_patience_is_not_begun() -> None:
+    """A server that wants us back in an hour gets its error passed on now."""
+    clock = InstantClock()
+    async with KubeServer() as server, client_of(server, clock=clock) as client:
+        server.fail(Fault(status=429, retry_after="3600"))
+
+        with pytest.raises(TooManyRequests) as caught:
+            await client.get(NODES, "n", into=msgspec.Raw)
+
+        assert caught.value.retry_after == 3600
+        assert clock.slept == []
+
+
+async def test_nobody_there_is_safe_to_ask_again() -> None:
+    """Without a connection nothing was sent."""
+    clock = InstantClock()
+    async with client_of("http://127.0.0.1:1", clock=clock, attempts=2) as client:
+        with pytest.raises(TransportError) as caught:
+            await client.bind("default", "a", "node-1", uid="u")
+
+    assert caught.value.outcome is Outcome.REFUSED
+    assert clock.slept == [0.1]
+
+
+async def test_a_slow_answer_in_pieces_is_read_whole() -> None:
+    """The body comes a few bytes at a time."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        server.fail(Fault(trickle=7))
+
+        assert (await client.get(PODS, "a", namespace="default", into=Pod)).metadata.name == "a"
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    """No token goes where an answer points."""
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(Fault(status=302))
+
+        with pytest.raises(ApiError, match="302"):
+            await client.get(NODES, "n", into=msgspec.Raw)
+
+        assert len(server.requests) == 1
+
+
+async def test_cancelling_a_request_leaves_the_client_usable() -> None:
+    """The connection is dropped, the next request gets another."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        server.fail(Fault(delay=0.05))
+        task = started(client.get(PODS, "a", namespace="default", into=Pod))
+        await eventually(lambda: server.requests)
+
+        await stopped(task)
+
+        assert task.cancelled()
+        assert (await client.get(PODS, "a", namespace="default", into=Pod)).metadata.name == "a"
+
+
+async def test_a_timed_out_read_says_so() -> None:
+    """With one attempt, the time-out itself is the answer."""
+    async with (
+        KubeServer() as server,
+        client_of(server, attempts=1, transport={"request_timeout": 0.02}) as client,
+    ):
+        server.fail(Fault(delay=0.04))
+
+        with pytest.raises(TimedOut, match="no answer in time"):
+            await client.get(NODES, "n", into=msgspec.Raw)
+
+
+async def test_a_rate_of_ours_spreads_requests() -> None:
+    """Two at once, then one every half second."""
+    clock = InstantClock()
+    async with KubeServer() as server, client_of(server, clock=clock, rate=2.0, burst=2) as client:
+        put(server, "a")
+        for _ in range(4):
+            await client.get(PODS, "a", namespace="default", into=Pod)
+
+    assert clock.slept == pytest.approx([0.5, 0.5])
+
+
+def test_a_rate_limit_refills_only_up_to_its_burst() -> None:
+    """A long pause earns no more than the burst."""
+    clock = InstantClock()
+    limit = RateLimit(1.0, 2, clock)
+    clock.pass_time(100)
+
+    assert [limit.reserve() for _ in range(4)] == pytest.approx([0, 0, 1, 2])
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0)], ids=str)
+def test_a_rate_limit_needs_sense(rate: float, burst: int) -> None:
+    """Nothing could ever be sent."""
+    with pytest.raises(ValueError, match="must be positive"):
+        RateLimit(rate, burst, InstantClock())
+
+
+def test_at_least_one_attempt_is_made() -> None:
+    """A client that never tries is a mistake."""
+    with pytest.raises(ValueError, match="at least 1"):
+        ClientSettings(attempts=0)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "chance", "delay"),
+    [(0, 0.0, 1.0), (1, 0.0, 2.0), (10, 0.0, 8.0), (10**6, 0.0, 8.0), (1, 1.0, 1.0)],
+    ids=["first", "second", "capped", "huge", "jittered"],
+)
+def test_delays_double_up_to_a_cap(attempt: int, chance: float, delay: float) -> None:
+    """Chance may take away up to the jitter's share."""
+    assert Backoff(base=1.0, cap=8.0, jitter=0.5).delay(attempt, chance) == delay
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        pytest.param(None, None, id="absent"),
+        pytest.param(" 7 ", 7.0, id="seconds"),
+        pytest.param("Thu, 01 Jan 2026 00:00:30 GMT", 30.0, id="date"),
+        pytest.param("Wed, 31 Dec 2025 00:00:00 GMT", 0.0, id="past"),
+        pytest.param("soon", None, id="nonsense"),
+        pytest.param("-5", None, id="negative"),
+        pytest.param("Thu, 01 Jan 2026 00:00:30 -0000", None, id="no-zone"),
+    ],
+)
+def test_retry_after_has_two_forms(header: str | None, seconds: float | None) -> None:
+    """Seconds or a date; anything else is as if it were not there."""
+    assert retry_after_seconds(header, datetime(2026, 1, 1, tzinfo=UTC)) == seconds
+
+
+async def test_concurrent_requests_share_the_client() -> None:
+    """Fifty at once, each with its own answer."""
+    async with KubeServer() as server, client_of(server) as client:
+        for index in range(50):
+            put(server, f"p{index}")
+
+        async def name(client: Client, index: int) -> str:
+            found = await client.get(PODS, f"p{index}", namespace="default", into=Pod)
+            return found.metadata.name
+
+        names = await asyncio.gather(*(name(client, index) for index in range(50)))
+
+        assert names == [f"p{index}" for index in range(50)]
+        assert len(list(server.store.list(PODS_PATH, None))) == 50

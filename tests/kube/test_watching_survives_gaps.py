@@ -1,0 +1,330 @@
+"""`watch_once` and `follow` against a server whose watches are cut, outdated, garbled and refused.
+
+The informer's own file covers delivery; here it is what is told, and when.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from kube_builders import (
+    PODS_PATH,
+    QUICK,
+    Pod,
+    client_of,
+    eventually,
+    put,
+    remove,
+    started,
+    stopped,
+)
+
+from partage.kube.client import Client
+from partage.kube.errors import (
+    ApiError,
+    Expired,
+    Forbidden,
+    ProtocolError,
+    RequestError,
+    ServerError,
+    TransportError,
+)
+from partage.kube.frames import Added
+from partage.kube.mirror import Change, Gone, Interrupted, Seen, Synced
+from partage.kube.resources import PODS, Scope
+from partage.kube.retry import Backoff
+from partage.kube.watch import EndedEarly, WatchSettings, follow, watch_once
+from partage.testing.clock import InstantClock
+from partage.testing.kube_server import Fault, KubeServer
+
+ALL = Scope(PODS)
+
+
+class Listener:
+    """Follows in the background and keeps what it is told."""
+
+    def __init__(self, client: Client, settings: WatchSettings = QUICK) -> None:
+        self.told: list[Change[Pod]] = []
+        self._changes = follow(client, ALL, into=Pod, settings=settings)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with contextlib.aclosing(self._changes) as batches:
+            async for batch in batches:
+                self.told += batch
+
+    def names(self, kind: type[Seen[Pod]] | type[Gone[Pod]]) -> list[str]:
+        """The objects told so, in order."""
+        return [c.object.metadata.name for c in self.told if isinstance(c, kind)]
+
+    def count(self, kind: type[Synced] | type[Interrupted]) -> int:
+        """How many such markers."""
+        return sum(isinstance(change, kind) for change in self.told)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    server: KubeServer, settings: WatchSettings = QUICK, clock: InstantClock | None = None
+) -> AsyncIterator[Listener]:
+    """A listener at work, that no error has ended."""
+    async with client_of(server, clock=clock) as client:
+        listener = Listener(client, settings)
+        task = started(listener.run())
+        try:
+            yield listener
+            assert not task.done(), task
+        finally:
+            await stopped(task)
+
+
+async def more_requests(server: KubeServer) -> None:
+    """Wait for the next request."""
+    before = len(server.requests)
+    await eventually(lambda: len(server.requests) > before)
+
+
+async def test_the_list_is_told_then_what_changes() -> None:
+    """New, changed and deleted, without a second list."""
+    async with KubeServer() as server:
+        put(server, "a")
+        async with listening(server) as listener:
+            await eventually(lambda: server.watches)
+            put(server, "a", priority=1)
+            put(server, "b")
+            remove(server, "a")
+            await eventually(lambda: listener.names(Gone))
+
+            assert listener.names(Seen) == ["a", "a", "b"]
+            assert listener.names(Gone) == ["a"]
+            assert listener.count(Synced) == 1
+
+
+async def test_a_cut_watch_goes_on_where_it_was() -> None:
+    """Nothing is listed again; what happened meanwhile comes from the server's history."""
+    async with KubeServer() as server:
+        put(server, "a")
+        async with listening(server) as listener:
+            await eventually(lambda: server.watches)
+            put(server, "b")
+            await eventually(lambda: listener.names(Seen) == ["a", "b"])
+            server.cut_watches()
+            put(server, "c")
+            await eventually(lambda: "c" in listener.names(Seen))
+
+            assert listener.names(Seen) == ["a", "b", "c"]
+            assert sum("watch" not in request.query for request in server.requests) == 1
+
+
+@pytest.mark.parametrize("in_stream", [False, True], ids=["by-status", "in-the-stream"])
+async def test_a_gap_is_bridged_by_a_list(in_stream: bool) -> None:  # noqa: FBT001
+    """After 410 what vanished unseen is told gone, with its last state."""
+    async with KubeServer() as server:
+        server.expired_in_stream = in_stream
+        put(server, "kept")
+        lost = put(server, "lost", nodeName="n1")
+        async with listening(server) as listener:
+            await eventually(lambda: server.watches)
+            server.fail(Fault(watch=True, delay=0.02))
+            server.cut_watches()
+            remove(server, "lost")
+            put(server, "new")
+            server.store.compact()
+            put(server, "newer")
+            await eventually(lambda: listener.count(Synced) == 2)
+
+            assert Gone(lost, inferred=True) in listener.told
+            assert listener.names(Seen) == ["kept", "lost", "new", "newer"]
+
+
+async def test_an_expiry_told_within_a_watch_lists_afresh() -> None:
+    """At once the first time."""
+    async with KubeServer() as server:
+        put(server, "a")
+        async with listening(server) as listener:
+            await eventually(lambda: server.watches)
+            server.expire_watches()
+            await eventually(lambda: listener.count(Synced) == 2)
+
+            assert listener.count(Interrupted) == 0
+
+
+async def test_a_server_that_always_expires_is_not_stormed() -> None:
+    """List, 410, list, 410: from the second on with growing waits."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        server.fail(Fault(watch=True, status=410, reason="Expired", times=4))
+        async with listening(server, clock=clock) as listener:
+            await eventually(lambda: server.watches)
+
+            assert listener.count(Synced) == 5
+            assert clock.slept == pytest.approx([0.4, 0.8, 1.6])
+
+
+async def test_bookmarks_carry_a_quiet_watch_over_a_compaction() -> None:
+    """Without one, the version would be too old."""
+    async with KubeServer() as server:
+        put(server, "a")
+        async with listening(server) as listener:
+            await eventually(lambda: server.watches)
+            other = server.store.create("/api/v1/secrets", "default", {"metadata": {"name": "s"}})
+            server.bookmark()
+            server.store.compact()
+            await asyncio.sleep(0.01)
+            server.cut_watches()
+            put(server, "b")
+            await eventually(lambda: "b" in listener.names(Seen))
+
+            assert listener.count(Synced) == 1
+            assert (
+                server.requests[-1].query["resourceVersion"]
+                == other["metadata"]["resourceVersion"]
+            )
+
+
+async def test_a_garbled_stream_is_left_and_listed_afresh() -> None:
+    """What follows it cannot be trusted, and the same version may bring the same again."""
+    async with KubeServer() as server:
+        put(server, "a")
+        async with listening(server) as listener:
+            await eventually(lambda: server.watches)
+            server.send_raw(b'{"type":"ADDED","object":{"metadata":{"na\n')
+            await eventually(lambda: listener.count(Synced) == 2)
+
+            (interruption,) = [c for c in listener.told if isinstance(c, Interrupted)]
+            assert isinstance(interruption.error, ProtocolError)
+            assert interruption.delay == pytest.approx(0.2)
+
+
+async def test_a_half_sent_event_is_not_lost() -> None:
+    """The connection breaks within a line: the event comes again from the history."""
+    async with KubeServer() as server, listening(server) as listener:
+        await eventually(lambda: server.watches)
+        server.send_raw(b'{"type":"ADDED","object":{"metad')
+        server.cut_watches()
+        put(server, "a")
+        await eventually(lambda: listener.names(Seen) == ["a"])
+
+
+REFUSALS = [
+    pytest.param(Fault(status=403, times=3), Forbidden, id="403"),
+    pytest.param(Fault(status=404, times=3), ApiError, id="404"),
+    pytest.param(Fault(status=500, times=3, watch=True), ServerError, id="500-on-watch"),
+    pytest.param(Fault(drop=True, times=3, watch=True), TransportError, id="dropped-watch"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind"), REFUSALS)
+async def test_no_refusal_ends_it(fault: Fault, kind: type[RequestError]) -> None:
+    """Each is told; then it goes on, since roles and definitions may come later."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        put(server, "a")
+        server.fail(fault)
+        async with listening(server, clock=clock) as listener:
+            await eventually(lambda: server.watches)
+
+            errors = [c.error for c in listener.told if isinstance(c, Interrupted)]
+            assert len(errors) == 3
+            assert all(isinstance(error, kind) for error in errors)
+            assert clock.slept == pytest.approx([0.2, 0.4, 0.8])
+
+
+async def test_a_server_that_asks_for_patience_gets_it() -> None:
+    """Retry-After is honoured on watches too."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        server.fail(Fault(watch=True, status=429, retry_after="17"))
+        async with listening(server, clock=clock):
+            await eventually(lambda: server.watches)
+
+            assert clock.slept == [17.0]
+
+
+async def test_watches_that_end_at_once_do_not_spin() -> None:
+    """The second in a row is a failure, with a wait."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        server.fail(Fault(watch=True, body=b"", times=3))
+        async with listening(server, clock=clock) as listener:
+            await eventually(lambda: server.watches)
+
+            errors = [c.error for c in listener.told if isinstance(c, Interrupted)]
+            assert [type(error) for error in errors] == [EndedEarly, EndedEarly]
+            assert clock.slept == pytest.approx([0.4, 0.8])
+
+
+async def test_a_watch_that_ends_in_time_is_no_failure() -> None:
+    """The server closes after the time asked for; the client comes back without a word."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        server.fail(Fault(watch=True, body=b"", times=3, delay=0.01))
+        async with listening(server, clock=clock) as listener:
+            for _ in range(3):
+                await more_requests(server)
+                clock.pass_time(300)
+            await eventually(lambda: server.watches)
+
+            assert listener.count(Interrupted) == 0
+            assert listener.count(Synced) == 1
+
+
+async def test_a_silent_connection_counts_as_lost() -> None:
+    """A half-open connection is given up and taken up from the last version."""
+    async with KubeServer() as server:
+        settings = WatchSettings(idle=0.03, backoff=Backoff(base=0.2, jitter=0.0))
+        async with listening(server, settings) as listener:
+            await eventually(lambda: listener.count(Interrupted) >= 1)
+            put(server, "a")
+            await eventually(lambda: listener.names(Seen) == ["a"])
+
+            assert listener.count(Synced) == 1
+
+
+async def test_a_watch_asks_for_bookmarks_and_an_end() -> None:
+    """By chance between one and two durations, so that clients do not return in step."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        scope = Scope(PODS, "default", fields="spec.nodeName=n1")
+        events = watch_once(client, scope, into=Pod, resource_version="1", settings=QUICK)
+        put(server, "b", nodeName="n1")
+        async with contextlib.aclosing(events):
+            (added,) = await anext(events)
+
+        assert isinstance(added, Added)
+        assert added.object.metadata.name == "b"
+        assert server.requests[0].query == {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": "1",
+            "timeoutSeconds": "60",
+            "fieldSelector": "spec.nodeName=n1",
+        }
+
+
+async def test_an_error_in_the_stream_comes_after_its_events() -> None:
+    """What came before it counts."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        line = b'{"type":"ADDED","object":{"metadata":{"name":"x","resourceVersion":"9"}}}\n'
+        failure = b'{"type":"ERROR","object":{"code":410,"reason":"Expired","message":"old"}}\n'
+        server.fail(Fault(watch=True, body=line + failure))
+        events = watch_once(client, ALL, into=Pod, resource_version="1")
+
+        (added,) = await anext(events)
+        with pytest.raises(Expired, match="410 Expired: old"):
+            await anext(events)
+
+        assert isinstance(added, Added)
+
+
+async def test_cancelling_closes_the_connection() -> None:
+    """No watch is left behind on the server."""
+    async with KubeServer() as server:
+        async with listening(server):
+            await eventually(lambda: server.watches)
+        server.send_raw(b"\n" * 10)
+        put(server, "a")
+        await eventually(lambda: not server.watches)
+
+        assert len(list(server.store.list(PODS_PATH, None))) == 1
