@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools, Ints, Plane
 from partage.model.device import DeviceType
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.placement import kernel
@@ -88,7 +89,7 @@ def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
     host = kernel.host_fits(ledger, group.pod.host, everyone)
     short = open_ & ~host
     if short.any():
-        result[ReasonCode.NODE_RESOURCES] = np.flatnonzero(short).tolist()
+        result.setdefault(ReasonCode.NODE_RESOURCES, []).extend(np.flatnonzero(short).tolist())
     open_ &= host
     for member in group.pod.request.groups:
         gpu = member.request.type is DeviceType.GPU
@@ -101,10 +102,25 @@ def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
         lead[few & ~wrong] = kernel.FITS
         for rank in np.unique(lead[lacking]).tolist():
             code = LEADING[rank] if rank < kernel.FITS else none
-            found = np.flatnonzero(lacking & (lead == rank)).tolist()
-            result.setdefault(code, []).extend(found)
+            found = np.flatnonzero(lacking & (lead == rank))
+            plane = ledger.planes[member.request.type]
+            short_cards = ranks[:, found] == rank
+            result.setdefault(code, []).extend(_most_free(plane, code, short_cards, found))
         open_ &= ~lacking
     return result
+
+
+def _most_free(plane: Plane, code: ReasonCode, cards: Bools, found: Ints) -> list[int]:
+    """Nodes refused for what their cards have left, those with the most on one card first."""
+    columns = {
+        ReasonCode.INSUFFICIENT_MEMORY: plane.memory_free,
+        ReasonCode.INSUFFICIENT_CORE: plane.core_free,
+    }
+    column = columns.get(code)
+    if column is not None:
+        most = np.where(cards, column[:, found], -1).max(axis=0)
+        found = found[np.argsort(-most, kind="stable")]
+    return [int(index) for index in found]
 
 
 def _closest(codes: dict[ReasonCode, list[int]]) -> list[int]:

@@ -1,0 +1,286 @@
+"""A pod that waits is told why: one line, a code, and each node's own reason with figures."""
+
+import pytest
+
+from partage.model.device import Device, DeviceType, SliceMode
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.reason import ReasonCode, Refusal, phrase
+from partage.model.request import CardFilter, DeviceRequest, Fault, PodRequest, Scope
+from partage.model.selector import NodeConstraint, Operator, Requirement, Selector, Taint
+from partage.placement.reasons import summarise
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, Placement
+from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
+
+
+def refusal(pod: Pod, *nodes: Node) -> Refusal:
+    """Why the pod waits in a cluster of these nodes."""
+    engine = Engine()
+    for node in nodes:
+        engine.handle(NodeSeen(node))
+    found = engine.schedule(pod)
+    assert isinstance(found, Refusal), found
+    return found
+
+
+def used(name: str, free: float, memory: int = 16) -> Node:
+    """A node whose only card has so many GiB in all."""
+    return make_node(name, devices=[card(0, memory=memory, memory_bytes=int(free * GIB))])
+
+
+def test_the_line_of_the_brief() -> None:
+    """Codes by how many nodes they concern, with what was asked and the most that is free."""
+    sick = make_node("node-3", devices=[card(0, memory=32, healthy=False)])
+
+    found = refusal(make_pod("a", share(memory=20)), used("node-1", 12), used("node-2", 8), sick)
+
+    assert found.message == (
+        "0/3 nodes: 2 insufficient gpu-memory (asked 20Gi, most free 12Gi on node-1 card 0), "
+        "1 unhealthy"
+    )
+    assert found.code is ReasonCode.INSUFFICIENT_MEMORY
+    assert found.counts == {ReasonCode.INSUFFICIENT_MEMORY: 2, ReasonCode.UNHEALTHY: 1}
+    assert set(found.nodes) == {"node-1", "node-2", "node-3"}
+
+
+def test_no_node_is_said() -> None:
+    """An empty cluster is a reason of its own."""
+    found = refusal(make_pod("a", share(1)))
+
+    assert (found.message, found.nodes) == ("0/0 nodes: there is no node", {})
+
+
+def test_a_fault_of_the_request_comes_first() -> None:
+    """A request that breaks a rule waits with its own message, whatever the cluster."""
+    found = refusal(make_pod("a", request=PodRequest(fault=Fault("core 3 is no multiple of 5"))))
+
+    assert (found.code, found.message) == (
+        ReasonCode.INVALID_REQUEST,
+        "core 3 is no multiple of 5",
+    )
+
+
+FAST = Selector((Requirement("speed", Operator.EXISTS),))
+
+
+@pytest.mark.parametrize(
+    ("device", "request_", "code", "part"),
+    [
+        pytest.param(
+            card(0), share(memory=20), ReasonCode.INSUFFICIENT_MEMORY,
+            "1 card short of gpu-memory (asked 20Gi, most free 16Gi on card 0)", id="memory",
+        ),
+        pytest.param(
+            card(0, core_milli=500), share(80), ReasonCode.INSUFFICIENT_CORE,
+            "1 card short of gpu-core (asked 80%, most free 50% on card 0)", id="core",
+        ),
+        pytest.param(
+            card(0, core_milli=0), share(claims_core=True), ReasonCode.INSUFFICIENT_CORE,
+            "all compute is taken, and none was asked", id="no core to claim",
+        ),
+        pytest.param(
+            card(0, slots=0), share(1), ReasonCode.INSUFFICIENT_SLOTS, "without a free slot",
+            id="slots",
+        ),
+        pytest.param(
+            card(0), share(1, sharers=0), ReasonCode.INSUFFICIENT_SLOTS, "without a free slot",
+            id="sharers",
+        ),
+        pytest.param(
+            card(0), share(extras=(("npu", 3),)), ReasonCode.INSUFFICIENT_DEVICES,
+            "asked 3, most free 0 on card 0; npu", id="native units",
+        ),
+        pytest.param(
+            card(0, healthy=False, health_detail="Xid 79"), share(1), ReasonCode.UNHEALTHY,
+            "1 card unhealthy (Xid 79)", id="unhealthy",
+        ),
+        pytest.param(card(0, cordoned=True), share(1), ReasonCode.CORDONED, "cordoned", id="cordoned"),
+        pytest.param(
+            card(0, hidden_from=frozenset({"test"})), share(1), ReasonCode.CORDONED,
+            "kept from test pods", id="hidden",
+        ),
+        pytest.param(
+            card(0, vendor="huawei"), share(1, filter=CardFilter(vendors=("nvidia",))),
+            ReasonCode.TYPE_MISMATCH, "a huawei card", id="vendor",
+        ),
+        pytest.param(
+            card(0, model="Tesla T4"), share(1, filter=CardFilter(use_types=("A100",))),
+            ReasonCode.TYPE_MISMATCH, "it is Tesla T4", id="type",
+        ),
+        pytest.param(
+            card(0), share(1, filter=CardFilter(use_types=("A100",))), ReasonCode.TYPE_MISMATCH,
+            "it is unknown", id="unknown type",
+        ),
+        pytest.param(
+            card(0, model="Tesla T4"), share(1, filter=CardFilter(avoid_types=("t4",))),
+            ReasonCode.TYPE_MISMATCH, "Tesla T4 is refused", id="avoided type",
+        ),
+        pytest.param(
+            card(0), share(1, filter=CardFilter(use_uuids=("GPU-1",))), ReasonCode.UUID_MISMATCH,
+            "it is GPU-0", id="uuid",
+        ),
+        pytest.param(
+            card(0), share(1, filter=CardFilter(avoid_uuids=("GPU-0",))), ReasonCode.UUID_MISMATCH,
+            "GPU-0 is refused", id="avoided uuid",
+        ),
+        pytest.param(
+            card(0), share(1, filter=CardFilter(modes=(SliceMode.MIG,))), ReasonCode.MODE_MISMATCH,
+            "it is in mode hami-core", id="mode",
+        ),
+        pytest.param(
+            card(0, mode=SliceMode.MIG), share(1), ReasonCode.MIG_PLACEMENT, "in MIG mode",
+            id="instances only",
+        ),
+        pytest.param(
+            card(0), share(1, filter=CardFilter(selector=FAST)), ReasonCode.INSUFFICIENT_DEVICES,
+            "its labels do not match the selector", id="selector",
+        ),
+        pytest.param(
+            card(0), share(1, filter=CardFilter(functions=Selector())),
+            ReasonCode.INSUFFICIENT_DEVICES, "no free virtual function matches", id="functions",
+        ),
+        pytest.param(card(0), whole(2), ReasonCode.INSUFFICIENT_CARDS, "the node has 1 card, 2 asked", id="too many"),
+        pytest.param(
+            card(0), DeviceRequest(DeviceType.RDMA), ReasonCode.INSUFFICIENT_DEVICES,
+            "the node has 0 rdma devices, 1 asked", id="no such device",
+        ),
+        pytest.param(
+            card(0), share(memory=2, extras=(("npu", 2),), templated=True),
+            ReasonCode.TEMPLATE_MISMATCH,
+            "no matched GPU shared resource template for memory 2Gi, npu 2 (templates: none)",
+            id="template",
+        ),
+    ],
+)  # fmt: skip
+def test_each_rule_has_its_sentence(
+    device: Device, request_: DeviceRequest, code: ReasonCode, part: str
+) -> None:
+    """The node's reason names the rule, what was asked and what was there."""
+    found = refusal(make_pod("a", request_), make_node(devices=[device]))
+
+    reason = found.nodes["node-1"]
+    assert (found.code, reason.code) == (code, code)
+    assert part in reason.message
+
+
+def test_the_card_that_came_closest_leads() -> None:
+    """Of several reasons on one node the one nearest to success speaks for it."""
+    devices = [
+        card(0, healthy=False),
+        card(1, memory_bytes=4 * GIB),
+        card(2, memory_bytes=6 * GIB),
+        card(3, core_milli=100),
+        card(4, mode=SliceMode.MIG),
+    ]
+
+    reason = refusal(make_pod("a", share(20, 8)), make_node(devices=devices)).nodes["node-1"]
+
+    assert (reason.code, reason.card) == (ReasonCode.INSUFFICIENT_MEMORY, 2)
+    assert (reason.asked, reason.free) == (8 * GIB, 6 * GIB)
+    assert reason.message == (
+        "0 of 5 cards fit, 1 needed: "
+        "2 cards short of gpu-memory (asked 8Gi, most free 6Gi on card 2), "
+        "1 card short of gpu-core (asked 20%, most free 10% on card 3), "
+        "1 card unhealthy, 1 card in MIG mode (the card is cut into instances only)"
+    )
+    assert len(reason.cards) == 5
+
+
+def test_whole_cards_tell_busy_from_full() -> None:
+    """A card that holds shares is not idle; one that is taken is taken."""
+    engine = Engine()
+    engine.handle(NodeSeen(make_node(devices=[card(0), card(1)])))
+    for pod in (make_pod("a", whole()), make_pod("b", share(10))):
+        assert isinstance(engine.schedule(pod), Placement)
+
+    found = engine.schedule(make_pod("c", whole()))
+
+    assert isinstance(found, Refusal)
+    assert found.message == "0/1 nodes: 1 no idle card"
+    assert "1 card not idle (1 container is on it), 1 card taken" in found.nodes["node-1"].message
+
+
+@pytest.mark.parametrize(
+    ("fields", "pod", "line"),
+    [
+        ({"unschedulable": True}, {}, "1 node unschedulable"),
+        ({"taints": (Taint("t", "", "NoSchedule"),)}, {}, "1 untolerated taint"),
+        ({}, {"constraint": NodeConstraint(terms=())}, "1 node affinity"),
+        ({"allocatable": {"cpu": 500}}, {"host": {"cpu": 600}}, "1 insufficient node resources (closest: node-1)"),
+    ],
+    ids=["cordon", "taint", "affinity", "resources"],
+)  # fmt: skip
+def test_kubernetes_rules_are_told_too(
+    fields: dict[str, object], pod: dict[str, object], line: str
+) -> None:
+    """Rules of Kubernetes itself appear in the same line."""
+    node = make_node(devices=[card(0)], **fields)
+
+    assert refusal(make_pod("a", share(1), **pod), node).message == f"0/1 nodes: {line}"
+
+
+def test_devices_speak_before_kubernetes_rules() -> None:
+    """With both kinds of reason the code is that of the devices."""
+    nodes = [make_node(f"n{i}", unschedulable=True) for i in range(3)]
+
+    found = refusal(make_pod("a", share(memory=20)), *nodes, used("node-1", 12))
+
+    assert found.code is ReasonCode.INSUFFICIENT_MEMORY
+    assert found.message.startswith("0/4 nodes: 3 node unschedulable, 1 insufficient gpu-memory")
+
+
+def test_every_code_has_words() -> None:
+    """No code lacks its phrase."""
+    assert all(phrase(code) for code in ReasonCode)
+
+
+# --- large clusters ------------------------------------------------------------------------------
+
+
+def test_large_clusters_are_counted_in_full_and_name_the_closest() -> None:
+    """Beyond a hundred nodes every node is counted, and the figures are of the best node."""
+    nodes = [used(f"node-{i}", 4 + (i == 150) * 8) for i in range(200)]
+    nodes += [make_node(f"sick-{i}", devices=[card(0, healthy=False)]) for i in range(40)]
+    nodes += [make_node(f"off-{i}", unschedulable=True, devices=[card(0)]) for i in range(10)]
+
+    found = refusal(make_pod("a", share(memory=14)), *nodes)
+
+    assert found.message == (
+        "0/250 nodes: 200 insufficient gpu-memory (asked 14Gi, most free 12Gi on node-150 card 0), "
+        "40 unhealthy, 10 node unschedulable"
+    )
+    assert sum(found.counts.values()) == 250
+    assert 0 < len(found.nodes) <= 100
+
+
+def test_large_clusters_name_the_most_compute_too() -> None:
+    """The same for compute."""
+    cores = [100, 300] * 60 + [400]
+    nodes = [make_node(f"n{i}", devices=[card(0, core_milli=c)]) for i, c in enumerate(cores)]
+
+    found = refusal(make_pod("a", share(50)), *nodes)
+
+    assert found.message == (
+        "0/121 nodes: 121 insufficient gpu-core (asked 50%, most free 40% on n120 card 0)"
+    )
+
+
+def test_nodes_that_only_the_exact_rule_refuses_are_counted() -> None:
+    """Cards that fit one by one but not together are counted by the rule that failed."""
+    nodes = [make_node(f"n{i}", devices=[card(0), card(1)]) for i in range(120)]
+
+    found = refusal(make_pod("a", whole(2, scope=Scope.PCIE)), *nodes)
+
+    assert found.counts == {ReasonCode.TOPOLOGY_SCOPE: 120}
+
+
+def test_summaries_of_nothing_and_of_plain_reasons() -> None:
+    """`summarise` works on reasons from anywhere."""
+    assert summarise({}, 0).message == "0/0 nodes: there is no node"
+    reasons = refusal(make_pod("a", share(memory=20)), used("n", 4)).nodes
+    again = summarise(reasons, 1)
+    assert (
+        again.message
+        == "0/1 nodes: 1 insufficient gpu-memory (asked 20Gi, most free 4Gi on n card 0)"
+    )
