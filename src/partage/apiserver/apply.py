@@ -66,8 +66,8 @@ def record_update(
     new: dict[str, Any], old: Mapping[str, Any] | None, type_: Type, manager: Manager
 ) -> None:
     """Writes into `new` who owns what after an update (or creation) that was not an apply."""
-    after = leaves(new, type_)
-    before = leaves(old, type_) if old is not None else {}
+    after = _within(leaves(new, type_), manager)
+    before = _within(leaves(old, type_), manager) if old is not None else {}
     changed = {p for p, v in after.items() if p not in before or before[p] != v}
     removed = set(before) - set(after)
     entries = list(old["metadata"].get("managedFields") or ()) if old is not None else []
@@ -92,6 +92,16 @@ def record_update(
     _keep(new, kept)
 
 
+def _within(paths: dict[Path, Any], manager: Manager) -> dict[Path, Any]:
+    """The paths that this way of writing can change: the status, or all but the status."""
+    status = manager.subresource == "status"
+    return {
+        path: value
+        for path, value in paths.items()
+        if path[0] == "f:metadata" or (path[0] == "f:status") is status
+    }
+
+
 def _keep(value: dict[str, Any], entries: Sequence[Any]) -> None:
     metadata = {k: v for k, v in value["metadata"].items() if k != "managedFields"}
     if entries:
@@ -112,7 +122,7 @@ def apply(
     Raises:
         ApiError: 409, another manager owns a field that would change, and `force` is not set.
     """
-    claimed = leaves(wanted, type_)
+    claimed = _within(leaves(wanted, type_), manager)
     if live is None:
         value = {**wanted, "metadata": dict(wanted["metadata"])}
         _keep(value, [manager.entry(set(claimed))])

@@ -8,10 +8,12 @@ import msgspec
 import yaml
 from aiohttp import web
 
+from partage.apiserver import protobuf
 from partage.apiserver.admission import User
 from partage.apiserver.decoding import parse
 from partage.apiserver.negotiation import JSON, Form, form_of
-from partage.apiserver.status import ApiError, too_large, unsupported_media
+from partage.apiserver.status import ApiError, bad_request, too_large, unsupported_media
+from partage.apiserver.types import META, Type, catalogue
 
 __all__ = ["LARGEST_BODY", "Exchange"]
 
@@ -19,6 +21,7 @@ LARGEST_BODY: Final = 3 * 2**20
 """Bytes of a request's body."""
 
 _YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
+_DELETE_OPTIONS: Final = catalogue()[f"{META}DeleteOptions"]
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -71,13 +74,18 @@ class Exchange:
                 raise too_large(LARGEST_BODY)
         return bytes(body)
 
-    async def document(self) -> Any:
-        """The body as a plain value, from JSON or YAML.
+    async def document(self, type_: Type | None = None) -> Any:
+        """The body as a plain value, from JSON, YAML or, for built-in kinds, protobuf.
+
+        Args:
+            type_: what a protobuf body is read as.
 
         Raises:
             ApiError: 400, 413, 415.
         """
         media = self.media
+        if media == protobuf.MEDIA and type_ is not None and type_.numbers:
+            return _message(await self.read(), type_)
         if media not in ("", JSON, *_YAML):
             raise unsupported_media(f"{JSON}, application/yaml")
         return parse(await self.read(), yaml=media != JSON)
@@ -89,6 +97,8 @@ class Exchange:
             ApiError: 400, 413.
         """
         body = await self.read()
+        if body and self.media == protobuf.MEDIA:
+            return _message(body, _DELETE_OPTIONS)
         return parse(body, yaml=self.media != JSON) if body else None
 
     def answer(
@@ -137,3 +147,11 @@ class Exchange:
         response.enable_chunked_encoding()
         await response.prepare(self.request)
         return response
+
+
+def _message(body: bytes, type_: Type) -> dict[str, Any]:
+    try:
+        version, kind, raw = protobuf.envelope(body)
+        return {"apiVersion": version, "kind": kind, **protobuf.message(raw, type_)}
+    except protobuf.ProtobufError as error:
+        raise bad_request(f"the body is not readable as protobuf: {error}") from error

@@ -23,7 +23,7 @@ _SCALARS: Final[dict[str, dict[str, Any]]] = {
     "microtime": {"type": "string", "format": "date-time"},
     "quantity": {"type": "string"},
     "intorstring": {"type": "string", "format": "int-or-string"},
-    "any": {},
+    "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
 _GVK: Final = "x-kubernetes-group-version-kind"
 _PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation", "force", "pretty")

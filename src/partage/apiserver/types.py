@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Final, Literal
 
-__all__ = ["ANY", "META", "STRING", "Field", "Type", "catalogue"]
+__all__ = ["ANY", "META", "STRING", "Field", "Numbers", "Type", "catalogue"]
 
 Form = Literal[
     "any", "bool", "bytes", "float", "int", "intorstring", "list", "long", "map", "microtime",
@@ -42,6 +42,8 @@ class Type:
         keys: the fields that tell the items of a list of kind `map` apart.
         open: whether a struct keeps fields it does not know.
         nullable: whether null is a value of its own here.
+        numbers: protobuf's numbers of a struct's fields; for an embedded message that JSON does
+            not show, those of its own fields.
     """
 
     form: Form
@@ -53,6 +55,10 @@ class Type:
     keys: tuple[str, ...] = ()
     open: bool = False
     nullable: bool = False
+    numbers: "Numbers" = field(default_factory=dict)
+
+
+Numbers = dict[int, "Field | Numbers"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +116,7 @@ class _Reader:
             else:
                 found = self.field(words)
                 current.fields[found.name] = found
+                _number(current.numbers, words[-1], found)
 
     def field(self, words: list[str]) -> Field:
         """One field line: name with its mark, type, options."""
@@ -140,8 +147,26 @@ class _Reader:
             return Type(_SCALARS[word])
         found = self.struct(word)
         if "atomic" in options and not found.atomic:
-            return Type("struct", fields=found.fields, atomic=True, name=found.name)
+            return Type(
+                "struct",
+                fields=found.fields,
+                atomic=True,
+                name=found.name,
+                numbers=found.numbers,
+            )
         return found
+
+
+def _number(numbers: Numbers, word: str, found: Field) -> None:
+    """Notes a field under its protobuf number, `#2` or `#2/1`."""
+    if not word.startswith("#"):
+        return
+    *outer, last = (int(digits) for digits in word[1:].split("/"))
+    for number in outer:
+        inner = numbers.setdefault(number, {})
+        if isinstance(inner, dict):
+            numbers = inner
+    numbers[last] = found
 
 
 @cache

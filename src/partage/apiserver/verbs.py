@@ -27,12 +27,16 @@ from partage.apiserver.status import (
 from partage.apiserver.storage import Record
 from partage.apiserver.streams import Watch, watch
 from partage.apiserver.tables import partial, table
+from partage.apiserver.types import catalogue
 from partage.apiserver.updating import APPLY, PATCHES, patch, update
 
 __all__ = ["Verbs"]
 
 _UNSUPPORTED: Final = ("attach", "exec", "portforward")
 _RETURNED: Final = ("pods", "services", "serviceaccounts", "persistentvolumeclaims")
+_BINDING: Final = catalogue()["io.k8s.api.core.v1.Binding"]
+_EVICTION: Final = catalogue()["io.k8s.api.policy.v1.Eviction"]
+_SCALE: Final = catalogue()["io.k8s.api.autoscaling.v1.Scale"]
 _LONGEST_WATCH: Final = 3600
 _SHORTEST: Final = 1800.0
 
@@ -72,10 +76,10 @@ class Verbs:
             return self._get(exchange, call) if call.name else self._list(exchange, call)
         if method == "POST" and not call.name:
             self._placed(call)
-            record = await create(self.cluster, call, await exchange.document())
+            record = await create(self.cluster, call, await exchange.document(call.kind.type))
             return self._one(exchange, call, record, code=201)
         if method == "PUT" and call.name:
-            record = await update(self.cluster, call, await exchange.document())
+            record = await update(self.cluster, call, await exchange.document(call.kind.type))
             return self._one(exchange, call, record)
         if method == "PATCH" and call.name:
             return await self._patch(exchange, call)
@@ -241,7 +245,7 @@ class Verbs:
         """Bindings without a pod in their path, and reviews, which all say yes."""
         if exchange.request.method != "POST" or call.name:
             raise method_not_allowed()
-        body = await exchange.document()
+        body = await exchange.document(call.kind.type)
         if call.kind.kind == "Binding":
             self._placed(call)
             pods = self.cluster.registry.find("", "v1", "pods")
@@ -273,14 +277,15 @@ class Verbs:
             act: Callable[[Cluster, Call, Any], Awaitable[dict[str, Any]]] = (
                 podparts.bind if part == "binding" else podparts.evict
             )
-            answer = await act(self.cluster, call, await exchange.document())
+            of = _BINDING if part == "binding" else _EVICTION
+            answer = await act(self.cluster, call, await exchange.document(of))
             return exchange.answer(answer, code=201, warnings=call.warnings)
         if part == "scale":
             return await self._scale(exchange, call)
         if part == "status" and method == "GET":
             return self._get(exchange, call)
         if part in ("status", "finalize") and method == "PUT":
-            record = await update(self.cluster, call, await exchange.document())
+            record = await update(self.cluster, call, await exchange.document(call.kind.type))
             return self._one(exchange, call, record)
         if part == "status" and method == "PATCH":
             return await self._patch(exchange, call)
@@ -291,7 +296,7 @@ class Verbs:
         if method == "GET":
             found = scaling.scale_of(call.kind, must_get(self.cluster, call))
         elif method == "PUT":
-            found = await scaling.set_scale(self.cluster, call, await exchange.document())
+            found = await scaling.set_scale(self.cluster, call, await exchange.document(_SCALE))
         elif method == "PATCH":
             media = exchange.media
             if media not in PATCHES:

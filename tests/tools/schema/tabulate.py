@@ -2,13 +2,14 @@
 
 Reads the `types.go` files of k8s.io/api, k8s.io/apimachinery and k8s.io/apiextensions-apiserver
 (as the Go module cache holds them) and writes one compact table a group: field names, types, how
-lists merge. Descriptions are not taken. Run it to move to another Kubernetes version:
+lists merge, protobuf numbers. Descriptions are not taken. Run it to move to another Kubernetes version:
 
     python tests/tools/schema/tabulate.py "$(go env GOMODCACHE)/k8s.io" 0.36.6 src/partage/apiserver/schemas
 
 One line a field: name, a mark (`!` always written; `?` left out when zero; none: left out when
 absent), its type, and options: `map=KEYS` and `set` (how server-side apply sees the list),
-`atomic`, `merge[=KEY]` and `retain` (strategic merge patch).
+`atomic`, `merge[=KEY]` and `retain` (strategic merge patch), `#N` (its protobuf number; `#N/M`
+for a field of an embedded message that JSON does not show).
 """
 
 import re
@@ -144,6 +145,9 @@ def add_field(struct: Struct, line: str, comments: list[str]) -> None:
                 options.append("merge" + (f"={key[1]}" if key else ""))
             elif part == "retainKeys":
                 options.append("retain")
+    number = re.search(r'protobuf:"\w+,(\d+)', match[3])
+    if number:
+        options.append("#" + number[1])
     pointer = match[2].startswith(("*", "[]", "map["))
     omit = "omitempty" in flags or "omitzero" in flags
     mark = "!" if not omit else ("" if pointer and match[2].startswith("*") else "?")
@@ -204,7 +208,10 @@ class Tables:
             owner = (ALIASES.get(alias, alias) or "core") if alias else package
             if owner == "core" and package == "core" and alias:
                 owner = "meta"
-            found.extend(self.lines(owner, inner))
+            found.extend(
+                re.sub(r"#", f"{options[-1]}/", line) if options else re.sub(r" #\S+", "", line)
+                for line in self.lines(owner, inner)
+            )
         return found
 
 
