@@ -16,7 +16,7 @@ from partage.inventory.ledger import Card
 from partage.model.allocation import Grant
 from partage.model.device import DeviceType
 from partage.model.node import Node
-from partage.model.policy import Strategy
+from partage.model.policy import CardOrder, Strategy
 from partage.model.reason import CardReason, NodeReason, ReasonCode
 from partage.model.request import (
     DeviceRequest,
@@ -246,15 +246,17 @@ class _Search:
             self._note(NodeReason(request.scope_code, "the topology of its cards is not known"))
             return
         found = False
-        for chosen in in_scopes(everyone, fitting, request):
-            found = True
-            yield _pick(chosen, request, template)
-        if found:
-            # Other sets of the same scope, for a later group that needs one of these cards.
-            for combination in combinations(fitting, request.count):
-                if _together(combination, scope):
-                    yield _pick(combination, request, template)
-        else:
+        if self.request.card_order == CardOrder():
+            for chosen in in_scopes(everyone, fitting, request):
+                found = True
+                yield _pick(chosen, request, template)
+        # A pod with an order of its own is served in that order; for others these are the sets
+        # that remain for a later group that needs one of the cards above.
+        for combination in combinations(fitting, request.count):
+            if _together(combination, scope):
+                found = True
+                yield _pick(combination, request, template)
+        if not found:
             where = {Scope.DEVICE: "device", Scope.PCIE: "PCIe switch", Scope.NUMA: "NUMA node"}
             self._note(
                 NodeReason(
