@@ -1,6 +1,9 @@
 """The four verbs over the engine. Not covered: HTTP, the API server, clocks (the service)."""
 
-from partage.extender.verbs import Verbs
+import pytest
+
+from partage.extender.verbs import Listed, Verbs
+from partage.model.errors import LedgerError
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.model.request import Fault, PodRequest
@@ -18,11 +21,16 @@ def _verbs(policy: str = "partage") -> Verbs:
     return Verbs(engine, hold=10.0)
 
 
+def _listed(verbs: Verbs, *names: str) -> Listed:
+    wanted = list(names or NAMES)
+    return verbs.look_up(repr(wanted).encode(), wanted)
+
+
 def test_a_pod_without_devices_passes_everywhere_at_once() -> None:
     """Pods without devices never depend on the books."""
     verbs = _verbs()
 
-    answer = verbs.filter(make_pod("plain"), ["x", "a"], None, 0.0, one=True)
+    answer = verbs.filter(make_pod("plain"), _listed(verbs, "x", "a"), 0.0, one=True)
 
     assert list(answer.names) == ["x", "a"]
     assert not verbs.holds
@@ -31,10 +39,10 @@ def test_a_pod_without_devices_passes_everywhere_at_once() -> None:
 def test_a_pod_without_soft_constraints_gets_one_node_and_a_hold() -> None:
     """One node is answer enough, and its room is kept."""
     verbs = _verbs()
-    names, among = verbs.nodes_of(b'["a","b"]', ["a", "b"])
+    listed = _listed(verbs, "a", "b")
 
-    answer = verbs.filter(make_pod("one", whole(2)), names, among, 0.0, one=True)
-    other = verbs.filter(make_pod("two", whole(2)), names, among, 0.0, one=True)
+    answer = verbs.filter(make_pod("one", whole(2)), listed, 0.0, one=True)
+    other = verbs.filter(make_pod("two", whole(2)), listed, 0.0, one=True)
 
     assert list(answer.names) == ["a"]
     assert list(other.names) == ["b"]
@@ -44,9 +52,9 @@ def test_a_pod_without_soft_constraints_gets_one_node_and_a_hold() -> None:
 def test_a_pod_with_soft_constraints_gets_every_node_that_fits() -> None:
     """Its own hold does not count against it; another pod's does."""
     verbs = _verbs()
-    verbs.filter(make_pod("other", whole(2)), NAMES, None, 0.0, one=True)
+    verbs.filter(make_pod("other", whole(2)), _listed(verbs), 0.0, one=True)
 
-    answer = verbs.filter(make_pod("one", whole(2)), NAMES, None, 0.0, one=False)
+    answer = verbs.filter(make_pod("one", whole(2)), _listed(verbs), 0.0, one=False)
 
     assert sorted(answer.names) == ["b", "c"]
     assert "uid-one" in verbs.holds
@@ -55,9 +63,9 @@ def test_a_pod_with_soft_constraints_gets_every_node_that_fits() -> None:
 def test_only_nodes_asked_about_are_answered() -> None:
     """The answer is a subset of the question, unknown names included."""
     verbs = _verbs()
-    names, among = verbs.nodes_of(b'["c","nobody"]', ["c", "nobody"])
+    listed = _listed(verbs, "c", "nobody")
 
-    answer = verbs.filter(make_pod("one", whole()), names, among, 0.0, one=False)
+    answer = verbs.filter(make_pod("one", whole()), listed, 0.0, one=False)
 
     assert list(answer.names) == ["c"]
 
@@ -66,12 +74,13 @@ def test_a_list_of_names_is_looked_up_once_until_nodes_change() -> None:
     """The cache is keyed by the bytes as they came."""
     verbs = _verbs()
     raw = b'["a","d"]'
-    verbs.nodes_of(raw, ["a", "d"])
+    verbs.look_up(raw, ["a", "d"])
 
-    assert verbs.is_known(raw)
+    assert verbs.known(raw) is not None
     verbs.engine.handle(NodeSeen(make_node("d", [card(0, prefix="d")])))
-    assert not verbs.is_known(raw)
-    _, among = verbs.nodes_of(raw, ["a", "d"])
+    assert verbs.known(raw) is None
+    among = verbs.look_up(raw, ["a", "d"]).among
+    assert among is not None
     assert among.sum() == 2
 
 
@@ -79,9 +88,9 @@ def test_a_refusal_names_every_node_and_whether_evicting_helps() -> None:
     """Capacity is resolvable by preemption; a broken request is not."""
     verbs = _verbs()
 
-    full = verbs.filter(make_pod("big", share(10, 99)), NAMES, None, 0.0, one=True)
+    full = verbs.filter(make_pod("big", share(10, 99)), _listed(verbs), 0.0, one=True)
     broken = make_pod("broken", request=PodRequest(fault=Fault("no such share")))
-    hopeless = verbs.filter(broken, NAMES, None, 0.0, one=True)
+    hopeless = verbs.filter(broken, _listed(verbs), 0.0, one=True)
 
     assert set(full.failed) == set(NAMES)
     assert full.failed["a"].startswith("InsufficientMemory: ")
@@ -94,13 +103,13 @@ def test_scores_are_integers_from_0_to_10_with_the_held_node_best() -> None:
     verbs = _verbs("binpack")
     verbs.engine.schedule(make_pod("first", share(50, 8)))
     pod = make_pod("one", share(10, 1))
-    verbs.filter(pod, NAMES, None, 0.0, one=False)
+    verbs.filter(pod, _listed(verbs), 0.0, one=False)
 
-    scores = dict(verbs.prioritize(pod, [*NAMES, "unknown"], None))
+    scores = verbs.prioritize(pod, _listed(verbs, *NAMES, "unknown")).tolist()
 
-    assert scores["a"] == 10
-    assert scores["unknown"] == 0
-    assert all(isinstance(score, int) and 0 <= score <= 10 for score in scores.values())
+    assert scores[0] == 10
+    assert scores[3] == 0
+    assert all(isinstance(score, int) and 0 <= score <= 10 for score in scores)
     assert verbs.engine.states["uid-one"] is State.HELD
 
 
@@ -108,7 +117,7 @@ def test_bind_takes_the_hold_or_refuses_with_the_reason() -> None:
     """What bind refuses is remembered for explain."""
     verbs = _verbs()
     pod = make_pod("one", whole(2))
-    verbs.filter(pod, NAMES, None, 0.0, one=True)
+    verbs.filter(pod, _listed(verbs), 0.0, one=True)
 
     bound = verbs.bind(pod, "a")
     refused = verbs.bind(make_pod("two", whole(2)), "a")
@@ -122,7 +131,7 @@ def test_bind_takes_the_hold_or_refuses_with_the_reason() -> None:
 def test_a_hold_ends_when_its_time_is_over() -> None:
     """The end is reported, so that whoever was refused because of it can be woken."""
     verbs = _verbs()
-    verbs.filter(make_pod("one", whole(2)), NAMES, None, 0.0, one=True)
+    verbs.filter(make_pod("one", whole(2)), _listed(verbs), 0.0, one=True)
 
     assert verbs.expire(9.9) == []
     assert len(verbs.expire(10.0)) == 1
@@ -143,3 +152,63 @@ def test_preemption_keeps_nodes_where_room_appears_and_reprieves_the_others() ->
 
     assert kept == {"a": ("uid-low",)}
     assert nothing == {}
+
+
+def test_a_pod_whose_binding_is_on_its_way_is_not_filtered_again() -> None:
+    """Two reservations of one pod can never be."""
+    verbs = _verbs()
+    pod = make_pod("one", whole())
+    verbs.bind(pod, "a")
+
+    with pytest.raises(LedgerError, match="placed already"):
+        verbs.filter(pod, _listed(verbs), 0.0, one=True)
+
+
+@pytest.mark.parametrize("one", [True, False], ids=["one node", "every node"])
+def test_a_hold_that_moves_tells_where_room_appeared(one: bool) -> None:  # noqa: FBT001
+    """Whoever was refused because of it can be woken."""
+    verbs = _verbs("first-fit")
+    pod = make_pod("one", whole())
+    verbs.filter(pod, _listed(verbs, "a"), 0.0, one=one)
+
+    verbs.filter(pod, _listed(verbs, "b"), 0.0, one=one)
+
+    assert verbs.vacated == {"a"}
+    held = verbs.engine.ledger.allocation(pod.uid)
+    assert held is not None
+    assert held.node == "b"
+
+
+def test_equal_refusals_are_told_without_writing_them_again() -> None:
+    """Many waiting pods of one class ask the same while nothing changes."""
+    verbs = _verbs()
+    listed = _listed(verbs)
+    asks = [make_pod(name, share(10, 99)) for name in ("one", "two")]
+
+    answers = [verbs.filter(pod, listed, 0.0, one=True, raw=b"abc") for pod in asks]
+
+    assert answers[0] is answers[1]
+    assert verbs.refusals.keys() == {"uid-one", "uid-two"}
+
+
+def test_a_nominated_pod_keeps_room_on_its_node() -> None:
+    """Evicted room is not given to whoever asks first; where there is none, nothing is kept."""
+    verbs = _verbs()
+    verbs.engine.schedule(make_pod("full", whole(2)))  # takes node a
+    pod = make_pod("one", whole(2))
+
+    assert not verbs.nominate(pod, "a", 0.0)
+    assert not verbs.nominate(pod, "nobody", 0.0)
+    assert verbs.nominate(pod, "b", 0.0)
+    assert not verbs.nominate(pod, "b", 0.0)
+    answer = verbs.filter(make_pod("two", whole(2)), _listed(verbs), 0.0, one=True)
+    assert list(answer.names) == ["c"]
+
+
+def test_scores_are_zero_where_nothing_fits_or_nothing_is_asked() -> None:
+    """A broken request, a pod without devices and a full cluster all score 0 everywhere."""
+    verbs = _verbs()
+    broken = make_pod("broken", request=PodRequest(fault=Fault("no such share")))
+
+    for pod in (broken, make_pod("plain"), make_pod("huge", share(1, 99))):
+        assert verbs.prioritize(pod, _listed(verbs)).tolist() == [0, 0, 0]

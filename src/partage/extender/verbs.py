@@ -10,25 +10,28 @@ that affinity and spreading keep working (DESIGN, decision 6).
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from partage.inventory.plane import Bools
+from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Action, HoldEnded, Placement
 
-__all__ = ["HOLD", "Answer", "Verbs"]
+__all__ = ["HOLD", "Answer", "Listed", "Verbs"]
 
 HOLD: Final = 30.0
 """Seconds that a hold lasts: longer than kube-scheduler may take to bind."""
 
 _BEST: Final = 10
 _MOST_NAMED: Final = 16
+_MOST_PROVEN: Final = 128
+"""Nodes of a request that only the exact rule can judge; asking it of thousands takes too long."""
+
 _UNRESOLVABLE: Final = frozenset(
     {
         ReasonCode.INVALID_REQUEST,
@@ -61,73 +64,120 @@ class Answer:
     refusal: Refusal | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list of node names, looked up in the books.
+
+    Attributes:
+        names: as they came.
+        indexes: where each is in the books; -1 where it is not known.
+        among: the same by node index; None stands for every node there is.
+    """
+
+    names: Sequence[str]
+    indexes: Ints
+    among: Bools | None
+
+
 class Verbs:
-    """The verbs and what they remember: holds with their end, name lists, refusals."""
+    """The verbs and what they remember: holds with their end, name lists, refusals.
+
+    Attributes:
+        refusals: why pods wait, by uid, as they were last told.
+        vacated: nodes where room appeared because a hold moved; the service wakes those who wait.
+    """
 
     def __init__(self, engine: Engine, hold: float = HOLD) -> None:
         self.engine = engine
         self.hold_seconds = hold
         self.refusals: dict[str, Refusal] = {}
+        self.vacated: set[str] = set()
         self._holds: OrderedDict[str, float] = OrderedDict()
-        self._named: OrderedDict[bytes, tuple[int, list[str], Bools]] = OrderedDict()
+        self._named: OrderedDict[bytes, tuple[int, Listed]] = OrderedDict()
+        self._told: OrderedDict[tuple[bytes, int], tuple[Refusal, Answer]] = OrderedDict()
+        self._labels = np.zeros(0, object)
+        self._labels_at = -1
 
     # --- the verbs ---------------------------------------------------------------------------
 
     def filter(
-        self, pod: Pod, names: Sequence[str], among: Bools | None, now: float, *, one: bool
+        self, pod: Pod, listed: Listed, now: float, *, one: bool, raw: bytes = b""
     ) -> Answer:
         """Which of the nodes can host the pod.
 
         Args:
             pod: the pod, without ordinary resources: kube-scheduler has checked those.
-            names: the nodes in question.
-            among: the same by node index, from `nodes_of`.
+            listed: the nodes in question.
             now: seconds on any steady clock.
             one: the pod has no soft constraints, so one node is answer enough.
+            raw: the list of names as it came, by which refusals of equal calls are found again.
+
+        Raises:
+            LedgerError: the pod holds more than a hold already.
         """
         if not _asks(pod):
-            return Answer(names)
+            return Answer(listed.names)
+        before = self.engine.ledger.allocation(pod.uid)
+        fitting: list[str] = []
+        if not one and not pod.request.fault:
+            # The pod's own hold must not count against it.
+            self.engine.handle(HoldEnded(pod.uid))
+            found, _ = self.engine.candidates(pod, listed.among, _MOST_PROVEN)
+            fitting = self._names()[found].tolist()
+        decision = self.engine.hold(pod, listed.among)
         self._holds.pop(pod.uid, None)
-        decision = self.engine.hold(pod, among)
+        after = None if isinstance(decision, Refusal) else decision.allocation.node
+        if before is not None and before.node != after:
+            self.vacated.add(before.node)
         if isinstance(decision, Refusal):
             self.refusals[pod.uid] = decision
-            return self._refused(names, decision)
+            return self._refused(listed.names, decision, raw)
         self.refusals.pop(pod.uid, None)
         self._holds[pod.uid] = now + self.hold_seconds
-        held = decision.allocation.node
-        if one:
-            return Answer([held])
-        # The pod's own hold must not count against it.
-        self.engine.handle(HoldEnded(pod.uid))
-        fitting = self.engine.feasible(pod, among)
-        self.engine.hold(pod, among)
-        return Answer([*fitting] or [held])
+        return Answer(fitting or [decision.allocation.node])
 
-    def prioritize(
-        self, pod: Pod, names: Sequence[str], among: Bools | None
-    ) -> list[tuple[str, int]]:
+    def prioritize(self, pod: Pod, listed: Listed) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0."""
-        if not _asks(pod):
-            return [(name, 0) for name in names]
+        result = np.zeros(len(listed.names), np.int64)
+        if not _asks(pod) or pod.request.fault:
+            return result
         held = self.engine.ledger.allocation(pod.uid)
         ends = self._holds.get(pod.uid)
         if ends is not None:
             self.engine.handle(HoldEnded(pod.uid))
-        scores = {} if pod.request.fault else self.engine.feasible(pod, among)
+        found, scores = self.engine.candidates(pod, listed.among, _MOST_PROVEN)
         if ends is not None:
-            self.engine.hold(pod, among)
-        low, high = min(scores.values(), default=0), max(scores.values(), default=0)
-        span = high - low
+            self._hold_again(pod, held.node if held else "")
+        if not found.size:
+            return result
+        low, span = int(scores.min()), int(scores.max() - scores.min())
+        column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
+        column[found] = 1 + (scores - low) * (_BEST - 2) // span if span else _BEST - 1
+        if held is not None and held.node in self.engine.ledger.index:
+            place = self.engine.ledger.index[held.node]
+            column[place] = _BEST if column[place] else 0
+        column[-1] = 0  # unknown names have the index -1
+        return column[listed.indexes]
 
-        def score(name: str) -> int:
-            value = scores.get(name)
-            if value is None:
-                return 0
-            if held is not None and held.node == name:
-                return _BEST
-            return 1 + (value - low) * (_BEST - 2) // span if span else _BEST - 1
+    def _hold_again(self, pod: Pod, name: str) -> None:
+        """Keep the place that was kept before; nothing has changed in between."""
+        among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
+        if name in self.engine.ledger.index:
+            among[self.engine.ledger.index[name]] = True
+        if isinstance(self.engine.hold(pod, among), Refusal):
+            self._holds.pop(pod.uid, None)
+            self.vacated.add(name)
 
-        return [(name, score(name)) for name in names]
+    def nominate(self, pod: Pod, node: str, now: float) -> bool:
+        """Keep room on one node for a pod that preemption nominated; whether there was room."""
+        if not _asks(pod) or node not in self.engine.ledger.index or pod.uid in self.engine.ledger:
+            return False
+        among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
+        among[self.engine.ledger.index[node]] = True
+        if isinstance(self.engine.hold(pod, among), Refusal):
+            return False
+        self._holds[pod.uid] = now + self.hold_seconds
+        return True
 
     def bind(self, pod: Pod, node: str) -> Placement | Refusal:
         """Fit, reserve and pick cards in one step; the service then sends the Binding."""
@@ -187,47 +237,65 @@ class Verbs:
         """Holds by pod UID with the time at which they end."""
         return self._holds
 
-    def nodes_of(self, raw: bytes, names: Iterable[str] | None = None) -> tuple[list[str], Bools]:
-        """Names and node indexes of a list of names; the same list is looked up once.
+    def known(self, raw: bytes) -> Listed | None:
+        """A list of names that was looked up before, unless nodes came or went since."""
+        known = self._named.get(raw)
+        if known is None or known[0] != len(self.engine.ledger.node_changes):
+            return None
+        self._named.move_to_end(raw)
+        return known[1]
+
+    def look_up(self, raw: bytes, names: Sequence[str]) -> Listed:
+        """A list of names as the books know it.
 
         Args:
-            raw: the list as it came, which is the key.
-            names: what it holds; needed only when it was not seen since the nodes changed.
+            raw: the list as it came, by which it is found again.
+            names: what it holds.
         """
-        epoch = len(self.engine.ledger.node_changes)
-        known = self._named.get(raw)
-        if known is not None and known[0] == epoch:
-            self._named.move_to_end(raw)
-            return known[1], known[2]
-        listed = list(names or ())
-        among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
-        index = self.engine.ledger.index
-        found = [index[name] for name in listed if name in index]
-        among[found] = True
-        self._named[raw] = (epoch, listed, among)
+        ledger = self.engine.ledger
+        get = ledger.index.get
+        indexes = np.array([get(name, -1) for name in names], np.intp)
+        among = np.zeros(ledger.present.shape[0] + 1, np.bool_)
+        among[indexes] = True
+        listed = Listed(names, indexes, among[:-1])
+        self._named[raw] = (len(ledger.node_changes), listed)
         while len(self._named) > _MOST_NAMED:
             self._named.popitem(last=False)
-        return listed, among
+        return listed
 
-    def is_known(self, raw: bytes) -> bool:
-        """Whether `nodes_of` needs no names for this list."""
-        known = self._named.get(raw)
-        return known is not None and known[0] == len(self.engine.ledger.node_changes)
+    def _names(self) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
+        """Node names by index."""
+        ledger = self.engine.ledger
+        if self._labels_at != len(ledger.node_changes):
+            self._labels_at = len(ledger.node_changes)
+            self._labels = np.zeros(ledger.present.shape[0], object)
+            for name, index in ledger.index.items():
+                self._labels[index] = name
+        return self._labels
 
-    def _refused(self, names: Sequence[str], refusal: Refusal) -> Answer:
+    def _refused(self, names: Sequence[str], refusal: Refusal, raw: bytes) -> Answer:
+        """The answer that says why; equal calls get the same, while nothing has changed."""
+        known = self._told.get((raw, id(refusal)))
+        if raw and known is not None:
+            return known[1]
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
+        broken = refusal.code is ReasonCode.INVALID_REQUEST
+        # Without a reason of its own a node is only hopeless when the pod itself is.
+        rest = f"{refusal.code}: {refusal.message}" if broken else f"{refusal.code}"
         for name in names:
             reason = refusal.nodes.get(name)
-            if reason is not None:
+            if reason is None:
+                (unresolvable if broken else failed)[name] = rest
+            else:
                 hopeless = reason.code in _UNRESOLVABLE
                 text = f"{reason.code}: {reason.message}"
-            else:
-                # Without a reason of its own a node is only hopeless when the pod itself is.
-                hopeless = refusal.code is ReasonCode.INVALID_REQUEST
-                text = f"{refusal.code}: {refusal.message}" if hopeless else f"{refusal.code}"
-            (unresolvable if hopeless else failed)[name] = text
-        return Answer([], failed, unresolvable, refusal)
+                (unresolvable if hopeless else failed)[name] = text
+        answer = Answer([], failed, unresolvable, refusal)
+        self._told[raw, id(refusal)] = (refusal, answer)
+        while len(self._told) > _MOST_NAMED:
+            self._told.popitem(last=False)
+        return answer
 
 
 def _asks(pod: Pod) -> bool:

@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.ledger import Card, Ledger, Suspicion
-from partage.inventory.plane import Bools
+from partage.inventory.plane import Bools, Ints
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import DeviceType
 from partage.model.errors import LedgerError
@@ -81,7 +81,14 @@ class State(StrEnum):
 class Engine:
     """All state of scheduling: the ledger, the pods' states, quotas, and scores by class."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
+    def __init__(self, policy: Policy | None = None, *, accelerate: bool = False) -> None:
+        """An empty engine.
+
+        Args:
+            policy: the policy in force.
+            accelerate: score plain requests in compiled loops; needs numba to be fast, decides
+                the same without it.
+        """
         self.ledger = Ledger()
         self.policy = policy or Policy()
         self.tables = Tables()
@@ -92,7 +99,9 @@ class Engine:
         self._node_versions: dict[str, int] = {}
         self._rank = np.zeros(16, np.int64)
         self._next_rank = 0
-        self._classes = ClassBook(self.ledger)
+        self._classes = ClassBook(self.ledger, accelerate=accelerate)
+        self._insists = np.zeros(0, np.bool_)
+        self._insisting_at = -1
 
     # --- events ------------------------------------------------------------------------------
 
@@ -345,20 +354,61 @@ class Engine:
             pod: a pod without a fault.
             among: by node index, the nodes that are asked about; None for all.
         """
+        found, scores = self.candidates(pod, among)
+        return {
+            self.ledger.node_at(index).name: score
+            for index, score in zip(found.tolist(), scores.tolist(), strict=True)
+        }
+
+    def candidates(
+        self, pod: Pod, among: Bools | None = None, most: int | None = None
+    ) -> tuple[Ints, Ints]:
+        """Indexes of the nodes that can host the pod now, in node order, and their scores.
+
+        Args:
+            pod: a pod without a fault.
+            among: by node index, the nodes that are asked about; None for all.
+            most: where only the exact rule can tell, it is asked from the best node down until so
+                many fit; None asks it of every node.
+        """
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
-        passed = group.value >= 0 if among is None else (group.value >= 0) & among
-        scores: dict[str, int] = {}
-        for index in sorted(np.flatnonzero(passed).tolist(), key=lambda i: int(self._rank[i])):
-            node = self.ledger.node_at(index)
-            # For plain requests the kernel is exact, but for nodes that insist on partitions.
-            sure = group.plain and not node.honour_partitions
-            grants = None if sure else self._try(group, pod, index)
+        value = group.value if among is None else np.where(among, group.value, -1)
+        found = np.flatnonzero(value >= 0)
+        # For plain requests the kernel is exact, but for nodes that insist on partitions.
+        unsure = self._insisting()[found] if group.plain else np.ones(found.size, np.bool_)
+        if unsure.any():
+            best_first = found[unsure][np.argsort(-value[found[unsure]], kind="stable")]
+            proven = self._proven(group, pod, best_first.tolist(), most)
+            found = np.concatenate([found[~unsure], np.array(proven, found.dtype)])
+        found = found[np.argsort(self._rank[found], kind="stable")]
+        return found, group.value[found] // RANKS
+
+    def _proven(
+        self, group: RequestClass, pod: Pod, indexes: list[int], most: int | None
+    ) -> list[int]:
+        """Those of the nodes that the exact rule passes."""
+        proven: list[int] = []
+        for index in indexes:
+            if most is not None and len(proven) >= most:
+                break
+            grants = self._try(group, pod, index)
             if isinstance(grants, NodeReason):
                 group.fail(index, grants)
             else:
-                scores[node.name] = int(group.value[index]) // RANKS
-        return scores
+                proven.append(index)
+        return proven
+
+    def _insisting(self) -> Bools:
+        """By node index, whether the node insists on partitions."""
+        if self._insisting_at != len(self.ledger.node_changes):
+            self._insisting_at = len(self.ledger.node_changes)
+            column = np.zeros(self.ledger.present.shape[0], np.bool_)
+            column[[i for i, n in enumerate(self.ledger.nodes) if n and n.honour_partitions]] = (
+                True
+            )
+            self._insists = column
+        return self._insists
 
     def fits_without(self, pod: Pod, name: str, victims: Iterable[str]) -> bool:
         """Whether the pod would fit on a node if these pods were gone (preemption's dry run)."""

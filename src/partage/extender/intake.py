@@ -1,0 +1,318 @@
+"""What the API server says, kept as far as decisions depend on it, and told to the engine.
+
+The intake holds the newest document of every node and Device object, of every pod that names
+devices or carries a record, and of every ConfigMap and quota that sets something. From them it
+makes the engine's events: a node is made of two documents, a pod's record can only be read beside
+its node's devices, and a changed setting changes how all of them are read.
+
+Versions: an object that comes with an older resourceVersion than the one that is known, under the
+same uid, is left out. What is told to the engine is numbered here, in the order of arrival.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from partage.extender.translation import PodEntry, Translation
+from partage.model.errors import InvalidDocument
+from partage.model.node import Node
+from partage.model.policy import Policy
+from partage.scheduler.events import (
+    Event,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    PolicyChanged,
+    QuotasChanged,
+)
+from partage.vendors.base import Family
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.config import translate_config
+from partage.wire.context import Context
+from partage.wire.documents import Document
+from partage.wire.nodes import translate_node
+from partage.wire.quota import translate_quotas
+
+__all__ = ["Intake"]
+
+_CONFIG: Final = "ConfigMap"
+
+
+@dataclass(slots=True)
+class _Place:
+    """What is known of one node."""
+
+    node: Document | None = None
+    device: Document | None = None
+    translated: Node | None = None
+    pods: set[str] = field(default_factory=set)
+
+
+class Intake:
+    """Documents in, engine events out.
+
+    Attributes:
+        problems: what could not be taken in, by kind and name; the last good state stays.
+        notes: what is odd about a node, by name.
+        policy: the policy in force where no ConfigMap names one.
+    """
+
+    def __init__(
+        self, families: Iterable[Family] = FAMILIES, policy: Policy | None = None
+    ) -> None:
+        self.policy = policy or Policy()
+        self.problems: dict[str, str] = {}
+        self.notes: dict[str, tuple[str, ...]] = {}
+        self._families = tuple(families)
+        self._places: dict[str, _Place] = {}
+        self._entries: dict[str, PodEntry] = {}
+        self._documents: dict[str, Document] = {}
+        self._by_name: dict[tuple[str, str], str] = {}
+        self._configs: dict[tuple[str, str, str], Document] = {}
+        self._quotas: dict[tuple[str, str, str], Document] = {}
+        self._registrars: Counter[str] = Counter()
+        self._told_policy = self.policy
+        self._version = 0
+        self.translation = Translation(Context.of(Settings(), self._families))
+
+    @property
+    def context(self) -> Context:
+        """What pods are read against now."""
+        return self.translation.context
+
+    # --- asking ------------------------------------------------------------------------------
+
+    def pod(self, uid: str) -> PodEntry | None:
+        """A pod that concerns devices, by uid."""
+        return self._entries.get(uid)
+
+    def pod_named(self, namespace: str, name: str) -> PodEntry | None:
+        """A pod that concerns devices, by name."""
+        return self._entries.get(self._by_name.get((namespace, name), ""))
+
+    def pods(self) -> Mapping[str, PodEntry]:
+        """Every pod that concerns devices, by uid."""
+        return self._entries
+
+    def device_document(self, node: str) -> Document | None:
+        """The Device object of a node."""
+        place = self._places.get(node)
+        return place.device if place else None
+
+    # --- nodes -------------------------------------------------------------------------------
+
+    def node_changed(self, document: Document) -> list[Event]:
+        """A Node is there, or has changed."""
+        place = self._places.setdefault(document.name, _Place())
+        if _stale(document, place.node):
+            return []
+        place.node = document
+        return self._renew(document.name, place)
+
+    def device_changed(self, document: Document) -> list[Event]:
+        """A Device object is there, or has changed."""
+        place = self._places.setdefault(document.name, _Place())
+        if _stale(document, place.device):
+            return []
+        place.device = document
+        return self._renew(document.name, place)
+
+    def node_gone(self, name: str) -> list[Event]:
+        """A Node is there no more; its Device object alone is no place for pods."""
+        place = self._places.get(name)
+        if place is None:
+            return []
+        place.node = None
+        return self._renew(name, place)
+
+    def device_gone(self, name: str) -> list[Event]:
+        """A Device object is there no more."""
+        place = self._places.get(name)
+        if place is None:
+            return []
+        place.device = None
+        return self._renew(name, place)
+
+    def _renew(self, name: str, place: _Place) -> list[Event]:
+        """Read a node again from its two documents."""
+        before = place.translated
+        if place.node is None:
+            place.translated = None
+            self.notes.pop(name, None)
+            if place.device is None and not place.pods:
+                del self._places[name]
+            if before is None:
+                return []
+            self._count_registrar(before.registrar, "")
+            return [NodeGone(name, self._next())]
+        try:
+            read = translate_node(place.node, place.device, self.context)
+        except InvalidDocument as error:
+            # What cannot be read must not keep serving as if it could: the node is closed.
+            self.problems[f"Node {name}"] = str(error)
+            place.translated = None
+            if before is None:
+                return []
+            self._count_registrar(before.registrar, "")
+            return [NodeGone(name, self._next())]
+        self.problems.pop(f"Node {name}", None)
+        self.notes[name] = read.notes
+        node = replace(read.node, version=self._next())
+        place.translated = node
+        self._count_registrar(before.registrar if before else "", node.registrar)
+        events: list[Event] = [NodeSeen(node)]
+        if before is None or before.devices != node.devices:
+            events += self._recover(place.pods, node)
+        return events
+
+    def _recover(self, uids: Iterable[str], node: Node) -> list[Event]:
+        """Records are read beside the node's devices: read them again when those changed."""
+        events: list[Event] = []
+        for uid in uids:
+            entry = self._entries[uid]
+            renewed = self.translation.with_record(entry, node)
+            if renewed is not entry:
+                pod = replace(renewed.pod, version=self._next())
+                renewed = replace(renewed, translated=replace(renewed.translated, pod=pod))
+                self._entries[uid] = renewed
+                events.append(PodSeen(pod))
+        return events
+
+    def _count_registrar(self, before: str, after: str) -> None:
+        """Who registers nodes decides whose a lone `nvidia.com/gpu` is."""
+        if before == after:
+            return
+        self._registrars[before] -= 1
+        self._registrars[after] += 1
+        known = frozenset(name for name, count in self._registrars.items() if name and count > 0)
+        everyone = len([place for place in self._places.values() if place.translated])
+        if known and sum(self._registrars[name] for name in known) < everyone:
+            known |= {""}
+        if known != self.context.registrars:
+            self.translation.reset(replace(self.context, registrars=known))
+
+    # --- pods --------------------------------------------------------------------------------
+
+    def pod_changed(self, document: Document) -> list[Event]:
+        """A pod is there, or has changed; one without devices is not kept.
+
+        A pod that cannot be decoded at all holds whatever it held.
+        """
+        uid = document.metadata.uid or ""
+        known = self._documents.get(uid)
+        if _stale(document, known):
+            return []
+        if known is None and not self.translation.concerns(document):
+            return []
+        try:
+            entry = self.translation.read(document, self._next())
+        except InvalidDocument as error:
+            self.problems[document.label] = str(error)
+            return []
+        self.problems.pop(document.label, None)
+        pod = entry.pod
+        place = self._places.get(pod.node or "")
+        entry = self.translation.with_record(entry, place.translated if place else None)
+        self._entries[pod.uid], self._documents[pod.uid] = entry, document
+        self._by_name[pod.namespace, pod.name] = pod.uid
+        if pod.node is None and not pod.finished:
+            return []
+        if pod.node is not None:
+            self._places.setdefault(pod.node, _Place()).pods.add(pod.uid)
+        return [PodSeen(entry.pod)]
+
+    def pod_gone(self, uid: str) -> list[Event]:
+        """A pod is there no more."""
+        entry = self._entries.pop(uid, None)
+        self._documents.pop(uid, None)
+        if entry is None:
+            return []
+        pod = entry.pod
+        if self._by_name.get((pod.namespace, pod.name)) == uid:
+            del self._by_name[pod.namespace, pod.name]
+        place = self._places.get(pod.node or "")
+        if place is not None:
+            place.pods.discard(uid)
+        return [PodGone(uid)]
+
+    # --- settings ----------------------------------------------------------------------------
+
+    def config_changed(self, document: Document) -> list[Event]:
+        """A ConfigMap or ResourceQuota is there, or has changed.
+
+        One that breaks a rule is refused, loudly (`problems`), and the last good one stays.
+        """
+        held = self._configs if document.kind == _CONFIG else self._quotas
+        if _stale(document, held.get(document.identity)):
+            return []
+        before = dict(held)
+        held[document.identity] = document
+        try:
+            events = self._settings() if document.kind == _CONFIG else self._limits()
+        except InvalidDocument as error:
+            held.clear()
+            held.update(before)
+            self.problems[document.label] = str(error)
+            return []
+        self.problems.pop(document.label, None)
+        return events
+
+    def config_gone(self, document: Document) -> list[Event]:
+        """A ConfigMap or ResourceQuota is there no more: its defaults hold again."""
+        held = self._configs if document.kind == _CONFIG else self._quotas
+        self.problems.pop(document.label, None)
+        if held.pop(document.identity, None) is None:
+            return []
+        return self._settings() if document.kind == _CONFIG else self._limits()
+
+    def _limits(self) -> list[Event]:
+        quotas, _notes = translate_quotas(self._quotas.values())
+        return [QuotasChanged(quotas)]
+
+    def _settings(self) -> list[Event]:
+        """Put the ConfigMaps in force: read every node and pod again if that changed anything.
+
+        Raises:
+            InvalidDocument: one of them breaks a rule; nothing has changed then.
+        """
+        config = translate_config(self._configs.values())
+        events: list[Event] = []
+        policy = config.policy or self.policy
+        if policy != self._told_policy:
+            self._told_policy = policy
+            events.append(PolicyChanged(policy))
+        if config.settings == self.context.settings:
+            return events
+        context = Context.of(config.settings, self._families, registrars=self.context.registrars)
+        self.translation.reset(context)
+        for name, place in list(self._places.items()):
+            if place.node is not None:
+                events += self._renew(name, place)
+        for uid, document in list(self._documents.items()):
+            events += self._reread(uid, document)
+        return events
+
+    def _reread(self, uid: str, document: Document) -> list[Event]:
+        entry = self.translation.read(document, self._next())
+        place = self._places.get(entry.pod.node or "")
+        entry = self.translation.with_record(entry, place.translated if place else None)
+        self._entries[uid] = entry
+        bound = entry.pod.node is not None or entry.pod.finished
+        return [PodSeen(entry.pod)] if bound else []
+
+    def _next(self) -> int:
+        self._version += 1
+        return self._version
+
+
+def _stale(document: Document, known: Document | None) -> bool:
+    """Whether a newer state of the same object is known already."""
+    if known is None or known.metadata.uid != document.metadata.uid:
+        return False
+    new, old = document.metadata.resource_version, known.metadata.resource_version
+    if not new or not old or not new.isdecimal() or not old.isdecimal():
+        return False
+    return int(new) < int(old)

@@ -1,0 +1,115 @@
+"""Who may call privileged routes: bearers of a token from a file, or holders of a certificate.
+
+Bind can place any pod anywhere, so a service that was given neither refuses to start, unless it
+was told to be open. The token file holds one token a line (empty lines and `#` comments are left
+out); it is read again when it changes, so that tokens can be rotated without a restart. A file
+that cannot be read any more keeps the tokens that were read last.
+"""
+
+import hmac
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from partage.model.errors import InvalidValue
+
+__all__ = ["Access", "TokenFile"]
+
+_LOG = logging.getLogger("partage.serving")
+_LEAST: Final = 16
+_EVERY: Final = 5.0
+
+
+@dataclass(slots=True)
+class TokenFile:
+    """Tokens in a file, read again when it changes.
+
+    Attributes:
+        path: the file.
+        clock: seconds on a steady clock; the file is looked at every five seconds at most.
+    """
+
+    path: Path
+    clock: Callable[[], float]
+    _tokens: tuple[bytes, ...] = ()
+    _stamp: tuple[int, int] = (0, 0)
+    _next: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        """Read the file a first time.
+
+        Raises:
+            InvalidValue: it cannot be read, holds no token, or one that is too short.
+        """
+        try:
+            self._tokens, self._stamp = self._read(), self._seen()
+        except OSError as error:
+            raise InvalidValue(f"token file {self.path}: {error.strerror}") from error
+        self._next = self.clock() + _EVERY
+
+    def accepts(self, token: bytes) -> bool:
+        """Whether the token is one of the file's; takes the same time for every wrong one."""
+        if self.clock() >= self._next:
+            self._next = self.clock() + _EVERY
+            self._refresh()
+        return sum(hmac.compare_digest(token, known) for known in self._tokens) > 0
+
+    def _refresh(self) -> None:
+        try:
+            stamp = self._seen()
+            if stamp != self._stamp:
+                self._tokens, self._stamp = self._read(), stamp
+        except (OSError, InvalidValue) as error:
+            _LOG.warning("token file %s: %s; the last good tokens stay in force", self.path, error)
+
+    def _seen(self) -> tuple[int, int]:
+        stat = self.path.stat()
+        return stat.st_mtime_ns, stat.st_ino
+
+    def _read(self) -> tuple[bytes, ...]:
+        lines = (line.strip() for line in self.path.read_bytes().splitlines())
+        tokens = tuple(line for line in lines if line and not line.startswith(b"#"))
+        if not tokens:
+            raise InvalidValue(f"token file {self.path} holds no token")
+        if any(len(token) < _LEAST for token in tokens):
+            raise InvalidValue(
+                f"token file {self.path}: a token is shorter than {_LEAST} characters"
+            )
+        return tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How callers of privileged routes prove who they are.
+
+    Attributes:
+        tokens: accepts `Authorization: Bearer …`; None when tokens are not used.
+        certificates: accepts a client certificate that the TLS context has verified.
+        plain: accepts everybody; only for profiles that imitate a published document.
+    """
+
+    tokens: TokenFile | None = None
+    certificates: bool = False
+    plain: bool = field(default=False)
+
+    def __post_init__(self) -> None:
+        """Refuse to be silently open.
+
+        Raises:
+            InvalidValue: nothing was configured.
+        """
+        if self.tokens is None and not self.certificates and not self.plain:
+            raise InvalidValue("privileged routes need a token file or client certificates")
+
+    def allows(self, authorization: str, certificate: object) -> bool:
+        """Whether a caller with this header and verified certificate may go on."""
+        if self.plain or (self.certificates and certificate):
+            return True
+        scheme, _, token = authorization.partition(" ")
+        return (
+            self.tokens is not None
+            and scheme.lower() == "bearer"
+            and self.tokens.accepts(token.strip().encode(errors="replace"))
+        )

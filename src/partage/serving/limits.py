@@ -1,0 +1,96 @@
+"""Limits of an HTTP service: how large a body may be, and how long a client may take.
+
+A body that is too large is refused with 413 before it is held in memory, one that comes too
+slowly with 408. Nothing a client sends is answered with a 5xx: handlers turn bad input into the
+documented answer, and what escapes them is a bug, which is logged and answered with 500.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+__all__ = ["Limits", "guard", "json_response", "read_body"]
+
+_LOG = logging.getLogger("partage.serving")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one service.
+
+    Attributes:
+        body: the largest body, bytes.
+        head: the largest request head, bytes.
+        patience: seconds that a client may take to send one request.
+        idle: seconds that a connection may stay open between requests.
+        connections: connections at a time; further ones are closed.
+    """
+
+    body: int = 10 * 2**20
+    head: int = 64 * 2**10
+    patience: float = 15.0
+    idle: float = 90.0
+    connections: int = 1024
+
+
+def json_response(data: object, status: int = 200) -> web.Response:
+    """A JSON answer."""
+    return web.Response(
+        body=msgspec.json.encode(data), status=status, content_type="application/json"
+    )
+
+
+async def read_body(request: web.Request, limits: Limits) -> bytes:
+    """The request's body.
+
+    Raises:
+        web.HTTPRequestEntityTooLarge: it is larger than the limit.
+        web.HTTPRequestTimeout: it did not come in time.
+        web.HTTPBadRequest: the connection broke off, or the encoding is not what it claims.
+    """
+    if request.content_length is not None and request.content_length > limits.body:
+        raise web.HTTPRequestEntityTooLarge(limits.body, request.content_length)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(limits.patience):
+            async for chunk in request.content.iter_any():
+                size += len(chunk)
+                if size > limits.body:
+                    raise web.HTTPRequestEntityTooLarge(limits.body, size)  # noqa: TRY301 # seen here only
+                chunks.append(chunk)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text="the body did not come in time") from None
+    except web.HTTPException:
+        raise
+    except Exception as error:  # whatever a broken stream raises is the client's doing
+        raise web.HTTPBadRequest(text=f"the body cannot be read: {error}") from error
+    return b"".join(chunks)
+
+
+def guard() -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    """A middleware that answers every error in JSON, and logs what should not have happened."""
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            response = json_response({"message": error.text or error.reason}, error.status)
+            for name in ("Allow", "WWW-Authenticate"):
+                if name in error.headers:
+                    response.headers[name] = error.headers[name]
+            return response
+        except Exception:  # noqa: BLE001 # the last line of defence; logged with its traceback
+            _LOG.exception("%s %s failed", request.method, request.path)
+            return json_response({"message": "internal error; see the log"}, 500)
+
+    return answer
