@@ -308,6 +308,15 @@ async def test_a_plugin_may_give_a_certificate(authority: trustme.CA, tmp_path: 
             assert (await ask(client)).metadata.name == "a"
 
 
+async def test_comments_in_an_authority_do_not_matter(authority: trustme.CA) -> None:
+    """Bundles name their authorities, in any alphabet."""
+    bundle = "# Behörde\n".encode() + pem(authority)
+    async with KubeServer(server_tls(authority)) as server:
+        put(server, "a")
+        async with client_of(server, cluster={"authority": Material(data=bundle)}) as client:
+            assert (await ask(client)).metadata.name == "a"
+
+
 async def test_a_stranger_is_not_spoken_to(authority: trustme.CA) -> None:
     """Another authority, or another name; nothing is sent, so it is safe to ask again."""
     stranger = {"authority": Material(data=pem(trustme.CA()))}
@@ -374,6 +383,7 @@ async def test_useless_certificates_are_configuration_errors(
     missing = Material(path=tmp_path / "missing")
     users_and_clusters = [
         (UserConfig(), {"authority": Material(data=b"x")}),
+        (UserConfig(), {"authority": Material(data=b" \n")}),
         (UserConfig(), {"authority": missing}),
         (UserConfig(certificate=Material(data=chain), key=missing), {}),
         (UserConfig(certificate=Material(data=chain), key=Material(data=_encrypted())), {}),

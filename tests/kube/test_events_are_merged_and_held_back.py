@@ -202,6 +202,7 @@ async def test_repetitions_update_the_same_event() -> None:
         recorder.warning(POD, "Waiting", "1 node full")
         await eventually(lambda: stored(server)[0]["count"] == 2)
         recorder.warning(POD, "Waiting", "1 node full")
+        await eventually(lambda: clock.sleepers)
         await clock.advance(61)
         await eventually(lambda: stored(server)[0]["count"] == 3)
 

@@ -1,6 +1,7 @@
 """The retry rules, end to end: what is tried again, how long it waits, and what never is."""
 
 import asyncio
+import contextlib
 from copy import copy
 from datetime import UTC, datetime
 
@@ -9,8 +10,10 @@ import pytest
 from kube_builders import PODS_PATH, Pod, client_of, eventually, pod, put, started, stopped
 
 from partage.kube.client import Client, PatchKind
+from partage.kube.clock import SystemClock
 from partage.kube.errors import (
     ApiError,
+    ConfigError,
     Conflict,
     Forbidden,
     NotFound,
@@ -279,6 +282,57 @@ async def test_a_timed_out_read_says_so() -> None:
 
         with pytest.raises(TimedOut, match="no answer in time"):
             await client.get(NODES, "n", into=msgspec.Raw)
+
+
+async def test_a_handshake_that_hangs_is_safe_to_ask_again() -> None:
+    """Without a connection nothing was sent; the time for it is short."""
+    ended = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with client_of(
+            f"https://127.0.0.1:{port}", attempts=1, transport={"connect_timeout": 0.02}
+        ) as client:
+            with pytest.raises(TimedOut, match="no connection in time") as caught:
+                await client.bind("default", "a", "n", uid="u")
+        await ended.wait()
+
+    assert caught.value.outcome is Outcome.REFUSED
+
+
+async def test_a_url_that_is_none_is_a_configuration_error() -> None:
+    """Kubeconfigs are checked before; a program may still pass anything."""
+    async with client_of("http://") as client:
+        with pytest.raises(ConfigError, match="URL is wrong"):
+            await client.get(NODES, "n", into=msgspec.Raw)
+
+
+async def test_an_endless_error_is_read_in_part() -> None:
+    """A gateway's page of a megabyte."""
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(Fault(status=403, message="x" * 1_000_000))
+
+        with pytest.raises(Forbidden) as caught:
+            await client.get(NODES, "n", into=msgspec.Raw)
+
+        assert len(str(caught.value)) < 400
+
+
+async def test_the_real_clock_passes() -> None:
+    """Its wall clock knows its zone."""
+    clock = SystemClock()
+    before = clock.monotonic()
+
+    await clock.sleep(-1)
+
+    assert clock.monotonic() >= before
+    assert clock.now().tzinfo is UTC
 
 
 async def test_a_rate_of_ours_spreads_requests() -> None:

@@ -109,7 +109,7 @@ class Informer(Generic[T]):
         """Follow until stopped or cancelled; cancelling also cancels handlers at work."""
         name = f"informer:{self._scope.resource.plural}"
         async with asyncio.TaskGroup() as group:
-            dispatcher = None if self._handler is None else self._dispatcher(group, name)
+            dispatcher = self._dispatcher(group, name)
             tasks = [group.create_task(self._listen(dispatcher), name=f"{name}:listen")]
             if dispatcher is not None and self._settings.resync is not None:
                 resync = self._resync(dispatcher, self._settings.resync)

@@ -73,12 +73,17 @@ class Tls:
 def _trusting(authority: Material | None) -> ssl.SSLContext:
     if authority is None:
         return ssl.create_default_context()
+    where = authority.path or "certificate-authority-data"
     try:
-        pem = authority.data if authority.data is not None else _read(authority)
-        return ssl.create_default_context(cadata=pem.decode("ascii"))
+        # Bundles carry comments in any alphabet; only the certificates are ASCII.
+        text = _read(authority).decode("ascii", errors="ignore")
+        # Given nothing, `ssl` would trust the system's authorities in its place.
+        context = ssl.create_default_context(cadata=text) if text.strip() else None
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        where = authority.path or "certificate-authority-data"
         raise ConfigError(f"{where}: not a certificate authority: {error}") from error
+    if context is None:
+        raise ConfigError(f"{where}: not a certificate authority: it is empty")
+    return context
 
 
 def _present(context: ssl.SSLContext, certificate: Material, key: Material) -> None:
@@ -108,4 +113,4 @@ def _no_password() -> str:
 
 
 def _read(material: Material) -> bytes:
-    return material.path.read_bytes() if material.path is not None else b""
+    return material.path.read_bytes() if material.path is not None else material.data or b""
