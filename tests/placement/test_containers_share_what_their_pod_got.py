@@ -20,7 +20,10 @@ def grants_for(
     node = make_node(devices=devices or (card(0), card(1)))
     ledger = Ledger()
     ledger.upsert_node(node)
-    asks = tuple(ContainerAsk(name, phase, core) for name, phase, core in containers)
+    asks = tuple(
+        ContainerAsk(name, phase, core, position=i)
+        for i, (name, phase, core) in enumerate(containers)
+    )
     group = RequestGroup("koordinator", request, asks)
     cards = {t: ledger.cards(t, 0) for t in DeviceType}
     found = place(node, cards, PodRequest((group,)), Strategy.BINPACK)
@@ -57,20 +60,26 @@ def summary(grants: tuple[Grant, ...]) -> list[tuple[str, int, int, float]]:
         pytest.param(
             whole(),
             [("i", INIT, 1000), ("a", MAIN, 500)],
-            [("a", 0, 100, 16), ("i", 0, 100, 16)],
+            [("i", 0, 100, 16), ("a", 0, 50, 8)],
             id="init and main take turns",
         ),
         pytest.param(
             whole(),
             [("i", INIT, 1000), ("j", INIT, 500)],
-            [("i", 0, 100, 16), ("j", 0, 100, 16)],
+            [("i", 0, 100, 16), ("j", 0, 50, 8)],
             id="init containers alone",
         ),
         pytest.param(
             whole(),
             [("s", SIDECAR, 250), ("i", INIT, 750), ("a", MAIN, 500)],
-            [("s", 0, 25, 4), ("a", 0, 75, 12), ("i", 0, 75, 12)],
+            [("s", 0, 25, 4), ("i", 0, 75, 12), ("a", 0, 50, 8)],
             id="init beside a sidecar",
+        ),
+        pytest.param(
+            share(90, 9),
+            [("i", INIT, 900), ("s", SIDECAR, 300), ("a", MAIN, 500)],
+            [("i", 0, 90, 9), ("s", 0, 30, 3), ("a", 0, 50, 5)],
+            id="a sidecar after a large init gets what it asked",
         ),
         pytest.param(
             whole(),

@@ -143,6 +143,8 @@ class ContainerAsk:
         core_milli: its compute over all devices of the group; 0 when the group serves it alone.
         memory_bytes: its memory over all devices, when asked in bytes.
         memory_milli: its memory over all devices in thousandths of a card, when asked as a share.
+        position: its place in the pod, init containers and sidecars first: an init container
+            runs beside the sidecars before it, not beside those after it.
     """
 
     name: str
@@ -150,6 +152,7 @@ class ContainerAsk:
     core_milli: int = 0
     memory_bytes: int = 0
     memory_milli: int = 0
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

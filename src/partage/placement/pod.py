@@ -120,28 +120,26 @@ class _Search:
         self, picks: Sequence[tuple[RequestGroup, Pick]], groups: Sequence[RequestGroup]
     ) -> list[tuple[RequestGroup, Pick]] | NodeReason:
         """Picks for init containers, each alone beside the sidecars; the pod's own cards first."""
-        lasting = [
-            (pick, self._take(group, pick))
-            for group, pick in picks
-            if any(container.phase is Phase.SIDECAR for container in group.containers)
-        ]
         self.reason = None
         own = {id(card) for _, pick in picks for card in pick.cards}
         result: list[tuple[RequestGroup, Pick]] = []
         missing: NodeReason | None = None
         for group in groups:
+            beside = [
+                (pick, self._take(other, pick)) for other, pick in picks if _lasts(other, group)
+            ]
             best = max(
                 islice(self._picks(group, {}), _MOST_ALTERNATIVES),
                 key=lambda pick: sum(id(card) in own for card in pick.cards),
                 default=None,
             )
+            for pick, needs in beside:
+                self._give(pick, needs)
             if best is None:
                 missing = self.reason
                 break
             result.append((group, best))
             own |= {id(card) for card in best.cards}
-        for pick, needs in lasting:
-            self._give(pick, needs)
         if len(result) < len(groups):
             return missing or NodeReason(
                 ReasonCode.INSUFFICIENT_CARDS, "its init containers do not fit"
@@ -482,6 +480,12 @@ class _Search:
     def _give(self, pick: Pick, needs: Sequence[Need]) -> None:
         for card, function, need in zip(pick.cards, pick.functions, needs, strict=True):
             give(card, need, (function[1],) if function else ())
+
+
+def _lasts(other: RequestGroup, group: RequestGroup) -> bool:
+    """Whether a sidecar of `other` runs beside the init containers of `group`."""
+    latest = max(container.position for container in group.containers)
+    return any(c.phase is Phase.SIDECAR and c.position <= latest for c in other.containers)
 
 
 def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:

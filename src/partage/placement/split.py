@@ -5,12 +5,11 @@ A group that serves one container is granted as it was asked. A group that serve
 so that every grant has an owner and the sum is what the pod asked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from partage.inventory.ledger import Card
 from partage.model.allocation import Grant, GrantMode
-from partage.model.device import MILLI
 from partage.model.request import ContainerAsk, Phase, RequestGroup
 from partage.placement.card import Need, need_of
 
@@ -20,57 +19,98 @@ Choice = tuple[RequestGroup, Sequence[Card], Sequence[tuple[int, str] | None], s
 
 
 def grants_of(choices: Sequence[Choice]) -> tuple[Grant, ...]:
-    """Grants for every group and the devices chosen for it, in the order of the groups."""
-    result: list[Grant] = []
+    """Grants for every group and the devices chosen for it, by container in the pod's order."""
+    result: list[tuple[int, Grant]] = []
     for group, cards, functions, template in choices:
         parts = [
             _grant(group, card, function, template)
             for card, function in zip(cards, functions, strict=True)
         ]
-        result += _among(parts, group.containers)
-    return tuple(result)
+        result += _among(parts, sorted(group.containers, key=lambda c: c.position))
+    result.sort(key=lambda item: item[0])
+    return tuple(grant for _, grant in result)
 
 
-def _among(parts: Sequence[Grant], containers: Sequence[ContainerAsk]) -> list[Grant]:
-    """The devices of one group shared out among its containers.
+def _among(
+    parts: Sequence[Grant], containers: Sequence[ContainerAsk]
+) -> Iterator[tuple[int, Grant]]:
+    """The devices of one group shared out among its containers, with each container's position.
 
-    Sidecars get their part for good; what is left serves the others: the main containers together
-    or one init container at a time.
+    Compute and memory are poured apart: either may be dominated by another container.
     """
-    sidecars = [c for c in containers if c.phase is Phase.SIDECAR]
-    mains = [c for c in containers if c.phase is Phase.MAIN]
-    initial = [c for c in containers if c.phase is Phase.INIT]
-    main = sum(_weight(c, parts) for c in mains)
-    rest = max([main, *(_weight(c, parts) for c in initial)])
-    claims = [(c, _weight(c, parts) * max(main, 1)) for c in sidecars]
-    claims += [(c, _weight(c, parts) * rest) for c in mains] or [(c, rest) for c in initial[:1]]
-    result = [grant for grant in _pour(parts, claims) if grant.phase is not Phase.INIT]
-    lasting = [grant for grant in result if grant.phase is Phase.SIDECAR]
-    for container in initial:
-        left = [part for part in (_left(part, lasting) for part in parts) if part is not None]
-        first = not mains and container is initial[0]
-        result += [
-            replace(
-                part,
-                container=container.name,
-                phase=container.phase,
-                slots=part.slots if first else 0,
+    core = _pour([part.core_milli for part in parts], containers, _core_weights(containers))
+    memory = _pour([part.memory_bytes for part in parts], containers, _memory_weights(containers))
+    counted: set[int] = set()
+    # Whoever runs on is asked first to stand for the device; the order of the result is another.
+    order = sorted(range(len(containers)), key=lambda i: containers[i].phase is Phase.INIT)
+    for i in order:
+        container = containers[i]
+        for p, part in enumerate(parts):
+            if p not in core[i] and p not in memory[i]:
+                continue
+            first = p not in counted
+            counted.add(p)
+            yield (
+                container.position,
+                replace(
+                    part,
+                    container=container.name,
+                    phase=container.phase,
+                    core_milli=core[i].get(p, 0),
+                    memory_bytes=memory[i].get(p, 0),
+                    slots=part.slots if first else 0,
+                    extras=part.extras if first else (),
+                    function=part.function if first else None,
+                ),
             )
-            for part in left
-        ]
+
+
+def _core_weights(containers: Sequence[ContainerAsk]) -> list[int]:
+    """What each container asked of compute; of memory where nobody asked compute."""
+    weights = [container.core_milli for container in containers]
+    return weights if any(weights) else _memory_weights(containers, fallback=False)
+
+
+def _memory_weights(containers: Sequence[ContainerAsk], *, fallback: bool = True) -> list[int]:
+    """What each container asked of memory; of compute where nobody asked memory, else alike."""
+    for weights in (
+        [container.memory_bytes for container in containers],
+        [container.memory_milli for container in containers],
+        [container.core_milli for container in containers] if fallback else [],
+    ):
+        if any(weights):
+            return weights
+    return [1] * len(containers)
+
+
+def _pour(
+    amounts: Sequence[int], containers: Sequence[ContainerAsk], weights: Sequence[int]
+) -> list[dict[int, int]]:
+    """For each container, how much of each device: devices in a row, filled from the left.
+
+    Sidecars and main containers lie one after another; an init container begins where the
+    sidecars before it end, and what comes after it begins there too. The furthest end is the
+    whole row, so that the devices are used to the last unit whatever the rounding.
+    """
+    extents: list[tuple[int, int]] = []
+    begin = 0
+    for container, weight in zip(containers, weights, strict=True):
+        extents.append((begin, begin + weight))
+        if container.phase is not Phase.INIT:
+            begin += weight
+    total = max(end for _, end in extents)
+    count = len(amounts)
+    result: list[dict[int, int]] = []
+    for low, high in extents:
+        mine: dict[int, int] = {}
+        for p, amount in enumerate(amounts):
+            # Positions on one scale: each device is `total` long, the row `count * total`.
+            left = max(low * count, p * total) - p * total
+            right = min(high * count, (p + 1) * total) - p * total
+            if right > left:
+                mine[p] = amount * right // total - amount * left // total
+        result.append(mine)
     return result
-
-
-def _left(part: Grant, lasting: Sequence[Grant]) -> Grant | None:
-    """What sidecars leave of a device; None when that is nothing of what it was taken for."""
-    beside = [grant for grant in lasting if grant.minor == part.minor]
-    if not beside:
-        return part
-    core = part.core_milli - sum(grant.core_milli for grant in beside)
-    memory = part.memory_bytes - sum(grant.memory_bytes for grant in beside)
-    if core <= 0 and memory <= 0:
-        return None
-    return replace(part, core_milli=core, memory_bytes=memory, extras=(), slots=0)
 
 
 def _grant(
@@ -100,51 +140,3 @@ def _grant(
         template=template,
         fence=request.scope_exclusive,
     )
-
-
-def _pour(parts: Sequence[Grant], claims: Sequence[tuple[ContainerAsk, int]]) -> list[Grant]:
-    """Share out the devices by weight, in the order of containers; rounding is left with the last.
-
-    A device's slot and native units go with the first container on it.
-    """
-    if len(claims) == 1:
-        only = claims[0][0]
-        return [replace(p, container=only.name, phase=only.phase) for p in parts]
-    result: list[Grant] = []
-    total = sum(weight for _, weight in claims)
-    for position, part in enumerate(parts):
-        begin, end = position * total, (position + 1) * total
-        core, memory, slots = part.core_milli, part.memory_bytes, part.slots
-        bound = 0
-        for container, weight in claims:
-            low, bound = bound, bound + weight
-            left, right = max(low * len(parts), begin), min(bound * len(parts), end)
-            if right <= left:
-                continue
-            last = right == end
-            share_core = core if last else part.core_milli * (right - left) // total
-            share_memory = memory if last else part.memory_bytes * (right - left) // total
-            core, memory = core - share_core, memory - share_memory
-            result.append(
-                replace(
-                    part,
-                    container=container.name,
-                    phase=container.phase,
-                    core_milli=share_core,
-                    memory_bytes=share_memory,
-                    slots=slots,
-                    extras=part.extras if slots else (),
-                )
-            )
-            slots = 0
-    return result
-
-
-def _weight(container: ContainerAsk, parts: Sequence[Grant]) -> int:
-    """How much of the group a container asked, on one scale for all its containers."""
-    if container.core_milli:
-        return container.core_milli
-    if container.memory_milli:
-        return container.memory_milli
-    memory = max((p.memory_bytes for p in parts), default=0)
-    return max(1, container.memory_bytes * MILLI // memory if memory else 1)

@@ -15,7 +15,7 @@ from partage.model.errors import InvalidValue
 from partage.model.pod import Pod
 from partage.model.policy import CardOrder, Strategy
 from partage.model.quantity import Quantity, decimal
-from partage.model.request import Fault, Phase, PodRequest
+from partage.model.request import Fault, Phase, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
@@ -183,7 +183,7 @@ def _request(
     node_strategy, card_order = _own_policy(view, reading, faults)
     fault = Fault(faults.first) if faults.first else reading.fault
     return PodRequest(
-        groups=tuple(sorted(reading.groups, key=lambda group: group.phase is Phase.INIT)),
+        groups=_in_pod_order(reading.groups, view),
         joint=reading.joint,
         partition=reading.partition,
         node_labels=reading.node_labels,
@@ -192,6 +192,21 @@ def _request(
         fault=fault,
         notes=(*reading.notes, *_notes(spec, context)),
     )
+
+
+def _in_pod_order(groups: Sequence[RequestGroup], view: PodView) -> tuple[RequestGroup, ...]:
+    """The groups, those of init containers last, and every container told its place in the pod."""
+    position = {container.name: index for index, container in enumerate(view.containers)}
+    placed = (
+        replace(
+            group,
+            containers=tuple(
+                replace(ask, position=position.get(ask.name, 0)) for ask in group.containers
+            ),
+        )
+        for group in groups
+    )
+    return tuple(sorted(placed, key=lambda group: group.phase is Phase.INIT))
 
 
 def _own_policy(
