@@ -226,6 +226,8 @@ class Family:
         render: annotations, labels and environment of an allocation.
         recover: what the family's own annotations say a bound pod holds; None when they say
             nothing. Never raises: a malformed record is a `Record` with its problem.
+        by_container: whether those annotations tell which container has what; if not, only the
+            pod's amount of each device can be compared.
     """
 
     name: str
@@ -236,3 +238,4 @@ class Family:
     register: Callable[[NodeView, Settings], Registration] = _nothing_registered
     render: Callable[[PlacedPod, Settings], Rendering] = _nothing_rendered
     recover: Callable[[PodView, Node, Settings], Record | None] = _nothing_recovered
+    by_container: bool = False

@@ -58,12 +58,26 @@ class GrantedCard:
 def cards_of(placed: PlacedPod, protocol: str) -> tuple[GrantedCard, ...]:
     """The devices that a pod holds by one protocol, ordered by type and minor."""
     grants = placed.grants(protocol)
-    requests = {g.request.type: g.request for g in placed.request.groups if g.protocol == protocol}
     result = []
     for charge in charges_of(grants):
         mine = [g for g in grants if (g.type, g.minor) == (charge.type, charge.minor)]
-        result.append(_card(placed, charge, mine, requests.get(charge.type)))
+        result.append(_card(placed, charge, mine, _request(placed, protocol, mine)))
     return tuple(result)
+
+
+def _request(placed: PlacedPod, protocol: str, grants: Iterable[Grant]) -> DeviceRequest | None:
+    """The request that one device was chosen for; None when it serves several, or none is known.
+
+    A container with a lone `nvidia.com/gpu` has a request of its own beside the pod's.
+    """
+    served = {(grant.container, grant.type) for grant in grants}
+    found = [
+        group.request
+        for group in placed.request.groups
+        if group.protocol == protocol
+        and any((c.name, group.request.type) in served for c in group.containers)
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def vendor_of(placed: PlacedPod, device: Device | None) -> str:

@@ -8,14 +8,15 @@ record was placed by somebody else, and is taken over from its protocol's annota
 Source: DESIGN, decisions 2 and 13.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from partage.model.allocation import Charge, Grant, charges_of
+from partage.model.allocation import Charge, Grant, charges_of, together
 from partage.model.device import MILLI
 from partage.model.node import Node
 from partage.model.pod import Record
+from partage.model.request import Phase
 from partage.vendors import names
 from partage.vendors.base import Family, PodView
 from partage.vendors.settings import Settings
@@ -27,6 +28,11 @@ _COARSEST: Final = 2**20
 """Bytes by which a protocol's memory may be off: the largest unit any of them rounds to."""
 
 _PERCENT: Final = MILLI // 100
+
+_STARTED: Final = (Phase.SIDECAR, Phase.INIT, Phase.MAIN)
+"""The order in which the scheduler grants: init containers count beside every sidecar."""
+
+_Key = tuple[str, ...]
 
 
 def recover(
@@ -45,8 +51,12 @@ def recover(
     if ours.problem:
         return ours
     for family, record in others:
-        complete = bool(family.owned(settings))
-        problem = record.problem or _difference(ours.grants, record, complete=complete)
+        problem = record.problem or _difference(
+            ours.grants,
+            record,
+            complete=bool(family.owned(settings)),
+            by_container=family.by_container,
+        )
         if problem:
             return replace(ours, problem=problem)
     return ours
@@ -56,32 +66,38 @@ def _taken_over(others: Sequence[tuple[Family, Record]], settings: Settings) -> 
     """The protocols' records together.
 
     A vendor that only adapts another's protocol repeats what that one says; it is asked only
-    where the protocol itself says nothing.
+    where the protocol itself says nothing. Grants come in the order in which they would have
+    been made, so that they are charged as the scheduler charges them.
     """
     records = [record for family, record in others if family.owned(settings)]
     records = records or [record for _family, record in others]
-    if len(records) < 2:  # most pods speak one protocol
-        return records[0] if records else None
+    if not records:
+        return None
+    grants = [grant for record in records for grant in record.grants]
     return Record(
-        grants=tuple(grant for record in records for grant in record.grants),
+        grants=tuple(sorted(grants, key=lambda grant: _STARTED.index(grant.phase))),
         source="+".join(record.source for record in records),
         problem="; ".join(record.problem for record in records if record.problem),
     )
 
 
-def _difference(ours: Sequence[Grant], theirs: Record, *, complete: bool) -> str:
+def _difference(
+    ours: Sequence[Grant], theirs: Record, *, complete: bool, by_container: bool
+) -> str:
     """Where a protocol's record contradicts ours; empty where it does not.
 
     Args:
         ours: everything in Partage's record.
         theirs: the protocol's.
         complete: whether theirs names every device of its protocol; a vendor's repeats only cards.
+        by_container: whether theirs tells which container has what.
     """
     protocols = {grant.protocol for grant in theirs.grants}
-    mine = _charges([grant for grant in ours if grant.protocol in protocols])
-    told = _charges(theirs.grants)
+    charges = _by_container if by_container else _charges
+    mine = charges([grant for grant in ours if grant.protocol in protocols])
+    told = charges(theirs.grants)
     for key in sorted({**mine, **told} if complete else told):
-        name = f"{key[0]} {key[1]}"
+        name = " of container ".join(key)
         if key not in mine or key not in told:
             who, other = (names.ALLOCATION, theirs.source) if key in mine else (
                 theirs.source, names.ALLOCATION,
@@ -95,8 +111,19 @@ def _difference(ours: Sequence[Grant], theirs: Record, *, complete: bool) -> str
     return ""
 
 
-def _charges(grants: Sequence[Grant]) -> dict[tuple[str, int], Charge]:
-    return {(charge.type.value, charge.minor): charge for charge in charges_of(grants)}
+def _charges(grants: Sequence[Grant]) -> Mapping[_Key, Charge]:
+    """What the pod takes of each device."""
+    return {(f"{c.type} {c.minor}",): c for c in charges_of(grants)}
+
+
+def _by_container(grants: Sequence[Grant]) -> Mapping[_Key, Charge]:
+    """What each container has of each device."""
+    result: dict[_Key, Charge] = {}
+    for grant in grants:
+        key = (f"{grant.type} {grant.minor}", grant.container)
+        (charge,) = charges_of((grant,))
+        result[key] = together(result[key], charge) if key in result else charge
+    return result
 
 
 def _amounts_differ(mine: Charge, told: Charge) -> str:

@@ -14,5 +14,11 @@ from partage.vendors.families.hami.result import recover, render
 __all__ = ["FAMILY"]
 
 FAMILY: Final = Family(
-    name=NAME, owned=owned, read=read, register=register, render=render, recover=recover
+    name=NAME,
+    owned=owned,
+    read=read,
+    register=register,
+    render=render,
+    recover=recover,
+    by_container=True,
 )

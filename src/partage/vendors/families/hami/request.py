@@ -19,7 +19,7 @@ from partage.vendors.base import ContainerView, PodView, Reading
 from partage.vendors.families.hami.wishes import Wishes, read_wishes
 from partage.vendors.settings import HamiSettings, Settings
 
-__all__ = ["MIB", "NAME", "owned", "priority_of", "read", "sharers"]
+__all__ = ["MIB", "NAME", "owned", "percentage_of", "priority_of", "read", "sharers"]
 
 NAME: Final = "hami"
 MIB: Final = 1 << 20
@@ -110,6 +110,18 @@ def priority_of(container: ContainerView, hami: HamiSettings) -> int | None:
     """The task priority a container asks for (0 is high), if it is a whole number."""
     value = container.ask(hami.priority_name)
     return value.floor() if value is not None and value.integral else None
+
+
+def percentage_of(container: ContainerView, hami: HamiSettings) -> int:
+    """Percent of a card's memory that a container asks of each card; 0 when it asks in MiB.
+
+    0 also for a container that asks for no device, or that breaks a rule.
+    """
+    try:
+        amounts = _amounts(container, hami, [])
+    except _Broken:
+        return 0
+    return amounts.percentage if amounts is not None else 0
 
 
 def _amounts(container: ContainerView, hami: HamiSettings, notes: list[str]) -> _Amounts | None:

@@ -25,7 +25,7 @@ from partage.vendors.families.hami.codec import (
     parse_mig_uuid,
 )
 from partage.vendors.families.hami.registration import memory_scaling
-from partage.vendors.families.hami.request import MIB, NAME, priority_of, sharers
+from partage.vendors.families.hami.request import MIB, NAME, percentage_of, priority_of, sharers
 from partage.vendors.settings import Settings
 
 __all__ = ["recover", "render"]
@@ -120,7 +120,7 @@ def _recovered(text: str, pod: PodView, node: Node, settings: Settings) -> tuple
     cards = {device.uuid: device for device in node.devices if device.type is DeviceType.GPU}
     limit = sharers(settings)
     return tuple(
-        _grant(container, entry, cards, limit)
+        _grant(container, entry, cards, limit, percentage_of(container, settings.hami))
         for container, entries in zip(_owners(pod, len(slots)), slots, strict=True)
         for entry in entries
     )
@@ -137,7 +137,11 @@ def _owners(pod: PodView, slots: int) -> tuple[ContainerView, ...]:
 
 
 def _grant(
-    container: ContainerView, entry: ContainerDevice, cards: dict[str, Device], limit: int
+    container: ContainerView,
+    entry: ContainerDevice,
+    cards: dict[str, Device],
+    limit: int,
+    percentage: int,
 ) -> Grant:
     if entry.type != NVIDIA:
         raise InvalidRecord(f"device {entry.uuid} is of type {entry.type}, not {NVIDIA}")
@@ -164,11 +168,24 @@ def _grant(
         minor=card.minor,
         uuid=uuid,
         core_milli=card.core_milli if mode is GrantMode.WHOLE else entry.cores * 10,
-        memory_bytes=card.memory_bytes if mode is GrantMode.WHOLE else entry.memory_mib * MIB,
+        memory_bytes=card.memory_bytes
+        if mode is GrantMode.WHOLE
+        else _memory(entry, card, percentage),
         mode=mode,
         exclusive=entry.cores == _FULL and mode is GrantMode.SHARE,
         sharers=limit,
     )
+
+
+def _memory(entry: ContainerDevice, card: Device, percentage: int) -> int:
+    """Bytes behind the MiB of an entry, which cuts off what a share of the memory has below one.
+
+    Where the container asked for a share and the share comes to that entry, it is the share
+    exactly: the books never hold less than what was handed out, and shares of 100 % in all still
+    fit on the card.
+    """
+    exact = card.memory_bytes * percentage // _FULL
+    return exact if exact // MIB == entry.memory_mib else entry.memory_mib * MIB
 
 
 def _mode(card: Device, *, whole: bool) -> GrantMode:

@@ -6,7 +6,7 @@ keeps the capacity closed instead of handing it out twice.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -17,11 +17,11 @@ from partage.model.errors import InvalidValue
 from partage.model.node import Node
 from partage.model.pod import Record
 from partage.model.quantity import Quantity
-from partage.model.request import Phase
+from partage.model.request import Phase, Scope
 from partage.vendors import names
-from partage.vendors.base import PodView
+from partage.vendors.base import ContainerView, PodView
 from partage.vendors.families.koordinator.amounts import ALIASES, NAMES, most_of
-from partage.vendors.families.koordinator.hints import decode
+from partage.vendors.families.koordinator.hints import decode, hints_of
 from partage.vendors.families.koordinator.request import PROTOCOL, owned
 from partage.vendors.settings import Settings
 
@@ -29,6 +29,8 @@ __all__ = ["recover"]
 
 _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
+_LASTING: Final = (Phase.SIDECAR, Phase.MAIN, Phase.INIT)
+_COUNTS: Final = frozenset({names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON})
 _NATIVE: Final = (names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP)
 
 
@@ -73,6 +75,7 @@ def _grants(
     document: Mapping[str, list[_Entry] | None], pod: PodView, node: Node, settings: Settings
 ) -> tuple[Grant, ...]:
     devices = {(device.type, device.minor): device for device in node.devices}
+    fences = _fences(pod)
     seen: set[tuple[DeviceType, int]] = set()
     result = []
     for name, entries in sorted(document.items()):
@@ -84,8 +87,18 @@ def _grants(
                 raise InvalidValue(f"{name} {entry.minor} is listed twice")
             seen.add((kind, entry.minor))
             device = _device(devices, kind, entry)
-            result.append(_grant(device, entry, _owner(pod, kind, settings)))
+            grant = _grant(device, entry, _owner(pod, kind, settings))
+            result.append(replace(grant, fence=fences.get(kind)))
     return tuple(sorted(result, key=lambda grant: (grant.type, grant.minor)))
+
+
+def _fences(pod: PodView) -> dict[DeviceType, Scope | None]:
+    """Around which scope of its devices the pod's hint keeps others away."""
+    try:
+        hints = hints_of(pod.annotations).by_type
+    except InvalidValue:  # no such pod is ever placed; its record may still be true
+        return {}
+    return {kind: hint.exclusive for kind, hint in hints.items()}
 
 
 def _device(
@@ -102,16 +115,25 @@ def _device(
 def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
     """The container that the grant is booked on: the record itself names none.
 
-    The first that asks for this type, else the first that asks for any; containers that run
-    beside the others come before init containers, whose demand ends with them.
+    The first that asks for this type, else the first that asks for any. Sidecars come first,
+    because they run beside everything else, and init containers last, whose demand ends with
+    them: what runs beside the grant is then never counted too low.
     """
-    ordered = sorted(pod.containers, key=lambda c: c.phase is Phase.INIT)
+    ordered = sorted(pod.containers, key=lambda c: _LASTING.index(c.phase))
     of_kind = frozenset(NAMES[kind]) | {old for old, new in ALIASES.items() if new in NAMES[kind]}
     for wanted in (of_kind, owned(settings)):
         for container in ordered:
-            if not container.names.isdisjoint(wanted):
+            if any(_is_ours(name, container, settings) for name in container.names & wanted):
                 return _Owner(container.name, container.phase)
     return _Owner("", Phase.MAIN)
+
+
+def _is_ours(name: str, container: ContainerView, settings: Settings) -> bool:
+    """Whether a name is Koordinator's here: a count beside others of its domain is not."""
+    if name not in _COUNTS:
+        return True
+    domain = name.partition("/")[0] + "/"
+    return not any(other.startswith(domain) for other in container.names - owned(settings))
 
 
 def _grant(device: Device, entry: _Entry, owner: _Owner) -> Grant:
