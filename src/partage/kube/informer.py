@@ -81,10 +81,10 @@ class Informer(Generic[T]):
         self._mirror: Mirror[T] = Mirror()
         self._interruption: Interrupted | None = None
         self._stopping = asyncio.Event()
-        # Both the stream and the resync hand over objects. The lock keeps either from overtaking
-        # the other; the keys are those whose newest state is in the mirror but not handed over.
+        # Both the stream and the resync hand over objects, and neither may overtake the other. The
+        # stream asks for the lock in the same step in which the mirror changed, and the lock is
+        # given in turn; so what the resync reads under it has been handed over already.
         self._handing_over = asyncio.Lock()
-        self._on_the_way: frozenset[Key] = frozenset()
 
     @property
     def objects(self) -> Mapping[Key, T]:
@@ -155,16 +155,10 @@ class Informer(Generic[T]):
     async def _hand_over(
         self, dispatcher: Dispatcher[Key, Seen[T] | Gone[T]], batch: list[Change[T]]
     ) -> None:
-        changes = [
-            (key_of(change.object.metadata), change)
-            for change in batch
-            if isinstance(change, Seen | Gone)
-        ]
-        self._on_the_way = frozenset(key for key, _ in changes)
         async with self._handing_over:
-            for key, change in changes:
-                await dispatcher.put(key, change)
-            self._on_the_way = frozenset()
+            for change in batch:
+                if isinstance(change, Seen | Gone):
+                    await dispatcher.put(key_of(change.object.metadata), change)
 
     def _note(self, change: Change[T]) -> None:
         if isinstance(change, Interrupted):
@@ -183,7 +177,7 @@ class Informer(Generic[T]):
             for key in tuple(self._mirror.objects):
                 async with self._handing_over:
                     item = self._mirror.objects.get(key)
-                    if item is not None and key not in self._on_the_way:
+                    if item is not None:
                         await dispatcher.put(key, Seen(item, item))
 
 
