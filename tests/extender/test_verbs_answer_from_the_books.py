@@ -8,7 +8,7 @@ from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.model.request import Fault, PodRequest
 from partage.scheduler.engine import Engine, State
-from partage.scheduler.events import NodeSeen, Placement
+from partage.scheduler.events import BindSucceeded, NodeSeen, Placement
 from partage.testing.builders import card, make_node, make_pod, share, whole
 
 NAMES = ["a", "b", "c"]
@@ -138,20 +138,44 @@ def test_a_hold_ends_when_its_time_is_over() -> None:
     assert "uid-one" not in verbs.engine.ledger
 
 
-def test_preemption_keeps_nodes_where_room_appears_and_reprieves_the_others() -> None:
-    """Only victims that are needed are evicted, the least important first."""
+def _bound(verbs: Verbs, name: str, percent: int, **fields: object) -> None:
+    pod = make_pod(name, share(percent, 4), **fields)  # type: ignore[arg-type]
+    verbs.bind(pod, "a")
+    verbs.engine.handle(BindSucceeded(pod.uid))
+
+
+def test_preemption_keeps_nodes_where_room_appears() -> None:
+    """What kube-scheduler proposes is kept whole; a node where nothing helps is dropped."""
     verbs = _verbs("first-fit")
-    for name, percent in (("low", 40), ("high", 40)):
-        verbs.engine.schedule(make_pod(name, share(percent, 4)))
+    for name in ("low", "high"):
+        _bound(verbs, name, 40)
     candidates = {"a": ["uid-low", "uid-high"], "b": []}
 
-    kept = verbs.preempt(
-        make_pod("one", share(60, 4, count=2)), candidates, {"uid-high": 10, "uid-low": 1}
-    )
+    kept = verbs.preempt(make_pod("one", whole(2)), candidates, {})
     nothing = verbs.preempt(make_pod("huge", share(1, 99)), candidates, {})
+    plain = verbs.preempt(make_pod("plain"), candidates, {})
 
-    assert kept == {"a": ("uid-low",)}
+    assert kept == {"a": ("uid-low", "uid-high")}
     assert nothing == {}
+    assert plain == {"a": ("uid-low", "uid-high"), "b": ()}
+
+
+def test_preemption_adds_the_least_important_pods_that_make_room_on_a_card() -> None:
+    """Totals may look enough where no single card is; spared are pods of its own rank and above."""
+    verbs = _verbs("spread")
+    for name in ("p1", "p2", "p3", "p4"):
+        _bound(verbs, name, 50)
+    mates: dict[int, list[str]] = {}
+    for held in verbs.engine.ledger.allocations():
+        mates.setdefault(held.grants[0].minor, []).append(held.uid)
+    (mine, mate), (third, spared) = mates.values()
+    priorities = {mine: 1, mate: 5, third: 3, spared: 9}
+
+    kept = verbs.preempt(make_pod("one", whole(), priority=9), {"a": [mine]}, priorities)
+    none = verbs.preempt(make_pod("two", whole(), priority=1), {"a": [mine]}, priorities)
+
+    assert kept == {"a": (mine, mate)}
+    assert none == {}
 
 
 def test_a_pod_whose_binding_is_on_its_way_is_not_filtered_again() -> None:

@@ -9,7 +9,7 @@ Versions: an object that comes with an older resourceVersion than the one that i
 same uid, is left out. What is told to the engine is numbered here, in the order of arrival.
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -39,6 +39,7 @@ from partage.wire.quota import translate_quotas
 __all__ = ["Intake"]
 
 _CONFIG: Final = "ConfigMap"
+_REMEMBERED: Final = 20_000
 
 
 @dataclass(slots=True)
@@ -58,11 +59,16 @@ class Intake:
         problems: what could not be taken in, by kind and name; the last good state stays.
         notes: what is odd about a node, by name.
         policy: the policy in force where no ConfigMap names one.
+        namespaces: whose ConfigMaps set anything; empty for those of all.
     """
 
     def __init__(
-        self, families: Iterable[Family] = FAMILIES, policy: Policy | None = None
+        self,
+        families: Iterable[Family] = FAMILIES,
+        policy: Policy | None = None,
+        namespaces: Iterable[str] = (),
     ) -> None:
+        self.namespaces = frozenset(namespaces)
         self.policy = policy or Policy()
         self.problems: dict[str, str] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
@@ -74,6 +80,7 @@ class Intake:
         self._configs: dict[tuple[str, str, str], Document] = {}
         self._quotas: dict[tuple[str, str, str], Document] = {}
         self._registrars: Counter[str] = Counter()
+        self._gone: OrderedDict[str, None] = OrderedDict()
         self._told_policy = self.policy
         self._version = 0
         self.translation = Translation(Context.of(Settings(), self._families))
@@ -101,6 +108,10 @@ class Intake:
         """The Device object of a node."""
         place = self._places.get(node)
         return place.device if place else None
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether the pod was deleted lately; somebody else may not have heard of it yet."""
+        return uid in self._gone
 
     # --- nodes -------------------------------------------------------------------------------
 
@@ -146,7 +157,7 @@ class Intake:
                 del self._places[name]
             if before is None:
                 return []
-            self._count_registrar(before.registrar, "")
+            self._count_registrar(before, None)
             return [NodeGone(name, self._next())]
         try:
             read = translate_node(place.node, place.device, self.context)
@@ -156,13 +167,13 @@ class Intake:
             place.translated = None
             if before is None:
                 return []
-            self._count_registrar(before.registrar, "")
+            self._count_registrar(before, None)
             return [NodeGone(name, self._next())]
         self.problems.pop(f"Node {name}", None)
         self.notes[name] = read.notes
         node = replace(read.node, version=self._next())
         place.translated = node
-        self._count_registrar(before.registrar if before else "", node.registrar)
+        self._count_registrar(before, node)
         events: list[Event] = [NodeSeen(node)]
         if before is None or before.devices != node.devices:
             events += self._recover(place.pods, node)
@@ -181,16 +192,13 @@ class Intake:
                 events.append(PodSeen(pod))
         return events
 
-    def _count_registrar(self, before: str, after: str) -> None:
-        """Who registers nodes decides whose a lone `nvidia.com/gpu` is."""
-        if before == after:
-            return
-        self._registrars[before] -= 1
-        self._registrars[after] += 1
-        known = frozenset(name for name, count in self._registrars.items() if name and count > 0)
-        everyone = len([place for place in self._places.values() if place.translated])
-        if known and sum(self._registrars[name] for name in known) < everyone:
-            known |= {""}
+    def _count_registrar(self, before: Node | None, after: Node | None) -> None:
+        """Who registered all nodes decides whose a lone `nvidia.com/gpu` is."""
+        if before is not None:
+            self._registrars[before.registrar] -= 1
+        if after is not None:
+            self._registrars[after.registrar] += 1
+        known = frozenset(name for name, count in self._registrars.items() if count > 0)
         if known != self.context.registrars:
             self.translation.reset(replace(self.context, registrars=known))
 
@@ -228,6 +236,9 @@ class Intake:
         """A pod is there no more."""
         entry = self._entries.pop(uid, None)
         self._documents.pop(uid, None)
+        self._gone[uid] = None
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
         if entry is None:
             return []
         pod = entry.pod
@@ -246,7 +257,7 @@ class Intake:
         One that breaks a rule is refused, loudly (`problems`), and the last good one stays.
         """
         held = self._configs if document.kind == _CONFIG else self._quotas
-        if _stale(document, held.get(document.identity)):
+        if self._is_foreign(document) or _stale(document, held.get(document.identity)):
             return []
         before = dict(held)
         held[document.identity] = document
@@ -267,6 +278,10 @@ class Intake:
         if held.pop(document.identity, None) is None:
             return []
         return self._settings() if document.kind == _CONFIG else self._limits()
+
+    def _is_foreign(self, document: Document) -> bool:
+        outside = bool(self.namespaces) and document.namespace not in self.namespaces
+        return outside and document.kind == _CONFIG
 
     def _limits(self) -> list[Event]:
         quotas, _notes = translate_quotas(self._quotas.values())

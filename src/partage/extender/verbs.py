@@ -19,7 +19,7 @@ import numpy as np
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
-from partage.scheduler.engine import Engine
+from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement
 
 __all__ = ["HOLD", "Answer", "Listed", "Verbs"]
@@ -194,28 +194,54 @@ class Verbs:
     ) -> dict[str, tuple[str, ...]]:
         """Nodes where evicting makes room for the pod on the cards, with the victims needed.
 
-        Victims that are not needed are reprieved, highest priority first; a node where evicting
-        all of them is not enough is dropped.
+        What kube-scheduler proposes is already the least that its own rules need, so none of it is
+        reprieved here. Where it is not enough on the cards (two halves of different cards are no
+        whole card), less important pods of the node are added, as few as will do. A node where
+        even that is not enough is dropped.
 
         Args:
             pod: the pod that wants room.
-            candidates: victims by node, as kube-scheduler proposes.
-            priorities: priority of each victim, 0 where unknown.
+            candidates: victims by node, as kube-scheduler proposes; may be empty.
+            priorities: priority of the pods that hold devices; a pod without one is spared.
         """
+        if not _asks(pod):
+            return {node: tuple(uids) for node, uids in candidates.items()}
         kept: dict[str, tuple[str, ...]] = {}
         for node, uids in candidates.items():
-            victims = sorted(uids, key=lambda uid: priorities.get(uid, 0))
-            if not _asks(pod):
-                kept[node] = tuple(uids)
-                continue
+            victims = list(uids)
             if not victims or not self.engine.fits_without(pod, node, victims):
-                continue
-            for uid in reversed(victims.copy()):
-                fewer = [victim for victim in victims if victim != uid]
-                if fewer and self.engine.fits_without(pod, node, fewer):
-                    victims = fewer
+                added = self._added(pod, node, victims, priorities)
+                if not added:
+                    continue
+                victims += added
             kept[node] = tuple(victims)
         return kept
+
+    def _added(
+        self, pod: Pod, node: str, victims: Sequence[str], priorities: Mapping[str, int]
+    ) -> list[str]:
+        """The least important pods of the node that make room together with the victims."""
+        others = sorted(
+            (
+                held.uid
+                for held in self.engine.ledger.on_node(node)
+                if held.uid not in victims
+                and self.engine.states.get(held.uid) is State.BOUND
+                and priorities.get(held.uid, pod.priority) < pod.priority
+            ),
+            key=lambda uid: priorities[uid],
+        )
+        for count in range(1, len(others) + 1):
+            if self.engine.fits_without(pod, node, [*victims, *others[:count]]):
+                added = others[:count]
+                break
+        else:
+            return []
+        for uid in reversed(added[:-1]):
+            fewer = [other for other in added if other != uid]
+            if self.engine.fits_without(pod, node, [*victims, *fewer]):
+                added = fewer
+        return added
 
     # --- holds and names ---------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ Source: facts kubernetes.md 3.1 (read from 1.36, tried on 1.20).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import cache
+from itertools import chain
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -29,8 +31,10 @@ __all__ = [
     "decode_preempt",
     "error_reply",
     "filter_reply",
+    "host_part",
     "preempt_reply",
     "prioritize_reply",
+    "scores_reply",
 ]
 
 _T = TypeVar("_T")
@@ -235,6 +239,28 @@ def prioritize_reply(scores: Iterable[tuple[str, int]]) -> bytes:
     return msgspec.json.encode([{"Host": host, "Score": score} for host, score in scores])
 
 
+def scores_reply(hosts: Iterable[bytes], scores: Iterable[int]) -> bytes:
+    """The answer of prioritize from prepared parts, several times as fast for many nodes.
+
+    Args:
+        hosts: what `host_part` makes of each name.
+        scores: a score from 0 to 10 for each.
+    """
+    ends = _SCORE_ENDS
+    body = b"".join(
+        chain.from_iterable(zip(hosts, [ends[score] for score in scores], strict=True))
+    )
+    return b"[" + body[:-1] + b"]"
+
+
+def host_part(name: str) -> bytes:
+    """A node's entry in the answer of prioritize up to its score."""
+    return b'{"Host":' + msgspec.json.encode(name) + b',"Score":'
+
+
+_SCORE_ENDS: Final = tuple(b"%d}," % score for score in range(11))
+
+
 def bind_reply(error: str = "") -> bytes:
     """The answer of bind."""
     return msgspec.json.encode({"Error": error})
@@ -272,7 +298,14 @@ def _node_name(item: msgspec.Raw) -> str:
 
 
 def _decode(data: bytes, shape: type[_T], field_: str) -> _T:
+    key: Any = shape
     try:
-        return msgspec.json.decode(data, type=shape)
+        decoded: _T = _decoder(key).decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise InvalidDocument(f"{_SOURCE}: {field_}: {explain(error)}") from error
+    return decoded
+
+
+@cache
+def _decoder(shape: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(shape)

@@ -1,0 +1,274 @@
+"""Bind: reserve, write everything into one Binding, and see it through to a known end.
+
+    reserve on the books ──refused──> the reason
+      │ lock the node, where a vendor's plugin needs it ──taken──> give up the reservation
+      v
+    send the Binding ──done──> bound
+      ├── refused ──> give up the reservation
+      └── unknown ──> read the pod back ──on a node──> bound
+                        ├── on none, or gone ──> give up the reservation
+                        └── unreadable ──> the reservation stays, and is read again later
+
+A Binding that is on its way is finished whatever becomes of the caller, because nobody else would
+give back what it reserved.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from partage.extender.books import Books
+from partage.extender.ports import Answered, Binder, Binding, Clock, NodeLocks, Outcome
+from partage.extender.translation import PodEntry
+from partage.model.errors import InvalidDocument, LedgerError
+from partage.model.reason import Refusal
+from partage.scheduler.engine import State
+from partage.scheduler.events import (
+    BindFailed,
+    BindSucceeded,
+    BindUnknown,
+    Placement,
+    PodRead,
+)
+from partage.vendors.base import PlacedPod, Rendering
+from partage.wire.extender import BindArgs
+from partage.wire.render import render
+
+__all__ = ["BindLimits", "Bindings"]
+
+_LOG = logging.getLogger("partage.extender")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = 1000  # nanoseconds
+_READS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BindLimits:
+    """How long parts of a bind may take, seconds.
+
+    Attributes:
+        send: for the API server to answer a Binding; after that its outcome is unknown.
+        read: for the API server to answer a read.
+        lock: waiting for a vendor's lock; less than the extender's time-out in kube-scheduler.
+        pause: between two attempts for a lock or a read.
+    """
+
+    send: float = 10.0
+    read: float = 5.0
+    lock: float = 3.0
+    pause: float = 0.1
+
+
+class Bindings:
+    """Bindings on their way.
+
+    Attributes:
+        busy: uids whose Binding is on its way.
+    """
+
+    def __init__(
+        self,
+        binder: Binder,
+        clock: Clock,
+        locks: NodeLocks | None = None,
+        limits: BindLimits = BindLimits(),
+    ) -> None:
+        self._binder = binder
+        self._clock = clock
+        self._locks = locks
+        self._limits = limits
+        self._queues: dict[str, asyncio.Lock] = {}
+        self.busy: dict[str, asyncio.Task[str]] = {}
+
+    async def bind(self, books: Books, args: BindArgs, entry: PodEntry | None) -> str:
+        """Bind a pod; empty when it is bound, else why it is not.
+
+        Args:
+            books: where devices are reserved.
+            args: what kube-scheduler asked for.
+            entry: the pod; None for one without devices.
+        """
+        task = self.busy.get(args.uid)
+        if task is None:
+            work = self._plain(args) if entry is None else self._device(books, args, entry)
+            task = asyncio.create_task(work, name=f"bind {args.namespace}/{args.name}")
+            self.busy[args.uid] = task
+            task.add_done_callback(lambda _: self.busy.pop(args.uid, None))
+        return await asyncio.shield(task)
+
+    async def drain(self) -> None:
+        """Wait until no Binding is on its way."""
+        while self.busy:
+            await asyncio.wait([*self.busy.values()])
+
+    # --- one pod -----------------------------------------------------------------------------
+
+    async def _plain(self, args: BindArgs) -> str:
+        answer = await self._send(Binding(args.namespace, args.name, args.uid, args.node))
+        if answer.outcome is Outcome.DONE:
+            return ""
+        return f"pod {args.namespace}/{args.name}: {answer.message or answer.outcome}"
+
+    async def _device(self, books: Books, args: BindArgs, entry: PodEntry) -> str:
+        uid, now = args.uid, self._clock.monotonic()
+        state = books.engine.states.get(uid)
+        if state is State.UNKNOWN:
+            await self.read_back(books, uid)
+            state = books.engine.states.get(uid)
+        if state is State.BOUND:
+            held = books.engine.ledger.allocation(uid)
+            where = held.node if held else ""
+            return "" if where == args.node else f"pod {entry.pod.key} is on node {where} already"
+        try:
+            decision = books.verbs.bind(entry.pod, args.node)
+        except LedgerError as error:
+            return f"{error}; what became of its Binding is not known yet"
+        books.settle(now)
+        if isinstance(decision, Refusal):
+            books.refuse(entry, decision, now)
+            books.counts["bind refused by the books"] += 1
+            return f"{decision.code}: {decision.message}"
+        try:
+            problem = await self._place(books, args, entry, decision)
+        except BaseException:
+            # A bug or a cancelled loop: whether the Binding went out is not known.
+            if books.engine.states.get(uid) is State.RESERVED:
+                books.take([BindUnknown(uid)], self._clock.monotonic())
+            raise
+        return problem
+
+    async def _place(
+        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement
+    ) -> str:
+        """Send what was reserved, and settle it."""
+        rendering = self._render(books, entry, decision)
+        binding = Binding(
+            args.namespace, args.name, args.uid, args.node,
+            rendering.annotations, rendering.labels,
+        )  # fmt: skip
+        if not rendering.node_annotations or self._locks is None:
+            return await self._finish(books, entry, binding)
+        queue = self._queues.setdefault(args.node, asyncio.Lock())
+        async with queue:
+            taken = await self._lock(self._locks, args.node, rendering.node_annotations)
+            if taken.outcome is not Outcome.DONE:
+                books.take([BindFailed(args.uid)], self._clock.monotonic())
+                return f"node {args.node} is locked: {taken.message}; try again"
+            problem = await self._finish(books, entry, binding)
+            if problem:
+                await self._unlock(self._locks, args.node, rendering.node_annotations)
+            return problem
+
+    async def _finish(self, books: Books, entry: PodEntry, binding: Binding) -> str:
+        uid = binding.uid
+        answer = await self._send(binding)
+        now = self._clock.monotonic()
+        books.counts[f"bind {answer.outcome}"] += 1
+        match answer.outcome:
+            case Outcome.DONE:
+                books.take([BindSucceeded(uid)], now)
+                self._placed(books, entry)
+                return ""
+            case Outcome.REFUSED:
+                books.take([BindFailed(uid)], now)
+                return f"the Binding was refused: {answer.message}"
+            case Outcome.UNKNOWN:
+                books.take([BindUnknown(uid)], now)
+                books.unread[uid] = entry
+                await self.read_back(books, uid)
+        if books.engine.states.get(uid) is State.BOUND:
+            held = books.engine.ledger.allocation(uid)
+            if held is not None and held.node == binding.node:
+                return ""
+        return f"what became of the Binding is not known: {answer.message}"
+
+    def _placed(self, books: Books, entry: PodEntry) -> None:
+        allocation = books.engine.ledger.allocation(entry.pod.uid)
+        books.forget(entry.pod.uid)
+        if allocation is not None:
+            books.hooks.placed(entry, allocation)
+
+    # --- an unknown end ----------------------------------------------------------------------
+
+    async def read_back(self, books: Books, uid: str) -> bool:
+        """Find out what became of a Binding; whether that was possible.
+
+        Until it is, the reservation stays: its card may be in use.
+        """
+        entry = books.unread.get(uid)
+        if entry is None:
+            return False
+        for attempt in range(_READS):
+            if attempt:
+                await self._clock.sleep(self._limits.pause * 2**attempt)
+            try:
+                async with asyncio.timeout(self._limits.read):
+                    document = await self._binder.read(entry.pod.namespace, entry.pod.name)
+                break
+            except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+                _LOG.warning("pod %s cannot be read back: %s", entry.pod.key, error)
+        else:
+            return False
+        now = self._clock.monotonic()
+        try:
+            pod = None
+            if document is not None:
+                read = books.intake.translation.read(document)
+                index = books.engine.ledger.index.get(read.pod.node or "")
+                node = None if index is None else books.engine.ledger.node_at(index)
+                pod = books.intake.translation.with_record(read, node).pod
+                pod = replace(pod, version=entry.pod.version)
+        except InvalidDocument as error:
+            _LOG.warning("pod %s cannot be read back: %s", entry.pod.key, error)
+            return False
+        books.unread.pop(uid, None)
+        books.take([PodRead(uid, pod)], now)
+        if books.engine.states.get(uid) is State.BOUND:
+            self._placed(books, entry)
+        return True
+
+    # --- requests ----------------------------------------------------------------------------
+
+    async def _send(self, binding: Binding) -> Answered:
+        try:
+            async with asyncio.timeout(self._limits.send):
+                return await self._binder.bind(binding)
+        except TimeoutError:
+            return Answered(Outcome.UNKNOWN, f"no answer within {self._limits.send:g} s")
+        except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+            return Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
+
+    async def _lock(self, locks: NodeLocks, node: str, annotations: Mapping[str, str]) -> Answered:
+        """Take a vendor's lock, waiting for whoever has it as long as the caller can wait."""
+        end = self._clock.monotonic() + self._limits.lock
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.read):
+                    answer = await locks.take(node, annotations)
+            except Exception as error:  # noqa: BLE001 # whatever is raised: not ours
+                answer = Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
+            if answer.outcome is Outcome.UNKNOWN:
+                await self._unlock(locks, node, annotations)
+            if answer.outcome is not Outcome.REFUSED or self._clock.monotonic() >= end:
+                return answer
+            await self._clock.sleep(self._limits.pause)
+
+    async def _unlock(self, locks: NodeLocks, node: str, annotations: Mapping[str, str]) -> None:
+        try:
+            async with asyncio.timeout(self._limits.read):
+                await locks.give_back(node, annotations)
+        except Exception as error:  # noqa: BLE001 # the plugin's own time-out frees it
+            _LOG.warning("the lock of node %s cannot be given back: %s", node, error)
+
+    def _render(self, books: Books, entry: PodEntry, decision: Placement) -> Rendering:
+        allocation = decision.allocation
+        node = books.engine.ledger.node_at(books.engine.ledger.index[allocation.node])
+        context = books.intake.context
+        passed = self._clock.now() - _EPOCH
+        nanoseconds = (passed.days * 86400 + passed.seconds) * 10**9
+        nanoseconds += passed.microseconds * _MICROSECOND
+        placed = PlacedPod(entry.translated.view, entry.pod.request, allocation, node, nanoseconds)
+        return render(placed, context.settings, context.families)

@@ -1,0 +1,142 @@
+"""The engine with everything that hangs on it: documents, verbs, waiting pods, listeners.
+
+Events go in, wake-ups and notices come out; everything is synchronous. Two things make it hold
+together: whatever frees room is followed by a look at who waits for it, and a pod that preemption
+nominated gets its hold before anybody else is woken for the room that was made for it.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from partage.extender.intake import Intake
+from partage.extender.ports import Hooks
+from partage.extender.translation import PodEntry
+from partage.extender.verbs import HOLD, Verbs
+from partage.extender.waiting import WaitingRoom
+from partage.model.reason import Refusal
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import Action, Event, Quarantined, ReadBack, Released
+
+__all__ = ["Books"]
+
+_LOG = logging.getLogger("partage.extender")
+
+
+class Books:
+    """One engine and what is known beside it.
+
+    Attributes:
+        engine: the books themselves.
+        intake: the documents.
+        verbs: the extender's verbs over the engine.
+        waiting: pods that were refused.
+        unread: pods whose Binding has an unknown outcome; the service reads them back.
+        counts: how often what happened, by name; for metrics.
+    """
+
+    def __init__(
+        self, intake: Intake, hooks: Hooks, *, hold: float = HOLD, batch: int = 64
+    ) -> None:
+        self.engine = Engine(intake.policy)
+        self.intake = intake
+        self.hooks = hooks
+        self.verbs = Verbs(self.engine, hold)
+        self.waiting = WaitingRoom(batch)
+        self.unread: dict[str, PodEntry] = {}
+        self.counts: Counter[str] = Counter()
+        self._nominated: dict[str, dict[str, PodEntry]] = {}
+        self._nomination: dict[str, str] = {}
+        self._freed: set[str] = set()
+
+    # --- facts in ----------------------------------------------------------------------------
+
+    def take(self, events: Iterable[Event], now: float) -> None:
+        """Tell the engine, and do what follows from it.
+
+        Args:
+            events: in the order in which they happened.
+            now: seconds on the service's steady clock.
+        """
+        for event in events:
+            self._follow(self.engine.handle(event))
+        self.settle(now)
+
+    def pod_seen(self, entry: PodEntry, now: float) -> None:
+        """A pod that concerns devices was seen: it may have been placed, or nominated."""
+        pod = entry.pod
+        if pod.node is not None or pod.finished:
+            self.forget(pod.uid)
+        elif entry.nominated != self._nomination.get(pod.uid, ""):
+            self._withdraw(pod.uid)
+            if entry.nominated:
+                self._nomination[pod.uid] = entry.nominated
+                self._nominated.setdefault(entry.nominated, {})[pod.uid] = entry
+                self._freed.add(entry.nominated)
+                self.settle(now)
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod is gone."""
+        self.forget(uid)
+        self.unread.pop(uid, None)
+
+    def forget(self, uid: str) -> None:
+        """The pod needs no place any more: no reason, no nomination."""
+        self.verbs.forget(uid)
+        self.waiting.leave(uid)
+        self._withdraw(uid)
+
+    def _withdraw(self, uid: str) -> None:
+        node = self._nomination.pop(uid, None)
+        if node is not None:
+            mates = self._nominated[node]
+            del mates[uid]
+            if not mates:
+                del self._nominated[node]
+
+    # --- what follows ------------------------------------------------------------------------
+
+    def refuse(self, entry: PodEntry, refusal: Refusal, now: float) -> None:
+        """A pod was refused: it waits, and whoever listens is told when that is news."""
+        if self.waiting.enter(entry, refusal, now):
+            self.hooks.refused(entry, refusal)
+
+    def tick(self, now: float) -> None:
+        """What time brings: holds end, and the next batch of waiting pods is woken."""
+        self._follow(self.verbs.expire(now))
+        # A nomination outlives its hold, which is taken anew while there is room.
+        self._freed |= self._nominated.keys()
+        self.settle(now)
+
+    def settle(self, now: float) -> None:
+        """Give freed room to whom it was nominated for, then wake those who may fit."""
+        if self.verbs.vacated:
+            self._freed |= self.verbs.vacated
+            self.verbs.vacated.clear()
+        for node in self._freed:
+            for entry in self._by_priority(self._nominated.get(node, {}).values()):
+                self.verbs.nominate(entry.pod, node, now)
+            self.waiting.room_on(node)
+        self._freed.clear()
+        woken = self.waiting.to_wake(self.engine, now)
+        if woken:
+            self.counts["woken"] += len(woken)
+            self.hooks.wake(woken)
+
+    @staticmethod
+    def _by_priority(entries: Iterable[PodEntry]) -> Sequence[PodEntry]:
+        return sorted(entries, key=lambda entry: -entry.pod.priority)
+
+    def _follow(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Released(node):
+                    self._freed.add(node)
+                case Quarantined():
+                    self.counts["quarantined"] += 1
+                    _LOG.warning("node %s: quarantined: %s", action.node, action.message)
+                    self.hooks.quarantined(action)
+                case ReadBack(uid):
+                    entry = self.intake.pod(uid)
+                    if entry is not None:
+                        self.unread.setdefault(uid, entry)

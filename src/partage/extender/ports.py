@@ -1,0 +1,129 @@
+"""What the service needs of the world: a way to bind, a lock on nodes, a clock, and ears.
+
+The driver implements these over the API server; tests and the embedded cluster implement them in
+memory. Nothing here knows HTTP.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from partage.extender.translation import PodEntry
+from partage.model.allocation import Allocation
+from partage.model.reason import Refusal
+from partage.scheduler.events import Quarantined
+from partage.wire.documents import Document
+
+__all__ = [
+    "Answered",
+    "Binder",
+    "Binding",
+    "Clock",
+    "Hooks",
+    "NodeLocks",
+    "Outcome",
+]
+
+
+class Outcome(StrEnum):
+    """What became of a request to the API server."""
+
+    DONE = "done"
+    REFUSED = "refused"  # the API server said no: nothing was changed
+    UNKNOWN = "unknown"  # no answer: it may or may not have been done
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The outcome of one request, with the API server's words."""
+
+    outcome: Outcome
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A Binding to be sent.
+
+    Attributes:
+        namespace: of the pod.
+        name: of the pod.
+        uid: precondition: the pod must still be this one.
+        node: where it goes.
+        annotations: written on the pod in the same transaction.
+        labels: the same, from Kubernetes 1.35 on; reconciled by a controller before.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class Binder(Protocol):
+    """Sends Bindings, and reads a pod back when nobody knows what became of one."""
+
+    async def bind(self, binding: Binding) -> Answered:
+        """Send the Binding. Whatever is raised counts as an unknown outcome."""
+        ...
+
+    async def read(self, namespace: str, name: str) -> Document | None:
+        """The pod as the API server has it now; None when there is none.
+
+        Raises:
+            Exception: it cannot be told.
+        """
+        ...
+
+
+class NodeLocks(Protocol):
+    """Annotations on nodes that single vendors' plugins use as a lock."""
+
+    async def take(self, node: str, annotations: Mapping[str, str]) -> Answered:
+        """Write the annotations, unless one of the keys is there already (refused)."""
+        ...
+
+    async def give_back(self, node: str, annotations: Mapping[str, str]) -> None:
+        """Remove the annotations, where they still have these values."""
+        ...
+
+
+class Clock(Protocol):
+    """A source of time."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed moment; never goes back."""
+        ...
+
+    def now(self) -> datetime:
+        """The wall clock; only ever written down."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait this long."""
+        ...
+
+
+def _nothing(*_: object) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Who is told what; every one is called synchronously and must not block.
+
+    Attributes:
+        wake: these pods may fit now; kube-scheduler must be made to try them again.
+        refused: a pod waits, or waits for another reason than before.
+        placed: a pod was bound.
+        quarantined: capacity was closed because of a pod.
+    """
+
+    wake: Callable[[Sequence[str]], None] = _nothing
+    refused: Callable[[PodEntry, Refusal], None] = _nothing
+    placed: Callable[[PodEntry, Allocation], None] = _nothing
+    quarantined: Callable[[Quarantined], None] = _nothing

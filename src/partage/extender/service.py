@@ -1,0 +1,337 @@
+"""The scheduler service: requests of kube-scheduler and facts of the API server, over one engine.
+
+It knows no socket and no API server. Bodies go in and come out as bytes; what the API server says
+comes as documents; Bindings go out through a port; time is an argument. The verbs are answered
+only by a leader whose books have been rebuilt. Filter, prioritize and preempt are synchronous, so
+that between a decision and its entry in the books nothing else can happen.
+
+A pod without devices is answered at once: it is decoded as far as its resource names, and no more.
+"""
+
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from partage.extender.audit import Audit, audit
+from partage.extender.bindings import Bindings, BindLimits
+from partage.extender.books import Books
+from partage.extender.intake import Intake
+from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
+from partage.extender.translation import PodEntry
+from partage.extender.verbs import HOLD, Listed
+from partage.model.errors import InvalidDocument, LedgerError
+from partage.wire.documents import Document
+from partage.wire.extender import (
+    FilterArgs,
+    Victims,
+    bind_reply,
+    decode_bind,
+    decode_filter,
+    decode_preempt,
+    error_reply,
+    filter_reply,
+    preempt_reply,
+    prioritize_reply,
+)
+
+__all__ = ["SchedulerService"]
+
+_LOG = logging.getLogger("partage.extender")
+_PLAIN: Final = 20_000
+_SEEN: Final = 20_000
+
+
+class SchedulerService:
+    """One scheduler service.
+
+    Attributes:
+        books: the engine and everything beside it; replaced by `rebuild`.
+        leading: this instance serves the verbs; a standby keeps its books up to date and does not.
+        rebuilt: the books hold what the API server has.
+        last_audit: what the last audit found.
+    """
+
+    def __init__(
+        self,
+        binder: Binder,
+        clock: Clock,
+        hooks: Hooks | None = None,
+        *,
+        intake: Callable[[], Intake] = Intake,
+        locks: NodeLocks | None = None,
+        limits: BindLimits | None = None,
+        hold: float = HOLD,
+        seed: int = 0,
+    ) -> None:
+        self._binder = binder
+        self.clock = clock
+        self._hooks = hooks or Hooks()
+        self._make_intake = intake
+        self._hold = hold
+        self._seed = seed
+        self.bindings = Bindings(binder, clock, locks, limits or BindLimits())
+        self.books = self._new_books()
+        self.leading = False
+        self.rebuilt = False
+        self.last_audit: Audit | None = None
+        self._plain: OrderedDict[str, None] = OrderedDict()
+        self._seen: OrderedDict[str, PodEntry] = OrderedDict()
+
+    def _new_books(self) -> Books:
+        return Books(self._make_intake(), self._hooks, hold=self._hold)
+
+    @property
+    def closed(self) -> str:
+        """Why the verbs are not served; empty when they are."""
+        if not self.leading:
+            return "the instance is not leader"
+        return "" if self.rebuilt else "the books are not rebuilt yet"
+
+    # --- start and leadership ----------------------------------------------------------------
+
+    async def rebuild(
+        self,
+        nodes: Iterable[Document],
+        devices: Iterable[Document],
+        pods: Iterable[Document],
+        configs: Iterable[Document] = (),
+    ) -> None:
+        """Make the books anew from a fresh list of everything; Bindings on their way end first.
+
+        The order in which equal nodes are preferred is a seeded permutation over creation time and
+        uid, so that it does not depend on names and is the same after a restart.
+
+        Args:
+            nodes: Nodes.
+            devices: Device objects.
+            pods: pods.
+            configs: ConfigMaps and ResourceQuotas.
+        """
+        self.rebuilt = False
+        await self.bindings.drain()
+        books, now = self._new_books(), self.clock.monotonic()
+        for document in configs:
+            books.take(books.intake.config_changed(document), now)
+        for document in devices:
+            books.take(books.intake.device_changed(document), now)
+        for document in permuted(nodes, self._seed):
+            books.take(books.intake.node_changed(document), now)
+        for document in pods:
+            books.take(books.intake.pod_changed(document), now)
+        # Nobody is forgotten who waited; what is nominated is told by the pods themselves.
+        for waiting in self.books.waiting:
+            if books.intake.pod(waiting.entry.pod.uid) is not None:
+                books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
+        books.counts += self.books.counts
+        self.books = books
+        for entry in list(books.intake.pods().values()):
+            books.pod_seen(entry, now)
+        self.rebuilt = True
+
+    def lead(self) -> None:
+        """Serve the verbs. The caller has waited out the fence and rebuilt."""
+        self.leading = True
+
+    def follow(self) -> None:
+        """Stop serving the verbs; the books stay up to date."""
+        self.leading = False
+
+    def audit(self, pods: Iterable[Document] | None = None) -> Audit:
+        """Compare the books with the pods of the API server.
+
+        Args:
+            pods: a fresh list; None compares with what was last seen.
+        """
+        self.last_audit = audit(self.books, pods)
+        if not self.last_audit.clean:
+            _LOG.error("the books disagree with the API server: %s", self.last_audit)
+        return self.last_audit
+
+    async def tick(self) -> None:
+        """What time brings: holds end, waiting pods are woken, unknown Bindings are read back.
+
+        The driver calls this every second or so.
+        """
+        self.books.tick(self.clock.monotonic())
+        for uid in list(self.books.unread):
+            if uid not in self.bindings.busy:
+                await self.bindings.read_back(self.books, uid)
+
+    async def close(self) -> None:
+        """Let what is on its way end."""
+        self.leading = False
+        await self.bindings.drain()
+
+    # --- facts of the API server -------------------------------------------------------------
+
+    def node_changed(self, document: Document) -> None:
+        """A Node is there, or has changed."""
+        self.books.take(self.books.intake.node_changed(document), self.clock.monotonic())
+
+    def node_gone(self, name: str) -> None:
+        """A Node is there no more."""
+        self.books.take(self.books.intake.node_gone(name), self.clock.monotonic())
+
+    def device_changed(self, document: Document) -> None:
+        """A Device object is there, or has changed."""
+        self.books.take(self.books.intake.device_changed(document), self.clock.monotonic())
+
+    def device_gone(self, name: str) -> None:
+        """A Device object is there no more."""
+        self.books.take(self.books.intake.device_gone(name), self.clock.monotonic())
+
+    def pod_changed(self, document: Document) -> None:
+        """A pod is there, or has changed."""
+        now = self.clock.monotonic()
+        events = self.books.intake.pod_changed(document)
+        entry = self.books.intake.pod(document.metadata.uid or "")
+        if entry is not None:
+            self.books.pod_seen(entry, now)
+        self.books.take(events, now)
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod is there no more."""
+        events = self.books.intake.pod_gone(uid)
+        self._seen.pop(uid, None)
+        self._plain.pop(uid, None)
+        self.books.pod_gone(uid)
+        self.books.take(events, self.clock.monotonic())
+
+    def config_changed(self, document: Document) -> str:
+        """A ConfigMap or ResourceQuota; what is wrong with it, empty when it is in force."""
+        self.books.take(self.books.intake.config_changed(document), self.clock.monotonic())
+        return self.books.intake.problems.get(document.label, "")
+
+    def config_gone(self, document: Document) -> None:
+        """A ConfigMap or ResourceQuota is there no more."""
+        self.books.take(self.books.intake.config_gone(document), self.clock.monotonic())
+
+    # --- the verbs ---------------------------------------------------------------------------
+
+    def filter(self, body: bytes) -> bytes:
+        """Answer filter; what is wrong with the request is told in the answer."""
+        try:
+            args = decode_filter(body)
+            entry = self._entry(args.pod)
+            if entry is None:
+                self.books.counts["filter without devices"] += 1
+                return filter_reply(args, args.names, {}, {})
+            if self.books.intake.is_gone(entry.pod.uid):
+                return error_reply(f"pod {entry.pod.key} is gone")
+            listed = self._listed(args)
+            now = self.clock.monotonic()
+            answer = self.books.verbs.filter(
+                entry.pod, listed, now, one=not entry.flexible, raw=args.raw_names
+            )
+        except (InvalidDocument, LedgerError) as error:
+            self.books.counts["filter error"] += 1
+            return error_reply(str(error))
+        if answer.refusal is not None:
+            self.books.refuse(entry, answer.refusal, now)
+            self.books.counts["filter refused"] += 1
+        else:
+            self.books.waiting.leave(entry.pod.uid)
+            self.books.counts["filter passed"] += 1
+        if self.books.verbs.vacated:
+            self.books.settle(now)
+        return filter_reply(args, answer.names, answer.failed, answer.unresolvable)
+
+    def prioritize(self, body: bytes) -> bytes:
+        """Answer prioritize.
+
+        Raises:
+            InvalidDocument: the body is not what kube-scheduler sends; the answer has no place to
+                say so.
+        """
+        args = decode_filter(body)
+        entry = self._entry(args.pod)
+        if entry is None:
+            return prioritize_reply((name, 0) for name in args.names)
+        listed = self._listed(args)
+        try:
+            scores = self.books.verbs.prioritize(entry.pod, listed)
+        except LedgerError:
+            return prioritize_reply((name, 0) for name in args.names)
+        return prioritize_reply(zip(listed.names, scores.tolist(), strict=True))
+
+    async def bind(self, body: bytes) -> bytes:
+        """Answer bind, once its outcome is known or nobody can tell."""
+        try:
+            args = decode_bind(body)
+            entry = self._seen.get(args.uid) or self.books.intake.pod(args.uid)
+            if entry is None and args.uid not in self._plain:
+                entry = await self._read(args.namespace, args.name, args.uid)
+        except InvalidDocument as error:
+            return bind_reply(str(error))
+        if entry is not None and (args.namespace, args.name) != (
+            entry.pod.namespace, entry.pod.name,
+        ):  # fmt: skip
+            return bind_reply(f"uid {args.uid} is that of pod {entry.pod.key}")
+        problem = await self.bindings.bind(self.books, args, entry)
+        if not problem:
+            self._plain.pop(args.uid, None)
+            self._seen.pop(args.uid, None)
+        return bind_reply(problem)
+
+    def preempt(self, body: bytes) -> bytes:
+        """Answer preempt: nodes where evicting makes room on the cards.
+
+        Raises:
+            InvalidDocument: the body is not what kube-scheduler sends.
+        """
+        args = decode_preempt(body)
+        entry = self._entry(args.pod)
+        if entry is None:
+            return preempt_reply(args.victims)
+        priorities = {uid: e.pod.priority for uid, e in self.books.intake.pods().items()}
+        kept = self.books.verbs.preempt(
+            entry.pod, {node: victims.uids for node, victims in args.victims.items()}, priorities
+        )
+        return preempt_reply(
+            {node: Victims(uids, args.victims[node].violations) for node, uids in kept.items()}
+        )
+
+    # --- reading requests --------------------------------------------------------------------
+
+    def _entry(self, document: Document) -> PodEntry | None:
+        """The pod of a request; None for one without devices."""
+        uid = document.metadata.uid or ""
+        if not self.books.intake.translation.concerns(document):
+            self._plain[uid] = None
+            if len(self._plain) > _PLAIN:
+                self._plain.popitem(last=False)
+            return None
+        entry = self.books.intake.translation.read(document)
+        self._seen[uid] = entry
+        if len(self._seen) > _SEEN:
+            self._seen.popitem(last=False)
+        return entry
+
+    def _listed(self, args: FilterArgs) -> Listed:
+        known = self.books.verbs.known(args.raw_names) if args.raw_names else None
+        return known or self.books.verbs.look_up(args.raw_names, args.names)
+
+    async def _read(self, namespace: str, name: str, uid: str) -> PodEntry | None:
+        """A pod that kube-scheduler knows and this instance has never seen.
+
+        Raises:
+            InvalidDocument: there is no such pod, or it cannot be read.
+        """
+        try:
+            document = await self._binder.read(namespace, name)
+        except Exception as error:  # the port says: whatever is raised
+            raise InvalidDocument(f"pod {namespace}/{name} cannot be read: {error}") from error
+        if document is None or document.metadata.uid != uid:
+            raise InvalidDocument(f"there is no pod {namespace}/{name} with uid {uid}")
+        return self._entry(document)
+
+
+def permuted(nodes: Iterable[Document], seed: int) -> Sequence[Document]:
+    """Nodes in the explicit order: a seeded permutation over creation time and uid."""
+    ordered = sorted(
+        nodes, key=lambda d: (d.metadata.creation_timestamp or "", d.metadata.uid or d.name)
+    )
+    random.Random(seed).shuffle(ordered)  # noqa: S311 # a reproducible order, not a secret
+    return ordered
