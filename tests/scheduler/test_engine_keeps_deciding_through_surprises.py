@@ -9,7 +9,7 @@ from partage.model.pod import Pod, Record
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import NodeSeen, Placement, PodGone, PodSeen
+from partage.scheduler.events import NodeSeen, Placement, PodGone, PodSeen, Quarantined
 from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
 
 GPU = DeviceType.GPU
@@ -153,3 +153,17 @@ def test_a_node_preferred_more_wins_however_much() -> None:
 
     assert isinstance(found, Placement)
     assert found.allocation.node == "b"
+
+
+def test_pods_that_collide_on_a_card_are_named() -> None:
+    """Two records for more than a card close it, and the event says whose they are."""
+    engine = engine_of(make_node(devices=[card(0)]))
+    half = grant(0, "GPU-0", memory_bytes=9 * GIB)
+
+    told = [
+        *engine.handle(PodSeen(bound("one", "node-1", half))),
+        *engine.handle(PodSeen(bound("two", "node-1", half))),
+    ]
+
+    messages = [action.message for action in told if isinstance(action, Quarantined)]
+    assert messages == ["GPU-0 is booked beyond its means by default/one and default/two"]

@@ -205,9 +205,9 @@ def test_whole_cards_tell_busy_from_full() -> None:
     ("fields", "pod", "line"),
     [
         ({"unschedulable": True}, {}, "1 node unschedulable"),
-        ({"taints": (Taint("t", "", "NoSchedule"),)}, {}, "1 untolerated taint"),
-        ({}, {"constraint": NodeConstraint(terms=())}, "1 node affinity"),
-        ({"allocatable": {"cpu": 500}}, {"host": {"cpu": 600}}, "1 insufficient node resources (closest: node-1)"),
+        ({"taints": (Taint("t", "", "NoSchedule"),)}, {}, "1 untolerated taint (t:NoSchedule)"),
+        ({}, {"constraint": NodeConstraint(terms=())}, "1 node affinity (nothing)"),
+        ({"allocatable": {"cpu": 500}}, {"host": {"cpu": 600}}, "1 insufficient node resources (cpu: asked 600m, free 500m on node-1)"),
     ],
     ids=["cordon", "taint", "affinity", "resources"],
 )  # fmt: skip

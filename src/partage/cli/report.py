@@ -6,7 +6,9 @@ changes its meaning.
 
 from typing import Any, Final
 
+import click
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,9 +16,7 @@ from partage.inventory.ledger import Card
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.node import Node
-from partage.model.pod import Pod
 from partage.model.quantity import binary
-from partage.model.reason import Refusal
 from partage.sim.offline import Outcome, PodOutcome
 from partage.wire.outcomes import (
     closed_code,
@@ -31,6 +31,8 @@ __all__ = ["document", "print_tables"]
 _WIDE: Final = 160
 _BAR: Final = 10
 _SHORT: Final = 6
+_WHOLE: Final = ("POD", "NODE", "CARD")
+"""Columns of names, which are never broken: people copy them."""
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
@@ -80,53 +82,73 @@ def _node(outcome: Outcome, node: Node) -> dict[str, Any]:
 # --- for people ------------------------------------------------------------------------------
 
 
-def print_tables(outcome: Outcome, console: Console | None = None) -> None:
-    """Pods with their cards or why they wait, then nodes with what is used of each card."""
-    console = console or _console()
-    console.print(_pods_table(outcome))
-    console.print(_nodes_table(outcome))
-    for note in outcome.notes:
-        console.print(Text(f"note: {note}", style="dim"))
-    placed = sum(pod.allocation is not None for pod in outcome.pods)
-    waiting = len(outcome.waiting)
-    line = f"{placed} of {placed + waiting} pods placed under policy {outcome.policy}"
-    console.print(Text(f"{line}, {waiting} waiting" if waiting else line, style="bold"))
+def print_tables(outcome: Outcome) -> None:
+    """Pods with their cards, pods that wait with the reason, nodes with what is used of each card.
+
+    Reasons have a line of their own, as wide as the terminal: they are what people read.
+    """
+    console = _console()
+    with console.capture() as captured:
+        if any(pod.refusal is None for pod in outcome.pods):
+            console.print(_pods_table(outcome))
+        _print_waiting(console, outcome)
+        if outcome.cluster.nodes:
+            console.print()
+            console.print(_nodes_table(outcome))
+        if outcome.notes:
+            console.print()
+        for note in outcome.notes:
+            console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
+        console.print()
+        console.print(_summary(outcome))
+    text = captured.get()
+    if not console.is_terminal:
+        text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    click.echo(text, nl=False)
 
 
 def _console() -> Console:
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDE)
-    return console
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def _summary(outcome: Outcome) -> Text:
+    placed = sum(pod.allocation is not None for pod in outcome.pods)
+    waiting = len(outcome.waiting)
+    line = f"{placed} of {placed + waiting} pods placed under policy {outcome.policy}"
+    return Text(f"{line}, {waiting} waiting" if waiting else line, style="bold")
 
 
 def _plain_table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in _WHOLE)
     return table
 
 
 def _pods_table(outcome: Outcome) -> Table:
-    table = _plain_table("POD", "NODE", "CARDS", "GIVEN, OR WHY IT WAITS")
+    table = _plain_table("POD", "NODE", "CARDS", "GIVEN")
     for pod in outcome.pods:
         name = Text(pod.pod.pod.key)
-        if pod.refusal is not None:
-            table.add_row(
-                name, Text("waiting", style="yellow"), "", _why(pod.pod.pod, pod.refusal)
-            )
-        elif pod.allocation is not None:
+        if pod.allocation is not None:
             grants = pod.allocation.grants
             table.add_row(name, Text(pod.allocation.node), _cards(grants), _given(grants))
-        else:
+        elif pod.refusal is None:
             table.add_row(name, Text("-"), "", Text("finished", style="dim"))
     return table
 
 
-def _why(pod: Pod, refusal: Refusal) -> Text:
-    del pod
-    text = Text(refusal.code.value, style="yellow")
-    return text.append(": " + refusal.message, style="default")
+def _print_waiting(console: Console, outcome: Outcome) -> None:
+    if not outcome.waiting:
+        return
+    if len(outcome.waiting) < len(outcome.pods):
+        console.print()
+    console.print(Text("WAITING", style="bold"))
+    for pod in outcome.waiting:
+        if pod.refusal is not None:
+            head = Text(pod.pod.pod.key + "  ")
+            console.print(head.append(pod.refusal.code.value, style="yellow"), soft_wrap=True)
+            console.print(Padding(Text(pod.refusal.message), (0, 0, 0, 4)))
 
 
 def _cards(grants: tuple[Grant, ...]) -> Text:
@@ -161,9 +183,10 @@ def _amount(grant: Grant) -> str:
     if grant.type is not DeviceType.GPU:
         suffix = f" VF {grant.function[1]}" if grant.function else ""
         return f"{grant.type.value} {percent}{suffix}"
-    core = percent if grant.core_milli else "no core limit"
     template = f" {grant.template}" if grant.template else ""
-    return f"{core} + {_short(grant.memory_bytes)}{template}"
+    if not grant.core_milli:
+        return f"{_short(grant.memory_bytes)}, no core limit{template}"
+    return f"{percent} + {_short(grant.memory_bytes)}{template}"
 
 
 def _short(value: int) -> str:

@@ -193,6 +193,21 @@ class Ledger:
         """Charges on one card by pod UID."""
         return self._tenants.get((type_, index, row), {})
 
+    def overbooked(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Devices of a node that are booked beyond their means: UUID to the pods on them."""
+        index = self.index.get(name)
+        if index is None:
+            return {}
+        found: dict[str, tuple[str, ...]] = {}
+        for type_, devices in self._rows[index].items():
+            plane = self.planes[type_]
+            for row, device in enumerate(devices):
+                if plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0:
+                    uids = self._tenants.get((type_, index, row), ())
+                    pods = (self._entries[uid].allocation for uid in uids)
+                    found[device.uuid] = tuple(sorted(f"{p.namespace}/{p.name}" for p in pods))
+        return found
+
     def host_used(self, name: str) -> dict[str, int]:
         """Ordinary resources that pods of a node hold, by name."""
         used: dict[str, int] = {}

@@ -106,6 +106,7 @@ class NodeReason:
         free: the most that one card (or the node) had left, in that unit.
         card: the minor of the card that had `free` left.
         cards: every card that was refused.
+        brief: the fact in a few words, for the one-line summary, where no number tells it.
     """
 
     code: ReasonCode
@@ -114,6 +115,7 @@ class NodeReason:
     free: int | None = None
     card: int | None = None
     cards: tuple[CardReason, ...] = ()
+    brief: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,23 @@ class Requirement:
             case Operator.GT | Operator.LT:
                 return self._compares(value)
 
+    def __str__(self) -> str:
+        """As people write it: `zone=a`, `zone in (a, b)`, `!zone`."""
+        match self.operator:
+            case Operator.IN if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case Operator.IN:
+                return f"{self.key} in ({', '.join(self.values)})"
+            case Operator.NOT_IN:
+                return f"{self.key} not in ({', '.join(self.values)})"
+            case Operator.EXISTS:
+                return self.key
+            case Operator.DOES_NOT_EXIST:
+                return f"!{self.key}"
+            case Operator.GT | Operator.LT:
+                sign = ">" if self.operator is Operator.GT else "<"
+                return f"{self.key} {sign} {', '.join(self.values)}"
+
     def _compares(self, value: str | None) -> bool:
         texts = (value or "", *self.values[:1])
         if len(texts) < 2 or not all(_INTEGER.fullmatch(text) for text in texts):
@@ -94,6 +111,10 @@ class NodeTerm:
         return all(r.matches(labels) for r in self.labels) and all(
             r.matches(identity) for r in self.fields
         )
+
+    def __str__(self) -> str:
+        """As people write it: `zone=a, disk`."""
+        return ", ".join(str(r) for r in (*self.labels, *self.fields)) or "nothing"
 
 
 @dataclass(frozen=True, slots=True)

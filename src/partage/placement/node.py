@@ -11,7 +11,7 @@ from partage.model.pod import Pod
 from partage.model.quantity import Quantity, binary, decimal
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import PodRequest
-from partage.model.selector import Taint
+from partage.model.selector import NodeConstraint, Taint
 
 __all__ = ["amount", "objection", "shortage"]
 
@@ -24,24 +24,35 @@ def objection(node: Node, pod: Pod) -> NodeReason | None:
         return NodeReason(ReasonCode.NODE_UNSCHEDULABLE, "the node is cordoned")
     for taint in node.taints:
         if taint.repels and not any(t.tolerates(taint) for t in pod.tolerations):
-            return NodeReason(ReasonCode.TAINT, f"taint {taint} is not tolerated")
+            message = f"taint {taint} is not tolerated"
+            return NodeReason(ReasonCode.TAINT, message, brief=str(taint))
     if not pod.constraint.matches(node.name, node.labels):
-        return NodeReason(
-            ReasonCode.NODE_AFFINITY, "its labels do not match the pod's selector or affinity"
-        )
+        return _mismatch(node, pod.constraint)
     return _protocol_objection(node, pod.request)
+
+
+def _mismatch(node: Node, constraint: NodeConstraint) -> NodeReason:
+    """Which part of a pod's selector or affinity a node does not meet."""
+    for requirement in constraint.selector.requirements:
+        if not requirement.matches(node.labels):
+            have = node.labels.get(requirement.key)
+            found = f"it is {have!r} here" if have is not None else "the node has no such label"
+            message = f"nodeSelector asks for {requirement}, {found}"
+            return NodeReason(ReasonCode.NODE_AFFINITY, message, brief=str(requirement))
+    terms = " or ".join(str(term) for term in constraint.terms or ()) or "nothing"
+    return NodeReason(ReasonCode.NODE_AFFINITY, f"node affinity asks for {terms}", brief=terms)
 
 
 def _protocol_objection(node: Node, request: PodRequest) -> NodeReason | None:
     for rule in request.node_labels:
         if node.labels.get(rule.key) != rule.value:
-            return NodeReason(rule.code, rule.message)
+            return NodeReason(rule.code, rule.message, brief=rule.message)
     for verdict in node.verdicts:
         for group in request.groups:
             concerned = verdict.protocol in ("", group.protocol)
             shares = group.request.type is DeviceType.GPU and not group.request.whole
             if concerned and (shares or not verdict.sharing_only):
-                return NodeReason(verdict.code, verdict.message)
+                return NodeReason(verdict.code, verdict.message, brief=verdict.message)
     return None
 
 
@@ -50,12 +61,16 @@ def shortage(host: Mapping[str, int], free: Mapping[str, int]) -> NodeReason | N
     for resource, asked in host.items():
         left = free.get(resource, 0)
         if asked > max(left, 0):
+            facts = (
+                f"{resource}: asked {amount(resource, asked)}, "
+                f"free {amount(resource, max(left, 0))}"
+            )
             return NodeReason(
                 ReasonCode.NODE_RESOURCES,
-                f"insufficient {resource} (asked {amount(resource, asked)}, "
-                f"free {amount(resource, max(left, 0))})",
+                f"insufficient {facts.replace(': asked', ' (asked')})",
                 asked=asked,
                 free=left,
+                brief=facts,
             )
     return None
 

@@ -469,7 +469,8 @@ class _Search:
     def _note(self, reason: NodeReason) -> None:
         """Keep the first reason: it comes from the first choice, which people expect to see."""
         if self.reason is None:
-            self.reason = reason
+            told = reason.brief or reason.cards or reason.code is ReasonCode.INSUFFICIENT_CARDS
+            self.reason = reason if told else replace(reason, brief=reason.message)
 
     def _take(self, group: RequestGroup, pick: Pick) -> list[Need]:
         return [

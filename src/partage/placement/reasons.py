@@ -89,7 +89,8 @@ def node_reason(
         parts.append(f"{counts[code]} {kind}{'s' * (counts[code] != 1)} {_clause(best)}")
     need = "all" if request.every else str(request.count)
     text = f"{fitting} of {total} {kind}s fit, {need} needed: " + ", ".join(parts)
-    return NodeReason(lead.code, text, lead.asked, lead.free, lead.minor, cards)
+    brief = lead.detail if lead.code in WRONG else ""
+    return NodeReason(lead.code, text, lead.asked, lead.free, lead.minor, cards, brief)
 
 
 _OF_CARD: Final[Mapping[ReasonCode, str]] = {
@@ -123,7 +124,7 @@ def _clause(reason: CardReason) -> str:
 class Finding:
     """One code over many nodes: how many, and the node that came closest."""
 
-    __slots__ = ("asked", "card", "count", "free", "node")
+    __slots__ = ("asked", "brief", "card", "count", "free", "node")
 
     def __init__(self) -> None:
         self.count = 0
@@ -131,13 +132,16 @@ class Finding:
         self.free: int | None = None
         self.node = ""
         self.card: int | None = None
+        self.brief = ""
 
     def add(self, name: str, reason: NodeReason) -> None:
         """Count one more node."""
         self.count += 1
+        self.brief = self.brief or reason.brief
         if reason.free is not None and (self.free is None or reason.free > self.free):
             self.asked, self.free = reason.asked, reason.free
             self.node, self.card = name, reason.card
+            self.brief = reason.brief or self.brief
 
 
 def summarise(nodes: Mapping[str, NodeReason], total: int) -> Refusal:
@@ -170,11 +174,11 @@ def refusal_of(
 
 def _part(code: ReasonCode, finding: Finding) -> str:
     text = f"{finding.count} {phrase(code)}"
+    if finding.brief:
+        return f"{text} ({finding.brief}{f' on {finding.node}' if finding.node else ''})"
     if finding.asked is None or finding.free is None or finding.asked <= 0:
         return text
     where = finding.node if finding.card is None else f"{finding.node} card {finding.card}"
-    if code is ReasonCode.NODE_RESOURCES:
-        return f"{text} (closest: {where})"
     if code in (ReasonCode.INSUFFICIENT_CARDS, ReasonCode.INSUFFICIENT_DEVICES):
         return f"{text} (asked {finding.asked}, at most {finding.free} on {where})"
     return (

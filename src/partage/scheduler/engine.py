@@ -195,6 +195,15 @@ class Engine:
                 self.ledger.undo(pod.uid)
                 actions.append(Released(before.node))
             self.ledger.apply(allocation)
+            actions += [
+                Quarantined(
+                    pod.uid,
+                    allocation.node,
+                    f"{uuid} is booked beyond its means by {' and '.join(pods)}",
+                )
+                for uuid, pods in self.ledger.overbooked(allocation.node).items()
+                if pod.key in pods
+            ]
         self.quotas.apply(pod.uid, pod.namespace, _amounts(pod, allocation.grants))
         if suspicion is None:
             if self.ledger.acquit(pod.uid):
