@@ -63,6 +63,7 @@ class CardFilter:
         modes: the card's slice mode must be one of these; empty accepts all.
         selector: on the device's labels.
         functions: a free virtual function whose group matches must go with each device.
+        avoid_vendors: the card's vendor must be none of these.
     """
 
     use_types: tuple[str, ...] = ()
@@ -73,6 +74,7 @@ class CardFilter:
     modes: tuple[SliceMode, ...] = ()
     selector: Selector | None = None
     functions: Selector | None = None
+    avoid_vendors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from partage.inventory.ledger import Card
 from partage.model.device import MILLI, SliceMode
 from partage.model.reason import CardReason, ReasonCode
-from partage.model.request import DeviceRequest
+from partage.model.request import CardFilter, DeviceRequest
 
 __all__ = ["Need", "free_functions", "give", "need_of", "refusal", "take", "unsuitable"]
 
@@ -59,12 +59,9 @@ def unsuitable(card: Card, request: DeviceRequest, protocol: str) -> CardReason 
     minor = device.minor
     if protocol in device.hidden_from:
         return CardReason(ReasonCode.CORDONED, minor, detail=f"kept from {protocol} pods")
-    if wanted.vendors and device.vendor and device.vendor not in wanted.vendors:
-        return CardReason(
-            ReasonCode.TYPE_MISMATCH,
-            minor,
-            detail=f"a {device.vendor} card, asked {' or '.join(wanted.vendors)}",
-        )
+    vendor = _vendor_problem(device.vendor, wanted)
+    if vendor:
+        return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=vendor)
     model = device.model.lower()
     if wanted.use_types and not any(t.lower() in model for t in wanted.use_types):
         return CardReason(
@@ -93,6 +90,15 @@ def unsuitable(card: Card, request: DeviceRequest, protocol: str) -> CardReason 
             ReasonCode.MIG_PLACEMENT, minor, detail="the card is cut into instances only"
         )
     return None
+
+
+def _vendor_problem(vendor: str, wanted: CardFilter) -> str:
+    """Why a card of this vendor is the wrong one; an unknown vendor is nobody's."""
+    if vendor and wanted.vendors and vendor not in wanted.vendors:
+        return f"a {vendor} card, asked {' or '.join(wanted.vendors)}"
+    if vendor and vendor in wanted.avoid_vendors:
+        return f"a {vendor} card, whose plugin cannot serve such a request"
+    return ""
 
 
 def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:

@@ -6,17 +6,25 @@ this is the one place where they are worked out. Amounts are what the pod asked 
 turned into percent the way upstream truncates them, because readers depend on it.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from partage.model.allocation import Charge, Grant, GrantMode, charges_of
 from partage.model.device import MILLI, Device, DeviceType
-from partage.model.request import DeviceRequest
-from partage.vendors.base import PlacedPod, PodView
+from partage.model.request import DeviceRequest, RequestGroup
+from partage.vendors.base import PlacedPod, PodView, Reading
 
-__all__ = ["GrantedCard", "asks_any", "cards_of", "lock_value", "percent_of", "vendor_of"]
+__all__ = [
+    "GrantedCard",
+    "asks_any",
+    "cards_of",
+    "kept_off",
+    "lock_value",
+    "percent_of",
+    "vendor_of",
+]
 
 _PERCENT: Final = MILLI // 100
 _NANO: Final = 10**9
@@ -103,6 +111,29 @@ def asks_any(pod: PodView, triggers: Iterable[str]) -> bool:
         for name in wanted
         if (quantity := container.ask(name)) is not None
     )
+
+
+def kept_off(
+    reading: Reading, protocol: str, vendor: str, unserved: Callable[[DeviceRequest], bool]
+) -> Reading:
+    """The reading with cards of a vendor refused to the requests that its plugin cannot serve.
+
+    For pods that do not name the vendor: they may go anywhere, but where the plugin would find
+    nothing that it can cut, the pod would start without a device.
+    """
+
+    def spared(group: RequestGroup) -> RequestGroup:
+        request = group.request
+        cards = request.filter
+        meant = not cards.vendors or vendor in cards.vendors
+        if group.protocol != protocol or request.type is not DeviceType.GPU or not meant:
+            return group
+        if not unserved(request):
+            return group
+        cards = replace(cards, avoid_vendors=(*cards.avoid_vendors, vendor))
+        return replace(group, request=replace(request, filter=cards))
+
+    return replace(reading, groups=tuple(map(spared, reading.groups)))
 
 
 def lock_value(placed: PlacedPod) -> str:

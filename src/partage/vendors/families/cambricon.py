@@ -1,8 +1,8 @@
 """Cambricon dynamic sMLU: one share of one card, told to the vendor's plugin.
 
 The plugin cuts shares only, of one card, in units of 256 MiB. Upstream finds out after placing
-and lets the pod fail at bind; here a pod that names the plugin's resources is refused before
-(facts: koordinator.md 5).
+and lets the pod fail at bind; here a pod that names the plugin's resources is refused before, and
+one that does not is kept off these cards (facts: koordinator.md 5).
 """
 
 from dataclasses import replace
@@ -20,20 +20,23 @@ from partage.vendors.base import (
     Registration,
     Rendering,
 )
-from partage.vendors.cards import asks_any, cards_of, lock_value
+from partage.vendors.cards import asks_any, cards_of, kept_off, lock_value
 from partage.vendors.settings import Settings
 
 __all__ = ["FAMILY"]
 
 _VENDOR: Final = "cambricon"
+_PROTOCOL: Final = "koordinator"
 _UNIT: Final = 256 * 2**20
 _TRIGGERS: Final = frozenset({names.SMLU_VCORE, names.SMLU_VMEMORY})
 
 
 def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """Check what the plugin can cut, and keep the pod on the vendor's cards."""
-    if reading.fault is not None or not asks_any(pod, _TRIGGERS):
+    if reading.fault is not None:
         return reading
+    if not asks_any(pod, _TRIGGERS):
+        return kept_off(reading, _PROTOCOL, _VENDOR, lambda request: bool(_problem(request)))
     groups = [_ours(group) for group in reading.groups]
     requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
     problem = next(filter(None, map(_problem, requests)), "")
@@ -84,7 +87,7 @@ def _register(node: NodeView, _settings: Settings) -> Registration:
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
     cards = [
         card
-        for card in cards_of(placed, "koordinator")
+        for card in cards_of(placed, _PROTOCOL)
         if card.type is DeviceType.GPU and card.vendor == _VENDOR
     ]
     if len(cards) != 1 or not cards[0].core:

@@ -1,22 +1,42 @@
 """Huawei Ascend: what its device plugin reads from a pod that Koordinator placed.
 
-Whole cards are named by minor, parts by minor and template; the 300I DUO has a key of its own
-(facts: koordinator.md 5).
+Whole cards are named by minor, parts by minor and template; the 300I DUO has a key of its own.
+These cards report AI cores and no percent of compute, so only requests for AI cores use them
+(facts: koordinator.md 2.3 and 5).
 """
 
 from dataclasses import replace
 from typing import Final
 
 from partage.model.device import DeviceType
+from partage.model.request import DeviceRequest
 from partage.vendors import names
-from partage.vendors.base import Family, NodeView, PlacedPod, Registration, Rendering
-from partage.vendors.cards import cards_of
+from partage.vendors.base import (
+    Family,
+    NodeView,
+    PlacedPod,
+    PodView,
+    Reading,
+    Registration,
+    Rendering,
+)
+from partage.vendors.cards import cards_of, kept_off
 from partage.vendors.settings import Settings
 
 __all__ = ["FAMILY"]
 
 _VENDOR: Final = "huawei"
+_PROTOCOL: Final = "koordinator"
 _DUO: Final = "Ascend-310P3-300I-DUO"
+
+
+def _refine(_pod: PodView, reading: Reading, _settings: Settings) -> Reading:
+    """Keep requests without AI cores off the vendor's cards."""
+    return kept_off(reading, _PROTOCOL, _VENDOR, _without_cores)
+
+
+def _without_cores(request: DeviceRequest) -> bool:
+    return all(unit != names.NPU_CORE for unit, _amount in request.extras)
 
 
 def _register(node: NodeView, _settings: Settings) -> Registration:
@@ -36,7 +56,7 @@ def _register(node: NodeView, _settings: Settings) -> Registration:
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
     cards = [
         card
-        for card in cards_of(placed, "koordinator")
+        for card in cards_of(placed, _PROTOCOL)
         if card.type is DeviceType.GPU and card.vendor == _VENDOR
     ]
     if not cards:
@@ -55,6 +75,7 @@ def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
 FAMILY: Final = Family(
     name=_VENDOR,
     triggers=frozenset({names.ASCEND_310P}),
+    refine=_refine,
     register=_register,
     render=_render,
 )

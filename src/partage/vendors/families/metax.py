@@ -29,7 +29,7 @@ from partage.vendors.base import (
     Registration,
     Rendering,
 )
-from partage.vendors.cards import asks_any, cards_of, lock_value
+from partage.vendors.cards import asks_any, cards_of, kept_off, lock_value
 from partage.vendors.settings import MetaxSettings, Settings
 
 __all__ = ["FAMILY", "SHARERS"]
@@ -55,8 +55,10 @@ _SHARING: Final = "sgpu"
 
 def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """The rules of a pod that wakes the plugin: quality of service, one card, vendor's cards."""
-    if reading.fault is not None or not asks_any(pod, (names.SGPU,)):
+    if reading.fault is not None:
         return reading
+    if not asks_any(pod, (names.SGPU,)):
+        return kept_off(reading, _PROTOCOL, _VENDOR, lambda request: bool(_problem(request)))
     groups = [_ours(group) for group in reading.groups]
     requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
     problem = _policy_problem(pod) or next(filter(None, map(_problem, requests)), "")
