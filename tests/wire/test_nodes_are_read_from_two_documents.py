@@ -312,3 +312,23 @@ def test_totals_of_other_protocols() -> None:
     assert totals["q"]["tke.cloud.tencent.com/qgpu-core"] == "200"
     assert totals["q"]["tke.cloud.tencent.com/qgpu-memory"] == "32"
     assert not any("qgpu" in name or name.startswith("nvidia") for name in totals["k"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "single", "told"),
+    [
+        pytest.param("SingleNUMANode", True, False, id="single"),
+        pytest.param("Restricted", False, False, id="only a preference for devices"),
+        pytest.param("BestEffort", False, False, id="best effort"),
+        pytest.param("singlenumanode", False, True, id="misspelt"),
+        pytest.param(None, False, False, id="no label"),
+    ],
+)
+def test_the_numa_policy_of_a_node(policy: str | None, *, single: bool, told: bool) -> None:
+    """Koordinator's label stands for the annotation of every pod there."""
+    labels = {} if policy is None else {"node.koordinator.sh/numa-topology-policy": policy}
+
+    found = cluster(node("n1", labels), device("n1"))
+
+    assert found.nodes[0].single_numa is single
+    assert any("numa-topology-policy" in note for note in found.notes) is told

@@ -48,6 +48,7 @@ class Node:
         registrar: the protocol that registered its devices; it owns names that several use.
         properties: what renderers need to know and the engine does not (vendor, model, policy).
         version: counts its changes, so that a late event is known to be old.
+        single_numa: all devices of one type that a pod gets here must be on one NUMA node.
     """
 
     name: str
@@ -65,3 +66,4 @@ class Node:
     registrar: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
     version: int = 0
+    single_numa: bool = False

@@ -45,6 +45,7 @@ GPU_VENDOR: Final = "node.koordinator.sh/gpu-vendor"
 GPU_MODEL: Final = "node.koordinator.sh/gpu-model"
 GPU_DRIVER_VERSION: Final = "node.koordinator.sh/gpu-driver-version"
 GPU_PARTITION_POLICY: Final = "node.koordinator.sh/gpu-partition-policy"
+NUMA_TOPOLOGY_POLICY: Final = "node.koordinator.sh/numa-topology-policy"
 GPU_PARTITIONS: Final = "scheduling.koordinator.sh/gpu-partitions"
 # Huawei: native units, the plugin's trigger, and what its plugin reads.
 NPU_CORE: Final = "huawei.com/npu-core"

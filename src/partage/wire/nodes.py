@@ -38,6 +38,8 @@ from partage.wire.routing import UNDECIDED
 
 __all__ = ["TranslatedNode", "allocatable_of", "node_totals", "translate_node"]
 
+_NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode")
+
 _COPIED: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
 """Labels that Koordinator's manager copies from the Device object to the node."""
 
@@ -91,12 +93,19 @@ def translate_node(
     notes += [f"{present.where}: {note}" for note in told]
     result, problem = _with_tables(result, device, node, context)
     notes += [f"{device.where}: {problem}"] if problem and device else []
+    policy = labels.get(names.NUMA_TOPOLOGY_POLICY, "")
+    if policy not in _NUMA_POLICIES:
+        notes.append(
+            f"{present.where}: label {names.NUMA_TOPOLOGY_POLICY}: {policy!r} is not one of"
+            f" {', '.join(_NUMA_POLICIES[1:])}; it has no effect"
+        )
     spec = node.shape.spec if node and isinstance(node.shape, shapes.Node) else None
     result = replace(
         result,
         uid=(node.metadata.uid if node else None) or "",
         taints=_taints(spec),
         unschedulable=bool(spec and spec.unschedulable),
+        single_numa=policy == "SingleNUMANode",
         allocatable={
             resource: bounded(resource, amount)
             for resource, amount in allocatable.items()
