@@ -137,6 +137,9 @@ def charges_of(grants: Iterable[Grant]) -> tuple[Charge, ...]:
     Main containers and sidecars add up; an init container counts alone, with the sidecars that
     started before it, and the largest wins in every dimension.
     """
+    grants = tuple(grants)
+    if len(grants) == 1:
+        return (_single(grants[0]),)
     running: dict[tuple[DeviceType, int, str], Charge] = {}
     peaks: dict[tuple[DeviceType, int, str], list[Charge]] = defaultdict(list)
     ordered = sorted(grants, key=lambda grant: grant.phase is Phase.MAIN)

@@ -152,6 +152,13 @@ class Gauge:
     """Fragmentation of every node, kept up to date with the ledger; shared by all classes.
 
     It holds nothing that does not follow from the ledger and the workload.
+
+    Attributes:
+        lens: the workload, for the kinds of card in the books.
+        left: compute left by card and node, milli.
+        fit, small: by threshold and node, cards that reach it, and what the others have left.
+        total: compute left by node.
+        frag: fragmentation by node, milli.
     """
 
     def __init__(self, workload: Workload, ledger: Ledger) -> None:
@@ -168,20 +175,20 @@ class Gauge:
         elif self._seen < len(ledger.changes):
             changed = np.array(list(set(ledger.changes[self._seen :])), np.intp)
             self._seen = len(ledger.changes)
-            self._write(changed)
+            self.write(changed)
 
     def node_scores(
         self, host: Mapping[str, int], request: DeviceRequest | None, fits: Bools | None,
         nodes: Nodes,
     ) -> Ints:  # fmt: skip
         """Scores 0 to 100: of each node the best among its cards, or that of its whole cards."""
-        index = np.arange(self._frag.shape[0])[nodes]
+        index = np.arange(self.frag.shape[0])[nodes]
         count, milli = demand(request)
         asked = host.get("cpu", 0)
         if request is None or request.whole or not count or fits is None:
             return self._settled(index, asked, count)
         # Cards of one node with as much left score the same: one of them will do.
-        ordered = np.sort(np.where(fits, self._left[:, index], -1), axis=0)
+        ordered = np.sort(np.where(fits, self.left[:, index], -1), axis=0)
         fresh = ordered >= 0
         fresh[1:] &= ordered[1:] != ordered[:-1]
         row, column = np.nonzero(fresh)
@@ -191,42 +198,55 @@ class Gauge:
         return result
 
     def card_scores(
-        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools, index: int
+        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
     ) -> dict[int, int]:
-        """Score of each fitting card of a node, by row; for shares."""
+        """Score of each card of a node, by row; for shares.
+
+        Args:
+            host: ordinary resources that the pod asks.
+            request: what it asks of a card.
+            fits: which cards fit; None for all that have compute enough.
+            index: the node.
+        """
         _, milli = demand(request)
-        rows = np.flatnonzero(fits[:, 0])
+        usable = self.left[:, index] >= milli if fits is None else fits[:, 0]
+        rows = np.flatnonzero(usable)
         nodes = np.full(rows.size, index)
-        score = self._shared(nodes, self._left[rows, index], host.get("cpu", 0), milli)
+        score = self._shared(nodes, self.left[rows, index], host.get("cpu", 0), milli)
         return dict(zip(rows.tolist(), score.tolist(), strict=True))
+
+    def blank(self, steps: int, size: int) -> Ints:
+        """An empty column for each threshold."""
+        return np.zeros((steps, size), np.int64)
+
+    def write(self, nodes: Index) -> None:
+        """Write the columns of some nodes."""
+        left = left_of(self.ledger.planes[DeviceType.GPU], nodes)
+        fit, small = _counted(self.lens, left)
+        total = left.sum(axis=0)
+        self.left[:, nodes] = left
+        self.fit[:, nodes] = fit
+        self.small[:, nodes] = small
+        self.total[nodes] = total
+        cpu, kind = self._cpu(nodes), self._kind(nodes)
+        self.frag[nodes] = self._work.expected(cpu, total, fit, small, kind)
 
     # --- inside ----------------------------------------------------------------------------------
 
     def _load(self) -> None:
         ledger = self.ledger
-        self._lens = Lens.of(self.workload, ledger)
-        self._work = _Work(self._lens)
+        self.lens = Lens.of(self.workload, ledger)
+        self._work = _Work(self.lens)
         cards, size = ledger.planes[DeviceType.GPU].open.shape
-        steps = self._lens.thresholds.size
-        self._left: Ints = np.zeros((cards, size), np.int64)
-        self._fit: Ints = np.zeros((steps, size), np.int64)
-        self._small: Ints = np.zeros((steps, size), np.int64)
-        self._total: Ints = np.zeros(size, np.int64)
-        self._frag: Floats = np.zeros(size)
+        steps = self.lens.thresholds.size
+        self.left: Ints = np.zeros((cards, size), np.int64)
+        self.fit: Ints = self.blank(steps, size)
+        self.small: Ints = self.blank(steps, size)
+        self.total: Ints = np.zeros(size, np.int64)
+        self.frag: Floats = np.zeros(size)
         self._seen = len(ledger.changes)
         self._seen_nodes = len(ledger.node_changes)
-        self._write(np.arange(size))
-
-    def _write(self, nodes: Index) -> None:
-        left = left_of(self.ledger.planes[DeviceType.GPU], nodes)
-        fit, small = _counted(self._lens, left)
-        total = left.sum(axis=0)
-        self._left[:, nodes] = left
-        self._fit[:, nodes] = fit
-        self._small[:, nodes] = small
-        self._total[nodes] = total
-        cpu, kind = self._cpu(nodes), self._kind(nodes)
-        self._frag[nodes] = self._work.expected(cpu, total, fit, small, kind)
+        self.write(np.arange(size))
 
     def _cpu(self, nodes: Index) -> Ints:
         cpu: Ints = self.ledger.host_free["cpu"][nodes]
@@ -240,26 +260,26 @@ class Gauge:
         """Scores of whole cards, or of a pod without cards."""
         after = self._work.expected(
             self._cpu(nodes) - cpu_asked,
-            self._total[nodes] - count * MILLI,
-            self._fit[:, nodes] - count,
-            self._small[:, nodes],
+            self.total[nodes] - count * MILLI,
+            self.fit[:, nodes] - count,
+            self.small[:, nodes],
             self._kind(nodes),
         )
-        return _points_of(self._lens, self._frag[nodes] - after)
+        return _points_of(self.lens, self.frag[nodes] - after)
 
     def _shared(self, nodes: Index, card: Ints, cpu_asked: int, milli: int) -> Ints:
         """Scores of taking `milli` from a card, for pairs of node and what that card has left."""
         rest = card - milli
-        low_before = card < self._lens.thresholds[:, None]
-        low_after = rest < self._lens.thresholds[:, None]
+        low_before = card < self.lens.thresholds[:, None]
+        low_after = rest < self.lens.thresholds[:, None]
         after = self._work.expected(
             self._cpu(nodes) - cpu_asked,
-            self._total[nodes] - milli,
-            self._fit[:, nodes] - (low_before ^ low_after),
-            self._small[:, nodes] + np.where(low_before, -milli, np.where(low_after, rest, 0)),
+            self.total[nodes] - milli,
+            self.fit[:, nodes] - (low_before ^ low_after),
+            self.small[:, nodes] + np.where(low_before, -milli, np.where(low_after, rest, 0)),
             self._kind(nodes),
         )
-        return _points_of(self._lens, self._frag[nodes] - after)
+        return _points_of(self.lens, self.frag[nodes] - after)
 
 
 def fragmentation(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:

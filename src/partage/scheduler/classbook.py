@@ -1,14 +1,17 @@
 """Finds the class of a pod: by identity where the same request comes again, else by its value."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from partage.inventory.ledger import Ledger
 from partage.model.pod import Pod
 from partage.model.policy import Policy
-from partage.placement.fragmentation import Gauge
+from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.tables import Tables
 from partage.scheduler.classes import RequestClass, class_key
 from partage.scheduler.eligibility import Eligibility, eligibility_key
+
+if TYPE_CHECKING:  # importing it imports numba, where that is installed
+    from partage.placement.accelerated import Rescorer
 
 __all__ = ["ClassBook"]
 
@@ -19,8 +22,9 @@ _MOST_KNOWN: Final = 4096
 class ClassBook:
     """The classes in use, under one policy and one set of tables."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, accelerate: bool = False) -> None:
         self._ledger = ledger
+        self._accelerate = accelerate
         self._gauge: Gauge | None = None
         self._classes: dict[object, RequestClass] = {}
         self._eligible: dict[object, Eligibility] = {}
@@ -44,8 +48,7 @@ class ClassBook:
         group = self._classes.pop(key, None)
         if group is None:
             group = RequestClass.of(pod, policy, tables, self._eligibility(pod))
-            if group.measures:
-                group.gauge = self._measured(tables)
+            self._equip(group, tables)
             if len(self._classes) >= _MOST_CLASSES:
                 del self._classes[next(iter(self._classes))]
                 self._known.clear()
@@ -55,11 +58,15 @@ class ClassBook:
         self._known[identity] = (pod, group)
         return group
 
-    def _measured(self, tables: Tables) -> Gauge | None:
-        """The gauge that all classes share; None while no usual requests are known."""
-        if self._gauge is None and tables.workload.shapes:
-            self._gauge = Gauge(tables.workload, self._ledger)
-        return self._gauge
+    def _equip(self, group: RequestClass, tables: Tables) -> None:
+        """Give a new class the gauge that all share, and compiled loops where they apply."""
+        fast = self._accelerate
+        if group.measures and tables.workload.shapes:
+            if self._gauge is None:
+                self._gauge = _gauge(tables.workload, self._ledger, fast=fast)
+            group.gauge = self._gauge
+        if fast:
+            group.rescorer = _rescorer(group)
 
     def _eligibility(self, pod: Pod) -> Eligibility:
         key = eligibility_key(pod)
@@ -69,3 +76,21 @@ class ClassBook:
                 self._eligible.clear()
             found = self._eligible[key] = Eligibility(pod)
         return found
+
+
+def _gauge(workload: Workload, ledger: Ledger, *, fast: bool) -> Gauge:
+    if not fast:
+        return Gauge(workload, ledger)
+    from partage.placement.accelerated import FastGauge  # noqa: PLC0415 # imports numba
+
+    return FastGauge(workload, ledger)
+
+
+def _rescorer(group: RequestClass) -> "Rescorer | None":
+    from partage.placement.accelerated import FastGauge, Rescorer  # noqa: PLC0415 # imports numba
+
+    request, host, strategy = group.pod.request, group.pod.host, group.node_strategy
+    if not Rescorer.applies(request, host, strategy, group.gauge):
+        return None
+    gauge = group.gauge if isinstance(group.gauge, FastGauge) else None
+    return Rescorer(request, host, strategy, gauge)

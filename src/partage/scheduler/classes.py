@@ -5,8 +5,9 @@ since are scored afresh before each decision; the result is the same as that of 
 under test).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from partage.placement.scoring import Scene
 from partage.placement.tables import Tables
 from partage.scheduler.eligibility import Eligibility
 
+if TYPE_CHECKING:  # importing it imports numba, where that is installed
+    from partage.placement.accelerated import Rescorer
+
 __all__ = ["RequestClass", "class_key"]
 
 RANKS: Final = 2**20
@@ -35,7 +39,7 @@ def class_key(pod: Pod) -> object:
     request = pod.request
     groups = tuple(
         (g.protocol, g.request, g.phase, g.dialect,
-         tuple((c.phase, c.core_milli, c.memory_bytes, c.memory_milli) for c in g.containers))
+         tuple((c.phase, c.core_milli, c.memory_bytes, c.memory_milli, c.position) for c in g.containers))
         for g in request.groups
     )  # fmt: skip
     return (
@@ -58,6 +62,7 @@ class RequestClass:
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
         eligible: which nodes are in question, whatever they have left.
         gauge: fragmentation of every node, for strategies that look at it.
+        rescorer: scores the class in compiled loops, where it is set.
         refusal: why no node could host a pod of the class, when last asked.
         refused_at: how many changes the ledger had seen then.
     """
@@ -71,6 +76,7 @@ class RequestClass:
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
     gauge: Gauge | None = None
+    rescorer: "Rescorer | None" = None
     refusal: Refusal | None = None
     refused_at: int = -1
     _suits: list[Bools] = field(default_factory=list)
@@ -100,7 +106,10 @@ class RequestClass:
             return
         if self._seen == len(ledger.changes):
             return
-        dirty = np.array(list(set(ledger.changes[self._seen :])), np.intp)
+        recent: Iterable[int] = ledger.changes[self._seen :]
+        if self.rescorer is None:
+            recent = set(recent)  # compiled loops rather do a node twice
+        dirty = np.array(list(recent), np.intp)
         self._seen = len(ledger.changes)
         redraw = self.node_strategy is Strategy.RANDOM
         if redraw or dirty.size * _PARTIAL > self.value.size:
@@ -131,6 +140,12 @@ class RequestClass:
     def ranking(self, ledger: Ledger, index: int) -> dict[int, int] | None:
         """Score of each fitting card of a node, where the strategy scores cards itself."""
         nodes = np.asarray([index], np.intp)
+        if self.rescorer and self.gauge and self.card_strategy is Strategy.FGD:
+            asked = self.pod.request.groups[0].request
+            if asked.whole:
+                return None
+            self.gauge.refresh()
+            return self.gauge.card_scores(self.pod.host, asked, None, index)
         _, fits = self.fits(ledger, nodes)
         request = self.pod.request.groups[0].request
         scene = self._scene(ledger, request, fits[0], nodes)
@@ -142,6 +157,11 @@ class RequestClass:
         self.value[index] = -1
 
     def _score(self, ledger: Ledger, rank: Ints, nodes: kernel.Nodes) -> None:
+        if self.rescorer is not None:
+            suits = self._suits[0] if self._suits else None
+            eligible = (self.eligible.allowed, self.eligible.preference)
+            if self.rescorer.score(ledger, suits, eligible, rank, self.value, nodes):
+                return
         passed, fits = self.fits(ledger, nodes)
         groups = self.pod.request.groups
         request, cards = (groups[0].request, fits[0]) if groups else (None, None)

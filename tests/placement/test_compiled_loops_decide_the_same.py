@@ -1,0 +1,170 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.policy import Policy, Strategy
+from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
+from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement, Selector
+from partage.placement.compiled import STRATEGIES
+from partage.placement.fragmentation import Shape, Workload
+from partage.placement.tables import Tables
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeGone, NodeSeen, Placement, PodGone, TablesChanged
+
+GIB = 2**30
+WORKLOAD = Workload.of(
+    [
+        *[Shape(4000, 500, 1)] * 7,
+        *[Shape(8000, 1000, 1, "T4")] * 5,
+        *[Shape(2000, 0, 0)] * 4,
+        *[Shape(1000, 250, 1, "T4|G2")] * 3,
+        *[Shape(16_000, 1000, 2)] * 2,
+    ]
+)
+
+requests = st.one_of(
+    st.none(),
+    st.builds(
+        DeviceRequest,
+        type=st.just(DeviceType.GPU),
+        core_milli=st.integers(0, 1000),
+        memory_bytes=st.integers(0, 16).map(lambda n: n * GIB),
+        unused=st.booleans(),
+        exclusive=st.sampled_from([False, False, True]),
+        claims_core=st.booleans(),
+        sharers=st.sampled_from([None, None, 2]),
+    ),
+    st.builds(
+        DeviceRequest,
+        type=st.just(DeviceType.GPU),
+        core_milli=st.integers(1, 1000),
+        memory_milli=st.integers(0, 1000),
+    ),
+    st.builds(
+        DeviceRequest,
+        type=st.just(DeviceType.GPU),
+        count=st.integers(1, 4),
+        core_milli=st.just(1000),
+        whole=st.just(value=True),
+    ),
+)
+hosts = st.fixed_dictionaries(
+    {"cpu": st.integers(0, 40_000)},
+    optional={
+        "memory": st.integers(0, 64).map(lambda n: n * GIB),
+        "pods": st.just(1),
+        "ephemeral-storage": st.integers(0, 5),
+        "example.com/licence": st.integers(0, 3),
+    },
+)
+LABEL = NodeTerm((Requirement("zone", Operator.IN, ("a",)),))
+constraints = st.sampled_from(
+    [
+        NodeConstraint(),
+        NodeConstraint(Selector(LABEL.labels)),
+        NodeConstraint(preferred=((50, LABEL),)),
+    ]
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> Node:
+    """A node of any size, with or without told resources."""
+    model = draw(st.sampled_from(["T4", "G2"]))
+    devices = tuple(
+        Device(DeviceType.GPU, i, f"{name}/{i}", model=model, memory_bytes=16 * GIB,
+               healthy=draw(st.sampled_from([True, True, True, False])))
+        for i in range(draw(st.integers(0, 8)))
+    )  # fmt: skip
+    room = {"cpu": draw(st.integers(1, 96)) * 1000, "memory": 128 * GIB, "pods": 10}
+    room |= draw(st.sampled_from([{}, {"example.com/licence": 2}]))
+    told = draw(st.sampled_from([True, True, True, False]))
+    zone = {"zone": draw(st.sampled_from(["a", "b"]))}
+    return Node(name, labels=zone, allocatable=room if told else {}, devices=devices)
+
+
+@st.composite
+def pods(draw: st.DrawFn, name: str) -> Pod:
+    """A pod with one request, or none."""
+    request = draw(requests)
+    groups = (RequestGroup("test", request, (ContainerAsk("c"),)),) if request is not None else ()
+    return Pod(
+        name, "d", name, request=PodRequest(groups), host=draw(hosts), constraint=draw(constraints)
+    )
+
+
+@given(st.sampled_from(list(STRATEGIES)), st.data())
+def test_any_history_leads_to_the_same_scores_and_places(
+    strategy: Strategy, data: st.DataObject
+) -> None:
+    """Compiled loops and NumPy give every node the same value, after any events."""
+    policy = Policy(strategy, data.draw(st.sampled_from([strategy, Strategy.FGD])))
+    fast, plain = Engine(policy, accelerate=True), Engine(policy)
+    known = [data.draw(pods(f"kind-{i}")) for i in range(2)]
+    for engine in (fast, plain):
+        engine.handle(TablesChanged(Tables(workload=WORKLOAD)))
+    for number in range(data.draw(st.integers(1, 4))):
+        event = NodeSeen(data.draw(nodes(f"n{number}")))
+        for engine in (fast, plain):
+            engine.handle(event)
+
+    for step in range(data.draw(st.integers(1, 8))):
+        base = data.draw(st.sampled_from(known) | pods("new"))
+        pod = Pod(f"p{step}", "d", "p", request=base.request, host=base.host,
+                  constraint=base.constraint)  # fmt: skip
+        one, two = fast.schedule(pod, reasons=False), plain.schedule(pod, reasons=False)
+
+        assert one == two
+        mine, theirs = (engine._class_of(pod).value for engine in (fast, plain))
+        assert mine.tolist() == theirs.tolist()
+        events = [NodeSeen(data.draw(nodes("n0"))), NodeGone("n1"), PodGone(f"p{step}")]
+        for event in data.draw(st.lists(st.sampled_from(events), max_size=1)):
+            for engine in (fast, plain):
+                engine.handle(event)
+    fast.audit()
+
+
+def test_plain_requests_do_take_the_loops() -> None:
+    """The law above is not about two NumPy engines."""
+    engine = Engine(Policy.parse("fgd"), accelerate=True)
+    engine.handle(TablesChanged(Tables(workload=WORKLOAD)))
+    devices = (Device(DeviceType.GPU, 0, "g"),)
+    engine.handle(NodeSeen(Node("n", allocatable={"cpu": 9000}, devices=devices)))
+    group = RequestGroup("t", DeviceRequest(DeviceType.GPU, 1, 500), (ContainerAsk("c"),))
+    pod = Pod("u", "d", "p", request=PodRequest((group,)), host={"cpu": 1000})
+
+    decision = engine.schedule(pod)
+
+    assert isinstance(decision, Placement)
+    assert engine._class_of(pod).rescorer is not None
+
+
+def test_requests_for_many_resources_take_the_other_way() -> None:
+    """More than four ordinary resources, or one that no node tells, still decide right."""
+    engine = Engine(Policy.parse("bestfit"), accelerate=True)
+    many = {"cpu": 1, "memory": 1, "pods": 1, "ephemeral-storage": 1, "x/y": 1}
+    engine.handle(NodeSeen(Node("n", allocatable={**many, "z/z": 0})))
+
+    assert isinstance(engine.schedule(Pod("a", "d", "a", host=many)), Placement)
+    assert not isinstance(engine.schedule(Pod("b", "d", "b", host={"u/v": 1})), Placement)
+    assert isinstance(engine.schedule(Pod("c", "d", "c", host={"cpu": 0})), Placement)
+
+
+def test_scores_do_not_depend_on_how_often_a_node_changed() -> None:
+    """The loops are given a changed node twice; its value is written twice, not added."""
+    engine = Engine(Policy.parse("first-fit"), accelerate=True)
+    for number in range(40):
+        engine.handle(NodeSeen(Node(f"n{number}", allocatable={"cpu": 10_000, "pods": 9})))
+    one = Pod("first", "d", "p", host={"cpu": 1})
+    engine.schedule(one)
+    for number in range(3):
+        engine.schedule(Pod(f"{number}", "d", "p", host={"cpu": 2}))
+    engine.schedule(Pod("again", "d", "p", host={"cpu": 1}))
+
+    value = engine._class_of(one).value
+
+    assert int(np.argmax(value)) == engine.ledger.index["n0"]
+    assert int((value >= 0).sum()) == 40
