@@ -276,13 +276,15 @@ class Engine:
     def place_on(self, pod: Pod, name: str) -> Placement | Refusal:
         """Reserve a place for the pod on one node (an extender's bind): fit and reserve at once.
 
-        A hold on that node is taken as it is; a hold elsewhere is given up, whatever comes of it.
+        A hold on that node is taken as it is while its cards are what they were; any other hold is
+        given up, whatever comes of it.
 
         Raises:
             LedgerError: the pod holds more than a hold already.
         """
         held = self.ledger.allocation(pod.uid)
-        if held is not None and held.node == name and self.states.get(pod.uid) is State.HELD:
+        kept = held is not None and held.node == name and self._stands(held)
+        if held is not None and kept and self.states.get(pod.uid) is State.HELD:
             self.states[pod.uid] = State.RESERVED
             return Placement(held, pod.request.notes)
         self._drop_hold(pod)
@@ -304,6 +306,19 @@ class Engine:
         allocation = Allocation(pod.uid, pod.namespace, pod.name, name, grants, pod.host)
         self._reserve(pod, allocation, State.RESERVED)
         return Placement(allocation, pod.request.notes)
+
+    def _stands(self, held: Allocation) -> bool:
+        """Whether a hold's node is there and its cards are in order and have kept their places."""
+        index = self.ledger.index.get(held.node)
+        if index is None:
+            return False
+        sound = {
+            (card.device.type, card.device.minor, card.device.uuid)
+            for type_ in {grant.type for grant in held.grants}
+            for card in self.ledger.cards(type_, index)
+            if card.closed in (None, ReasonCode.CARD_NOT_IDLE)
+        }
+        return all((grant.type, grant.minor, grant.uuid) in sound for grant in held.grants)
 
     def _drop_hold(self, pod: Pod) -> None:
         if self.states.get(pod.uid) is State.HELD:
