@@ -182,6 +182,8 @@ def _request(
 ) -> PodRequest:
     node_strategy, card_order = _own_policy(view, reading, faults)
     fault = Fault(faults.first) if faults.first else reading.fault
+    # Amounts that broke a rule were left out, so how the rest reads is not how the pod reads.
+    told = () if faults.first else reading.notes
     return PodRequest(
         groups=_in_pod_order(reading.groups, view),
         joint=reading.joint,
@@ -190,7 +192,7 @@ def _request(
         node_strategy=node_strategy,
         card_order=card_order,
         fault=fault,
-        notes=(*reading.notes, *_notes(spec, context)),
+        notes=(*told, *_notes(spec, context)),
     )
 
 
