@@ -24,6 +24,9 @@ DEEPEST: Final = 200
 LARGEST: Final = 2_000_000
 """Values that one document may stand for once its aliases are followed."""
 
+LONGEST_NUMBER: Final = 64
+"""Characters of a whole number that is read as one."""
+
 TEMPLATE: Final = "{{"
 """How a template's placeholder begins; a manifest that holds one was never rendered."""
 
@@ -63,7 +66,15 @@ class _Loader(_Base):  # type: ignore[misc] # the C loader exists only where lib
         for first, resolvers in _Base.yaml_implicit_resolvers.items()
     }
 
+    def construct_yaml_int(self, node: Any) -> int | str:
+        """A number; one longer than any quantity stays a text, which its reader refuses."""
+        if len(node.value) > LONGEST_NUMBER:
+            return str(node.value)
+        number: int = super().construct_yaml_int(node)
+        return number
 
+
+_Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
 _Loader.add_constructor(_TAG + "merge", _Loader.construct_yaml_str)  # `<<` outside a mapping
 _Loader.add_implicit_resolver(_TAG + "int", _INTEGER, list("-+0123456789"))
 _Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
