@@ -6,6 +6,7 @@ import pytest
 from manifests import Manifest, cluster, container, only, pod, read
 
 from partage.model.errors import InvalidDocument
+from partage.model.reason import ReasonCode
 from partage.model.request import Phase
 from partage.model.selector import Operator, Taint
 
@@ -230,11 +231,11 @@ def test_what_is_not_looked_at_is_told() -> None:
     """Offline decisions ignore some wishes, and say so."""
     notes = read(
         pod("p", container(ports=[{"hostPort": 80}]), affinity={"podAffinity": {"a": 1}, "podAntiAffinity": {"a": 1}},
-            topologySpreadConstraints=[{}], schedulingGates=[{"name": "g"}])
+            topologySpreadConstraints=[{}])
     ).request.notes  # fmt: skip
 
     assert [note.partition(":")[0] for note in notes] == [
-        "affinity to other pods", "anti-affinity to other pods", "topology spread", "host ports", "scheduling gates",
+        "affinity to other pods", "anti-affinity to other pods", "topology spread", "host ports",
     ]  # fmt: skip
 
 
@@ -260,3 +261,19 @@ def test_a_family_counts_its_own_quota_keys() -> None:
     assert fixed.quota["limits.nvidia.com/gpumem"] == 6000
     assert "limits.nvidia.com/gpumem" not in share.quota
     assert share.request.groups[0].metered[0][0] == "limits.nvidia.com/gpumem"
+
+
+@pytest.mark.parametrize(
+    ("gates", "node", "message"),
+    [
+        pytest.param([{"name": "a.io/x"}, {"name": "b"}], "", "scheduling gates: a.io/x, b", id="gated"),
+        pytest.param([], "", "", id="no gates"),
+        pytest.param([{"name": "a"}], "n1", "", id="bound already"),
+    ],
+)  # fmt: skip
+def test_gates_hold_a_pod_back(gates: list[Manifest], node: str, message: str) -> None:
+    """Kubernetes binds no pod that has gates; a dump of a bound one is state."""
+    fault = read(pod("p", schedulingGates=gates, nodeName=node)).request.fault
+
+    assert (fault.message if fault else "") == message
+    assert fault is None or fault.code is ReasonCode.SCHEDULING_GATED

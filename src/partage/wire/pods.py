@@ -15,6 +15,7 @@ from partage.model.errors import InvalidValue
 from partage.model.pod import Pod
 from partage.model.policy import CardOrder, Strategy
 from partage.model.quantity import Quantity, decimal
+from partage.model.reason import ReasonCode
 from partage.model.request import Fault, Phase, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint
 from partage.vendors import names
@@ -181,7 +182,7 @@ def _request(
     view: PodView, spec: shapes.PodSpec, context: Context, reading: Reading, faults: Faults
 ) -> PodRequest:
     node_strategy, card_order = _own_policy(view, reading, faults)
-    fault = Fault(faults.first) if faults.first else reading.fault
+    fault = Fault(faults.first) if faults.first else reading.fault or _gated(view, spec)
     # Amounts that broke a rule were left out, so how the rest reads is not how the pod reads.
     told = () if faults.first else reading.notes
     return PodRequest(
@@ -209,6 +210,14 @@ def _in_pod_order(groups: Sequence[RequestGroup], view: PodView) -> tuple[Reques
         for group in groups
     )
     return tuple(sorted(placed, key=lambda group: group.phase is Phase.INIT))
+
+
+def _gated(view: PodView, spec: shapes.PodSpec) -> Fault | None:
+    """Why a pod may not be looked at yet: Kubernetes binds no pod that has gates."""
+    if view.node or not spec.scheduling_gates:
+        return None
+    gates = ", ".join(gate.name or "" for gate in spec.scheduling_gates)
+    return Fault(f"scheduling gates: {gates}", ReasonCode.SCHEDULING_GATED)
 
 
 def _own_policy(
@@ -242,7 +251,6 @@ def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
         "anti-affinity to other pods": affinity.pod_anti_affinity,
         "topology spread": spec.spread,
         "host ports": ports,
-        "scheduling gates": spec.scheduling_gates,
     }
     notes = [f"{what}: not looked at offline" for what, given in ignored.items() if given]
     name = spec.priority_class_name
