@@ -78,7 +78,7 @@ def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) ->
     batches = list(batches)
     notes = [note for batch in batches for note in batch.notes]
     documents = _latest([d for batch in batches for d in batch.documents], notes)
-    config = translate_config(documents)
+    config = translate_config(documents, strict=False)
     quotas, quota_notes = translate_quotas(documents)
     notes += [*config.notes, *quota_notes]
     context = Context.of(config.settings, families)
