@@ -379,15 +379,16 @@ class Engine:
             among: by node index, the nodes that are asked about; None for all.
         """
         found, scores = self.candidates(pod, among)
+        order = np.argsort(self._rank[found], kind="stable")
         return {
             self.ledger.node_at(index).name: score
-            for index, score in zip(found.tolist(), scores.tolist(), strict=True)
+            for index, score in zip(found[order].tolist(), scores[order].tolist(), strict=True)
         }
 
     def candidates(
         self, pod: Pod, among: Bools | None = None, most: int | None = None
     ) -> tuple[Ints, Ints]:
-        """Indexes of the nodes that can host the pod now, in node order, and their scores.
+        """Indexes of the nodes that can host the pod now, in no order, and their scores.
 
         Args:
             pod: a pod without a fault.
@@ -399,13 +400,12 @@ class Engine:
         group.refresh(self.ledger, self._rank)
         value = group.value if among is None else np.where(among, group.value, -1)
         found = np.flatnonzero(value >= 0)
-        # For plain requests the kernel is exact, but for nodes that insist on partitions.
+        # For plain requests the kernel is exact, but where cards must belong together.
         unsure = self._insisting()[found] if group.plain else np.ones(found.size, np.bool_)
         if unsure.any():
             best_first = found[unsure][np.argsort(-value[found[unsure]], kind="stable")]
             proven = self._proven(group, pod, best_first.tolist(), most)
             found = np.concatenate([found[~unsure], np.array(proven, found.dtype)])
-        found = found[np.argsort(self._rank[found], kind="stable")]
         return found, group.value[found] // RANKS
 
     def _proven(
@@ -424,13 +424,13 @@ class Engine:
         return proven
 
     def _insisting(self) -> Bools:
-        """By node index, whether the node insists on partitions."""
+        """By node index, whether the node says which cards belong together."""
         if self._insisting_at != len(self.ledger.node_changes):
             self._insisting_at = len(self.ledger.node_changes)
             column = np.zeros(self.ledger.present.shape[0], np.bool_)
-            column[[i for i, n in enumerate(self.ledger.nodes) if n and n.honour_partitions]] = (
-                True
-            )
+            for index, node in enumerate(self.ledger.nodes):
+                if node is not None:
+                    column[index] = node.honour_partitions or node.single_numa
             self._insists = column
         return self._insists
 
