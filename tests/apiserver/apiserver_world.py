@@ -28,14 +28,17 @@ class FixedAmbient:
     drawn: int = 0
 
     def uid(self) -> str:
+        """A new UUID."""
         self.drawn += 1
         return f"00000000-0000-4000-8000-{self.drawn:012x}"
 
     def suffix(self) -> str:
+        """Five new characters."""
         self.drawn += 1
         return f"{self.drawn:05d}"
 
     def ambient(self) -> Ambient:
+        """This clock and chance."""
         return Ambient(now=lambda: self.seconds, uid=self.uid, suffix=self.suffix)
 
 
@@ -50,10 +53,12 @@ class Answer:
 
     @property
     def message(self) -> str:
+        """The Status's message."""
         return self.body.get("message", "") if isinstance(self.body, dict) else str(self.body)
 
     @property
     def reason(self) -> str:
+        """The Status's reason."""
         return str(self.body.get("reason", ""))
 
 
@@ -77,6 +82,7 @@ class World:
         headers: dict[str, str] | None = None,
         **query: str,
     ) -> Answer:
+        """Sends one request."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         sent = {"Accept": accept, **(headers or {})}
         if data is not None:
@@ -99,18 +105,23 @@ class World:
             )
 
     async def get(self, path: str, **query: Any) -> Answer:
+        """Reads."""
         return await self.ask("GET", path, **query)
 
     async def post(self, path: str, body: Any, **query: Any) -> Answer:
+        """Creates."""
         return await self.ask("POST", path, body, **query)
 
     async def put(self, path: str, body: Any, **query: Any) -> Answer:
+        """Replaces."""
         return await self.ask("PUT", path, body, **query)
 
     async def patch(self, path: str, body: Any, media: str = MERGE, **query: Any) -> Answer:
+        """Patches."""
         return await self.ask("PATCH", path, body, media=media, **query)
 
     async def delete(self, path: str, body: Any = None, **query: Any) -> Answer:
+        """Deletes."""
         return await self.ask("DELETE", path, body, **query)
 
     async def watch(self, path: str, **query: str) -> list[dict[str, Any]]:

@@ -194,6 +194,7 @@ def test_a_validating_webhook_denies() -> None:
 
 
 async def slow() -> dict[str, Any]:
+    """An answer that takes too long."""
     await asyncio.sleep(5)
     return {}
 
@@ -287,7 +288,7 @@ MATCHES: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize(("more", "matched"), MATCHES.values(), ids=MATCHES)
-def test_a_webhook_is_asked_about_what_it_matches(more: dict[str, Any], matched: bool) -> None:
+def test_a_webhook_is_asked_about_what_it_matches(more: dict[str, Any], *, matched: bool) -> None:
     """By rules, scope, namespace and labels."""
 
     async def story(w: World) -> None:

@@ -94,10 +94,12 @@ def test_impossible_bindings_are_refused(body: dict[str, Any], code: int, why: s
 
 
 async def make_bound(w: World) -> None:
+    """Binds the pod."""
     ok(await w.post(f"{PODS}/web/binding", binding("n0")), 201)
 
 
 async def make_deleting(w: World) -> None:
+    """Begins to delete the pod."""
     ok(await w.patch(f"{PODS}/web", {"metadata": {"finalizers": ["e.com/x"]}}))
     ok(await w.delete(f"{PODS}/web"))
 

@@ -315,6 +315,7 @@ def test_large_and_odd_bodies_are_refused() -> None:
 
 
 def varint(value: int) -> bytes:
+    """A number as protobuf writes it."""
     value &= 2**64 - 1
     out = bytearray()
     while value > 127:
@@ -337,6 +338,7 @@ def encoded(value: Any, type_: Type) -> bytes:
 
 
 def piece(number: int, field: Field, value: Any) -> bytes:
+    """One field of a message."""
     type_ = field.type
     if type_.form == "list":
         one = Field(field.name, type_.item or type_)
@@ -355,6 +357,7 @@ def piece(number: int, field: Field, value: Any) -> bytes:
 
 
 def raw(type_: Type, value: Any) -> bytes:
+    """The bytes of one value."""
     text = Field("t", Type("string"))
     if type_.form == "struct":
         return encoded(value, type_)
@@ -373,6 +376,7 @@ def raw(type_: Type, value: Any) -> bytes:
 
 
 def enveloped(kind: str, version: str, body: bytes) -> bytes:
+    """A message in Kubernetes' envelope."""
     head = Type("struct", numbers={1: Field("a", Type("string")), 2: Field("k", Type("string"))})
     meta = encoded({"a": version, "k": kind}, head)
     return b"k8s\x00" + b"\x0a" + varint(len(meta)) + meta + b"\x12" + varint(len(body)) + body
@@ -503,6 +507,7 @@ def test_every_reference_in_openapi_leads_somewhere() -> None:
 
 
 def references(value: Any) -> set[str]:
+    """Every `$ref` in a document."""
     if isinstance(value, dict):
         own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
         return own.union(*(references(inner) for inner in value.values()))

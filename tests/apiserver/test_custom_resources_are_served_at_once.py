@@ -262,7 +262,7 @@ RULES: dict[str, tuple[dict[str, Any], Any, bool]] = {
 
 
 @pytest.mark.parametrize(("schema", "value", "good"), RULES.values(), ids=RULES)
-def test_schema_rules(schema: dict[str, Any], value: Any, good: bool) -> None:
+def test_schema_rules(schema: dict[str, Any], value: Any, *, good: bool) -> None:
     """Each keyword that is honoured."""
     problems = Problems()
 

@@ -95,14 +95,20 @@ def spoilt(draw: st.DrawFn) -> Any:
     return value
 
 
-PATHS = sorted(
-    {
-        (f"/apis/{k.group}/v1" if k.group else "/api/v1")
-        + ("/namespaces/default/" if k.namespaced else "/")
-        + k.plural
-        for k in kinds()
-    }
-) + [WIDGETS, DEFINITIONS, PODS, "/api/v1/pods"]
+PATHS = [
+    *sorted(
+        {
+            (f"/apis/{k.group}/v1" if k.group else "/api/v1")
+            + ("/namespaces/default/" if k.namespaced else "/")
+            + k.plural
+            for k in kinds()
+        }
+    ),
+    WIDGETS,
+    DEFINITIONS,
+    PODS,
+    "/api/v1/pods",
+]
 TAILS = ["", "/web", "/settings", "/one", "/x", "/web/status", "/web/scale", "/web/binding",
          "/web/eviction", "/web/log", "/one/scale", "/one/status", "/default/finalize"]  # fmt: skip
 QUERIES = st.dictionaries(
