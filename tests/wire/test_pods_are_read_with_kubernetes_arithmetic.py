@@ -242,15 +242,21 @@ def test_what_is_not_looked_at_is_told() -> None:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        pytest.param({"cpu": "1500m", "memory": "1Ki"}, {"pods": 1, "cpu": 1500, "requests.cpu": 1500, "limits.cpu": 1500, "memory": 1024, "requests.memory": 1024, "limits.memory": 1024}, id="ordinary"),
-        pytest.param({"nvidia.com/gpu": 2}, {"pods": 1, "nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="cards"),
-        pytest.param({"nvidia.com/gpu": "200"}, {"pods": 1, "nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="percent of cards"),
-        pytest.param({"koordinator.sh/gpu-memory": "1Gi"}, {"pods": 1, "koordinator.sh/gpu-memory": 2**30, "requests.koordinator.sh/gpu-memory": 2**30, "limits.koordinator.sh/gpu-memory": 2**30}, id="bytes"),
+        pytest.param({"cpu": "1500m", "memory": "1Ki"}, {"cpu": 1500, "requests.cpu": 1500, "limits.cpu": 1500, "memory": 1024, "requests.memory": 1024, "limits.memory": 1024}, id="ordinary"),
+        pytest.param({"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="cards"),
+        pytest.param({"nvidia.com/gpu": "200"}, {"nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="percent of cards"),
+        pytest.param({"koordinator.sh/gpu-memory": "1Gi"}, {"koordinator.sh/gpu-memory": 2**30, "requests.koordinator.sh/gpu-memory": 2**30, "limits.koordinator.sh/gpu-memory": 2**30, "kubernetes.io/gpu-memory": 2**30, "requests.kubernetes.io/gpu-memory": 2**30, "limits.kubernetes.io/gpu-memory": 2**30}, id="bytes, in both dialects"),
+        pytest.param({"kubernetes.io/rdma": 50}, {f"{part}{domain}/rdma": 50 for part in ("", "requests.", "limits.") for domain in ("koordinator.sh", "kubernetes.io")}, id="the other way round"),
+        pytest.param({"kubernetes.io/gpu": 50, "koordinator.sh/gpu": 30}, {f"{part}{domain}/gpu": 30 for part in ("", "requests.", "limits.") for domain in ("koordinator.sh", "kubernetes.io")}, id="the new name wins"),
     ],
 )  # fmt: skip
 def test_quota_amounts(limits: Manifest, expected: dict[str, int]) -> None:
     """By the keys that a ResourceQuota writes."""
-    assert read(pod("p", container(limits=limits))).quota == expected
+    assert read(pod("p", container(limits=limits))).quota == {
+        "pods": 1,
+        "count/pods": 1,
+        **expected,
+    }
 
 
 def test_a_family_counts_its_own_quota_keys() -> None:
@@ -277,3 +283,22 @@ def test_gates_hold_a_pod_back(gates: list[Manifest], node: str, message: str) -
 
     assert (fault.message if fault else "") == message
     assert fault is None or fault.code is ReasonCode.SCHEDULING_GATED
+
+
+def test_a_request_by_the_old_name_gives_way_to_a_limit_by_the_new() -> None:
+    """Quotas count what the pod gets."""
+    both = container(limits={"koordinator.sh/gpu": 100}, requests={"kubernetes.io/gpu": 50})
+
+    quota = read(pod("p", both)).quota
+
+    assert quota["requests.koordinator.sh/gpu"] == quota["requests.kubernetes.io/gpu"] == 100
+
+
+def test_an_outvoted_old_name_is_told() -> None:
+    """Only where the amounts differ."""
+    differing = container("a", limits={"kubernetes.io/gpu": 50, "koordinator.sh/gpu": 30})
+    equal = container("b", limits={"kubernetes.io/gpu": 20, "koordinator.sh/gpu": 20})
+
+    notes = read(pod("p", differing, equal)).request.notes
+
+    assert notes == ("container a: koordinator.sh/gpu: 30 holds, and not kubernetes.io/gpu: 50",)
