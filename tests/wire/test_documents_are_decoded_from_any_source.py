@@ -250,3 +250,30 @@ def test_what_cannot_be_decoded_is_named_with_its_key(text: str, message: str) -
         decode("f", text.encode())
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "notes"),
+    [
+        pytest.param("kind: Pod\nmetadata: {name: a}\nspec:\n  nodeName: x\n  nodeName: y\n", ["f: line 5: key 'nodeName' is given twice; the last holds"], id="twice"),
+        pytest.param("{kind: Pod, metadata: {name: a, name: b}}", ["f: line 1: key 'name' is given twice; the last holds"], id="flow"),
+        pytest.param("x: &d {nodeName: x}\nkind: Pod\nmetadata: {name: a}\nspec: {<<: *d, nodeName: y}", [], id="merged"),
+        pytest.param("kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: b}", [], id="two documents"),
+        pytest.param("kind: Pod\nmetadata: {name: a}\nspec: {? [b] : c}", None, id="a key that is no text"),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_given_twice_is_told(text: str, notes: list[str] | None) -> None:
+    """Decoders keep one of the two without a word; which one was meant is not known."""
+    if notes is None:
+        with pytest.raises(InvalidDocument):
+            decode("f", text.encode())
+        return
+
+    assert list(decode("f", text.encode()).notes) == notes
+
+
+def test_notes_on_keys_are_bounded() -> None:
+    """A generated file may repeat them without end."""
+    text = "kind: Pod\nmetadata: {name: a}\nx:\n" + "  a: 1\n" * 1000
+
+    assert len(decode("f", text.encode()).notes) == 100

@@ -178,13 +178,15 @@ def decode(source: str, data: bytes) -> Batch:
     documents: list[Document] = []
     notes: list[str] = []
     number = 1
-    for value in _values(source, data):
+    repeated: list[str] = []
+    for value in _values(source, data, repeated):
         for found in _expand(value, _Place(source, number)):
             number += 1
             if isinstance(found, Document):
                 documents.append(found)
             elif found:
                 notes.append(found)
+    notes += [f"{source}: {note}" for note in repeated]
     return Batch(tuple(documents), tuple(notes))
 
 
@@ -221,15 +223,15 @@ def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     return found
 
 
-def _values(source: str, data: bytes) -> Sequence[Any]:
-    """JSON documents as `Raw`, YAML documents as plain values."""
+def _values(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
+    """JSON documents as `Raw`, YAML documents as plain values; `repeated` gets notes on keys."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data[:4096].lstrip()[:1] in (b"{", b"["):
-        return _json_or_flow(source, data)
-    return _yaml(source, data)
+        return _json_or_flow(source, data, repeated)
+    return _yaml(source, data, repeated)
 
 
-def _json_or_flow(source: str, data: bytes) -> Sequence[Any]:
+def _json_or_flow(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
     """JSON; or YAML in flow style, which may begin the same way, as long as it is short."""
     try:
         return json_values(data)
@@ -237,15 +239,15 @@ def _json_or_flow(source: str, data: bytes) -> Sequence[Any]:
         if len(data) > _YAML_FALLBACK or source.endswith(".json"):
             raise InvalidDocument(f"{source}: {error}") from error
         try:
-            return yaml_values(data)
+            return yaml_values(data, repeated)
         except YamlError as other:
             cause = other if TEMPLATE in str(other) else error
             raise InvalidDocument(f"{source}: {cause}") from cause
 
 
-def _yaml(source: str, data: bytes) -> Sequence[Any]:
+def _yaml(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
     try:
-        return yaml_values(data)
+        return yaml_values(data, repeated)
     except YamlError as error:
         raise InvalidDocument(f"{source}: {error}") from error
 
