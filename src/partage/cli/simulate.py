@@ -244,6 +244,7 @@ def _result(run: Run, seed: int, departures: str | None) -> dict[str, Any]:
     return result | {
         "seconds": round(run.seconds, 3),
         "cpu_seconds": round(run.cpu_seconds, 3),
+        "accelerated": run.accelerated,
         "pods_per_second": round(pods / run.seconds, 1) if run.seconds else None,
     }
 

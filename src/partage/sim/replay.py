@@ -83,6 +83,7 @@ class Run:
         seconds: wall time of the decisions, reading and building excluded.
         cpu_seconds: processor time of the same; on a busy machine the fairer figure.
         engine: the engine, as it was at the end.
+        accelerated: whether compiled loops were used.
     """
 
     trace: Trace
@@ -99,6 +100,7 @@ class Run:
     idle: list[tuple[float, int]] = field(default_factory=list)
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    accelerated: bool = False
 
     @property
     def arrived(self) -> Iterator[PodRow]:
@@ -257,6 +259,7 @@ def replay(
     driver.warm_up()
     start, used = perf_counter(), process_time()
     driver.drive(progress or (lambda _: None))
+    run.accelerated = fast
     run.seconds, run.cpu_seconds = perf_counter() - start, process_time() - used
     return run
 
