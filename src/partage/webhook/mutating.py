@@ -1,0 +1,166 @@
+"""Mutation of new pods that ask for devices: what their protocols would have filled in.
+
+In order: requests and limits of devices are copied to each other; a lone `nvidia.com/gpu` in
+percent becomes a number of cards, its original kept in an annotation; HAMi's defaults are written
+where HAMi reads the container; the scheduler's name is set. What the engine works out by itself
+(Koordinator's `gpu` as core and ratio, its `gpu.shared`) is left as the author wrote it: no reader
+needs it, and it can do harm (quotas then count other names; upstream's own webhook makes requests
+out of it that its scheduler refuses). Running it twice changes nothing the second time.
+
+Source: DESIGN, decision 8; hami.md 1.3 and 9; koordinator.md 8 and 13 (Q7 to Q9).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from partage.model.errors import InvalidDocument, InvalidQuantity
+from partage.model.quantity import Quantity
+from partage.vendors import names
+from partage.vendors.base import ContainerView
+from partage.vendors.settings import HamiSettings
+from partage.webhook.manifest import Part, decode_pod, device_names, mapping, names_devices, parts
+from partage.webhook.patch import Patch
+from partage.webhook.review import Review, Verdict
+from partage.webhook.settings import DEFAULT_SCHEDULER, Admission
+from partage.wire.context import Context
+from partage.wire.pods import TranslatedPod, translate_pod
+from partage.wire.routing import HAMI, route
+
+__all__ = ["mutate", "not_ours"]
+
+_PERCENT: Final = 100
+_PRIORITY_ENV: Final = "CUDA_TASK_PRIORITY"
+
+
+def mutate(review: Review, context: Context, admission: Admission) -> Verdict:
+    """The answer of the mutating webhook; a pod without devices is never touched."""
+    pod = mapping(review.object)
+    if (
+        review.resource != "pods"
+        or review.operation != "CREATE"
+        or review.namespace in admission.excluded
+        or not names_devices(pod, context)
+    ):
+        return Verdict(review.uid)
+    foreign = not_ours(pod, admission)
+    if foreign:
+        return Verdict(review.uid, warnings=(foreign,))
+    patch = Patch(pod)
+    decoded = decode_pod(pod, review.namespace)
+    if isinstance(decoded, str):
+        return Verdict(review.uid, allowed=False, code=400, message=f"the pod: {decoded}")
+    _copy(patch, context)
+    _rewrite(patch, context)
+    read = _translated(patch.result, review, context)
+    if isinstance(read, str):
+        return Verdict(review.uid, allowed=False, code=422, message=read)
+    _hami_defaults(patch, read, context)
+    scheduler = mapping(patch.result.get("spec")).get("schedulerName")
+    if scheduler in (None, "", DEFAULT_SCHEDULER):
+        patch.put(("spec", "schedulerName"), admission.scheduler)
+    return Verdict(review.uid, patch=patch.operations)
+
+
+def not_ours(pod: Mapping[str, Any], admission: Admission) -> str:
+    """Why a pod with devices is left alone; empty when it is Partage's to place."""
+    name = mapping(pod.get("spec")).get("schedulerName") or DEFAULT_SCHEDULER
+    if name in admission.served or (name == DEFAULT_SCHEDULER and admission.convert_default):
+        return ""
+    return (
+        f"schedulerName {name} is not served by Partage: the pod's devices are not booked, and "
+        "it will not be started with them"
+    )
+
+
+def _copy(patch: Patch, context: Context) -> None:
+    """Requests and limits of devices to each other, where one of the two is missing."""
+    for part in list(parts(patch.result)):
+        limits, requests = part.resources("limits"), part.resources("requests")
+        for name in device_names(part, context):
+            if name not in requests:
+                patch.put((*part.path, "resources", "requests", name), limits[name])
+            elif name not in limits:
+                patch.put((*part.path, "resources", "limits", name), requests[name])
+
+
+def _rewrite(patch: Patch, context: Context) -> None:
+    """A lone `nvidia.com/gpu` of hundreds is percent of cards: write the cards.
+
+    No node has a hundred cards, so nothing else can be meant. What would read as percent again is
+    left alone.
+    """
+    originals: dict[str, dict[str, str]] = {}
+    for part in list(parts(patch.result)):
+        if device_names(part, context) != [names.COUNT_NVIDIA]:
+            continue
+        value = part.resources("limits").get(names.COUNT_NVIDIA)
+        cards = _cards(value)
+        if not cards or part.resources("requests").get(names.COUNT_NVIDIA) != value:
+            continue
+        written: object = str(cards) if isinstance(value, str) else cards
+        for kind in ("limits", "requests"):
+            patch.put((*part.path, "resources", kind, names.COUNT_NVIDIA), written)
+        originals[part.name] = {names.COUNT_NVIDIA: str(value)}
+    if originals:
+        text = msgspec.json.encode(originals).decode()
+        patch.put(("metadata", "annotations", names.ORIGINAL_REQUEST), text)
+
+
+def _cards(value: object) -> int:
+    """Cards that a count in percent stands for; 0 where it is no such count."""
+    if not isinstance(value, str | int | float):
+        return 0
+    try:
+        amount = Quantity.parse(value)
+    except InvalidQuantity:
+        return 0
+    count = amount.floor()
+    if not amount.integral or count <= 0 or count % _PERCENT:
+        return 0
+    cards = count // _PERCENT
+    return cards if cards % _PERCENT else 0
+
+
+def _translated(pod: Mapping[str, Any], review: Review, context: Context) -> TranslatedPod | str:
+    document = decode_pod(pod, review.namespace)
+    if isinstance(document, str):
+        return document
+    try:
+        return translate_pod(document, context)
+    except InvalidDocument as error:
+        return str(error)
+
+
+def _hami_defaults(patch: Patch, read: TranslatedPod, context: Context) -> None:
+    """HAMi's own defaults, in the containers that HAMi's protocol reads."""
+    mine = {c.name: c for c in route(read.view, context).families.get(HAMI, ())}
+    for part in list(parts(patch.result)):
+        view = mine.get(part.name)
+        if view is not None:
+            _hami_container(patch, part, view, context.settings.hami)
+
+
+def _hami_container(patch: Patch, part: Part, view: ContainerView, hami: HamiSettings) -> None:
+    asked = {name for name in view.names if name}
+    amounts = asked & {hami.memory_name, hami.percentage_name, hami.cores_name}
+    if hami.count_name not in asked and amounts and hami.default_count > 0:
+        _ask(patch, part, hami.count_name, str(hami.default_count))
+    if hami.count_name in asked and hami.cores_name and hami.cores_name not in asked:
+        percentage = view.ask(hami.percentage_name)
+        whole = percentage is not None and percentage.floor() == _PERCENT
+        given = hami.memory_name in asked or (percentage is not None and percentage.nano > 0)
+        count = view.ask(hami.count_name)
+        if (whole or not given) and count is not None and count.nano > 0:
+            _ask(patch, part, hami.cores_name, str(_PERCENT))
+    priority = view.ask(hami.priority_name)
+    env = part.body.get("env")
+    known = [mapping(entry).get("name") for entry in env] if isinstance(env, list) else []
+    if priority is not None and _PRIORITY_ENV not in known and isinstance(env, list | None):
+        patch.append((*part.path, "env"), {"name": _PRIORITY_ENV, "value": str(priority)})
+
+
+def _ask(patch: Patch, part: Part, name: str, value: str) -> None:
+    for kind in ("limits", "requests"):
+        patch.put((*part.path, "resources", kind, name), value)

@@ -1,0 +1,69 @@
+"""Collects changes of one object as JSON Patch operations (RFC 6902).
+
+Parents that are not there are made on the way, so that a container with requests and no limits
+can be given limits.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+__all__ = ["Patch"]
+
+Path = tuple[str | int, ...]
+
+
+class Patch:
+    """Operations, and the object as they leave it.
+
+    Attributes:
+        operations: in the order in which they are to be applied.
+        result: the object after them; the one that was given is not touched.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.operations: list[dict[str, Any]] = []
+        self.result: dict[str, Any] = deepcopy(dict(document))
+
+    def put(self, path: Path, value: Any) -> None:
+        """Set a value, maps on the way included; nothing when it is there already."""
+        here: Any = self.result
+        for depth, step in enumerate(path[:-1]):
+            there = here[step] if isinstance(step, int) else here.get(step)
+            if there is None:
+                # The rest of the path becomes one operation.
+                made: Any = value
+                for inner in reversed(path[depth + 1 :]):
+                    made = {inner: made}
+                self._write(here, path[: depth + 1], made)
+                return
+            here = there
+        last = path[-1]
+        if isinstance(here, dict) and here.get(last) == value and last in here:
+            return
+        self._write(here, path, value)
+
+    def append(self, path: Path, value: Any) -> None:
+        """Add a value to the end of a list, which is made when it is not there."""
+        here: Any = self.result
+        for step in path:
+            here = here[step] if isinstance(step, int) else here.get(step)
+            if here is None:
+                self.put(path, [value])
+                return
+        here.append(deepcopy(value))
+        self._add("add", (*path, "-"), value)
+
+    def _write(self, parent: Any, path: Path, value: Any) -> None:
+        last = path[-1]
+        known = isinstance(parent, dict) and last in parent
+        parent[last] = deepcopy(value)
+        self._add("replace" if known else "add", path, value)
+
+    def _add(self, operation: str, path: Path, value: Any) -> None:
+        pointer = "".join(f"/{_escaped(step)}" for step in path)
+        self.operations.append({"op": operation, "path": pointer, "value": deepcopy(value)})
+
+
+def _escaped(step: str | int) -> str:
+    return str(step).replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,156 @@
+"""AdmissionReview documents: what the API server asks, and how it is answered.
+
+Source: admission.k8s.io/v1 (Kubernetes 1.36).
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from partage.model.errors import InvalidDocument
+from partage.wire.documents import explain
+
+__all__ = ["Review", "Verdict", "decode_review", "encode_verdict"]
+
+_GROUP: Final = "admission.k8s.io/"
+_VERSION: Final = "admission.k8s.io/v1"
+_LONGEST: Final = 256  # characters of a warning that clients are sure to show
+_MOST: Final = 8
+
+
+class _User(msgspec.Struct, frozen=True, gc=False):
+    username: str | None = None
+    groups: list[str] | None = None
+
+
+class _Resource(msgspec.Struct, frozen=True, gc=False):
+    group: str | None = None
+    resource: str | None = None
+
+
+class _Kind(msgspec.Struct, frozen=True, gc=False):
+    kind: str | None = None
+
+
+class _Request(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    uid: str
+    kind: _Kind | None = None
+    resource: _Resource | None = None
+    sub_resource: str | None = None
+    namespace: str | None = None
+    name: str | None = None
+    operation: str | None = None
+    user_info: _User | None = None
+    object: dict[str, Any] | None = None
+    old_object: dict[str, Any] | None = None
+
+
+class _Review(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    api_version: str
+    kind: str
+    request: _Request
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One question.
+
+    Attributes:
+        uid: of the question; the answer repeats it.
+        resource: plural resource name, with its subresource after a slash (`pods/binding`).
+        operation: CREATE, UPDATE, DELETE or CONNECT.
+        namespace: of the object.
+        user: who asks for the change.
+        groups: the groups of that user.
+        object: the object as it would be; None for a deletion.
+        before: the object as it is; None for a creation.
+    """
+
+    uid: str
+    resource: str
+    operation: str
+    namespace: str
+    user: str
+    groups: tuple[str, ...] = ()
+    object: Mapping[str, Any] | None = None
+    before: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One answer.
+
+    Attributes:
+        uid: of the question.
+        allowed: whether the change may go on.
+        message: why not.
+        code: HTTP status that the client of the API server sees with a refusal.
+        patch: JSON Patch operations; empty for none.
+        warnings: shown to the user by kubectl.
+    """
+
+    uid: str
+    allowed: bool = True
+    message: str = ""
+    code: int = 403
+    patch: Sequence[Mapping[str, Any]] = ()
+    warnings: Sequence[str] = field(default=())
+
+
+def decode_review(body: bytes) -> Review:
+    """The question in a request's body.
+
+    Raises:
+        InvalidDocument: the body is no AdmissionReview with a request; the message says what is
+            wrong.
+    """
+    try:
+        review = msgspec.json.decode(body, type=_Review)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise InvalidDocument(f"AdmissionReview: {explain(error)}") from error
+    if review.kind != "AdmissionReview" or not review.api_version.startswith(_GROUP):
+        raise InvalidDocument(
+            f"AdmissionReview: this is {review.kind} of {review.api_version}, not AdmissionReview"
+            f" of {_VERSION}"
+        )
+    if review.api_version != _VERSION:
+        raise InvalidDocument(f"AdmissionReview: {review.api_version} is not {_VERSION}")
+    request = review.request
+    resource = request.resource.resource if request.resource else None
+    if resource is None:
+        resource = f"{request.kind.kind or ''}s".lower() if request.kind else ""
+    user = request.user_info or _User()
+    return Review(
+        uid=request.uid,
+        resource=f"{resource}/{request.sub_resource}" if request.sub_resource else resource,
+        operation=request.operation or "",
+        namespace=request.namespace or "",
+        user=user.username or "",
+        groups=tuple(user.groups or ()),
+        object=request.object,
+        before=request.old_object,
+    )
+
+
+def encode_verdict(verdict: Verdict) -> bytes:
+    """The answer as an AdmissionReview."""
+    response: dict[str, Any] = {"uid": verdict.uid, "allowed": verdict.allowed}
+    if not verdict.allowed:
+        reason = {400: "BadRequest", 422: "Invalid"}.get(verdict.code, "Forbidden")
+        response["status"] = {
+            "status": "Failure",
+            "message": verdict.message,
+            "reason": reason,
+            "code": verdict.code,
+        }
+    if verdict.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(msgspec.json.encode(list(verdict.patch))).decode()
+    if verdict.warnings:
+        response["warnings"] = [text[:_LONGEST] for text in verdict.warnings[:_MOST]]
+    return msgspec.json.encode(
+        {"apiVersion": _VERSION, "kind": "AdmissionReview", "response": response}
+    )

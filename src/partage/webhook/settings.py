@@ -1,0 +1,42 @@
+"""What an operator decides about admission."""
+
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT_SCHEDULER", "Admission"]
+
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The switches of admission.
+
+    Attributes:
+        scheduler: the name that pods of the default scheduler are given. It says nothing of a
+            protocol, so a lone `nvidia.com/gpu` keeps its owner.
+        served: scheduler names whose pods Partage places; pods of others are left alone.
+        convert_default: whether device pods of the default scheduler are given `scheduler`. The API
+            server fills in the default scheduler's name, so without this ordinary pods wait.
+        excluded: namespaces that are left alone: the system's and Partage's own.
+        writers: users that may write reserved keys: Partage's service accounts, and those of
+            vendors' plugins that update what Partage wrote.
+        break_glass: members of this group may write reserved keys too; empty for nobody.
+        deny_privileged: refuse a privileged container that asks with HAMi's names: it sees every
+            card of its node, whatever it was given.
+    """
+
+    scheduler: str = "partage-scheduler"
+    served: tuple[str, ...] = ("partage-scheduler", "koord-scheduler", "hami-scheduler")
+    convert_default: bool = True
+    excluded: frozenset[str] = frozenset(
+        {"kube-system", "kube-public", "kube-node-lease", "partage-system"}
+    )
+    writers: frozenset[str] = frozenset(
+        {
+            "system:serviceaccount:partage-system:partage-scheduler",
+            "system:serviceaccount:partage-system:partage-controller",
+            "system:serviceaccount:partage-system:partage-agent",
+        }
+    )
+    break_glass: str = ""
+    deny_privileged: bool = True

@@ -1,0 +1,153 @@
+"""Validation of pods and Bindings: nobody forges a record, and broken requests are refused early.
+
+A pod is read by the same families as the engine reads it, so admission and engine cannot disagree
+on what a request means. Two things are decided: whether somebody writes a reserved key who may not
+(in pods, in their subresources, which can change annotations too, and in Bindings), and whether a
+new request breaks a rule of its protocol. A pod that exists already with a broken request may
+still be changed: whoever removes its finalizer is not to be held up.
+
+Pods without devices and without reserved keys are always allowed, whatever else they are.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from partage.model.errors import InvalidDocument
+from partage.model.reason import ReasonCode
+from partage.model.request import Fault
+from partage.vendors.reserved import reserved_keys
+from partage.webhook.manifest import decode_pod, mapping, names_devices, parts, texts_of
+from partage.webhook.mutating import not_ours
+from partage.webhook.review import Review, Verdict
+from partage.webhook.settings import Admission
+from partage.wire.context import Context
+from partage.wire.pods import TranslatedPod, translate_pod
+from partage.wire.routing import HAMI, route
+
+__all__ = ["validate"]
+
+_MIRROR: Final = "kubernetes.io/config.mirror"
+_POD: Final = "pods"
+_BINDINGS: Final = ("pods/binding", "bindings")
+
+
+def validate(review: Review, context: Context, admission: Admission) -> Verdict:
+    """The answer of the validating webhook."""
+    ours = review.resource == _POD or review.resource.startswith(f"{_POD}/")
+    if review.namespace in admission.excluded or review.object is None:
+        return Verdict(review.uid)
+    if not ours and review.resource not in _BINDINGS:
+        return Verdict(review.uid)
+    forged = "" if _may_write(review, admission) else _forged(review)
+    if forged:
+        return Verdict(review.uid, allowed=False, message=forged)
+    if review.resource != _POD or review.operation not in ("CREATE", "UPDATE"):
+        return Verdict(review.uid)
+    if not names_devices(review.object, context):
+        return Verdict(review.uid)
+    foreign = not_ours(review.object, admission)
+    if foreign:
+        return Verdict(review.uid, warnings=(foreign,))
+    if review.operation == "UPDATE":
+        return _updated(review, context)
+    return _created(review, review.object, context, admission)
+
+
+def _may_write(review: Review, admission: Admission) -> bool:
+    return review.user in admission.writers or (
+        bool(admission.break_glass) and admission.break_glass in review.groups
+    )
+
+
+def _forged(review: Review) -> str:
+    """Reserved keys that the request adds, changes or removes, as a sentence; empty for none."""
+    before = review.before if review.operation == "UPDATE" else None
+    found = reserved_keys().differing(
+        (texts_of(before, "annotations"), texts_of(review.object, "annotations")),
+        (texts_of(before, "labels"), texts_of(review.object, "labels")),
+    )
+    if not found:
+        return ""
+    hint = (
+        "; a copied manifest carries them along, remove them there"
+        if review.operation == "CREATE"
+        else ""
+    )
+    return f"only Partage may write {', '.join(found)}{hint}"
+
+
+def _created(
+    review: Review, pod: Mapping[str, Any], context: Context, admission: Admission
+) -> Verdict:
+    node = mapping(pod.get("spec")).get("nodeName")
+    if node and _MIRROR not in texts_of(pod, "annotations"):
+        return _refused(
+            review,
+            f"the pod has spec.nodeName {node} already, so nobody would book its devices; use "
+            "nodeSelector or affinity",
+        )
+    read = _read(pod, review.namespace, context)
+    if isinstance(read, str):
+        return _refused(review, read)
+    if admission.deny_privileged:
+        privileged = _privileged(pod, read, context)
+        if privileged:
+            return Verdict(
+                review.uid,
+                allowed=False,
+                message=f"container {privileged} is privileged and asks for a part of a card: it "
+                "would see every card of its node",
+            )
+    fault, notes = read.pod.request.fault, read.pod.request.notes
+    if fault is not None and fault.code is ReasonCode.INVALID_REQUEST:
+        return _refused(review, f"{fault.code}: {fault.message}")
+    if fault is not None:
+        notes = (f"the pod will wait: {fault.code}: {fault.message}", *notes)
+    return Verdict(review.uid, warnings=notes)
+
+
+def _updated(review: Review, context: Context) -> Verdict:
+    """A change may not break a request that was sound, as long as the pod still waits."""
+    pod, before = mapping(review.object), mapping(review.before)
+    if mapping(pod.get("spec")).get("nodeName") or mapping(pod.get("metadata")).get(
+        "deletionTimestamp"
+    ):
+        return Verdict(review.uid)
+    new = _fault(pod, review.namespace, context)
+    if new is None or _fault(before, review.namespace, context) is not None:
+        return Verdict(review.uid)
+    return _refused(review, f"{new.code}: {new.message}")
+
+
+def _fault(pod: Mapping[str, Any], namespace: str, context: Context) -> Fault | None:
+    read = _read(pod, namespace, context)
+    if isinstance(read, str):
+        return Fault(read)
+    fault = read.pod.request.fault
+    return fault if fault is not None and fault.code is ReasonCode.INVALID_REQUEST else None
+
+
+def _read(pod: Mapping[str, Any], namespace: str, context: Context) -> TranslatedPod | str:
+    document = decode_pod(pod, namespace)
+    if isinstance(document, str):
+        return f"the pod: {document}"
+    try:
+        return translate_pod(document, context)
+    except InvalidDocument as error:
+        return str(error)
+
+
+def _privileged(pod: Mapping[str, Any], read: TranslatedPod, context: Context) -> str:
+    """A privileged container that asks with HAMi's names; empty when there is none."""
+    mine = {container.name for container in route(read.view, context).families.get(HAMI, ())}
+    for part in parts(pod):
+        if (
+            part.name in mine
+            and mapping(part.body.get("securityContext")).get("privileged") is True
+        ):
+            return part.name
+    return ""
+
+
+def _refused(review: Review, message: str) -> Verdict:
+    return Verdict(review.uid, allowed=False, message=message, code=422)

@@ -1,0 +1,277 @@
+"""Bind through the service: what is sent, and what becomes of the reservation."""
+
+import asyncio
+import json
+
+import pytest
+from world import DONE, REFUSED, UNKNOWN, World, card, device, half, node, pod, run, whole
+
+from partage.scheduler.engine import State
+from partage.vendors import names
+
+
+@run
+async def test_record_annotations_and_labels_travel_in_the_binding() -> None:
+    """One transaction carries everything, with the uid as its precondition."""
+    world = await World().start(node(), device())
+    manifest = world.create(pod("web", {"tke.cloud.tencent.com/qgpu-core": "100"}))
+    world.filter(manifest)
+
+    error = await world.bind("web")
+
+    (sent,) = world.api.sent
+    assert error == ""
+    assert (sent.uid, sent.node) == ("uid-web", "n1")
+    assert json.loads(sent.annotations[names.ALLOCATION])["node"] == "n1"
+    assert sent.annotations[names.QGPU_ALLOCATED] == "true"
+    assert sent.labels[names.QGPU_ALLOCATED] == "true"
+    assert world.service.books.engine.states["uid-web"] is State.BOUND
+    assert world.placed == ["web"]
+
+
+@run
+async def test_what_was_sent_is_what_a_rebuild_reads() -> None:
+    """The books after binding equal those rebuilt from the API server's pods."""
+    world = await World().start(node(), device())
+    for name in ("a", "b", "c"):
+        await world.place(pod(name, half()))
+    before = world.service.books.engine.ledger.picture()
+
+    await world.start(node(), device(), *world.api.pods.values())
+
+    assert world.service.books.engine.ledger.picture() == before
+    assert world.service.audit().clean
+
+
+@run
+async def test_a_refused_binding_gives_everything_back() -> None:
+    """Nothing was bound, so nothing stays reserved; the words of the API server are passed on."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole(2)))
+    world.api.answers.append(REFUSED)
+
+    error = await world.bind("web")
+
+    assert "being deleted" in error
+    assert "uid-web" not in world.service.books.engine.ledger
+    assert await world.bind("web") == ""
+
+
+@pytest.mark.parametrize(
+    ("took", "bound"), [(True, True), (False, False)], ids=["was taken", "was not taken"]
+)
+@pytest.mark.parametrize("answer", [UNKNOWN, OSError("reset")], ids=["told", "raised"])
+def test_an_unknown_outcome_is_read_back(took: bool, bound: bool, answer: object) -> None:  # noqa: FBT001
+    """The pod itself says what became of its Binding."""
+
+    async def scene() -> None:
+        world = await World().start(node(), device())
+        world.create(pod("web", whole(2)))
+        world.api.answers.append(answer)  # type: ignore[arg-type]
+        world.api.takes.append(took)
+
+        error = await world.bind("web")
+
+        assert (error == "") is bound
+        assert ("uid-web" in world.service.books.engine.ledger) is bound
+        assert not world.service.books.unread
+
+    asyncio.run(scene())
+
+
+@run
+async def test_a_reservation_stays_while_nobody_can_tell() -> None:
+    """Its cards may be in use; it is read again later, and a second bind does not reserve twice."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole(2)))
+    world.api.answers.append(UNKNOWN)
+    world.api.takes.append(True)
+    world.api.reads += [OSError("down")] * 4
+
+    error = await world.bind("web")
+    states = world.service.books.engine.states
+    assert "not known" in error
+    assert states["uid-web"] is State.UNKNOWN
+    other = world.filter(world.create(pod("other", half())))
+
+    await world.service.tick()
+
+    assert other["NodeNames"] == []
+    assert states["uid-web"] is State.BOUND
+    assert await world.bind("web") == ""
+    assert len(world.api.sent) == 1
+
+
+@run
+async def test_a_binding_that_nobody_answers_is_unknown_after_its_time() -> None:
+    """Kube-scheduler is answered in time; the reservation is settled by reading back."""
+    world = await World().start(node(), device())
+    world.service.bindings._limits = type(world.service.bindings._limits)(send=0.0)
+    world.create(pod("web", whole()))
+    world.api.gate = asyncio.Event()
+
+    error = await world.bind("web")
+
+    assert "no answer" in error
+    assert "uid-web" not in world.service.books.engine.ledger
+
+
+@run
+async def test_a_binding_goes_on_when_its_caller_goes_away() -> None:
+    """A broken connection must not leave a reservation behind that nobody gives back."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole()))
+    world.api.gate = asyncio.Event()
+    caller = asyncio.create_task(world.bind("web"))
+    await world.api.arrived.wait()
+
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    world.api.gate.set()
+    await world.service.close()
+
+    assert world.service.books.engine.states["uid-web"] is State.BOUND
+
+
+@run
+async def test_two_calls_for_one_pod_share_one_binding() -> None:
+    """Kube-scheduler may ask again before the first answer came."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole()))
+
+    errors = await asyncio.gather(world.bind("web"), world.bind("web"))
+
+    assert errors == ["", ""]
+    assert len(world.api.sent) == 1
+
+
+@run
+async def test_a_pod_that_is_bound_elsewhere_is_not_bound_again() -> None:
+    """The API server has the last word on where a pod is."""
+    world = await World().start(node("n1"), device("n1"), node("n2"), device("n2"))
+    await world.place(pod("web", whole()), "n1")
+
+    assert await world.bind("web", "n1") == ""
+    assert "is on node n1 already" in await world.bind("web", "n2")
+
+
+@run
+async def test_what_does_not_fit_is_refused_with_numbers_and_not_sent() -> None:
+    """Bind is the step that counts, whatever filter said before."""
+    world = await World().start(node(), device())
+    world.create(pod("big", whole(3)))
+
+    error = await world.bind("big")
+
+    assert error.startswith("InsufficientCards: node n1:")
+    assert world.api.sent == []
+    assert world.told == [("big", "InsufficientCards")]
+    assert (await world.bind("big", "nowhere")).startswith("NodeAffinity: ")
+
+
+@run
+async def test_a_pod_without_devices_is_bound_without_a_record() -> None:
+    """Kube-scheduler leaves the binding of every pod to the extender that has the verb."""
+    world = await World().start(node(), device())
+    world.filter(pod("plain"))
+
+    assert await world.bind("plain") == ""
+    world.api.answers.append(REFUSED)
+    assert "being deleted" in await world.bind("plain")
+    assert world.api.sent[0].annotations == {}
+
+
+@run
+async def test_a_pod_that_was_never_seen_is_read_first() -> None:
+    """After a fail-over the new leader may be asked to bind what the old one filtered."""
+    world = await World().start(node(), device())
+    world.api.pods["web"] = pod("web", whole())
+
+    assert await world.bind("web") == ""
+    assert names.ALLOCATION in world.api.sent[0].annotations
+
+
+@pytest.mark.parametrize(
+    ("name", "uid", "message"),
+    [
+        ("nobody", "uid-nobody", "there is no pod"),
+        ("web", "uid-other", "there is no pod"),
+        ("other", "uid-web", "is that of pod team/web"),
+    ],
+    ids=["no such pod", "another uid", "another's uid"],
+)
+def test_a_pod_must_be_the_one_that_is_meant(name: str, uid: str, message: str) -> None:
+    """A uid stands for one pod and no other."""
+
+    async def scene() -> None:
+        world = await World().start(node(), device())
+        world.create(pod("web", whole()))
+
+        assert message in await world.bind(name, uid=uid)
+        assert world.api.sent == []
+
+    asyncio.run(scene())
+
+
+@run
+async def test_a_pod_that_cannot_be_read_is_not_bound() -> None:
+    """Nobody knows what it would need."""
+    world = await World().start(node(), device())
+    world.api.reads.append(OSError("down"))
+
+    assert "cannot be read: down" in await world.bind("web")
+
+
+SGPU = {
+    "koordinator.sh/gpu.shared": "1",
+    "koordinator.sh/gpu-core": "10",
+    "koordinator.sh/gpu-memory": "1Gi",
+    "metax-tech.com/sgpu": "1",
+}
+
+
+async def _metax() -> World:
+    machine = node()
+    machine["status"]["allocatable"]["metax-tech.com/sgpu"] = "32"
+    labels = {"node.koordinator.sh/gpu-vendor": "metax", "node.koordinator.sh/gpu-model": "C500"}
+    return await World().start(machine, device("n1", card(0), card(1), **labels))
+
+
+@run
+async def test_a_vendors_lock_is_taken_before_its_pod_is_bound() -> None:
+    """Its plugin finds the pod by the lock; whoever has it is waited for."""
+    world = await _metax()
+    world.create(pod("web", SGPU))
+    world.api.refusing = 2
+
+    assert await world.bind("web") == ""
+    assert names.METAX_LOCK in world.api.locks["n1"]
+    assert len(world.clock.slept) == 2
+
+
+@run
+async def test_a_lock_that_stays_taken_gives_the_reservation_back() -> None:
+    """Less than the extender's time-out is waited, then the answer is one that is retried."""
+    world = await _metax()
+    world.create(pod("web", SGPU))
+    world.api.refusing = 100
+
+    error = await world.bind("web")
+
+    assert "is locked" in error
+    assert "uid-web" not in world.service.books.engine.ledger
+    assert sum(world.clock.slept) <= 4
+    assert world.api.sent == []
+
+
+@run
+async def test_a_lock_is_given_back_when_the_binding_is_refused() -> None:
+    """The plugin would wait for a pod that never comes."""
+    world = await _metax()
+    world.create(pod("web", SGPU))
+    world.api.answers.append(REFUSED)
+
+    assert await world.bind("web") != ""
+    assert world.api.locks == {}
+    world.api.answers.append(DONE)
+    assert await world.bind("web") == ""

@@ -1,0 +1,434 @@
+"""Documents of the API server, in any order, become the state of the books."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from world import Manifest, World, card, device, document, half, node, pod, run, whole
+
+from partage.extender.service import permuted
+from partage.model.policy import Policy
+from partage.model.request import DeviceRequest
+from partage.scheduler.engine import State
+from partage.vendors import names
+
+
+def config(name: str, version: int = 1, namespace: str = "kube-system", **data: str) -> Manifest:
+    """A ConfigMap; keys with `__` for a dot and `_` for a dash."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": name,
+            "resourceVersion": str(version),
+        },
+        "data": {key.replace("__", ".").replace("_", "-"): value for key, value in data.items()},
+    }
+
+
+def _free(world: World, name: str = "n1") -> list[int]:
+    ledger = world.service.books.engine.ledger
+    found = [c for type_ in ledger.planes for c in ledger.cards(type_, ledger.index[name])]
+    return [c.core_free for c in found if not c.closed]
+
+
+@run
+async def test_a_node_needs_its_node_and_gets_its_cards_from_its_device_object() -> None:
+    """A Device object alone is no place for pods; it is remembered until its Node comes."""
+    world = await World().start()
+
+    world.service.device_changed(document(device()))
+    assert world.service.books.engine.ledger.index == {}
+    world.service.node_changed(document(node()))
+    assert _free(world) == [1000, 1000]
+    world.service.device_gone("n1")
+    assert _free(world) == []
+    world.service.node_gone("n1")
+    assert world.service.books.engine.ledger.index == {}
+
+
+@run
+async def test_an_older_state_of_an_object_is_left_out() -> None:
+    """Watches restart; what was delivered late must not undo what is known."""
+    world = await World().start(node(version=5), device("n1", card(0), card(1), version=5))
+
+    world.service.device_changed(document(device("n1", card(0), version=4)))
+    assert len(_free(world)) == 2
+    world.service.device_changed(document(device("n1", card(0), version=6)))
+    assert len(_free(world)) == 1
+    world.service.device_gone("nobody")
+    world.service.node_gone("nobody")
+
+
+@run
+async def test_a_device_that_becomes_unhealthy_is_closed_at_once() -> None:
+    """Health flips reach the next decision."""
+    world = await World().start(node(), device())
+
+    world.service.device_changed(document(device("n1", card(0, health=False), card(1), version=2)))
+
+    assert _free(world) == [1000]
+    assert world.filter(world.create(pod("web", whole(2))))["NodeNames"] == []
+
+
+@run
+async def test_a_bound_pod_that_comes_before_its_node_is_booked_when_the_node_comes() -> None:
+    """HAMi's record names cards that only the node can tell."""
+    text = "GPU-0,NVIDIA,8192,50:;"
+    bound = pod(
+        "old",
+        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "50"},
+        meta={"annotations": {names.HAMI_ALLOCATED: text, names.HAMI_POD_NODE: "n1"}},
+        nodeName="n1",
+    )
+    world = await World().start()
+    world.service.pod_changed(document(bound))
+    world.service.device_changed(document(device()))
+
+    world.service.node_changed(document(node()))
+
+    assert _free(world) == [500, 1000]
+    assert world.service.audit().clean
+
+
+@run
+async def test_a_bound_pod_without_a_record_closes_what_it_may_use() -> None:
+    """Fail closed and loud: nobody knows which card it has."""
+    world = await World().start(node(), device())
+
+    world.service.pod_changed(document(pod("rogue", whole(), nodeName="n1")))
+
+    assert _free(world) == []
+    assert "has no record" in world.quarantined[0]
+    world.service.pod_gone("uid-rogue")
+    assert _free(world) == [1000, 1000]
+
+
+@run
+async def test_a_pod_that_ends_gives_its_cards_back_and_one_that_is_deleting_does_not() -> None:
+    """A deletion timestamp says nothing about the containers."""
+    world = await World().start(node(), device())
+    await world.place(pod("web", whole()))
+
+    world.api.pods["web"]["metadata"]["deletionTimestamp"] = "2026-11-20T10:00:00Z"
+    world.seen("web")
+    assert _free(world) == [1000]
+    world.api.pods["web"]["status"] = {"phase": "Succeeded"}
+    world.seen("web")
+    assert _free(world) == [1000, 1000]
+
+
+@run
+async def test_a_pod_that_came_anew_under_its_name_is_another_pod() -> None:
+    """The old one's deletion does not touch the new one."""
+    world = await World().start(node(), device())
+    world.create(pod("web", half(), meta={"uid": "first"}))
+    world.create(pod("web", half(), meta={"uid": "second"}))
+
+    world.service.pod_gone("first")
+
+    found = world.service.books.intake.pod_named("team", "web")
+    assert found is not None
+    assert found.pod.uid == "second"
+    assert "is gone" in world.filter(pod("web", half(), meta={"uid": "first"}))["Error"]
+
+
+@run
+async def test_a_pod_without_devices_is_not_kept() -> None:
+    """Most pods of a cluster cost nothing."""
+    world = await World().start(node(), device())
+
+    world.create(pod("plain"))
+    world.service.pod_gone("uid-plain")
+
+    assert world.service.books.intake.pods() == {}
+
+
+@run
+async def test_a_pod_that_cannot_be_decoded_keeps_what_it_holds() -> None:
+    """A document nobody can read is a problem to be told, not a reason to free cards."""
+    world = await World().start(node(), device())
+    await world.place(pod("web", whole()))
+    broken = dict(world.api.pods["web"])
+    broken["spec"] = {
+        **broken["spec"],
+        "containers": [{"name": "main", "resources": {"limits": {"cpu": "much", **whole()}}}],
+    }
+
+    world.service.pod_changed(document(broken))
+
+    assert _free(world) == [1000]
+    assert "much" in world.service.books.intake.problems["Pod team/web"]
+
+
+@run
+async def test_a_node_that_cannot_be_read_takes_no_pods() -> None:
+    """What cannot be read must not keep serving as if it could."""
+    world = await World().start(node(), device())
+    odd = node(version=2)
+    odd["status"]["allocatable"]["cpu"] = "many"
+
+    world.service.node_changed(document(odd))
+    assert world.service.books.engine.ledger.index == {}
+    assert "many" in world.service.books.intake.problems["Node n1"]
+    world.service.node_changed(document(node(version=3)))
+    assert world.service.books.intake.problems == {}
+    assert _free(world) == [1000, 1000]
+
+
+DEVICE_CONFIG = "nvidia:\n  resourceCountName: {name}\n"
+
+
+@run
+async def test_a_config_map_applies_to_pods_and_nodes_that_are_there() -> None:
+    """Renamed resources are read under their new names from then on, and the old ones are not."""
+    world = await World().start(node(), device())
+    renamed = DEVICE_CONFIG.format(name="example.com/vgpu")
+
+    problem = world.service.config_changed(
+        document(config("hami-scheduler-device", device_config__yaml=renamed))
+    )
+    asked = world.filter(world.create(pod("web", {"example.com/vgpu": "1"})))
+
+    assert problem == ""
+    assert asked["NodeNames"] == ["n1"]
+    assert "uid-web" in world.service.books.verbs.holds
+
+
+@run
+async def test_a_bad_config_map_is_refused_and_the_last_good_one_stays() -> None:
+    """Told loudly, named, and forgotten once it is mended or deleted."""
+    world = await World().start(node(), device())
+    good = config("partage-config", 1, policy="spread")
+    bad = config("partage-config", 2, policy="sideways")
+    world.service.config_changed(document(good))
+
+    problem = world.service.config_changed(document(bad))
+
+    assert "sideways" in problem
+    assert world.service.books.engine.policy == Policy.parse("spread")
+    assert world.service.books.intake.problems
+    world.service.config_gone(document(bad))
+    assert world.service.books.intake.problems == {}
+    assert world.service.books.engine.policy == Policy()
+
+
+@run
+async def test_a_config_map_of_another_namespace_sets_nothing() -> None:
+    """Whoever may write ConfigMaps in a team's namespace may not configure the cluster."""
+    world = await World().start(node(), device())
+
+    world.service.config_changed(document(config("partage-config", 1, "team", policy="spread")))
+
+    assert world.service.books.engine.policy == Policy()
+
+
+@run
+async def test_bound_pods_are_read_again_when_settings_change() -> None:
+    """The books stay what a rebuild with the new settings would give."""
+    world = await World().start(node(), device())
+    await world.place(pod("web", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}))
+    scaled = "nvidia:\n  deviceSplitCount: 3\n"
+
+    world.service.config_changed(
+        document(config("hami-scheduler-device", device_config__yaml=scaled))
+    )
+
+    assert world.service.audit().clean
+
+
+@run
+async def test_a_quota_holds_for_pods_that_come_after_it() -> None:
+    """HAMi's memory keys are counted as granted; a pod beyond them waits with the quota's name."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small", "namespace": "team"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": "1000"}},
+    }
+    world = await World().start(node(), device())
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}
+
+    world.service.config_changed(document(quota))
+    refused = world.filter(world.create(pod("web", limits)))
+    world.service.config_gone(document(quota))
+    passed = world.filter(pod("web", limits))
+
+    assert refused["NodeNames"] == []
+    assert world.told == [("web", "QuotaExceeded")]
+    assert passed["NodeNames"] == ["n1"]
+
+
+@run
+async def test_who_registers_the_nodes_decides_whose_a_lone_count_is() -> None:
+    """Once HAMi registered every node, `nvidia.com/gpu` alone is HAMi's."""
+    register = json.dumps([{"id": "GPU-7", "index": 0, "count": 10, "devmem": 16384,
+                            "devcore": 100, "type": "NVIDIA A100", "health": True}])  # fmt: skip
+    world = await World().start(node(annotations={names.HAMI_REGISTER: register}))
+    world.create(pod("web", {"nvidia.com/gpu": "1"}))
+
+    found = world.service.books.intake.pod("uid-web")
+
+    assert found is not None
+    assert [group.protocol for group in found.pod.request.groups] == ["hami"]
+
+
+@run
+async def test_equal_pods_are_read_once() -> None:
+    """The copies of a template share their request, by which the engine finds their class."""
+    world = await World().start(node(), device())
+    for name in ("one", "two"):
+        world.create(pod(name, half(), meta={"labels": {"app": "web"}}))
+    world.create(pod("three", half(), meta={"annotations": {names.NODE_POLICY: "spread"}}))
+    one, two, three = (
+        world.service.books.intake.pods()[f"uid-{n}"].pod for n in ("one", "two", "three")
+    )
+
+    assert one.request is two.request
+    assert (two.uid, two.name) == ("uid-two", "two")
+    assert three.request is not one.request
+
+
+@run
+async def test_an_audit_tells_what_leaked_and_what_is_missing() -> None:
+    """Against a fresh list, in units; what is on its way is neither."""
+    world = await World().start(node(), device())
+    await world.place(pod("web", half()))
+    unseen = pod("other", half())
+    world.create(pod("held", half()))
+    world.filter(pod("held", half()))
+    world.api.pods["other"] = unseen
+    await world.bind("other")
+
+    leaked = world.service.audit([])
+    clean = world.service.audit([document(m) for m in world.api.pods.values()])
+    grown = dict(world.api.pods["web"], metadata={**world.api.pods["web"]["metadata"], "uid": "x"})
+    record = json.loads(grown["metadata"]["annotations"][names.ALLOCATION])
+    grown["metadata"]["annotations"] = {names.ALLOCATION: json.dumps({**record, "uid": "x"})}
+    missing = world.service.audit([document(m) for m in [*world.api.pods.values(), grown]])
+
+    assert leaked.leaked["core_milli"] == 1000
+    assert set(leaked.pods) == {"uid-web", "uid-other"}
+    assert clean.missing == {}
+    assert clean.clean
+    assert missing.missing == {"core_milli": 500, "memory_bytes": 8 * 2**30, "slots": 1}
+
+
+@run
+async def test_nodes_are_ordered_by_a_seed_and_not_by_their_names() -> None:
+    """The same objects give the same order; renaming changes nothing."""
+    old = [node(f"n{i}", creationTimestamp=f"2026-01-0{i}T00:00:00Z") for i in range(1, 8)]
+    new = [node(f"z{9 - i}", creationTimestamp=f"2026-01-0{i}T00:00:00Z") for i in range(1, 8)]
+
+    def stamps(manifests: list[Manifest], seed: int) -> list[str | None]:
+        nodes = permuted([document(m) for m in manifests], seed)
+        return [n.metadata.creation_timestamp for n in nodes]
+
+    assert stamps(old, 1) == stamps(new[::-1], 1)
+    assert stamps(old, 1) != stamps(old, 2)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["node", "device", "pod", "end", "gone", "filter", "bind", "tick", "odd"]),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_books_equal_a_rebuild_whatever_happened_in_whatever_order(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    """No card is given twice, no hold lacks an owner, and an audit finds nothing."""
+    asyncio.run(_play(steps))
+
+
+async def _play(steps: list[tuple[str, int, int]]) -> None:
+    world = await World("binpack").start(node("n0"), device("n0"), node("n1"), device("n1"))
+    asks = [half(), whole(), whole(2), {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}]
+    service, version = world.service, 10
+    for what, one, other in steps:
+        name, place = f"p{one}", f"n{other % 2}"
+        version += 1
+        match what:
+            case "node":
+                service.node_changed(document(node(place, version)))
+            case "device":
+                cards = [card(0), card(1, health=other < 2)]
+                service.device_changed(document(device(place, *cards, version=version)))
+            case "pod":
+                old = world.api.pods.pop(name, None)
+                if old is not None:  # a name is free once its pod is gone
+                    service.pod_gone(old["metadata"]["uid"])
+                world.create(pod(name, asks[one], meta={"uid": f"uid-{name}-{version}"}))
+            case "end" if name in world.api.pods:
+                world.api.pods[name]["status"] = {"phase": "Succeeded"}
+                world.seen(name)
+            case "gone" if name in world.api.pods:
+                service.pod_gone(world.api.pods.pop(name)["metadata"]["uid"])
+            case "filter" if name in world.api.pods:
+                world.filter(world.api.pods[name])
+            case "bind" if name in world.api.pods:
+                await world.bind(name, place, world.api.pods[name]["metadata"]["uid"])
+                world.seen(name)
+            case "tick":
+                world.clock.pass_time(20.0)
+                await service.tick()
+            case "odd" if name in world.api.pods:
+                service.pod_changed(document(world.api.pods[name]))
+        service.books.engine.ledger.validate()
+    known = service.books.intake.pods()
+    assert all(uid in known for uid in service.books.verbs.holds)
+    states = service.books.engine.states
+    assert {uid for uid, s in states.items() if s is State.HELD} == set(service.books.verbs.holds)
+    assert service.audit([document(m) for m in world.api.pods.values()]).clean
+
+
+def test_a_device_request_of_the_test_is_what_it_seems() -> None:
+    """The builders ask what their names say."""
+    for limits, expected in ((half(), 500), (whole(), 1000)):
+        found: list[DeviceRequest] = []
+
+        async def scene(
+            limits: dict[str, str] = limits, found: list[DeviceRequest] = found
+        ) -> None:
+            world = await World().start(node(), device())
+            world.create(pod("web", limits))
+            entry = world.service.books.intake.pod("uid-web")
+            assert entry is not None
+            found += [group.request for group in entry.pod.request.groups]
+
+        asyncio.run(scene())
+        assert [request.core_milli for request in found] == [expected]
+
+
+@pytest.mark.parametrize("kind", ["node", "device", "pod", "config"])
+def test_the_same_document_twice_changes_nothing(kind: str) -> None:
+    """Watches deliver again after they break."""
+
+    async def scene() -> None:
+        world = await World().start(node(), device())
+        bound = pod("web", whole(), nodeName="n1")
+        documents = {
+            "node": (world.service.node_changed, node()),
+            "device": (world.service.device_changed, device()),
+            "pod": (world.service.pod_changed, bound),
+            "config": (world.service.config_changed, config("partage-config", policy="spread")),
+        }
+        deliver, manifest = documents[kind]
+        deliver(document(manifest))
+        before = world.service.books.engine.ledger.picture()
+
+        deliver(document(manifest))
+
+        assert world.service.books.engine.ledger.picture() == before
+
+    asyncio.run(scene())

@@ -1,0 +1,237 @@
+"""A scheduler service with a fake API server: manifests in, what was bound out."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from partage.extender.bindings import BindLimits
+from partage.extender.intake import Intake
+from partage.extender.ports import Answered, Binding, Hooks, Outcome
+from partage.extender.service import SchedulerService, ServiceSettings
+from partage.model.policy import Policy
+from partage.testing.clock import InstantClock
+from partage.wire.documents import Document, decode
+
+Manifest = dict[str, Any]
+DONE = Answered(Outcome.DONE)
+REFUSED = Answered(Outcome.REFUSED, "the pod is being deleted")
+UNKNOWN = Answered(Outcome.UNKNOWN, "connection reset")
+
+
+def document(manifest: Manifest) -> Document:
+    """The manifest decoded."""
+    (found,) = decode("test.json", json.dumps(manifest).encode()).documents
+    return found
+
+
+def node(name: str = "n1", version: int = 1, **meta: Any) -> Manifest:
+    """A Node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version), **meta},
+        "status": {"allocatable": {"cpu": "32", "memory": "64Gi", "pods": "110"}},
+    }
+
+
+def card(
+    minor: int, memory: str = "16Gi", domain: str = "koordinator.sh", **more: Any
+) -> Manifest:
+    """A card of a Device object."""
+    resources = {"gpu-core": "100", "gpu-memory": memory, "gpu-memory-ratio": "100"}
+    return {
+        "type": "gpu",
+        "id": f"GPU-{minor}",
+        "minor": minor,
+        "health": True,
+        "resources": {f"{domain}/{name}": value for name, value in resources.items()},
+        **more,
+    }
+
+
+def device(name: str = "n1", *cards: Manifest, version: int = 1, **labels: str) -> Manifest:
+    """A Device object; two cards unless told otherwise."""
+    return {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": name, "resourceVersion": str(version), "labels": labels},
+        "spec": {"devices": list(cards) or [card(0), card(1)]},
+    }
+
+
+def pod(name: str = "web", limits: Mapping[str, str] | None = None, **more: Any) -> Manifest:
+    """A pod with one container; `meta`, `container` and `status` go where they belong."""
+    meta, inner = more.pop("meta", {}), more.pop("container", {})
+    status = more.pop("status", {"phase": "Pending"})
+    amounts = {} if limits is None else {"resources": {"limits": dict(limits)}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", **meta},
+        "spec": {"containers": [{"name": "main", **amounts, **inner}], **more},
+        "status": status,
+    }
+
+
+def whole(cards: int = 1) -> dict[str, str]:
+    """So many whole cards, in today's names."""
+    return {"koordinator.sh/gpu": str(100 * cards)}
+
+
+def half() -> dict[str, str]:
+    """Half a card."""
+    return {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+
+
+class FakeApi:
+    """Binds pods, or does whatever the test says next.
+
+    Attributes:
+        pods: manifests by name.
+        sent: Bindings that came in.
+        answers: what is said to the next Bindings; done when it is empty.
+        locks: annotations by node.
+    """
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Manifest] = {}
+        self.sent: list[Binding] = []
+        self.answers: list[Answered | Exception | None] = []
+        self.takes: list[bool] = []
+        self.reads: list[Exception] = []
+        self.locks: dict[str, dict[str, str]] = {}
+        self.refusing = 0
+        self.gate: asyncio.Event | None = None
+        self.arrived = asyncio.Event()
+
+    async def bind(self, binding: Binding) -> Answered:
+        """See `Binder`."""
+        self.sent.append(binding)
+        self.arrived.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        answer = self.answers.pop(0) if self.answers else DONE
+        took = self.takes.pop(0) if self.takes else answer == DONE
+        if took:
+            self._write(binding)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer or DONE
+
+    def _write(self, binding: Binding) -> None:
+        manifest = self.pods.setdefault(binding.name, pod(binding.name))
+        manifest["spec"]["nodeName"] = binding.node
+        meta = manifest["metadata"]
+        meta["annotations"] = {**meta.get("annotations", {}), **binding.annotations}
+        meta["labels"] = {**meta.get("labels", {}), **binding.labels}
+
+    async def read(self, namespace: str, name: str) -> Document | None:
+        """See `Binder`."""
+        if self.reads:
+            raise self.reads.pop(0)
+        manifest = self.pods.get(name)
+        return None if manifest is None else document(manifest)
+
+    async def take(self, node: str, annotations: Mapping[str, str]) -> Answered:
+        """See `NodeLocks`."""
+        if self.refusing > 0:
+            self.refusing -= 1
+            return Answered(Outcome.REFUSED, "held by somebody else")
+        if node in self.locks:
+            return Answered(Outcome.REFUSED, "taken")
+        self.locks[node] = dict(annotations)
+        return DONE
+
+    async def give_back(self, node: str, annotations: Mapping[str, str]) -> None:
+        """See `NodeLocks`."""
+        if self.locks.get(node) == annotations:
+            del self.locks[node]
+
+
+class World:
+    """The service and everything around it."""
+
+    def __init__(self, policy: str = "partage", **settings: Any) -> None:
+        self.api = FakeApi()
+        self.clock = InstantClock()
+        self.woken: list[str] = []
+        self.told: list[tuple[str, str]] = []
+        self.placed: list[str] = []
+        self.quarantined: list[str] = []
+        hooks = Hooks(
+            wake=self.woken.extend,
+            refused=lambda entry, refusal: self.told.append((entry.pod.name, refusal.code.value)),
+            placed=lambda entry, _allocation: self.placed.append(entry.pod.name),
+            quarantined=lambda action: self.quarantined.append(action.message),
+        )
+        self.service = SchedulerService(
+            self.api,
+            self.clock,
+            hooks,
+            intake=lambda: Intake(policy=Policy.parse(policy), namespaces=("kube-system",)),
+            locks=self.api,
+            settings=ServiceSettings(BindLimits(pause=0.5), **settings),
+        )
+
+    async def start(self, *manifests: Manifest) -> "World":
+        """Rebuild from these, and lead."""
+        found = [document(manifest) for manifest in manifests]
+        by_kind: Callable[[str], list[Document]] = lambda kind: [  # noqa: E731 # short and local
+            one for one in found if one.kind == kind
+        ]
+        configs = [*by_kind("ConfigMap"), *by_kind("ResourceQuota")]
+        await self.service.rebuild(by_kind("Node"), by_kind("Device"), by_kind("Pod"), configs)
+        for one in by_kind("Pod"):
+            self.api.pods[one.name] = next(
+                m for m in manifests if m["metadata"]["name"] == one.name
+            )
+        self.service.lead()
+        return self
+
+    def create(self, manifest: Manifest) -> Manifest:
+        """A pod comes into being."""
+        self.api.pods[manifest["metadata"]["name"]] = manifest
+        self.service.pod_changed(document(manifest))
+        return manifest
+
+    def seen(self, name: str) -> None:
+        """The service hears what the API server has of a pod."""
+        self.service.pod_changed(document(self.api.pods[name]))
+
+    def filter(self, manifest: Manifest, *names: str) -> Manifest:
+        """Ask filter, names only."""
+        wanted = list(names or [n.name for n in self.service.books.engine.ledger.nodes if n])
+        body = {"Pod": manifest, "Nodes": None, "NodeNames": wanted}
+        answer: Manifest = json.loads(self.service.filter(json.dumps(body).encode()))
+        return answer
+
+    async def bind(self, name: str, node: str = "n1", uid: str | None = None) -> str:
+        """Ask bind; the error, empty when bound."""
+        body = {
+            "PodName": name,
+            "PodNamespace": "team",
+            "PodUID": uid or f"uid-{name}",
+            "Node": node,
+        }
+        answer = json.loads(await self.service.bind(json.dumps(body).encode()))
+        error: str = answer["Error"]
+        return error
+
+    async def place(self, manifest: Manifest, node: str = "n1") -> None:
+        """Create, filter and bind a pod, and hear of it."""
+        self.create(manifest)
+        self.filter(manifest)
+        name = manifest["metadata"]["name"]
+        assert await self.bind(name, node) == ""
+        self.seen(name)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test that is a coroutine."""
+
+    def runner() -> None:
+        asyncio.run(test())
+
+    runner.__name__, runner.__doc__ = test.__name__, test.__doc__
+    return runner
