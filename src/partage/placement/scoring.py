@@ -13,11 +13,13 @@ import numpy as np
 
 from partage.inventory.ledger import UNCHECKED, Ledger
 from partage.inventory.plane import Bools, Ints, Plane
+from partage.model.device import DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest
 from partage.placement import baselines
 from partage.placement.fragmentation import Gauge
 from partage.placement.kernel import Nodes
+from partage.placement.priced import PriceGauge
 from partage.placement.tables import Tables
 
 __all__ = ["CEILING", "Scene", "ranking", "score"]
@@ -48,6 +50,7 @@ class Scene:
         nodes: the nodes to score.
         tables: what the strategy has learnt.
         gauge: fragmentation of every node, where the tables know the usual requests.
+        priced: value of every node, where prices are learnt.
     """
 
     ledger: Ledger
@@ -57,6 +60,7 @@ class Scene:
     nodes: Nodes
     tables: Tables
     gauge: Gauge | None = None
+    priced: PriceGauge | None = None
 
 
 def score(scene: Scene, strategy: Strategy) -> Ints:
@@ -71,7 +75,9 @@ def score(scene: Scene, strategy: Strategy) -> Ints:
     if strategy in _PUBLISHED:
         return _published(scene, strategy)
     if strategy is Strategy.PARTAGE:
-        return _first(scene)
+        if scene.priced is None:
+            return _first(scene)
+        return scene.priced.node_scores(scene.host, request, fits, nodes)
     if request is None or fits is None:
         return _host_score(ledger, nodes, strategy)
     usage = _usage(ledger.planes[request.type], nodes)
@@ -96,6 +102,11 @@ def ranking(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
     if strategy is Strategy.FGD and scene.gauge is not None:
         index = int(np.arange(scene.ledger.present.shape[0])[nodes][0])
         return scene.gauge.card_scores(scene.host, request, fits, index)
+    if strategy is Strategy.PARTAGE and scene.priced is not None:
+        if request.type is not DeviceType.GPU:
+            return None
+        index = int(np.arange(scene.ledger.present.shape[0])[nodes][0])
+        return scene.priced.card_scores(scene.host, request, fits, index)
     return {}
 
 
