@@ -47,6 +47,12 @@ class Learning:
         self.built = 0
         self.solver = True
 
+    def wants(self, arrived: int) -> bool:
+        """Whether new tables are due after so many arrivals."""
+        if self.warm:
+            return arrived == 0
+        return arrived in _REBUILD or arrived in _REFRESH
+
     def due(self, arrived: int, tables: Tables) -> Tables | None:
         """New tables before the next arrival, or None where the old ones stay.
 
@@ -62,11 +68,11 @@ class Learning:
         return replace(tables, version=tables.version + 1, prices=prices)
 
     def _prices(self, arrived: int, known: Prices | None) -> Prices | None:
-        if self.warm:
-            return None if arrived else self._learn()
-        if arrived in _REBUILD:
+        if not self.wants(arrived):
+            return None
+        if self.warm or arrived in _REBUILD:
             return self._learn()
-        if arrived in _REFRESH and known is not None:
+        if known is not None:
             mix = Mix.of(self.counts, self.stock)
             milli = float(mix.demand.sum() / mix.counts.sum())
             return replace(known, reserves=reserves_of(mix, self.stock), milli_per_pod=milli)

@@ -328,7 +328,7 @@ class _Driver:
 
     def learn(self, arrived: int) -> None:
         """Let the engine have new tables where they are due."""
-        if self.learning is None:
+        if self.learning is None or not self.learning.wants(arrived):
             return
         self.learning.counts = self.run.counts
         used = process_time()
