@@ -58,13 +58,16 @@ def differences(run: Run, golden: Path) -> Iterator[str]:
                 yield f"event {event}: {mine}, published {row}"
 
 
-def compare(trace: Trace, data: Path, policy: str, expected: Published) -> tuple[int, list[float]]:
-    """How many of a trace's experiments differ under a policy, and pods a second of each."""
+def compare(
+    trace: Trace, data: Path, policy: str, expected: Published, *, plain: bool
+) -> tuple[int, list[float]]:
+    """How many of a trace's experiments differ, and pods a processor second of each."""
     wrong, rates = 0, []
     for seed in SEEDS:
         sequence = read_sequence(data / "sequences.npz", trace, seed)
-        run = replay(trace, sequence, Policy.parse(policy))
-        rates.append(len(run.lives) / run.seconds)
+        accelerate = False if plain else None
+        run = replay(trace, sequence, Policy.parse(policy), accelerate=accelerate)
+        rates.append(len(run.lives) / run.cpu_seconds)
         got = list(Curves.at(curves(run).allocation).values())
         want = expected[trace.name, policy, seed]
         if got != want:
@@ -83,6 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traces", nargs="*", help="only these traces")
     parser.add_argument("--policies", nargs="*", default=list(POLICIES))
+    parser.add_argument("--plain", action="store_true", help="NumPy alone, even beside numba")
     arguments = parser.parse_args()
     data = folder()
     if not (data / "nodes.csv").exists():
@@ -92,11 +96,11 @@ def main() -> int:
     expected = published(data)
     names = arguments.traces or sorted({trace for trace, _, _ in expected})
     wrong = total = 0
-    print(f"{'trace':<12} {'policy':<14} equal  pods/s (least to most)")
+    print(f"{'trace':<12} {'policy':<14} equal  pods/processor second (least to most)")
     for name in names:
         trace = read_trace(data, name)
         for policy in arguments.policies:
-            bad, rates = compare(trace, data, policy, expected)
+            bad, rates = compare(trace, data, policy, expected, plain=arguments.plain)
             wrong, total = wrong + bad, total + len(rates)
             equal = f"{len(rates) - bad}/{len(rates)}"
             print(

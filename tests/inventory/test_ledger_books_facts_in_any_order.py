@@ -133,3 +133,61 @@ def test_a_vanished_card_closes_every_position_it_was_known_by(order: tuple[int,
     ]
     ledger.undo("a")
     assert [c.row for c in ledger.cards(GPU, 0) if c.closed is None] == [0, 2]
+
+
+def test_a_suspicion_closes_what_it_covers_until_acquitted() -> None:
+    """Closed for one pod at a time, on cards of its types and minors, on a node seen or not."""
+    ledger = Ledger()
+    ledger.suspect("p", Suspicion("node-1", (GPU,), (1,), "no record"))
+    ledger.upsert_node(make_node(devices=[card(0), card(1)]))
+
+    assert [c.closed for c in ledger.cards(GPU, 0)] == [None, ReasonCode.QUARANTINED]
+    ledger.suspect("p", Suspicion("node-1", (GPU,), (0,), "no record"))
+    ledger.suspect("q", Suspicion("elsewhere", (GPU,), None, "no record"))
+    assert [c.closed for c in ledger.cards(GPU, 0)] == [ReasonCode.QUARANTINED, None]
+    ledger.validate()
+    assert ledger.acquit("p")
+    assert ledger.acquit("q")
+    assert not ledger.acquit("p")
+    assert [c.closed for c in ledger.cards(GPU, 0)] == [None, None]
+
+
+def test_ordinary_resources_are_summed_by_node() -> None:
+    """What pods of a node hold, by name."""
+    ledger = ledger_of(make_node(), pods=[held("a", cpu=2, pods=1), held("b", cpu=3)])
+
+    assert ledger.host_used("node-1") == {"cpu": 5, "pods": 1}
+    assert ledger.host_used("elsewhere") == {}
+    assert ledger.host_left(0, ("cpu", "example.com/x")) == {
+        "cpu": UNCHECKED - 5,
+        "example.com/x": UNCHECKED,
+    }
+
+
+def test_a_pod_is_booked_once() -> None:
+    """Booking it again is the caller's mistake, and changes nothing."""
+    ledger = ledger_of(make_node(devices=[card(0)]), pods=[held("a", grant(0))])
+
+    with pytest.raises(LedgerError, match="booked already"):
+        ledger.apply(held("a", grant(0)))
+
+    ledger.validate()
+
+
+def test_validation_finds_tampered_columns() -> None:
+    """Columns that do not follow from the facts are an error with both figures."""
+    ledger = ledger_of(make_node(devices=[card(0)]))
+    ledger.planes[GPU].core_free[0, 0] = 999
+
+    with pytest.raises(LedgerError, match=r"books of node node-1 are .*999.*recomputed .*1000"):
+        ledger.validate()
+
+
+def test_removing_an_unknown_node_does_nothing() -> None:
+    """A node that was never seen can go."""
+    ledger = ledger_of(make_node())
+
+    ledger.remove_node("elsewhere")
+
+    ledger.validate()
+    assert set(ledger.index) == {"node-1"}

@@ -35,15 +35,17 @@ def assert_sound(nodes: Iterable[Node], allocations: Iterable[Allocation]) -> No
 
 
 def peak(grants: Sequence[Grant]) -> Usage:
-    """The most that one pod holds of one device at any time."""
-    running = _sum(g for g in grants if g.phase is not Phase.INIT)
-    sidecars = _sum(g for g in grants if g.phase is Phase.SIDECAR)
-    most = dict(running)
+    """The most that one pod holds of one device at any time; grants in the pod's order.
+
+    An init container runs beside the sidecars before it, the others run all together.
+    """
+    most = dict(_sum(g for g in grants if g.phase is not Phase.INIT))
     for name in {g.container for g in grants if g.phase is Phase.INIT}:
-        alone = _sum(g for g in grants if g.container == name)
-        for dimension in {*alone, *sidecars}:
-            together = alone.get(dimension, 0) + sidecars.get(dimension, 0)
-            most[dimension] = max(most.get(dimension, 0), together)
+        first = next(i for i, g in enumerate(grants) if g.container == name)
+        beside = [g for g in grants[:first] if g.phase is Phase.SIDECAR]
+        together = _sum([*beside, *(g for g in grants if g.container == name)])
+        for dimension, amount in together.items():
+            most[dimension] = max(most.get(dimension, 0), amount)
     return most
 
 
@@ -81,11 +83,11 @@ def _limits(device: Device, tenants: Mapping[str, list[Grant]]) -> None:
     for uid, grants in tenants.items():
         others = sum(peak(mates).get("slots", 0) for name, mates in tenants.items() if name != uid)
         running = _sum(g for g in grants if g.phase is not Phase.INIT)["slots"]
-        sidecars = _sum(g for g in grants if g.phase is Phase.SIDECAR)["slots"]
-        for grant in grants:
+        for i, grant in enumerate(grants):
             if grant.sharers is not None:
+                beside = [g for g in grants[:i] if g.phase is Phase.SIDECAR]
                 initial = grant.phase is Phase.INIT
-                own = grant.slots + sidecars if initial else running
+                own = grant.slots + _sum(beside)["slots"] if initial else running
                 assert others + own <= grant.sharers, f"{device.uuid}: {others} + {own}"
 
 

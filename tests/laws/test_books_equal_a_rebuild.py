@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from ledgers import grants
@@ -19,6 +20,7 @@ from partage.scheduler.events import (
     BindSucceeded,
     BindUnknown,
     Event,
+    HoldEnded,
     NodeGone,
     NodeSeen,
     Placement,
@@ -71,6 +73,7 @@ class Scheduling(RuleBasedStateMachine):
         self.engine = Engine()
         self.network: list[Event] = []
         self.binding: dict[str, Allocation] = {}
+        self.held: dict[str, Pod] = {}
         self.count = 0
 
     def tell(self, event: Event) -> None:
@@ -148,6 +151,39 @@ class Scheduling(RuleBasedStateMachine):
             assert isinstance(decision, Refusal)
         self.engine.audit()
 
+    @rule(data=st.data())
+    def a_pod_is_held(self, data: st.DataObject) -> None:
+        """Another scheduler filters a pod: its predicted place is kept."""
+        self.count += 1
+        pod = data.draw(pods(f"held-{self.count}"))
+        self.network.append(self.server.put_pod(pod))
+        if isinstance(self.engine.hold(self.server.pods[pod.uid]), Placement):
+            self.held[pod.uid] = pod
+            assert self.engine.states[pod.uid] is State.HELD
+        self.engine.audit()
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), end=st.sampled_from(["bind", "bind", "again", "time"]))
+    def a_hold_ends(self, data: st.DataObject, end: str) -> None:
+        """A held pod is bound to the node it was kept on or to another, or filtered again."""
+        uid = data.draw(st.sampled_from(sorted(self.held)))
+        pod = self.held[uid]
+        if end == "time" or self.engine.states.get(uid) is not State.HELD:
+            del self.held[uid]
+            self.tell(HoldEnded(uid))
+        elif end == "again":
+            self.engine.hold(pod)
+        else:
+            del self.held[uid]
+            node = data.draw(st.sampled_from(NAMES))
+            decision = self.engine.place_on(pod, node)
+            if isinstance(decision, Placement):
+                assert decision.allocation.node == node
+                self.binding[uid] = decision.allocation
+            else:
+                assert uid not in self.engine.states
+        self.engine.audit()
+
     @precondition(lambda self: self.binding)
     @rule(
         data=st.data(),
@@ -179,6 +215,8 @@ class Scheduling(RuleBasedStateMachine):
         """Once everything has arrived, the books are a rebuild of the server's objects."""
         for uid in sorted(self.binding):
             self.tell(BindFailed(uid))
+        for uid in sorted(self.held):
+            self.tell(HoldEnded(uid))
         rounds = 0
         while self.network and rounds < 3:
             events, self.network = self.network, []
@@ -213,3 +251,6 @@ def renumbered(devices: list[Device]) -> list[Device]:
 
 
 TestBooks = Scheduling.TestCase
+TestBooks.settings = settings(
+    max_examples=max(1, settings.default.max_examples // 3), stateful_step_count=30
+)

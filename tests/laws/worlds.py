@@ -5,6 +5,7 @@ laws are about.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from hypothesis import strategies as st
@@ -265,6 +266,7 @@ def pod_requests(draw: st.DrawFn, most: int = 3) -> PodRequest:
                 phase,
             )
         )
+    groups = _positioned(draw, groups)
     groups.sort(key=lambda group: group.phase is Phase.INIT)
     types = tuple(dict.fromkeys(group.request.type for group in groups))
     if draw(st.booleans()):
@@ -277,6 +279,20 @@ def pod_requests(draw: st.DrawFn, most: int = 3) -> PodRequest:
         node_strategy=draw(_rarely(draw(st.sampled_from(Strategy)))),
         card_order=draw(st.sampled_from([CardOrder()] * 3 + [draw(_card_orders())])),
     )
+
+
+def _positioned(draw: st.DrawFn, groups: list[RequestGroup]) -> list[RequestGroup]:
+    """Init containers and sidecars in any order, main containers after them."""
+    everyone = [c for group in groups for c in group.containers]
+    early = draw(st.permutations([c.name for c in everyone if c.phase is not Phase.MAIN]))
+    order = [*early, *(c.name for c in everyone if c.phase is Phase.MAIN)]
+    return [
+        replace(
+            group,
+            containers=tuple(replace(c, position=order.index(c.name)) for c in group.containers),
+        )
+        for group in groups
+    ]
 
 
 @st.composite

@@ -142,7 +142,7 @@ formats = st.sampled_from(["BinarySI", "DecimalSI", "DecimalExponent"])
 nanos = st.one_of(
     st.integers(-MAXIMUM, MAXIMUM),
     st.integers(-(10**6), 10**6).map(lambda n: n * NANO),
-    st.integers(-(2**13), 2**13).map(lambda n: n * 2**50 * NANO),
+    st.integers(1 - 2**13, 2**13 - 1).map(lambda n: n * 2**50 * NANO),
 )
 
 

@@ -47,8 +47,8 @@ LABELS = {"zone": "a", "cards": "8", "empty": "", "odd": "1_000", "big": "9" * 3
     ],
 )
 def test_requirements(
-    key: str, operator: Operator, values: tuple[str, ...], expected: bool
-) -> None:  # noqa: FBT001
+    key: str, operator: Operator, values: tuple[str, ...], *, expected: bool
+) -> None:
     """Each operator on labels that are there, absent, empty, or no number."""
     assert Requirement(key, operator, values).matches(LABELS) is expected
 
@@ -121,3 +121,22 @@ def test_taints_repel_by_effect_and_print_as_kubectl_does() -> None:
     ]
     assert str(Taint("k", "v", "NoSchedule")) == "k=v:NoSchedule"
     assert str(Taint("k", "", "NoExecute")) == "k:NoExecute"
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "text"),
+    [
+        (Operator.IN, ("a",), "zone=a"),
+        (Operator.IN, ("a", "b"), "zone in (a, b)"),
+        (Operator.NOT_IN, ("a",), "zone not in (a)"),
+        (Operator.EXISTS, (), "zone"),
+        (Operator.DOES_NOT_EXIST, (), "!zone"),
+        (Operator.GT, ("5",), "zone > 5"),
+        (Operator.LT, ("5",), "zone < 5"),
+    ],
+)
+def test_requirements_print_as_people_write_them(
+    operator: Operator, values: tuple[str, ...], text: str
+) -> None:
+    """As kubectl's selectors read."""
+    assert str(Requirement("zone", operator, values)) == text

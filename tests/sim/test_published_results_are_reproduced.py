@@ -26,10 +26,10 @@ FRAG = {
 """Fragmentation of default, seed 42, at 80 to 130 % in the authors' table (analysis_frag)."""
 
 
-def _run(folder: Path, name: str, policy: str, seed: int) -> Run:
+def _run(folder: Path, name: str, policy: str, seed: int, *, accelerate: bool = False) -> Run:
     trace = read_trace(folder, name)
     sequence = read_sequence(folder / "sequences.npz", trace, seed)
-    return replay(trace, sequence, Policy.parse(policy))
+    return replay(trace, sequence, Policy.parse(policy), accelerate=accelerate)
 
 
 def _published(folder: Path) -> dict[tuple[str, str, str], list[float]]:
@@ -73,3 +73,16 @@ def test_every_placement_is_the_golden_one(policy: str) -> None:
     frag = curves(run).frag
     assert [frag[x] for x in LEVELS] == FRAG[policy]
     run.engine.ledger.validate()
+
+
+@pytest.mark.parametrize("policy", ["bestfit", "fgd"])
+def test_compiled_loops_place_every_pod_alike(policy: str) -> None:
+    """With numba every event of default, seed 43, has the same node and card as without."""
+    folder = published()
+    pytest.importorskip("numba", reason="the extra `fast` is not installed")
+
+    plain = _run(folder, "default", policy, 43)
+    fast = _run(folder, "default", policy, 43, accelerate=True)
+
+    assert fast.node.tolist() == plain.node.tolist()
+    assert fast.card.tolist() == plain.card.tolist()

@@ -116,7 +116,7 @@ def test_quantities_may_be_texts_or_numbers() -> None:
         pytest.param(b"- a", "f: document 1: expected object, got array", id="a sequence"),
         pytest.param(b"kind: Node\nmetadata: {}", "(Node): field metadata.name: missing", id="no name"),
         pytest.param(b"kind: Pod\nmetadata: {name: p, labels: {a: 1}}",
-                     "f: document 1 (Pod): field metadata.labels[...]: expected str | null, got int", id="label"),
+                     "f: document 1 (Pod): field metadata.labels[a]: expected str | null, got int", id="label"),
         pytest.param(b'{"kind":"Pod","metadata":{"name":"p","namespace":"ns"},"spec":{"priority":"high"}}',
                      "f: document 1 (Pod ns/p): field spec.priority: expected int | null, got str", id="type"),
         pytest.param(b'{"kind":"NodeList","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"spec":[]}]}',
@@ -212,3 +212,68 @@ def test_missing_files_and_empty_folders_are_errors(tmp_path: Path) -> None:
         read_paths([tmp_path])
     with pytest.raises(InvalidDocument, match="cannot be read"):
         read_paths([tmp_path / "a\x00b"])
+
+
+HUGE = "9" * 5000
+LIMITS = "kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, resources: {limits: {x: NUMBER}}}]}"  # fmt: skip
+JSON_LIMITS = '{"kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"resources":{"limits":{"x":NUMBER}}}]}}'  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [HUGE, f"-{HUGE}", "1e400"])
+@pytest.mark.parametrize("text", [LIMITS, JSON_LIMITS, JSON_LIMITS + JSON_LIMITS], ids=["yaml", "json", "concatenated"])  # fmt: skip
+def test_quantities_that_no_decoder_holds_reach_their_reader(text: str, number: str) -> None:
+    """Whose fault they are depends on the name, which the decoder does not know."""
+    document, *_others = decode("f", text.replace("NUMBER", number).encode()).documents
+
+    assert isinstance(document.shape, shapes.Pod)
+    assert document.shape.spec is not None
+    (container,) = document.shape.spec.containers or []
+    assert container.resources is not None
+    assert str((container.resources.limits or {})["x"]) in (number, "inf")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param('{"kind":"Pod","metadata":{"name":"a","labels":{"ok":"x","a.b/c":5}}}', "field metadata.labels[a.b/c]: expected str | null, got int", id="label"),
+        pytest.param('{"kind":"Pod","metadata":{"name":"a","labels":{"big":"' + HUGE + '","a":[1e400]}}}', "field metadata.labels[a]: ", id="label beside what no decoder holds"),
+        pytest.param("kind: Pod\nmetadata: {name: a, annotations: {n: ~, x: {}}}", "field metadata.annotations[x]: expected str | null, got object", id="annotation"),
+        pytest.param("kind: ConfigMap\nmetadata: {name: a}\ndata: {x: y, policy: [1]}", "field data[policy]: expected str | null, got array", id="data"),
+        pytest.param("kind: Pod\nmetadata: {name: a}\nspec: {nodeSelector: {zone: true}}", "field spec.nodeSelector[zone]: expected str | null, got bool", id="selector"),
+        pytest.param("kind: Node\nmetadata: {name: a}\nstatus: {allocatable: {5: 1}}", "field status.allocatable: a key: expected str, got int", id="a key"),
+        pytest.param('{"kind":"Pod","metadata":{"name":"a"},"spec":{"priority":' + HUGE + "}}", "field spec.priority: integer value out of range", id="a number that is no quantity"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_decoded_is_named_with_its_key(text: str, message: str) -> None:
+    """Labels, annotations and data may have many entries."""
+    with pytest.raises(InvalidDocument) as caught:
+        decode("f", text.encode())
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "notes"),
+    [
+        pytest.param("kind: Pod\nmetadata: {name: a}\nspec:\n  nodeName: x\n  nodeName: y\n", ["f: line 5: key 'nodeName' is given twice; the last holds"], id="twice"),
+        pytest.param("{kind: Pod, metadata: {name: a, name: b}}", ["f: line 1: key 'name' is given twice; the last holds"], id="flow"),
+        pytest.param("x: &d {nodeName: x}\nkind: Pod\nmetadata: {name: a}\nspec: {<<: *d, nodeName: y}", [], id="merged"),
+        pytest.param("kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: b}", [], id="two documents"),
+        pytest.param("kind: Pod\nmetadata: {name: a}\nspec: {? [b] : c}", None, id="a key that is no text"),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_given_twice_is_told(text: str, notes: list[str] | None) -> None:
+    """Decoders keep one of the two without a word; which one was meant is not known."""
+    if notes is None:
+        with pytest.raises(InvalidDocument):
+            decode("f", text.encode())
+        return
+
+    assert list(decode("f", text.encode()).notes) == notes
+
+
+def test_notes_on_keys_are_bounded() -> None:
+    """A generated file may repeat them without end."""
+    text = "kind: Pod\nmetadata: {name: a}\nx:\n" + "  a: 1\n" * 1000
+
+    assert len(decode("f", text.encode()).notes) == 100

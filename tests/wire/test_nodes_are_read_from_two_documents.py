@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
-from manifests import Manifest, card, cluster, config_map, device, node, pod
+from manifests import Manifest, card, cluster, config_map, container, device, node, pod
 
 from partage.model.device import Device, Topology
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
+from partage.model.reason import ReasonCode
 from partage.model.selector import Taint
+from partage.sim.offline import schedule
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
 from partage.wire.nodes import translate_node
@@ -304,7 +306,7 @@ def test_totals_of_other_protocols() -> None:
     """Given where the node reports the names or registers with the protocol, and nowhere else."""
     hami = {**node("h"), "metadata": {"name": "h", "annotations": {REGISTER: CARDS}}}
     qgpu = node("q", allocatable={"tke.cloud.tencent.com/qgpu-core": "999", "tke.cloud.tencent.com/qgpu-memory": "1"})  # fmt: skip
-    found = cluster(hami, qgpu, device("q"), node("k"), device("k"))
+    found = cluster(hami, qgpu, device("q"), node("k"), device("k", card(0, id="GPU-k0"), card(1, id="GPU-k1")))  # fmt: skip
 
     totals = {n.name: found.totals(n) for n in found.nodes}
 
@@ -332,3 +334,84 @@ def test_the_numa_policy_of_a_node(policy: str | None, *, single: bool, told: bo
 
     assert found.nodes[0].single_numa is single
     assert any("numa-topology-policy" in note for note in found.notes) is told
+
+
+READY = "node.kubernetes.io/not-ready"
+GONE = "node.kubernetes.io/unreachable"
+
+
+@pytest.mark.parametrize(
+    ("status", "taints", "keys"),
+    [
+        pytest.param("True", [], [], id="ready"),
+        pytest.param("False", [], [READY], id="not ready"),
+        pytest.param("Unknown", [{"key": "k", "effect": "NoSchedule"}], ["k", READY], id="unknown, beside another taint"),
+        pytest.param("Unknown", [{"key": GONE, "effect": "NoSchedule"}], [GONE], id="tainted by Kubernetes already"),
+        pytest.param("False", [{"key": READY, "effect": "NoExecute"}], [READY, READY], id="tainted to evict only"),
+    ],
+)  # fmt: skip
+def test_a_node_that_is_not_ready_is_tainted(status: str, taints: list[Manifest], keys: list[str]) -> None:  # fmt: skip
+    """As Kubernetes taints it, and told."""
+    manifest = node("n1", spec={"taints": taints})
+    manifest["status"]["conditions"] = [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": status}]  # fmt: skip
+
+    found = cluster(manifest, device("n1"))
+
+    assert [taint.key for taint in found.nodes[0].taints] == keys
+    assert any(f"condition Ready is {status}" in note for note in found.notes) is (status != "True")  # fmt: skip
+
+
+def test_pods_wait_for_a_node_to_be_ready() -> None:
+    """Unless they tolerate it."""
+    manifest = node("n1")
+    manifest["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    tolerant = pod("b", tolerations=[{"key": READY, "operator": "Exists"}])
+
+    waiting, placed = schedule(cluster(manifest, pod("a"), tolerant)).pods
+
+    assert waiting.refusal is not None
+    assert waiting.refusal.code is ReasonCode.TAINT
+    assert placed.allocation is not None
+
+
+def test_an_unreadable_registration_closes_the_node_to_devices() -> None:
+    """What the node has is not known; ordinary pods still go there."""
+    manifest = {**node("n1"), "metadata": {"name": "n1", "annotations": {REGISTER: "[{"}}}
+    asking = pod("a", container(limits={"koordinator.sh/gpu": "50"}))
+
+    waiting, placed = schedule(cluster(manifest, asking, pod("b"))).pods
+
+    assert waiting.refusal is not None
+    assert waiting.refusal.code is ReasonCode.QUARANTINED
+    assert f"annotation {REGISTER} cannot be read: malformed JSON" in waiting.refusal.nodes["n1"].message  # fmt: skip
+    assert placed.allocation is not None
+
+
+@pytest.mark.parametrize(
+    ("totals", "beside", "told"),
+    [
+        pytest.param({"nvidia.com/gpu": "2"}, [], True, id="a count"),
+        pytest.param({"koordinator.sh/gpu-core": "200"}, [], True, id="koordinator's totals"),
+        pytest.param({"nvidia.com/gpu": "0"}, [], False, id="none"),
+        pytest.param({"koordinator.sh/rdma": "100"}, [], False, id="no cards"),
+        pytest.param({"nvidia.com/gpu": "2"}, [device("n1")], False, id="described"),
+    ],
+)
+def test_cards_that_nothing_describes_are_told(totals: Manifest, beside: list[Manifest], *, told: bool) -> None:  # fmt: skip
+    """A count says nothing of identity or memory, so no card can be handed out."""
+    notes = cluster(node("n1", allocatable={"cpu": "1", **totals}), *beside).notes
+
+    assert any("no Device object or registration describes" in note for note in notes) is told
+
+
+def test_one_identity_on_two_nodes_is_closed_on_both() -> None:
+    """Records name cards by UUID, and which node has it is not known."""
+    network = {"type": "rdma", "minor": 0, "health": True, "id": "0000:1f:00.0"}
+    found = cluster(device("a", card(0), card(1, id="GPU-a1"), network), device("b", card(0), network))  # fmt: skip
+
+    first, second = found.nodes
+
+    assert [(d.uuid, d.healthy) for d in first.devices] == [("GPU-0", False), ("GPU-a1", True), ("0000:1f:00.0", True)]  # fmt: skip
+    assert first.devices[0].health_detail == "uuid is also on node b"
+    assert second.devices[0].health_detail == "uuid is also on node a"
+    assert "uuid GPU-0 is on nodes a, b; these cards are closed" in found.notes

@@ -6,6 +6,7 @@ import pytest
 from manifests import Manifest, cluster, container, only, pod, read
 
 from partage.model.errors import InvalidDocument
+from partage.model.reason import ReasonCode
 from partage.model.request import Phase
 from partage.model.selector import Operator, Taint
 
@@ -230,26 +231,32 @@ def test_what_is_not_looked_at_is_told() -> None:
     """Offline decisions ignore some wishes, and say so."""
     notes = read(
         pod("p", container(ports=[{"hostPort": 80}]), affinity={"podAffinity": {"a": 1}, "podAntiAffinity": {"a": 1}},
-            topologySpreadConstraints=[{}], schedulingGates=[{"name": "g"}])
+            topologySpreadConstraints=[{}])
     ).request.notes  # fmt: skip
 
     assert [note.partition(":")[0] for note in notes] == [
-        "affinity to other pods", "anti-affinity to other pods", "topology spread", "host ports", "scheduling gates",
+        "affinity to other pods", "anti-affinity to other pods", "topology spread", "host ports",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        pytest.param({"cpu": "1500m", "memory": "1Ki"}, {"pods": 1, "cpu": 1500, "requests.cpu": 1500, "limits.cpu": 1500, "memory": 1024, "requests.memory": 1024, "limits.memory": 1024}, id="ordinary"),
-        pytest.param({"nvidia.com/gpu": 2}, {"pods": 1, "nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="cards"),
-        pytest.param({"nvidia.com/gpu": "200"}, {"pods": 1, "nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="percent of cards"),
-        pytest.param({"koordinator.sh/gpu-memory": "1Gi"}, {"pods": 1, "koordinator.sh/gpu-memory": 2**30, "requests.koordinator.sh/gpu-memory": 2**30, "limits.koordinator.sh/gpu-memory": 2**30}, id="bytes"),
+        pytest.param({"cpu": "1500m", "memory": "1Ki"}, {"cpu": 1500, "requests.cpu": 1500, "limits.cpu": 1500, "memory": 1024, "requests.memory": 1024, "limits.memory": 1024}, id="ordinary"),
+        pytest.param({"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="cards"),
+        pytest.param({"nvidia.com/gpu": "200"}, {"nvidia.com/gpu": 2, "requests.nvidia.com/gpu": 2, "limits.nvidia.com/gpu": 2}, id="percent of cards"),
+        pytest.param({"koordinator.sh/gpu-memory": "1Gi"}, {"koordinator.sh/gpu-memory": 2**30, "requests.koordinator.sh/gpu-memory": 2**30, "limits.koordinator.sh/gpu-memory": 2**30, "kubernetes.io/gpu-memory": 2**30, "requests.kubernetes.io/gpu-memory": 2**30, "limits.kubernetes.io/gpu-memory": 2**30}, id="bytes, in both dialects"),
+        pytest.param({"kubernetes.io/rdma": 50}, {f"{part}{domain}/rdma": 50 for part in ("", "requests.", "limits.") for domain in ("koordinator.sh", "kubernetes.io")}, id="the other way round"),
+        pytest.param({"kubernetes.io/gpu": 50, "koordinator.sh/gpu": 30}, {f"{part}{domain}/gpu": 30 for part in ("", "requests.", "limits.") for domain in ("koordinator.sh", "kubernetes.io")}, id="the new name wins"),
     ],
 )  # fmt: skip
 def test_quota_amounts(limits: Manifest, expected: dict[str, int]) -> None:
     """By the keys that a ResourceQuota writes."""
-    assert read(pod("p", container(limits=limits))).quota == expected
+    assert read(pod("p", container(limits=limits))).quota == {
+        "pods": 1,
+        "count/pods": 1,
+        **expected,
+    }
 
 
 def test_a_family_counts_its_own_quota_keys() -> None:
@@ -260,3 +267,38 @@ def test_a_family_counts_its_own_quota_keys() -> None:
     assert fixed.quota["limits.nvidia.com/gpumem"] == 6000
     assert "limits.nvidia.com/gpumem" not in share.quota
     assert share.request.groups[0].metered[0][0] == "limits.nvidia.com/gpumem"
+
+
+@pytest.mark.parametrize(
+    ("gates", "node", "message"),
+    [
+        pytest.param([{"name": "a.io/x"}, {"name": "b"}], "", "scheduling gates: a.io/x, b", id="gated"),
+        pytest.param([], "", "", id="no gates"),
+        pytest.param([{"name": "a"}], "n1", "", id="bound already"),
+    ],
+)  # fmt: skip
+def test_gates_hold_a_pod_back(gates: list[Manifest], node: str, message: str) -> None:
+    """Kubernetes binds no pod that has gates; a dump of a bound one is state."""
+    fault = read(pod("p", schedulingGates=gates, nodeName=node)).request.fault
+
+    assert (fault.message if fault else "") == message
+    assert fault is None or fault.code is ReasonCode.SCHEDULING_GATED
+
+
+def test_a_request_by_the_old_name_gives_way_to_a_limit_by_the_new() -> None:
+    """Quotas count what the pod gets."""
+    both = container(limits={"koordinator.sh/gpu": 100}, requests={"kubernetes.io/gpu": 50})
+
+    quota = read(pod("p", both)).quota
+
+    assert quota["requests.koordinator.sh/gpu"] == quota["requests.kubernetes.io/gpu"] == 100
+
+
+def test_an_outvoted_old_name_is_told() -> None:
+    """Only where the amounts differ."""
+    differing = container("a", limits={"kubernetes.io/gpu": 50, "koordinator.sh/gpu": 30})
+    equal = container("b", limits={"kubernetes.io/gpu": 20, "koordinator.sh/gpu": 20})
+
+    notes = read(pod("p", differing, equal)).request.notes
+
+    assert notes == ("container a: koordinator.sh/gpu: 30 holds, and not kubernetes.io/gpu: 50",)

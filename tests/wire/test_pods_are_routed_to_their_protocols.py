@@ -163,3 +163,12 @@ def test_families_can_be_left_out() -> None:
 
     assert found.request.groups == ()
     assert found.host == {GPU: 1, "pods": 1}
+
+
+def test_a_broken_amount_is_not_read_around() -> None:
+    """The container names HAMi's memory, so nothing is said of a lone count."""
+    found = read(pod("web", container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": "-1"})))
+
+    assert found.request.fault is not None
+    assert "nvidia.com/gpumem: -1 must not be negative" in found.request.fault.message
+    assert found.request.notes == ()

@@ -10,7 +10,13 @@ nothing and runs nothing: whoever embeds it plays scheduler, kubelet and control
         write_kubeconfig(path, url)
         ...
 
-`ARCHITECTURE.md` has the place of this package; what is not supported is listed in `docs/`.
+Not supported, on purpose: CEL (webhooks' matchConditions, ValidatingAdmissionPolicies and
+definitions' validation rules are stored and not interpreted; `Admission.policies` takes hooks in
+their place), authorization (reviews say yes to everyone who is let in), exec, attach and
+port-forward, protobuf and CBOR answers (protobuf bodies are read), conversion webhooks,
+LimitRange, reinvocation of webhooks, token volumes in pods.
+
+Field ownership is recorded from the first write that names a manager on, as kubectl's all do.
 """
 
 from partage.apiserver.admission import ADMIN, Admission, Refused, Review, User

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from partage.apiserver import metadata, naming, quota, structural
+from partage.apiserver import metadata, quota, structural
 from partage.apiserver.apply import Manager, record_update
 from partage.apiserver.calls import Call, Cluster, accept, fill, refit, review, rules_of
 from partage.apiserver.problems import Problems
@@ -33,8 +33,8 @@ async def create(
     if admitted is not value:
         value = refit(call, admitted)
     value = _begin(cluster, call, value)
-    problems = Problems()
-    inspect_object(cluster, call, value, problems)
+    problems = Problems(relaxed=cluster.relaxed_names)
+    inspect_object(call, value, problems)
     if problems:
         raise invalid(
             call.kind.kind, call.kind.group, value["metadata"].get("name", ""), problems.causes
@@ -74,24 +74,15 @@ def _begin(cluster: Cluster, call: Call, value: dict[str, Any]) -> dict[str, Any
     return value
 
 
-def inspect_object(
-    cluster: Cluster, call: Call, value: Mapping[str, Any], problems: Problems
-) -> None:
+def inspect_object(call: Call, value: Mapping[str, Any], problems: Problems) -> None:
     """Reports everything that is wrong with an object."""
     rules = rules_of(call.kind)
-    name_rule = rules.name
-    if cluster.relaxed_names and call.kind.resource == "pods":
-        name_rule = _any_case
-    metadata.check(value["metadata"], problems, name_rule, namespaced=call.kind.namespaced)
+    metadata.check(value["metadata"], problems, rules.name, namespaced=call.kind.namespaced)
     if rules.check is not None:
         rules.check(call.kind.inward(dict(value)), problems)
     elif call.kind.definition is not None:
         schema = call.kind.definition["schema"]["openAPIV3Schema"]
         structural.check(dict(value), schema, "", problems)
-
-
-def _any_case(name: str) -> list[str]:
-    return naming.subdomain(name.lower())
 
 
 def _commit(cluster: Cluster, call: Call, value: dict[str, Any]) -> Record:

@@ -98,6 +98,8 @@ class Janitor:
             if record.resource == DEFINITIONS:
                 self._purge(record.name)
             await self._owner_gone(record.uid)
+            for owner in record.metadata.get("ownerReferences") or ():
+                await self._waiting_owner(owner.get("uid", ""))
         else:
             await self._owners_there(record)
             await self._finalize(record)

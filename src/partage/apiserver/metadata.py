@@ -117,10 +117,10 @@ def check(
     name = metadata.get("name", "")
     if not name:
         problems.required("metadata.name", "name or generateName is required")
-    for why in rule(name) if name else ():
+    for why in rule(problems.name(name)) if name else ():
         problems.invalid("metadata.name", name, why)
     prefix = metadata.get("generateName", "")
-    for why in rule(prefix.rstrip("-.") + "x") if prefix else ():
+    for why in rule(problems.name(prefix.rstrip("-.")) + "x") if prefix else ():
         problems.invalid("metadata.generateName", prefix, why)
     if namespaced:
         for why in naming.domain_label(metadata.get("namespace", "")):

@@ -36,6 +36,9 @@ _OWN: Final = (
     ("f:metadata", "f:resourceVersion"), ("f:metadata", "f:generateName"),
     ("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:deletionGracePeriodSeconds"),
 )  # fmt: skip
+_DEFAULTS: Final = {"protocol": "TCP"}
+"""Keys of list items that are filled in when they are missing."""
+
 _OWN_SET: Final = frozenset(_OWN)
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -88,7 +91,11 @@ def item_key(item: Any, type_: Type, index: int) -> str:
     """How a path names a list's item: by its keys, or by its place when it has none of them."""
     if not isinstance(item, Mapping):
         return f"i:{index}"
-    keys = {key: item[key] for key in type_.keys if key in item}
+    keys = {
+        key: item.get(key, _DEFAULTS.get(key))
+        for key in type_.keys
+        if key in item or key in _DEFAULTS
+    }
     return "k:" + _encode(keys).decode() if keys else f"i:{index}"
 
 

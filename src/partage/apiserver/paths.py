@@ -58,13 +58,8 @@ def target_of(parts: Sequence[str]) -> Target | None:
     return Target(group, version, resource, namespace, name, sub, watch)
 
 
-def call_for(
-    registry: Registry, target: Target, query: Mapping[str, str], user: User, *, agent: str = ""
-) -> Call:
+def call_for(registry: Registry, target: Target, query: Mapping[str, str], user: User) -> Call:
     """The call that a request stands for.
-
-    Args:
-        agent: the client's own name, by which writes are recorded where it names no manager.
 
     Raises:
         ApiError: 404 for an unknown resource, 422 for impossible options.
@@ -94,7 +89,7 @@ def call_for(
         sub=target.sub,
         user=user,
         dry_run=bool(dry_run),
-        manager=manager or agent,
+        manager=manager,
         force=flag(query, "force"),
         validation=cast("Literal['Ignore', 'Strict', 'Warn']", validation),
     )

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from partage.apiserver.admission import Refused, Review
 from partage.apiserver.selectors import parse_labels
-from partage.apiserver.status import ApiError, not_found, too_many
+from partage.apiserver.status import ApiError, forbidden, not_found, too_many
 from partage.apiserver.storage import Store
 
 __all__ = ["IMMORTAL", "Plugins"]
@@ -39,9 +39,12 @@ class Plugins:
         if found is None:
             raise not_found("namespaces", "", review.namespace)
         if found.metadata.get("deletionTimestamp"):
-            raise Refused(
+            raise forbidden(
+                review.kind.plural,
+                review.kind.group,
+                review.name,
                 f"unable to create new content in namespace {review.namespace} because it is "
-                "being terminated"
+                "being terminated",
             )
 
     def pod(self, review: Review) -> dict[str, Any] | None:

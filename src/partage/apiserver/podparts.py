@@ -79,7 +79,7 @@ async def bind(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
     call = replace(call, sub="binding")
     must_get(cluster, call)
     value = await cluster.admission.mutate(review(call, "CREATE", value, None))
-    _check_binding(call, value)
+    _check_binding(cluster, call, value)
     await cluster.admission.validate(review(call, "CREATE", value, None))
     for _attempt in range(_TRIES):
         old = must_get(cluster, call)
@@ -96,15 +96,15 @@ async def bind(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
     return {**success(), "code": 201}
 
 
-def _check_binding(call: Call, value: Mapping[str, Any]) -> None:
-    problems = Problems()
+def _check_binding(cluster: Cluster, call: Call, value: Mapping[str, Any]) -> None:
+    problems = Problems(relaxed=cluster.relaxed_names)
     target = value.get("target") or {}
     if target.get("kind", "") not in ("", "Node"):
         problems.unsupported("target.kind", target["kind"], ["Node", "<empty>"])
     if not target.get("name"):
         problems.required("target.name")
     else:
-        for why in naming.subdomain(target["name"]):
+        for why in naming.subdomain(problems.name(target["name"])):
             problems.invalid("target.name", target["name"], why)
     head = value["metadata"]
     naming.check_annotations(head.get("annotations") or {}, "metadata.annotations", problems)

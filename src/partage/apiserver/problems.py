@@ -11,13 +11,22 @@ __all__ = ["Problems"]
 
 
 class Problems:
-    """Collects causes; an empty collection means that the object is valid."""
+    """Collects causes; an empty collection means that the object is valid.
 
-    def __init__(self) -> None:
+    Attributes:
+        relaxed: whether names may have upper-case letters, which the genuine server refuses.
+    """
+
+    def __init__(self, *, relaxed: bool = False) -> None:
+        self.relaxed = relaxed
         self.causes: list[Cause] = []
 
     def __bool__(self) -> bool:
         return bool(self.causes)
+
+    def name(self, text: str) -> str:
+        """A name as its rule should see it."""
+        return text.lower() if self.relaxed else text
 
     def invalid(self, field: str, value: Any, why: str) -> None:
         """A value that breaks a rule."""

@@ -63,10 +63,7 @@ class Router:
         exchange = Exchange(request, parts, self._user(request))
         target = paths.target_of(parts)
         if target is not None:
-            agent = ""
-            call = paths.call_for(
-                self.registry, target, exchange.query, exchange.user, agent=agent
-            )
+            call = paths.call_for(self.registry, target, exchange.query, exchange.user)
             return await self.verbs.serve(exchange, call, watching=target.watch)
         if request.method != "GET":
             raise method_not_allowed()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import random
 import ssl
 import time
@@ -35,6 +36,7 @@ __all__ = ["ApiServer", "Settings", "ambient", "serve"]
 _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SAVE_EVERY: Final = 5.0
+_log: Final = logging.getLogger(__name__)
 
 
 def ambient() -> Ambient:
@@ -62,7 +64,7 @@ class Settings:
         file: keeps the objects from one run to the next; None keeps nothing.
         history: how many changes of each resource watches can go back.
         beat: seconds between the bookmarks of a watch.
-        relaxed_names: whether pods may have upper-case letters in their names, as in seed 000.
+        relaxed_names: whether names may have upper-case letters, as in seeds 000 and 002.
     """
 
     tokens: Mapping[str, User] = field(default_factory=dict)
@@ -311,15 +313,22 @@ class ApiServer:
         while True:
             await self._work.wait()
             self._work.clear()
-            await self._janitor.settle()
+            try:
+                await self._janitor.settle()
+            except Exception:  # noqa: BLE001 # the next change must still be followed up
+                _log.exception("tidying up after changes failed")
 
     async def _save_often(self) -> None:
         saved = -1
         while True:
             await asyncio.sleep(_SAVE_EVERY)
             if saved != self.store.revision:
-                saved = self.store.revision
-                await self.save()
+                try:
+                    revision = self.store.revision
+                    await self.save()
+                    saved = revision
+                except OSError:
+                    _log.exception("%s could not be written", self.settings.file)
 
 
 @contextlib.asynccontextmanager

@@ -91,7 +91,7 @@ def _custom(one: Mapping[str, Any]) -> Column:
             return age(found[0], now)
         if kind in ("integer", "number", "boolean"):
             return found[0]
-        return found[0] if isinstance(found[0], str) else _text(found)
+        return _text(found)
 
     return Column(
         str(one.get("name", "")),

@@ -232,11 +232,11 @@ def _count(call: Call, value: dict[str, Any], before: Mapping[str, Any]) -> None
 
 def _check(cluster: Cluster, call: Call, value: dict[str, Any], before: Mapping[str, Any]) -> None:
     kind, rules = call.kind, rules_of(call.kind)
-    problems = Problems()
+    problems = Problems(relaxed=cluster.relaxed_names)
     if call.sub == "status" and kind.definition is None and not rules.keeps_status:
         metadata.check(value["metadata"], problems, lambda _name: [], namespaced=kind.namespaced)
     else:
-        inspect_object(cluster, call, value, problems)
+        inspect_object(call, value, problems)
         if rules.check_update is not None and not call.sub:
             rules.check_update(value, before, problems)
     old = set(before["metadata"].get("finalizers") or ())

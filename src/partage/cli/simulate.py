@@ -270,6 +270,7 @@ def _result(run: Run, seed: int, departures: str | None) -> dict[str, Any]:
         "cpu_seconds": round(run.cpu_seconds, 3),
         "tables_seconds": round(run.tables_seconds, 3),
         "tables_built": run.tables_built,
+        "accelerated": run.accelerated,
         "pods_per_second": round(pods / run.seconds, 1) if run.seconds else None,
     }
 

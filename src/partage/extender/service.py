@@ -12,19 +12,20 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from partage.extender.audit import Audit, audit
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
 from partage.extender.intake import Intake
+from partage.extender.meters import Meters
 from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
 from partage.extender.translation import PodEntry
-from partage.extender.verbs import HOLD, Listed
+from partage.extender.verbs import HOLD
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.wire.documents import Document
 from partage.wire.extender import (
-    FilterArgs,
     Victims,
     bind_reply,
     decode_bind,
@@ -36,11 +37,26 @@ from partage.wire.extender import (
     prioritize_reply,
 )
 
-__all__ = ["SchedulerService"]
+__all__ = ["SchedulerService", "ServiceSettings"]
 
 _LOG = logging.getLogger("partage.extender")
 _PLAIN: Final = 20_000
 _SEEN: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """What may be set of the service.
+
+    Attributes:
+        limits: how long parts of a bind may take.
+        hold: seconds that a predicted place is kept.
+        seed: of the order in which equal nodes are preferred.
+    """
+
+    limits: BindLimits = BindLimits()
+    hold: float = HOLD
+    seed: int = 0
 
 
 class SchedulerService:
@@ -51,6 +67,7 @@ class SchedulerService:
         leading: this instance serves the verbs; a standby keeps its books up to date and does not.
         rebuilt: the books hold what the API server has.
         last_audit: what the last audit found.
+        meters: latencies.
     """
 
     def __init__(
@@ -61,26 +78,26 @@ class SchedulerService:
         *,
         intake: Callable[[], Intake] = Intake,
         locks: NodeLocks | None = None,
-        limits: BindLimits | None = None,
-        hold: float = HOLD,
-        seed: int = 0,
+        settings: ServiceSettings | None = None,
+        meters: Meters | None = None,
     ) -> None:
         self._binder = binder
         self.clock = clock
+        self.meters = meters or Meters()
         self._hooks = hooks or Hooks()
         self._make_intake = intake
-        self._hold = hold
-        self._seed = seed
-        self.bindings = Bindings(binder, clock, locks, limits or BindLimits())
+        self._settings = settings or ServiceSettings()
+        self.bindings = Bindings(binder, clock, locks, self._settings.limits)
         self.books = self._new_books()
         self.leading = False
         self.rebuilt = False
         self.last_audit: Audit | None = None
         self._plain: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[str, PodEntry] = OrderedDict()
+        self._woken: OrderedDict[str, float] = OrderedDict()
 
     def _new_books(self) -> Books:
-        return Books(self._make_intake(), self._hooks, hold=self._hold)
+        return Books(self._make_intake(), self._hooks, hold=self._settings.hold)
 
     @property
     def closed(self) -> str:
@@ -116,7 +133,7 @@ class SchedulerService:
             books.take(books.intake.config_changed(document), now)
         for document in devices:
             books.take(books.intake.device_changed(document), now)
-        for document in permuted(nodes, self._seed):
+        for document in permuted(nodes, self._settings.seed):
             books.take(books.intake.node_changed(document), now)
         for document in pods:
             books.take(books.intake.pod_changed(document), now)
@@ -220,11 +237,9 @@ class SchedulerService:
                 return filter_reply(args, args.names, {}, {})
             if self.books.intake.is_gone(entry.pod.uid):
                 return error_reply(f"pod {entry.pod.key} is gone")
-            listed = self._listed(args)
             now = self.clock.monotonic()
-            answer = self.books.verbs.filter(
-                entry.pod, listed, now, one=not entry.flexible, raw=args.raw_names
-            )
+            listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
+            answer = self.books.verbs.filter(entry.pod, listed, now, one=not entry.flexible)
         except (InvalidDocument, LedgerError) as error:
             self.books.counts["filter error"] += 1
             return error_reply(str(error))
@@ -232,7 +247,7 @@ class SchedulerService:
             self.books.refuse(entry, answer.refusal, now)
             self.books.counts["filter refused"] += 1
         else:
-            self.books.waiting.leave(entry.pod.uid)
+            self._left(entry.pod.uid)
             self.books.counts["filter passed"] += 1
         if self.books.verbs.vacated:
             self.books.settle(now)
@@ -249,12 +264,8 @@ class SchedulerService:
         entry = self._entry(args.pod)
         if entry is None:
             return prioritize_reply((name, 0) for name in args.names)
-        listed = self._listed(args)
-        try:
-            scores = self.books.verbs.prioritize(entry.pod, listed)
-        except LedgerError:
-            return prioritize_reply((name, 0) for name in args.names)
-        return prioritize_reply(zip(listed.names, scores.tolist(), strict=True))
+        listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
+        return self.books.verbs.scored(listed, self.books.verbs.prioritize(entry.pod, listed))
 
     async def bind(self, body: bytes) -> bytes:
         """Answer bind, once its outcome is known or nobody can tell."""
@@ -273,6 +284,9 @@ class SchedulerService:
         if not problem:
             self._plain.pop(args.uid, None)
             self._seen.pop(args.uid, None)
+            woken = self._woken.pop(args.uid, None)
+            if woken is not None:
+                self.meters.woken.observe(self.clock.monotonic() - woken)
         return bind_reply(problem)
 
     def preempt(self, body: bytes) -> bytes:
@@ -293,6 +307,14 @@ class SchedulerService:
             {node: Victims(uids, args.victims[node].violations) for node, uids in kept.items()}
         )
 
+    def _left(self, uid: str) -> None:
+        """A pod waits no more; when it was woken is kept until it is bound."""
+        waiting = self.books.waiting.leave(uid)
+        if waiting is not None and waiting.woken is not None:
+            self._woken[uid] = waiting.woken
+            if len(self._woken) > _SEEN:
+                self._woken.popitem(last=False)
+
     # --- reading requests --------------------------------------------------------------------
 
     def _entry(self, document: Document) -> PodEntry | None:
@@ -308,10 +330,6 @@ class SchedulerService:
         if len(self._seen) > _SEEN:
             self._seen.popitem(last=False)
         return entry
-
-    def _listed(self, args: FilterArgs) -> Listed:
-        known = self.books.verbs.known(args.raw_names) if args.raw_names else None
-        return known or self.books.verbs.look_up(args.raw_names, args.names)
 
     async def _read(self, namespace: str, name: str, uid: str) -> PodEntry | None:
         """A pod that kube-scheduler knows and this instance has never seen.

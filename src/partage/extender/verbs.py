@@ -10,17 +10,20 @@ that affinity and spreading keep working (DESIGN, decision 6).
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final
 
 import numpy as np
 
+from partage.extender.fingerprint import fingerprint
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement
+from partage.wire.extender import score_entry, scores_reply
 
 __all__ = ["HOLD", "Answer", "Listed", "Verbs"]
 
@@ -93,16 +96,16 @@ class Verbs:
         self.refusals: dict[str, Refusal] = {}
         self.vacated: set[str] = set()
         self._holds: OrderedDict[str, float] = OrderedDict()
-        self._named: OrderedDict[bytes, tuple[int, Listed]] = OrderedDict()
-        self._told: OrderedDict[tuple[bytes, int], tuple[Refusal, Answer]] = OrderedDict()
+        self._named: OrderedDict[bytes, Listed] = OrderedDict()
+        self._named_at = -1
+        self._told: OrderedDict[tuple[int, int], tuple[Listed, Answer]] = OrderedDict()
         self._labels = np.zeros(0, object)
         self._labels_at = -1
+        self._entries: dict[int, np.ndarray[tuple[int], np.dtype[np.object_]]] = {}
 
     # --- the verbs ---------------------------------------------------------------------------
 
-    def filter(
-        self, pod: Pod, listed: Listed, now: float, *, one: bool, raw: bytes = b""
-    ) -> Answer:
+    def filter(self, pod: Pod, listed: Listed, now: float, *, one: bool) -> Answer:
         """Which of the nodes can host the pod.
 
         Args:
@@ -110,7 +113,6 @@ class Verbs:
             listed: the nodes in question.
             now: seconds on any steady clock.
             one: the pod has no soft constraints, so one node is answer enough.
-            raw: the list of names as it came, by which refusals of equal calls are found again.
 
         Raises:
             LedgerError: the pod holds more than a hold already.
@@ -131,42 +133,30 @@ class Verbs:
             self.vacated.add(before.node)
         if isinstance(decision, Refusal):
             self.refusals[pod.uid] = decision
-            return self._refused(listed.names, decision, raw)
+            return self._refused(listed, decision)
         self.refusals.pop(pod.uid, None)
         self._holds[pod.uid] = now + self.hold_seconds
         return Answer(fitting or [decision.allocation.node])
 
     def prioritize(self, pod: Pod, listed: Listed) -> Ints:
-        """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0."""
+        """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
+
+        The pod's own hold stands meanwhile. It hides nothing but the node it is on, and that is
+        the one that was chosen: it gets 10.
+        """
         result = np.zeros(len(listed.names), np.int64)
         if not _asks(pod) or pod.request.fault:
             return result
-        held = self.engine.ledger.allocation(pod.uid)
-        ends = self._holds.get(pod.uid)
-        if ends is not None:
-            self.engine.handle(HoldEnded(pod.uid))
         found, scores = self.engine.candidates(pod, listed.among, _MOST_PROVEN)
-        if ends is not None:
-            self._hold_again(pod, held.node if held else "")
-        if not found.size:
-            return result
-        low, span = int(scores.min()), int(scores.max() - scores.min())
         column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
-        column[found] = 1 + (scores - low) * (_BEST - 2) // span if span else _BEST - 1
+        if found.size:
+            low, span = int(scores.min()), int(scores.max() - scores.min())
+            column[found] = 1 + (scores - low) * (_BEST - 2) // span if span else _BEST - 1
+        held = self.engine.ledger.allocation(pod.uid)
         if held is not None and held.node in self.engine.ledger.index:
-            place = self.engine.ledger.index[held.node]
-            column[place] = _BEST if column[place] else 0
+            column[self.engine.ledger.index[held.node]] = _BEST
         column[-1] = 0  # unknown names have the index -1
         return column[listed.indexes]
-
-    def _hold_again(self, pod: Pod, name: str) -> None:
-        """Keep the place that was kept before; nothing has changed in between."""
-        among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
-        if name in self.engine.ledger.index:
-            among[self.engine.ledger.index[name]] = True
-        if isinstance(self.engine.hold(pod, among), Refusal):
-            self._holds.pop(pod.uid, None)
-            self.vacated.add(name)
 
     def nominate(self, pod: Pod, node: str, now: float) -> bool:
         """Keep room on one node for a pod that preemption nominated; whether there was room."""
@@ -263,53 +253,79 @@ class Verbs:
         """Holds by pod UID with the time at which they end."""
         return self._holds
 
-    def known(self, raw: bytes) -> Listed | None:
-        """A list of names that was looked up before, unless nodes came or went since."""
-        known = self._named.get(raw)
-        if known is None or known[0] != len(self.engine.ledger.node_changes):
-            return None
-        self._named.move_to_end(raw)
-        return known[1]
-
-    def look_up(self, raw: bytes, names: Sequence[str]) -> Listed:
-        """A list of names as the books know it.
+    def look_up(self, raw: bytes, names: Callable[[], Sequence[str]]) -> Listed:
+        """A list of names as the books know it; one that holds the same names is looked up once.
 
         Args:
-            raw: the list as it came, by which it is found again.
-            names: what it holds.
+            raw: the list as it came, a JSON array; empty when there is none.
+            names: what it holds; asked only when it is not known, or nodes came or went since.
         """
+        if self._named_at != len(self.engine.ledger.node_changes):
+            self._named_at = len(self.engine.ledger.node_changes)
+            self._named.clear()
+        known = self._named.get(raw) if raw else None
+        if known is None:
+            key = fingerprint(raw)
+            known = self._named.get(key) if key else None
+            if known is None:
+                known = self._looked_up(names())
+            if key:
+                self._named[key] = known
+            if raw:
+                self._named[raw] = known
+            while len(self._named) > _MOST_NAMED:
+                self._named.popitem(last=False)
+        return known
+
+    def _looked_up(self, names: Sequence[str]) -> Listed:
         ledger = self.engine.ledger
-        get = ledger.index.get
-        indexes = np.array([get(name, -1) for name in names], np.intp)
+        indexes = np.fromiter(map(ledger.index.get, names, repeat(-1)), np.intp, len(names))
         among = np.zeros(ledger.present.shape[0] + 1, np.bool_)
         among[indexes] = True
-        listed = Listed(names, indexes, among[:-1])
-        self._named[raw] = (len(ledger.node_changes), listed)
-        while len(self._named) > _MOST_NAMED:
-            self._named.popitem(last=False)
-        return listed
+        return Listed(names, indexes, among[:-1])
+
+    def scored(self, listed: Listed, scores: Ints) -> bytes:
+        """The answer of prioritize for these scores, put together from prepared parts."""
+        self._names()
+        present = np.unique(scores).tolist()
+        for score in present:
+            if score not in self._entries:
+                entries = [
+                    None if n == 0 else score_entry(n, score) for n in self._labels.tolist()
+                ]
+                self._entries[score] = np.array([*entries, None], object)
+        parts = np.zeros(scores.size, object)
+        for score in present:
+            chosen = scores == score
+            parts[chosen] = self._entries[score][listed.indexes[chosen]]
+        for unknown in np.flatnonzero(listed.indexes < 0).tolist():
+            parts[unknown] = score_entry(listed.names[unknown], 0)
+        return scores_reply(parts.tolist())
 
     def _names(self) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-        """Node names by index."""
+        """Node names by index; 0 where there is none."""
         ledger = self.engine.ledger
         if self._labels_at != len(ledger.node_changes):
             self._labels_at = len(ledger.node_changes)
-            self._labels = np.zeros(ledger.present.shape[0], object)
-            for name, index in ledger.index.items():
-                self._labels[index] = name
+            labels = np.zeros(ledger.present.shape[0], object)
+            labels[list(ledger.index.values())] = list(ledger.index)
+            if not np.array_equal(labels, self._labels):
+                self._labels = labels
+                self._entries.clear()
         return self._labels
 
-    def _refused(self, names: Sequence[str], refusal: Refusal, raw: bytes) -> Answer:
+    def _refused(self, listed: Listed, refusal: Refusal) -> Answer:
         """The answer that says why; equal calls get the same, while nothing has changed."""
-        known = self._told.get((raw, id(refusal)))
-        if raw and known is not None:
+        # Both are kept with the answer, so their identities are not used again meanwhile.
+        known = self._told.get((id(listed), id(refusal)))
+        if known is not None:
             return known[1]
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         broken = refusal.code is ReasonCode.INVALID_REQUEST
         # Without a reason of its own a node is only hopeless when the pod itself is.
         rest = f"{refusal.code}: {refusal.message}" if broken else f"{refusal.code}"
-        for name in names:
+        for name in listed.names:
             reason = refusal.nodes.get(name)
             if reason is None:
                 (unresolvable if broken else failed)[name] = rest
@@ -318,7 +334,7 @@ class Verbs:
                 text = f"{reason.code}: {reason.message}"
                 (unresolvable if hopeless else failed)[name] = text
         answer = Answer([], failed, unresolvable, refusal)
-        self._told[raw, id(refusal)] = (refusal, answer)
+        self._told[id(listed), id(refusal)] = (listed, answer)
         while len(self._told) > _MOST_NAMED:
             self._told.popitem(last=False)
         return answer

@@ -178,7 +178,7 @@ class Ledger:
         return self._rows[index][type_][row]
 
     def is_flat(self, index: int) -> bool:
-        """Whether the node has neither partitions nor a topology tree to choose whole cards by."""
+        """Whether whole cards of the node may be chosen one by one, whatever lies between them."""
         return index in self._flat
 
     def cards(self, type_: DeviceType, index: int) -> list[Card]:
@@ -647,7 +647,8 @@ class Ledger:
 
 def _flat(node: Node, cards: Sequence[Device]) -> bool:
     tree = bool(cards) and all(c.topology is not None and c.topology.pcie for c in cards)
-    return not tree and not node.partitions and not node.honour_partitions
+    bound = node.honour_partitions or node.single_numa
+    return not tree and not node.partitions and not bound
 
 
 def _kinds_of(charges: Sequence[Charge]) -> int:

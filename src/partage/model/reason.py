@@ -15,6 +15,7 @@ class ReasonCode(StrEnum):
     """Stable codes of refusal; the comment says what was found."""
 
     INVALID_REQUEST = "InvalidRequest"  # the request itself breaks a rule of its protocol
+    SCHEDULING_GATED = "SchedulingGated"  # the pod's own gates hold it back
     INSUFFICIENT_CARDS = "InsufficientCards"  # fewer suitable cards than asked, or none free
     INSUFFICIENT_CORE = "InsufficientCore"  # not enough compute left on a card
     INSUFFICIENT_MEMORY = "InsufficientMemory"  # not enough device memory left on a card
@@ -46,6 +47,7 @@ class ReasonCode(StrEnum):
 
 _PHRASES: Mapping[ReasonCode, str] = {
     ReasonCode.INVALID_REQUEST: "invalid request",
+    ReasonCode.SCHEDULING_GATED: "scheduling gated",
     ReasonCode.INSUFFICIENT_CARDS: "insufficient cards",
     ReasonCode.INSUFFICIENT_CORE: "insufficient gpu-core",
     ReasonCode.INSUFFICIENT_MEMORY: "insufficient gpu-memory",

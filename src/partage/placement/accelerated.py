@@ -47,7 +47,24 @@ _NOTHING: Final = Measured(_NO_COUNTS, _NO_SHAPES)
 
 
 class FastGauge(Gauge):
-    """A gauge whose columns are written, and whose cards are scored, by compiled loops."""
+    """A gauge whose columns are written, and whose cards are scored, by compiled loops.
+
+    Attributes:
+        counts: the columns, for the loops.
+        shapes: the lens, for the loops.
+        measured: both together.
+    """
+
+    def allocate(self) -> None:
+        """Make room for the nodes and cards in the books."""
+        super().allocate()
+        lens = self.lens
+        self.counts = Counts(self.left, self.fit.T, self.small.T, self.total, self.frag)
+        self.shapes = Shapes(
+            lens.cpu, lens.count, lens.chance, lens.thresholds, lens.row, lens.allowed,
+            lens.plain_cpu, lens.plain_chance, lens.points,
+        )  # fmt: skip
+        self.measured = Measured(self.counts, self.shapes)
 
     def blank(self, steps: int, size: int) -> Ints:
         """Node by node in memory, as the loops read it."""
@@ -57,20 +74,6 @@ class FastGauge(Gauge):
         """Write the columns of some nodes."""
         cpu = self.ledger.host_free["cpu"]
         measure(nodes, _cards(self.ledger), cpu, self.counts, self.shapes)
-
-    @property
-    def counts(self) -> Counts:
-        """The columns, for the loops."""
-        return Counts(self.left, self.fit.T, self.small.T, self.total, self.frag)
-
-    @property
-    def shapes(self) -> Shapes:
-        """The lens, for the loops."""
-        lens = self.lens
-        return Shapes(
-            lens.cpu, lens.count, lens.chance, lens.thresholds, lens.row, lens.allowed,
-            lens.plain_cpu, lens.plain_chance, lens.points,
-        )  # fmt: skip
 
     def card_scores(
         self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
@@ -132,7 +135,7 @@ class Rescorer:
         measured = _NOTHING
         if self._gauge is not None:
             self._gauge.refresh()
-            measured = Measured(self._gauge.counts, self._gauge.shapes)
+            measured = self._gauge.measured
         cards = _cards(ledger)
         rescore(
             np.arange(value.size) if isinstance(nodes, slice) else nodes,

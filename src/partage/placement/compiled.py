@@ -9,7 +9,7 @@ for it.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,51 +140,51 @@ class Measured(NamedTuple):
 def _compiled(function: F) -> F:
     if not COMPILED:
         return function
-    result: F = njit(cache=True)(function)
-    return result
+    return cast("F", njit(cache=True)(function))
 
 
-class Change(NamedTuple):
-    """What a placement does to a node: idle cards taken, or one card's compute going down."""
-
-    idle: int
-    before: int
-    after: int
+# Inner functions take every array by itself: in compiled code, taking an array out of a tuple
+# counts a reference, which in a loop costs more than the arithmetic.
 
 
 @_compiled
 def _expected(
-    i: int, cpu: int, total: int, kind: int, change: Change, counts: Counts, shapes: Shapes
-) -> float:
-    """Fragmentation of one node after a change."""
-    both = lacking = starved = idle = blocked = barred = 0.0
-    for k in range(shapes.cpu.size):
-        everything = shapes.chance[k] * total
-        if not shapes.allowed[k, kind]:
+    cpu: int, total: int, kind: int, idle: int, before: int, after: int, fit: Ints, small: Ints,
+    s_cpu: Ints, s_cards: Ints, chance: Floats, thresholds: Ints, row: Index, allowed: Bools,
+    p_cpu: Ints, p_chance: Floats,
+) -> float:  # fmt: skip
+    """Fragmentation of a node once `idle` idle cards, or one card's `before` - `after`, are taken.
+
+    `fit` and `small` are the node's; `before` is -1 where no card is shared.
+    """
+    both = lacking = starved = spare = blocked = barred = 0.0
+    for k in range(s_cpu.size):
+        everything = chance[k] * total
+        if not allowed[k, kind]:
             barred += everything
             continue
-        d = shapes.row[k]
-        cards, rest = counts.fit[i, d] - change.idle, counts.small[i, d]
-        if change.before >= 0:
-            if change.before < shapes.thresholds[d]:
-                rest += change.after - change.before
-            elif change.after < shapes.thresholds[d]:
+        d = row[k]
+        cards, rest = fit[d] - idle, small[d]
+        if before >= 0:
+            if before < thresholds[d]:
+                rest += after - before
+            elif after < thresholds[d]:
                 cards -= 1
-                rest += change.after
-        enough = cards >= shapes.cards[k]
-        if cpu >= shapes.cpu[k]:
-            lacking += shapes.chance[k] * rest if enough else everything
+                rest += after
+        enough = cards >= s_cards[k]
+        if cpu >= s_cpu[k]:
+            lacking += chance[k] * rest if enough else everything
         elif enough:
             starved += everything
         else:
             both += everything
-    for k in range(shapes.plain_cpu.size):
-        everything = shapes.plain_chance[k] * total
-        if cpu >= shapes.plain_cpu[k]:
-            idle += everything
+    for k in range(p_cpu.size):
+        everything = p_chance[k] * total
+        if cpu >= p_cpu[k]:
+            spare += everything
         else:
             blocked += everything
-    return ((((both + lacking) + starved) + idle) + blocked) + barred
+    return ((((both + lacking) + starved) + spare) + blocked) + barred
 
 
 @_compiled
@@ -203,34 +203,27 @@ def _points(drop: float, steps: Floats) -> int:
 @_compiled
 def measure(nodes: Index, cards: Cards, cpu_free: Ints, counts: Counts, shapes: Shapes) -> None:
     """Write a gauge's columns of some nodes."""
-    nothing = Change(0, -1, -1)
+    open_, core_free, _, _, _, _, kind, _ = cards
+    left, fit, small, totals, frag = counts
+    s_cpu, s_cards, chance, thresholds, row, allowed, p_cpu, p_chance, _ = shapes
     for i in nodes:
         total = 0
-        counts.fit[i, :] = 0
-        counts.small[i, :] = 0
-        for g in range(cards.open.shape[0]):
-            free = cards.core_free[g, i] if cards.open[g, i] else 0
-            counts.left[g, i] = free
+        fit[i, :] = 0
+        small[i, :] = 0
+        for g in range(open_.shape[0]):
+            free = core_free[g, i] if open_[g, i] else 0
+            left[g, i] = free
             total += free
-            for d in range(shapes.thresholds.size):
-                if free >= shapes.thresholds[d]:
-                    counts.fit[i, d] += 1
+            for d in range(thresholds.size):
+                if free >= thresholds[d]:
+                    fit[i, d] += 1
                 else:
-                    counts.small[i, d] += free
-        counts.total[i] = total
-        kind = cards.kind[0, i]
-        counts.frag[i] = _expected(i, cpu_free[i], total, kind, nothing, counts, shapes)
-
-
-@_compiled
-def _share_points(
-    i: int, g: int, milli: int, cpu: int, kind: int, counts: Counts, shapes: Shapes
-) -> int:
-    """FGD's score of taking `milli` from card `g` of node `i`."""
-    before = counts.left[g, i]
-    change = Change(0, before, before - milli)
-    after = _expected(i, cpu, counts.total[i] - milli, kind, change, counts, shapes)
-    return _points(counts.frag[i] - after, shapes.points)
+                    small[i, d] += free
+        totals[i] = total
+        frag[i] = _expected(
+            cpu_free[i], total, kind[0, i], 0, -1, -1, fit[i], small[i], s_cpu, s_cards, chance,
+            thresholds, row, allowed, p_cpu, p_chance,
+        )  # fmt: skip
 
 
 @_compiled
@@ -238,98 +231,62 @@ def card_points(
     i: int, rows: Index, milli: int, cpu: int, kind: int, counts: Counts, shapes: Shapes
 ) -> Ints:
     """FGD's score of taking `milli` from each of some cards; `cpu` is left then."""
+    left, fit, small, totals, frag = counts
+    s_cpu, s_cards, chance, thresholds, row, allowed, p_cpu, p_chance, steps = shapes
     result = np.zeros(rows.size, np.int64)
     for n in range(rows.size):
-        result[n] = _share_points(i, rows[n], milli, cpu, kind, counts, shapes)
+        before = left[rows[n], i]
+        after = _expected(
+            cpu, totals[i] - milli, kind, 0, before, before - milli, fit[i], small[i], s_cpu,
+            s_cards, chance, thresholds, row, allowed, p_cpu, p_chance,
+        )  # fmt: skip
+        result[n] = _points(frag[i] - after, steps)
     return result
 
 
 @_compiled
-def _usable(i: int, g: int, suits: Bools, asked: Asked, cards: Cards) -> bool:
-    """`kernel.fitting` of one card."""
-    if not cards.open[g, i] or not suits[g, i] or cards.slots_free[g, i] <= 0:
-        return False
-    if (asked.whole or asked.alone) and cards.tenants[g, i] != 0:
-        return False
-    if asked.whole:
-        return bool(cards.memory_free[g, i] >= cards.memory_total[g, i])
-    need = asked.memory
-    if asked.memory_milli:
-        need = cards.memory_total[g, i] * asked.memory_milli // 1000
-    if cards.memory_free[g, i] < need or cards.core_free[g, i] < asked.core:
-        return False
-    if asked.sharers >= 0 and cards.tenants[g, i] >= asked.sharers:
-        return False
-    return not (asked.claims and cards.core_free[g, i] <= 0)
-
-
-@_compiled
-def _packing(i: int, count: int, milli: int, cards: Cards) -> int:
-    left = np.empty(cards.kind.shape[0], np.int64)
-    present = free = fits = 0
-    for g in range(cards.kind.shape[0]):
-        have = cards.core_free[g, i] if cards.open[g, i] else 0
-        if cards.kind[g, i] > 0:
-            present += 1
-            free += have >= 1000
-        if have >= milli:
-            left[fits] = have
-            fits += 1
+def _packing(left: Ints, present: int, count: int, milli: int) -> int:
+    """GpuPacking; `left` is scratch, one entry a card position."""
+    free = fresh = rest = taken = 0
+    for g in range(left.size):
+        free += left[g] >= 1000
     if free == present:
         return max(33 - free, free)
-    tight = np.sort(left[:fits])
-    fresh = rest = 0
-    for n in range(min(count, fits)):
-        fresh += tight[n] >= 1000
-        rest += tight[n] * 100 // 1000
+    while taken < count:  # tightest first
+        best = -1
+        for g in range(left.size):
+            if left[g] >= milli and (best < 0 or left[g] < left[best]):
+                best = g
+        if best < 0:
+            break
+        fresh += left[best] >= 1000
+        rest += left[best] * 100 // 1000
+        left[best] = -1
+        taken += 1
     return max(50 - fresh, 33) if fresh > 0 else max(100 - rest // 10, 50)
 
 
 @_compiled
-def _clustering(i: int, total: int, asked: Asked, cards: Cards) -> int:
+def _clustering(hosted: int, mine: int, total: int) -> int:
     score = max(25 * (8000 - total), 0) // 8000
-    mine = 1 << min(asked.cards, 62) if asked.whole else 1
-    if cards.hosted[i] & mine:
-        return score + (75 if cards.hosted[i] == mine else 50)
-    return score + (25 if cards.hosted[i] == 0 else 0)
+    if hosted & mine:
+        return score + (75 if hosted == mine else 50)
+    return score + (25 if hosted == 0 else 0)
 
 
 @_compiled
-def _norm(strategy: int, i: int, total: int, milli: int, room: Room) -> int:
+def _norm(strategy: int, cpu: int, cpu_asked: int, total: int, milli: int) -> int:
     """BestFit and DotProd; `milli` is what all cards together shall give."""
-    told = 0 if room.cpu_free[i] >= _UNKNOWN else room.cpu_free[i]
+    told = 0 if cpu >= _UNKNOWN else cpu
     if strategy == _BESTFIT:
-        rest = (told - room.cpu_asked) / 128000.0 * 0.5
+        rest = (told - cpu_asked) / 128000.0 * 0.5
         rest += (total - milli) / 8000.0 * 0.5
         score = int((1 - rest) * 100.0)
     else:
-        product = (told / 128000.0) * (room.cpu_asked / 128000.0)
+        product = (told / 128000.0) * (cpu_asked / 128000.0)
         product += (total / 8000.0) * (milli / 8000.0)
         score = int(100.0 * (1 - product / 2.0))
     return min(max(score + _OFFSET, 0), _MOST)
-
-
-@_compiled
-def _gradient(
-    i: int, usable: Bools, milli: int, asked: Asked, kind: int, room: Room, measured: Measured
-) -> int:
-    """FGD; cards with as much left score the same, so one of them is looked at."""
-    counts, shapes = measured.counts, measured.shapes
-    cpu = room.cpu_free[i] - room.cpu_asked
-    if asked.whole or asked.cards == 0:
-        change = Change(asked.cards, -1, -1)
-        total = counts.total[i] - asked.cards * 1000
-        after = _expected(i, cpu, total, kind, change, counts, shapes)
-        return _points(counts.frag[i] - after, shapes.points)
-    best = 0
-    for g in range(usable.size):
-        fresh = usable[g]
-        for other in range(g):
-            if usable[other] and counts.left[other, i] == counts.left[g, i]:
-                fresh = False
-        if fresh:
-            best = max(best, _share_points(i, g, milli, cpu, kind, counts, shapes))
-    return best
 
 
 @_compiled
@@ -338,30 +295,78 @@ def rescore(
     cards: Cards, measured: Measured,
 ) -> None:  # fmt: skip
     """Write the value of some nodes for one class of plain requests."""
-    usable = np.zeros(cards.open.shape[0], np.bool_)
-    milli = 1000 if asked.whole else asked.core
-    columns, needs = room.columns, room.needs
+    present, allowed, preference, rank = places
+    (column0, column1, column2, column3), (need0, need1, need2, need3), cpu_free, cpu_asked = room
+    strategy, count, whole, alone, core, memory, part, sharers, claims = asked
+    open_, core_free, memory_free, memory_total, slots_free, tenants, kind, hosted = cards
+    counts, shapes = measured
+    _, fit, small, totals, frag = counts
+    s_cpu, s_cards, chance, thresholds, row, accepts, p_cpu, p_chance, steps = shapes
+    size = open_.shape[0]
+    usable, have = np.zeros(size, np.bool_), np.zeros(size, np.int64)
+    milli = 1000 if whole else core
+    mine = 1 << min(count, 62) if whole else 1
     for i in nodes:
+        value[i] = -2
+    for i in nodes:
+        if value[i] != -2:  # a node that changed twice is done already
+            continue
         value[i] = -1
-        if not (places.present[i] and places.allowed[i]):
+        if not (present[i] and allowed[i]) or column0[i] < need0 or column1[i] < need1:
             continue
-        short = columns[0][i] < needs[0] or columns[1][i] < needs[1]
-        if short or columns[2][i] < needs[2] or columns[3][i] < needs[3]:
+        if column2[i] < need2 or column3[i] < need3:
             continue
-        fits = total = score = 0
-        for g in range(usable.size):
-            usable[g] = asked.cards > 0 and _usable(i, g, suits, asked, cards)
-            fits += usable[g]
-            total += cards.core_free[g, i] if cards.open[g, i] else 0
-        if fits < asked.cards:
+        # 1. `kernel.fitting`, card by card; what rules out most cards is looked at first.
+        fits = total = known = score = 0
+        for g in range(size):
+            usable[g], have[g] = False, 0
+            known += kind[g, i] > 0
+            if not open_[g, i]:
+                continue
+            have[g] = core_free[g, i]
+            total += have[g]
+            if count == 0 or not suits[g, i] or slots_free[g, i] <= 0:
+                continue
+            if (whole or alone) and tenants[g, i] != 0:
+                continue
+            if whole:
+                if memory_free[g, i] < memory_total[g, i]:
+                    continue
+            else:
+                need = memory_total[g, i] * part // 1000 if part else memory
+                if have[g] < core or (need and memory_free[g, i] < need):
+                    continue
+                if (sharers >= 0 and tenants[g, i] >= sharers) or (claims and have[g] <= 0):
+                    continue
+            usable[g] = True
+            fits += 1
+        if fits < count:
             continue
-        if asked.strategy in (_BESTFIT, _DOTPROD):
-            score = _norm(asked.strategy, i, total, asked.cards * milli, room)
-        elif asked.strategy == _FGD:
-            score = _gradient(i, usable, milli, asked, cards.kind[0, i], room, measured)
-        elif asked.strategy == _PACKING and asked.cards:
-            score = _packing(i, asked.cards, milli, cards)
-        elif asked.strategy == _CLUSTERING and asked.cards:
-            score = _clustering(i, total, asked, cards)
-        score += places.preference[i] * _CEILING
-        value[i] = score * _RANKS + (_RANKS - 1 - places.rank[i])
+        # 2. The strategy's score.
+        if strategy in (_BESTFIT, _DOTPROD):
+            score = _norm(strategy, cpu_free[i], cpu_asked, total, count * milli)
+        elif strategy == _PACKING and count:
+            score = _packing(have, known, count, milli)
+        elif strategy == _CLUSTERING and count:
+            score = _clustering(hosted[i], mine, total)
+        elif strategy == _FGD and (whole or count == 0):
+            after = _expected(
+                cpu_free[i] - cpu_asked, totals[i] - count * 1000, kind[0, i], count, -1, -1,
+                fit[i], small[i], s_cpu, s_cards, chance, thresholds, row, accepts, p_cpu,
+                p_chance,
+            )  # fmt: skip
+            score = _points(frag[i] - after, steps)
+        elif strategy == _FGD:
+            for g in range(size):
+                fresh = usable[g]
+                for other in range(g):  # cards with as much left score the same
+                    fresh = fresh and not (usable[other] and have[other] == have[g])
+                if fresh:
+                    after = _expected(
+                        cpu_free[i] - cpu_asked, totals[i] - milli, kind[0, i], 0, have[g],
+                        have[g] - milli, fit[i], small[i], s_cpu, s_cards, chance, thresholds,
+                        row, accepts, p_cpu, p_chance,
+                    )  # fmt: skip
+                    score = max(score, _points(frag[i] - after, steps))
+        score += preference[i] * _CEILING
+        value[i] = score * _RANKS + (_RANKS - 1 - rank[i])

@@ -215,6 +215,18 @@ class Gauge:
         score = self._shared(nodes, self.left[rows, index], host.get("cpu", 0), milli)
         return dict(zip(rows.tolist(), score.tolist(), strict=True))
 
+    def allocate(self) -> None:
+        """Make room for the nodes and cards in the books."""
+        self.lens = Lens.of(self.workload, self.ledger)
+        self._work = _Work(self.lens)
+        cards, size = self.ledger.planes[DeviceType.GPU].open.shape
+        steps = self.lens.thresholds.size
+        self.left: Ints = np.zeros((cards, size), np.int64)
+        self.fit: Ints = self.blank(steps, size)
+        self.small: Ints = self.blank(steps, size)
+        self.total: Ints = np.zeros(size, np.int64)
+        self.frag: Floats = np.zeros(size)
+
     def blank(self, steps: int, size: int) -> Ints:
         """An empty column for each threshold."""
         return np.zeros((steps, size), np.int64)
@@ -234,19 +246,10 @@ class Gauge:
     # --- inside ----------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        ledger = self.ledger
-        self.lens = Lens.of(self.workload, ledger)
-        self._work = _Work(self.lens)
-        cards, size = ledger.planes[DeviceType.GPU].open.shape
-        steps = self.lens.thresholds.size
-        self.left: Ints = np.zeros((cards, size), np.int64)
-        self.fit: Ints = self.blank(steps, size)
-        self.small: Ints = self.blank(steps, size)
-        self.total: Ints = np.zeros(size, np.int64)
-        self.frag: Floats = np.zeros(size)
-        self._seen = len(ledger.changes)
-        self._seen_nodes = len(ledger.node_changes)
-        self.write(np.arange(size))
+        self.allocate()
+        self._seen = len(self.ledger.changes)
+        self._seen_nodes = len(self.ledger.node_changes)
+        self.write(np.arange(self.total.size))
 
     def _cpu(self, nodes: Index) -> Ints:
         cpu: Ints = self.ledger.host_free["cpu"][nodes]

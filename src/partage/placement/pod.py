@@ -162,10 +162,20 @@ class _Search:
             self._give(pick, needs)
         return False
 
+    def _on_one_numa(self, group: RequestGroup) -> RequestGroup:
+        """The group as a node sees it that keeps a pod's devices on one NUMA node."""
+        request = group.request
+        wide = request.scope is None or request.scope < Scope.NUMA
+        if not self.node.single_numa or request.count < 2 or not wide:  # one device is on one
+            return group
+        narrowed = replace(request, scope=Scope.NUMA, scope_code=ReasonCode.NUMA_MISMATCH)
+        return replace(group, request=narrowed)
+
     # --- candidates for one group --------------------------------------------------------------
 
     def _picks(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
         """Every way to serve the group that is worth trying, best first."""
+        group = self._on_one_numa(group)
         request = group.request
         everyone = list(self.cards.get(request.type, ()))
         template = ""

@@ -276,13 +276,15 @@ class Engine:
     def place_on(self, pod: Pod, name: str) -> Placement | Refusal:
         """Reserve a place for the pod on one node (an extender's bind): fit and reserve at once.
 
-        A hold on that node is taken as it is; a hold elsewhere is given up, whatever comes of it.
+        A hold on that node is taken as it is while its cards are what they were; any other hold is
+        given up, whatever comes of it.
 
         Raises:
             LedgerError: the pod holds more than a hold already.
         """
         held = self.ledger.allocation(pod.uid)
-        if held is not None and held.node == name and self.states.get(pod.uid) is State.HELD:
+        kept = held is not None and held.node == name and self._stands(held)
+        if held is not None and kept and self.states.get(pod.uid) is State.HELD:
             self.states[pod.uid] = State.RESERVED
             return Placement(held, pod.request.notes)
         self._drop_hold(pod)
@@ -304,6 +306,19 @@ class Engine:
         allocation = Allocation(pod.uid, pod.namespace, pod.name, name, grants, pod.host)
         self._reserve(pod, allocation, State.RESERVED)
         return Placement(allocation, pod.request.notes)
+
+    def _stands(self, held: Allocation) -> bool:
+        """Whether a hold's node is there and its cards are in order and have kept their places."""
+        index = self.ledger.index.get(held.node)
+        if index is None:
+            return False
+        sound = {
+            (card.device.type, card.device.minor, card.device.uuid)
+            for type_ in {grant.type for grant in held.grants}
+            for card in self.ledger.cards(type_, index)
+            if card.closed in (None, ReasonCode.CARD_NOT_IDLE)
+        }
+        return all((grant.type, grant.minor, grant.uuid) in sound for grant in held.grants)
 
     def _drop_hold(self, pod: Pod) -> None:
         if self.states.get(pod.uid) is State.HELD:
@@ -364,15 +379,16 @@ class Engine:
             among: by node index, the nodes that are asked about; None for all.
         """
         found, scores = self.candidates(pod, among)
+        order = np.argsort(self._rank[found], kind="stable")
         return {
             self.ledger.node_at(index).name: score
-            for index, score in zip(found.tolist(), scores.tolist(), strict=True)
+            for index, score in zip(found[order].tolist(), scores[order].tolist(), strict=True)
         }
 
     def candidates(
         self, pod: Pod, among: Bools | None = None, most: int | None = None
     ) -> tuple[Ints, Ints]:
-        """Indexes of the nodes that can host the pod now, in node order, and their scores.
+        """Indexes of the nodes that can host the pod now, in no order, and their scores.
 
         Args:
             pod: a pod without a fault.
@@ -385,13 +401,12 @@ class Engine:
         offer = group.offer
         value = offer if among is None else np.where(among, offer, -1)
         found = np.flatnonzero(value >= 0)
-        # For plain requests the kernel is exact, but for nodes that insist on partitions.
+        # For plain requests the kernel is exact, but where cards must belong together.
         unsure = self._insisting()[found] if group.plain else np.ones(found.size, np.bool_)
         if unsure.any():
             best_first = found[unsure][np.argsort(-value[found[unsure]], kind="stable")]
             proven = self._proven(group, pod, best_first.tolist(), most)
             found = np.concatenate([found[~unsure], np.array(proven, found.dtype)])
-        found = found[np.argsort(self._rank[found], kind="stable")]
         return found, offer[found] // RANKS
 
     def _proven(
@@ -410,13 +425,13 @@ class Engine:
         return proven
 
     def _insisting(self) -> Bools:
-        """By node index, whether the node insists on partitions."""
+        """By node index, whether the node says which cards belong together."""
         if self._insisting_at != len(self.ledger.node_changes):
             self._insisting_at = len(self.ledger.node_changes)
             column = np.zeros(self.ledger.present.shape[0], np.bool_)
-            column[[i for i, n in enumerate(self.ledger.nodes) if n and n.honour_partitions]] = (
-                True
-            )
+            for index, node in enumerate(self.ledger.nodes):
+                if node is not None:
+                    column[index] = node.honour_partitions or node.single_numa
             self._insists = column
         return self._insists
 

@@ -7,17 +7,15 @@ documented answer, and what escapes them is a bug, which is logged and answered 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 __all__ = ["Limits", "guard", "json_response", "read_body"]
 
 _LOG = logging.getLogger("partage.serving")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ async def read_body(request: web.Request, limits: Limits) -> bytes:
     return b"".join(chunks)
 
 
-def guard() -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def guard() -> Middleware:
     """A middleware that answers every error in JSON, and logs what should not have happened."""
 
     @web.middleware

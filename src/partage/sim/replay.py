@@ -89,6 +89,7 @@ class Run:
         tables_built: how often prices were made.
         counts: the mix of requests at the end, what was known before included.
         engine: the engine, as it was at the end.
+        accelerated: whether compiled loops were used.
     """
 
     trace: Trace
@@ -109,6 +110,7 @@ class Run:
     tables_cpu_seconds: float = 0.0
     tables_built: int = 0
     counts: Counter[Ask] = field(default_factory=Counter)
+    accelerated: bool = False
 
     @property
     def arrived(self) -> Iterator[PodRow]:
@@ -271,6 +273,7 @@ def replay(
     apart, apart_used = run.tables_seconds, run.tables_cpu_seconds
     start, used = perf_counter(), process_time()
     driver.drive(progress or (lambda _: None))
+    run.accelerated = fast
     run.seconds, run.cpu_seconds = perf_counter() - start, process_time() - used
     run.seconds -= run.tables_seconds - apart
     run.cpu_seconds -= run.tables_cpu_seconds - apart_used

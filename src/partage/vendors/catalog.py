@@ -10,6 +10,7 @@ from typing import Final
 from partage.vendors import names
 from partage.vendors.base import Family
 from partage.vendors.families import cambricon, hami, huawei, koordinator, metax, qgpu
+from partage.vendors.families.koordinator.amounts import ALIASES as KOORDINATOR_ALIASES
 from partage.vendors.families.koordinator.partitions import (
     honoured,
     parse_partitions,
@@ -22,6 +23,7 @@ from partage.vendors.settings import Settings
 
 __all__ = [
     "FAMILIES",
+    "KOORDINATOR_ALIASES",
     "honoured",
     "koordinator_reports",
     "koordinator_totals",

@@ -10,6 +10,7 @@ Source: DESIGN, command line.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.model.policy import Policy
 from partage.model.quantity import Quantity
@@ -77,13 +78,13 @@ def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) ->
     batches = list(batches)
     notes = [note for batch in batches for note in batch.notes]
     documents = _latest([d for batch in batches for d in batch.documents], notes)
-    config = translate_config(documents)
+    config = translate_config(documents, strict=False)
     quotas, quota_notes = translate_quotas(documents)
     notes += [*config.notes, *quota_notes]
     context = Context.of(config.settings, families)
     nodes = _nodes(documents, context)
     priorities, default, priority_notes = _priorities(documents)
-    notes += priority_notes
+    notes += priority_notes + _close_twins(nodes)
     context = Context.of(
         config.settings,
         families,
@@ -125,6 +126,38 @@ def _nodes(documents: Sequence[Document], context: Context) -> dict[str, Transla
         if document.kind == "Node" or (document.kind == "Device" and document.name not in named)
     ]
     return {name: translate_node(named.get(name), devices.get(name), context) for name in names}
+
+
+def _close_twins(nodes: dict[str, TranslatedNode]) -> list[str]:
+    """Close cards whose identity several nodes claim, and tell so.
+
+    A card is in one machine. Which one has it is not known, and records name cards by UUID.
+    """
+    places: dict[str, list[str]] = {}
+    for name, translated in nodes.items():
+        for device in translated.node.devices:
+            if device.type is DeviceType.GPU and name not in places.setdefault(device.uuid, []):
+                places[device.uuid].append(name)
+    twins = {uuid: names for uuid, names in places.items() if len(names) > 1}
+    if not twins:
+        return []
+
+    def closed(device: Device, here: str) -> Device:
+        others = [name for name in twins.get(device.uuid, ()) if name != here]
+        if not others or device.type is not DeviceType.GPU:
+            return device
+        return replace(
+            device, healthy=False, health_detail=f"uuid is also on node {', '.join(others)}"
+        )
+
+    for name in {name for names in twins.values() for name in names}:
+        translated = nodes[name]
+        devices = tuple(closed(device, name) for device in translated.node.devices)
+        nodes[name] = replace(translated, node=replace(translated.node, devices=devices))
+    return [
+        f"uuid {uuid} is on nodes {', '.join(names)}; these cards are closed"
+        for uuid, names in twins.items()
+    ]
 
 
 def _priorities(documents: Sequence[Document]) -> tuple[dict[str, int], int, list[str]]:

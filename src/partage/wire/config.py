@@ -1,9 +1,9 @@
 """ConfigMaps as settings: what the four systems' operators already have in their clusters.
 
 Read are HAMi's device-config and node configuration, MetaX's device-config, Koordinator's
-templates of shared NPUs, and Partage's own `partage-config`. A value that breaks its rule is an
-error that names ConfigMap, key, field and rule: a cluster configured by a misprint is worse than
-one that does not start.
+templates of shared NPUs, and Partage's own `partage-config`. A value that breaks its rule is told
+with ConfigMap, key, field and rule, and nothing of its key is used: offline as a note, in a live
+cluster as an error, so that what was in force before stays.
 
 Source: seeds 000 and 002; hami.md 2; koordinator.md 3.5 and 5.
 """
@@ -47,10 +47,15 @@ class Configuration:
 _Reader = Callable[[Configuration, str], Configuration]
 
 
-def translate_config(documents: Iterable[Document]) -> Configuration:
+def translate_config(documents: Iterable[Document], *, strict: bool = True) -> Configuration:
     """The settings that the ConfigMaps among the documents give; others are not looked at.
 
     Of two ConfigMaps for the same thing the later one holds.
+
+    Args:
+        documents: of any kind.
+        strict: whether a value that breaks its rule is an error; if not, its key is left out with
+            a note, and the published defaults or an earlier ConfigMap hold.
 
     Raises:
         InvalidDocument: a value breaks its rule, or still is a template's placeholder.
@@ -65,14 +70,19 @@ def translate_config(documents: Iterable[Document]) -> Configuration:
             if reader is None:
                 continue
             what = reader.__name__.strip("_").replace("_", " ") + f" ({key})"
-            if what in seen:
-                note = f"{document.where}: replaces the {what} of {seen[what]}"
-                result = replace(result, notes=(*result.notes, note))
-            seen[what] = document.label
+            holder = seen.get(what)
+            note = f"{document.where}: replaces the {what} of {holder}" if holder else ""
             try:
                 result = reader(result, text)
+                seen[what] = document.label
             except InvalidValue as error:
-                raise _refused(document, key, text, error) from error
+                refused = _refused(document, key, text, error)
+                if strict:
+                    raise refused from error
+                stays = f"the {what} of {holder}" if holder else "the published defaults"
+                note = f"{refused}; it is left out, and {stays} hold"
+            if note:
+                result = replace(result, notes=(*result.notes, note))
     return result
 
 

@@ -21,7 +21,8 @@ import msgspec
 
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.wire import shapes
-from partage.wire.json_values import json_values
+from partage.wire.culprits import with_keys
+from partage.wire.json_values import json_values, with_quoted_numbers
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 
 __all__ = ["Batch", "Document", "decode", "explain", "invalid", "read_paths", "texts"]
@@ -49,6 +50,7 @@ _KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
 """Kind to its shape and the API groups it is known in; an absent apiVersion is taken as known."""
 
 _CLUSTER_SCOPED: Final = frozenset({"Node", "Device", "Namespace", "PriorityClass"})
+_KEY: Final = "key in "
 _EXPECTATION: Final = re.compile(r"^(?P<rule>.*?)(?: - at (?P<at>.*))?$", re.DOTALL)
 
 
@@ -176,13 +178,15 @@ def decode(source: str, data: bytes) -> Batch:
     documents: list[Document] = []
     notes: list[str] = []
     number = 1
-    for value in _values(source, data):
+    repeated: list[str] = []
+    for value in _values(source, data, repeated):
         for found in _expand(value, _Place(source, number)):
             number += 1
             if isinstance(found, Document):
                 documents.append(found)
             elif found:
                 notes.append(found)
+    notes += [f"{source}: {note}" for note in repeated]
     return Batch(tuple(documents), tuple(notes))
 
 
@@ -219,15 +223,15 @@ def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     return found
 
 
-def _values(source: str, data: bytes) -> Sequence[Any]:
-    """JSON documents as `Raw`, YAML documents as plain values."""
+def _values(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
+    """JSON documents as `Raw`, YAML documents as plain values; `repeated` gets notes on keys."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data[:4096].lstrip()[:1] in (b"{", b"["):
-        return _json_or_flow(source, data)
-    return _yaml(source, data)
+        return _json_or_flow(source, data, repeated)
+    return _yaml(source, data, repeated)
 
 
-def _json_or_flow(source: str, data: bytes) -> Sequence[Any]:
+def _json_or_flow(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
     """JSON; or YAML in flow style, which may begin the same way, as long as it is short."""
     try:
         return json_values(data)
@@ -235,15 +239,15 @@ def _json_or_flow(source: str, data: bytes) -> Sequence[Any]:
         if len(data) > _YAML_FALLBACK or source.endswith(".json"):
             raise InvalidDocument(f"{source}: {error}") from error
         try:
-            return yaml_values(data)
+            return yaml_values(data, repeated)
         except YamlError as other:
             cause = other if TEMPLATE in str(other) else error
             raise InvalidDocument(f"{source}: {cause}") from cause
 
 
-def _yaml(source: str, data: bytes) -> Sequence[Any]:
+def _yaml(source: str, data: bytes, repeated: list[str]) -> Sequence[Any]:
     try:
-        return yaml_values(data)
+        return yaml_values(data, repeated)
     except YamlError as error:
         raise InvalidDocument(f"{source}: {error}") from error
 
@@ -319,13 +323,22 @@ def _typed(value: Any, shape: type[_T], where: str) -> _T:
     try:
         return _decoded(value, shape)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise InvalidDocument(f"{where}: {explain(error)}") from error
+        raise InvalidDocument(f"{where}: {explain(error, value)}") from error
 
 
 def _decoded(value: Any, shape: type[_T]) -> _T:
     if isinstance(value, msgspec.Raw):
         key: Any = shape
-        decoded: _T = _decoder(key).decode(value)
+        try:
+            decoded: _T = _decoder(key).decode(value)
+        except msgspec.ValidationError as error:
+            if "out of range" not in str(error):
+                raise
+            # A quantity of a thousand digits is the pod's fault, and no reason to end the run.
+            try:
+                decoded = _decoder(key).decode(with_quoted_numbers(bytes(value)))
+            except msgspec.ValidationError:  # the number is no quantity; what was said first holds
+                raise error from None
         return decoded
     return msgspec.convert(value, shape)
 
@@ -341,12 +354,23 @@ def _is_null(value: Any) -> bool:
     )
 
 
-def explain(error: Exception) -> str:
-    """What a decoder found wrong, as field and rule."""
+def explain(error: Exception, value: Any = None) -> str:
+    """What a decoder found wrong, as field and rule; with keys of maps where the value is given."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    match = _EXPECTATION.match(str(error).replace("`", ""))
-    rule, at = (match["rule"], match["at"]) if match else (str(error), None)
+    message = str(error)
+    if "[...]" in message and value is not None:
+        message = with_keys(message, _plain(value))
+    match = _EXPECTATION.match(message.replace("`", ""))
+    rule, at = (match["rule"], match["at"]) if match else (message, None)
     rule = rule[:1].lower() + rule[1:]
+    if at is not None and at.startswith(_KEY):
+        at, rule = at.removeprefix(_KEY), f"a key: {rule}"
     field = (at or "").removeprefix("$").removeprefix(".")
     return f"field {field}: {rule}" if field else rule
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, msgspec.Raw):
+        return value
+    return msgspec.json.decode(with_quoted_numbers(bytes(value)))

@@ -11,7 +11,6 @@ Source: facts kubernetes.md 3.1 (read from 1.36, tried on 1.20).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -31,25 +30,26 @@ __all__ = [
     "decode_preempt",
     "error_reply",
     "filter_reply",
-    "host_part",
     "preempt_reply",
     "prioritize_reply",
+    "score_entry",
     "scores_reply",
 ]
 
 _T = TypeVar("_T")
 
 _SOURCE = "extender request"
+_ABSENT: Final = msgspec.Raw()
 
 
 class _RawArgs(msgspec.Struct, frozen=True, gc=False):
-    pod: msgspec.Raw | None = msgspec.field(default=None, name="Pod")
-    nodes: msgspec.Raw | None = msgspec.field(default=None, name="Nodes")
-    names: msgspec.Raw | None = msgspec.field(default=None, name="NodeNames")
-    pod_lower: msgspec.Raw | None = msgspec.field(default=None, name="pod")
-    nodes_lower: msgspec.Raw | None = msgspec.field(default=None, name="nodes")
-    names_lower: msgspec.Raw | None = msgspec.field(default=None, name="nodenames")
-    names_camel: msgspec.Raw | None = msgspec.field(default=None, name="nodeNames")
+    pod: msgspec.Raw = msgspec.field(default=_ABSENT, name="Pod")
+    nodes: msgspec.Raw = msgspec.field(default=_ABSENT, name="Nodes")
+    names: msgspec.Raw = msgspec.field(default=_ABSENT, name="NodeNames")
+    pod_lower: msgspec.Raw = msgspec.field(default=_ABSENT, name="pod")
+    nodes_lower: msgspec.Raw = msgspec.field(default=_ABSENT, name="nodes")
+    names_lower: msgspec.Raw = msgspec.field(default=_ABSENT, name="nodenames")
+    names_camel: msgspec.Raw = msgspec.field(default=_ABSENT, name="nodeNames")
 
 
 class _Items(msgspec.Struct, frozen=True, gc=False):
@@ -88,10 +88,10 @@ _VictimMap = dict[str, _RawVictims | None] | None
 
 
 class _RawPreempt(msgspec.Struct, frozen=True, gc=False):
-    pod: msgspec.Raw | None = msgspec.field(default=None, name="Pod")
+    pod: msgspec.Raw = msgspec.field(default=_ABSENT, name="Pod")
     full: _VictimMap = msgspec.field(default=None, name="NodeNameToVictims")
     meta: _VictimMap = msgspec.field(default=None, name="NodeNameToMetaVictims")
-    pod_lower: msgspec.Raw | None = msgspec.field(default=None, name="pod")
+    pod_lower: msgspec.Raw = msgspec.field(default=_ABSENT, name="pod")
     full_camel: _VictimMap = msgspec.field(default=None, name="nodeNameToVictims")
     meta_camel: _VictimMap = msgspec.field(default=None, name="nodeNameToMetaVictims")
 
@@ -153,14 +153,14 @@ def decode_filter(body: bytes) -> FilterArgs:
         InvalidDocument: the body is not what kube-scheduler sends; the message names the field.
     """
     raw = _decode(body, _RawArgs, "body")
-    pod = _pod(raw.pod or raw.pod_lower)
-    names = raw.names or raw.names_lower or raw.names_camel
-    if names is not None and bytes(names) != b"null":
-        return FilterArgs(pod, raw_names=bytes(names))
-    nodes = raw.nodes or raw.nodes_lower
-    if nodes is None or bytes(nodes) == b"null":
+    pod = _pod(raw.pod, raw.pod_lower)
+    names = _given(raw.names, raw.names_lower, raw.names_camel)
+    if names:
+        return FilterArgs(pod, raw_names=names)
+    nodes = _given(raw.nodes, raw.nodes_lower)
+    if not nodes:
         return FilterArgs(pod)
-    items = _decode(bytes(nodes), _Items, "Nodes").items or []
+    items = _decode(nodes, _Items, "Nodes").items or []
     return FilterArgs(pod, nodes={_node_name(item): item for item in items})
 
 
@@ -194,7 +194,7 @@ def decode_preempt(body: bytes) -> PreemptArgs:
     raw = _decode(body, _RawPreempt, "body")
     given = raw.meta or raw.meta_camel or raw.full or raw.full_camel or {}
     return PreemptArgs(
-        _pod(raw.pod or raw.pod_lower),
+        _pod(raw.pod, raw.pod_lower),
         {node: _victims(victims) for node, victims in given.items() if victims is not None},
     )
 
@@ -239,26 +239,14 @@ def prioritize_reply(scores: Iterable[tuple[str, int]]) -> bytes:
     return msgspec.json.encode([{"Host": host, "Score": score} for host, score in scores])
 
 
-def scores_reply(hosts: Iterable[bytes], scores: Iterable[int]) -> bytes:
-    """The answer of prioritize from prepared parts, several times as fast for many nodes.
-
-    Args:
-        hosts: what `host_part` makes of each name.
-        scores: a score from 0 to 10 for each.
-    """
-    ends = _SCORE_ENDS
-    body = b"".join(
-        chain.from_iterable(zip(hosts, [ends[score] for score in scores], strict=True))
-    )
-    return b"[" + body[:-1] + b"]"
+def scores_reply(entries: Iterable[bytes]) -> bytes:
+    """The answer of prioritize from prepared entries, several times as fast for many nodes."""
+    return b"[" + b",".join(entries) + b"]"
 
 
-def host_part(name: str) -> bytes:
-    """A node's entry in the answer of prioritize up to its score."""
-    return b'{"Host":' + msgspec.json.encode(name) + b',"Score":'
-
-
-_SCORE_ENDS: Final = tuple(b"%d}," % score for score in range(11))
+def score_entry(name: str, score: int) -> bytes:
+    """One node's entry in the answer of prioritize."""
+    return b'{"Host":%b,"Score":%d}' % (msgspec.json.encode(name), score)
 
 
 def bind_reply(error: str = "") -> bytes:
@@ -281,10 +269,20 @@ def preempt_reply(victims: Mapping[str, Victims]) -> bytes:
     )
 
 
-def _pod(raw: msgspec.Raw | None) -> Document:
-    if raw is None or bytes(raw) == b"null":
+def _given(*fields: msgspec.Raw) -> bytes:
+    """The first of a field's spellings that is there and not null; empty when none is."""
+    for field_ in fields:
+        data = bytes(field_)
+        if data and data != b"null":
+            return data
+    return b""
+
+
+def _pod(*fields: msgspec.Raw) -> Document:
+    raw = _given(*fields)
+    if not raw:
         raise InvalidDocument(f"{_SOURCE}: field Pod: missing")
-    document = Document("Pod", _SOURCE, 1, _decode(bytes(raw), shapes.Pod, "Pod"))
+    document = Document("Pod", _SOURCE, 1, _decode(raw, shapes.Pod, "Pod"))
     if not document.name:
         raise InvalidDocument(f"{_SOURCE}: field Pod.metadata.name: missing")
     return document

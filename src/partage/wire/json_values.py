@@ -1,14 +1,17 @@
 """JSON text into undecoded values: one document, many concatenated, or one a line."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-__all__ = ["json_values"]
+__all__ = ["json_values", "with_quoted_numbers"]
 
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*')
+_SAFE: Final = 18  # characters of a number that any decoder holds
 _BLANK: Final = " \t\r\n"
 
 
@@ -28,11 +31,25 @@ def json_values(data: bytes) -> list[msgspec.Raw]:
     return list(_concatenated(data))
 
 
+def with_quoted_numbers(data: bytes) -> bytes:
+    """The JSON text with numbers as texts where a decoder may not hold them.
+
+    Those are numbers of more than 18 characters, or with an exponent.
+    """
+
+    def quoted(match: re.Match[bytes]) -> bytes:
+        token = match.group()
+        plain = token[:1] == b'"' or (len(token) <= _SAFE and b"e" not in token.lower())
+        return token if plain else b'"' + token + b'"'
+
+    return _TOKEN.sub(quoted, data)
+
+
 def _concatenated(data: bytes) -> Iterator[msgspec.Raw]:
     """Documents one after another, with or without white space between them."""
     try:
         text = data.decode()
-        scan = json.JSONDecoder().raw_decode
+        scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
         start = _skip_blank(text, 0)
         while start < len(text):
             _value, end = scan(text, start)

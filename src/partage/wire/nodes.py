@@ -40,6 +40,8 @@ __all__ = ["TranslatedNode", "allocatable_of", "node_totals", "translate_node"]
 
 _NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode")
 
+_NOT_READY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
 _COPIED: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
 """Labels that Koordinator's manager copies from the Device object to the node."""
 
@@ -90,22 +92,19 @@ def translate_node(
         devices=devices,
     )
     result, told = _registered(view, context)
-    notes += [f"{present.where}: {note}" for note in told]
+    taints, unready = _taints(node)
+    single_numa, misspelt = _single_numa(labels)
+    told += [unready, misspelt, _undescribed(result, view, device, context)]
+    notes += [f"{present.where}: {note}" for note in told if note]
     result, problem = _with_tables(result, device, node, context)
     notes += [f"{device.where}: {problem}"] if problem and device else []
-    policy = labels.get(names.NUMA_TOPOLOGY_POLICY, "")
-    if policy not in _NUMA_POLICIES:
-        notes.append(
-            f"{present.where}: label {names.NUMA_TOPOLOGY_POLICY}: {policy!r} is not one of"
-            f" {', '.join(_NUMA_POLICIES[1:])}; it has no effect"
-        )
     spec = node.shape.spec if node and isinstance(node.shape, shapes.Node) else None
     result = replace(
         result,
         uid=(node.metadata.uid if node else None) or "",
-        taints=_taints(spec),
+        taints=taints,
         unschedulable=bool(spec and spec.unschedulable),
-        single_numa=policy == "SingleNUMANode",
+        single_numa=single_numa,
         allocatable={
             resource: bounded(resource, amount)
             for resource, amount in allocatable.items()
@@ -168,10 +167,51 @@ def _labels(node: Document | None, device: Document | None) -> dict[str, str]:
     return labels | {key: given[key] for key in _COPIED if given.get(key)}
 
 
-def _taints(spec: shapes.NodeSpec | None) -> tuple[Taint, ...]:
-    return tuple(
+def _single_numa(labels: Mapping[str, str]) -> tuple[bool, str]:
+    """Whether a pod's devices must be on one NUMA node here, and a note on a label that is odd."""
+    policy = labels.get(names.NUMA_TOPOLOGY_POLICY, "")
+    if policy in _NUMA_POLICIES:
+        return policy == "SingleNUMANode", ""
+    known = ", ".join(_NUMA_POLICIES[1:])
+    return False, (
+        f"label {names.NUMA_TOPOLOGY_POLICY}: {policy!r} is not one of {known}; it has no effect"
+    )
+
+
+def _taints(node: Document | None) -> tuple[tuple[Taint, ...], str]:
+    """The node's taints, and a note where it is not ready.
+
+    Kubernetes taints a node that is not ready; a dump may have been taken just before.
+    """
+    shape = node.shape if node and isinstance(node.shape, shapes.Node) else shapes.Node()
+    spec, status = shape.spec or shapes.NodeSpec(), shape.status or shapes.NodeStatus()
+    taints = tuple(
         Taint(taint.key or "", taint.value or "", taint.effect or "")
-        for taint in (spec.taints if spec else None) or ()
+        for taint in spec.taints or ()
+    )
+    ready = next((c.status for c in status.conditions or () if c.type == "Ready"), None)
+    if ready in (None, "True"):
+        return taints, ""
+    note = f"condition Ready is {ready}; no pod is placed here that does not tolerate that"
+    if any(taint.key in _NOT_READY and taint.effect == "NoSchedule" for taint in taints):
+        return taints, note
+    return (*taints, Taint(_NOT_READY[0], "", "NoSchedule")), note
+
+
+def _undescribed(node: Node, view: NodeView, device: Document | None, context: Context) -> str:
+    """A note where the node reports cards of which nothing else is known."""
+    if device or names.HAMI_REGISTER in view.annotations or node.devices:
+        return ""
+    reported = sorted(
+        name
+        for name, amount in view.allocatable.items()
+        if name in context.owners and not name.endswith(("/rdma", "/fpga")) and amount.nano > 0
+    )
+    if not reported:
+        return ""
+    return (
+        "no Device object or registration describes this node's GPUs,"
+        f" though it reports {', '.join(reported)}"
     )
 
 

@@ -7,18 +7,21 @@ Source: DESIGN, command line and rules; seeds 000 to 003; Kubernetes API v1.36.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from partage.model.errors import InvalidValue
 from partage.model.pod import Pod
 from partage.model.policy import CardOrder, Strategy
 from partage.model.quantity import Quantity, decimal
+from partage.model.reason import ReasonCode
 from partage.model.request import Fault, Phase, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
+from partage.vendors.catalog import KOORDINATOR_ALIASES
 from partage.wire import shapes
 from partage.wire.amounts import Faults, pod_amounts
 from partage.wire.constraints import constraint_of, tolerations_of
@@ -34,6 +37,7 @@ _NAMESPACE: Final = uuid.UUID("6f9f3c1e-7a43-5d2b-9a60-52415254a6e5")
 """Under which identities of pods without a uid are derived; any fixed value will do."""
 
 _PERCENT: Final = 100
+_DIALECTS: Final = frozenset(KOORDINATOR_ALIASES).union(KOORDINATOR_ALIASES.values())
 _ORDERS: Final = (Strategy.BINPACK, Strategy.SPREAD)
 
 
@@ -181,7 +185,9 @@ def _request(
     view: PodView, spec: shapes.PodSpec, context: Context, reading: Reading, faults: Faults
 ) -> PodRequest:
     node_strategy, card_order = _own_policy(view, reading, faults)
-    fault = Fault(faults.first) if faults.first else reading.fault
+    fault = Fault(faults.first) if faults.first else reading.fault or _gated(view, spec)
+    # Amounts that broke a rule were left out, so how the rest reads is not how the pod reads.
+    told = () if faults.first else reading.notes
     return PodRequest(
         groups=_in_pod_order(reading.groups, view),
         joint=reading.joint,
@@ -190,7 +196,7 @@ def _request(
         node_strategy=node_strategy,
         card_order=card_order,
         fault=fault,
-        notes=(*reading.notes, *_notes(spec, context)),
+        notes=(*told, *_notes(spec, context)),
     )
 
 
@@ -207,6 +213,14 @@ def _in_pod_order(groups: Sequence[RequestGroup], view: PodView) -> tuple[Reques
         for group in groups
     )
     return tuple(sorted(placed, key=lambda group: group.phase is Phase.INIT))
+
+
+def _gated(view: PodView, spec: shapes.PodSpec) -> Fault | None:
+    """Why a pod may not be looked at yet: Kubernetes binds no pod that has gates."""
+    if view.node or not spec.scheduling_gates:
+        return None
+    gates = ", ".join(gate.name or "" for gate in spec.scheduling_gates)
+    return Fault(f"scheduling gates: {gates}", ReasonCode.SCHEDULING_GATED)
 
 
 def _own_policy(
@@ -240,7 +254,6 @@ def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
         "anti-affinity to other pods": affinity.pod_anti_affinity,
         "topology spread": spec.spread,
         "host ports": ports,
-        "scheduling gates": spec.scheduling_gates,
     }
     notes = [f"{what}: not looked at offline" for what, given in ignored.items() if given]
     name = spec.priority_class_name
@@ -250,9 +263,10 @@ def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
 
 
 def _counted(view: PodView, context: Context) -> tuple[ContainerView, ...]:
-    """The containers as quotas count them: a lone `nvidia.com/gpu: "100"` is one card.
+    """The containers as quotas count them.
 
-    In a cluster, admission rewrites it before the quota sees it.
+    A lone `nvidia.com/gpu: "100"` is one card: in a cluster, admission rewrites it before the
+    quota sees it. Koordinator's names count in both dialects.
     """
     name = names.COUNT_NVIDIA
 
@@ -262,12 +276,33 @@ def _counted(view: PodView, context: Context) -> tuple[ContainerView, ...]:
             return dict(amounts)
         return {**amounts, name: decimal(value.floor() // _PERCENT)}
 
-    return tuple(
-        replace(c, requests=as_cards(c.requests), limits=as_cards(c.limits))
-        if [n for n in c.names if n in context.owners] == [name]
-        else c
-        for c in view.containers
-    )
+    def counted(container: ContainerView) -> ContainerView:
+        if [n for n in container.names if n in context.owners] == [name]:
+            told: Callable[[Mapping[str, Quantity]], dict[str, Quantity]] = as_cards
+        elif container.names.isdisjoint(_DIALECTS):
+            return container
+        else:
+            told = partial(_in_both_dialects, names_used=container.names)
+        return replace(container, requests=told(container.requests), limits=told(container.limits))
+
+    return tuple(map(counted, view.containers))
+
+
+def _in_both_dialects(
+    amounts: Mapping[str, Quantity], names_used: frozenset[str]
+) -> dict[str, Quantity]:
+    """The amounts under v1.4's names and today's, because a quota may be written in either.
+
+    Where a container uses both names, today's holds.
+    """
+    result = dict(amounts)
+    for old, new in KOORDINATOR_ALIASES.items():
+        amount = amounts.get(new if new in names_used else old)
+        for name in (old, new):
+            result.pop(name, None)
+            if amount is not None:
+                result[name] = amount
+    return result
 
 
 def _quota(
@@ -280,7 +315,7 @@ def _quota(
     """
     requested = {**effective(containers), **host}
     limits = effective(tuple(replace(c, requests=c.limits, limits={}) for c in containers))
-    keys = {"pods": 1}
+    keys = {"pods": 1, "count/pods": 1}
     for name, amount in requested.items():
         keys[name] = keys[f"requests.{name}"] = units(name, amount)
     for name, amount in limits.items():

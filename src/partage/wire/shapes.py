@@ -90,9 +90,17 @@ class NodeSpec(_Part, frozen=True):
     taints: list[NodeTaint] | None = None
 
 
+class NodeCondition(_Part, frozen=True):
+    """A condition of a node; whether it is ready decides."""
+
+    type: str | None = None
+    status: str | None = None
+
+
 class NodeStatus(_Part, frozen=True):
     """What the kubelet says of a node."""
 
+    conditions: list[NodeCondition] | None = None
     allocatable: dict[str, Amount] | None = None
     capacity: dict[str, Amount] | None = None
 

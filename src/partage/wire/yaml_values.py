@@ -24,6 +24,12 @@ DEEPEST: Final = 200
 LARGEST: Final = 2_000_000
 """Values that one document may stand for once its aliases are followed."""
 
+MOST_NOTES: Final = 100
+"""Notes on keys that one source may give twice."""
+
+LONGEST_NUMBER: Final = 64
+"""Characters of a whole number that is read as one."""
+
 TEMPLATE: Final = "{{"
 """How a template's placeholder begins; a manifest that holds one was never rendered."""
 
@@ -63,14 +69,40 @@ class _Loader(_Base):  # type: ignore[misc] # the C loader exists only where lib
         for first, resolvers in _Base.yaml_implicit_resolvers.items()
     }
 
+    notes: list[str]
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 # PyYAML's own signature
+        """A mapping; a key that it has twice is noted before the last one wins."""
+        seen: set[str] = set()
+        for key, _value in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+                continue
+            if key.value in seen and len(self.notes) < MOST_NOTES:
+                line = key.start_mark.line + 1
+                self.notes.append(f"line {line}: key {key.value!r} is given twice; the last holds")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_yaml_int(self, node: Any) -> int | str:
+        """A number; one longer than any quantity stays a text, which its reader refuses."""
+        if len(node.value) > LONGEST_NUMBER:
+            return str(node.value)
+        number: int = super().construct_yaml_int(node)
+        return number
+
+
+_Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
 _Loader.add_constructor(_TAG + "merge", _Loader.construct_yaml_str)  # `<<` outside a mapping
 _Loader.add_implicit_resolver(_TAG + "int", _INTEGER, list("-+0123456789"))
 _Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
 
 
-def yaml_values(data: bytes) -> list[Any]:
+def yaml_values(data: bytes, notes: list[str] | None = None) -> list[Any]:
     """The documents in `data` as plain values; None for an empty one.
+
+    Args:
+        data: UTF-8 text.
+        notes: where keys are told that a mapping has twice; the last one holds, as elsewhere.
 
     Raises:
         YamlError: not UTF-8, not YAML, or beyond one of the guards.
@@ -85,16 +117,17 @@ def yaml_values(data: bytes) -> list[Any]:
         raise YamlError(f"not UTF-8 text: {error}") from error
     _refuse_depth(text)
     try:
-        return list(_documents(text))
+        return list(_documents(text, [] if notes is None else notes))
     except YamlError:
         raise
     except _FAILURES as error:
         raise YamlError(_explain(error, text)) from error
 
 
-def _documents(text: str) -> Iterator[Any]:
+def _documents(text: str, notes: list[str]) -> Iterator[Any]:
     aliased = "&" in text
     loader = _Loader(text)
+    loader.notes = notes
     try:
         while loader.check_node():
             node = loader.get_node()

@@ -52,7 +52,7 @@ def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
         problems.unsupported(f"{field}.dnsPolicy", spec.get("dnsPolicy"), _DNS)
     _check_numbers(spec, field, problems)
     for key in ("nodeName", "serviceAccountName", "priorityClassName", "runtimeClassName"):
-        for why in naming.subdomain(spec[key]) if spec.get(key) else ():
+        for why in naming.subdomain(problems.name(spec[key])) if spec.get(key) else ():
             problems.invalid(f"{field}.{key}", spec[key], why)
     check_placement(spec, field, problems)
 

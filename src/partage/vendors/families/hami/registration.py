@@ -2,7 +2,8 @@
 
 A node's cards are either registered in an annotation by HAMi's plugin or described by a Device
 object; where both exist they are matched by UUID, and the registration decides how the card is
-shared. Text that cannot be read becomes a note and changes nothing.
+shared. Text that cannot be read becomes a note; where nothing else describes the cards, no device
+is asked of the node until it can be read.
 
 Source: hami.md 2.1, 2.4, 3 and 1.4 (cordon); seed 002 for the node configuration.
 """
@@ -15,6 +16,8 @@ from typing import Final
 
 from partage.model.device import Device, DeviceType, SliceMode, Topology
 from partage.model.errors import InvalidRecord
+from partage.model.node import Verdict
+from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.base import NodeView, Registration
 from partage.vendors.families.hami.cards import RegisteredCard, decode_cards, decode_scores
@@ -36,6 +39,7 @@ def register(node: NodeView, settings: Settings) -> Registration:
     """
     notes: list[str] = []
     cards = _registered(node, notes)
+    unread = [Verdict("", ReasonCode.QUARANTINED, note) for note in notes]
     if node.devices and cards is None and _untouched(node, settings):
         devices = node.devices
     elif node.devices:
@@ -55,6 +59,7 @@ def register(node: NodeView, settings: Settings) -> Registration:
     links = _links(node, notes)
     return Registration(
         devices=None if devices == node.devices else devices,
+        verdicts=() if node.devices else tuple(unread),
         registrar=NAME if cards is not None else "",
         links=links,
         notes=tuple(dict.fromkeys(notes)),

@@ -119,6 +119,7 @@ def gather(containers: Iterable[ContainerView]) -> Asked:
     notes: list[str] = []
     for container in containers:
         nano: dict[str, int] = {}
+        notes += _outvoted(container)
         for name, quantity in _amounts(container):
             canonical = _CANONICAL[name]
             read = quantity
@@ -141,6 +142,19 @@ def gather(containers: Iterable[ContainerView]) -> Asked:
         _refuse_beyond(written[name], name, quantity)
     old = bool(written) and all(name in ALIASES for name in written.values())
     return Asked(totals, written, tuple(parts), DIALECT_V14 if old else "", tuple(notes))
+
+
+def _outvoted(container: ContainerView) -> list[str]:
+    """Notes on names of v1.4 whose amount differs from that of today's name beside them."""
+    notes = []
+    for old in sorted(container.names & ALIASES.keys()):
+        new = ALIASES[old]
+        before, now = container.ask(old), container.ask(new)
+        if before is not None and now is not None and before != now:
+            notes.append(
+                f"container {container.name}: {new}: {now} holds, and not {old}: {before}"
+            )
+    return notes
 
 
 def _amounts(container: ContainerView) -> list[tuple[str, Quantity]]:

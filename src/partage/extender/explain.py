@@ -1,0 +1,88 @@
+"""Why a pod is where it is or why it waits, as `/api/explain/<namespace>/<pod>` answers it.
+
+For a pod that waits the engine is asked anew, so the reason is that of this moment and the same
+that the next filter would give; asking changes nothing.
+"""
+
+from typing import Any
+
+from partage.extender.books import Books
+from partage.extender.translation import PodEntry
+from partage.model.request import RequestGroup
+from partage.scheduler.engine import State
+from partage.scheduler.events import Placement
+from partage.wire.outcomes import grant_document, refusal_document
+
+__all__ = ["explain"]
+
+
+def explain(books: Books, namespace: str, name: str) -> dict[str, Any] | None:
+    """The explanation of a pod; None for a pod that is not known or asks for no device.
+
+    `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,
+    `unknown` (its Binding was never answered), `bound`, or `finished`.
+    """
+    entry = books.intake.pod_named(namespace, name) or _waiting(books, namespace, name)
+    if entry is None:
+        return None
+    pod, ledger = entry.pod, books.engine.ledger
+    allocation = ledger.allocation(pod.uid)
+    suspicion = ledger.suspicion(pod.uid)
+    state: State | None = books.engine.states.get(pod.uid)
+    reason, possible = None, None
+    if state is None and not pod.finished:
+        decision = books.engine.explain(pod)
+        if isinstance(decision, Placement):
+            # It waits although there is room now: kube-scheduler has its own reasons, or its turn
+            # has not come.
+            possible = decision.allocation.node
+        else:
+            reason = refusal_document(decision)
+    waiting = books.waiting.get(pod.uid)
+    record = pod.record
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "state": "finished" if pod.finished else state.value if state else "waiting",
+        "node": allocation.node if allocation else pod.node,
+        "allocations": (
+            [grant_document(grant, allocation.node) for grant in allocation.grants]
+            if allocation
+            else []
+        ),
+        "reason": reason,
+        "fits_now_on": possible,
+        "last_refusal": refusal_document(waiting.refusal) if waiting else None,
+        "quarantine": suspicion.message if suspicion else None,
+        "record": (
+            {"source": record.source, "problem": record.problem or None} if record else None
+        ),
+        "request": [_group(group) for group in pod.request.groups],
+        "nominated_node": entry.nominated or None,
+        "notes": list(pod.request.notes),
+    }
+
+
+def _waiting(books: Books, namespace: str, name: str) -> PodEntry | None:
+    """A pod that kube-scheduler asked about before the API server told of it."""
+    for waiting in books.waiting:
+        pod = waiting.entry.pod
+        if (pod.namespace, pod.name) == (namespace, name):
+            return waiting.entry
+    return None
+
+
+def _group(group: RequestGroup) -> dict[str, Any]:
+    request = group.request
+    return {
+        "protocol": group.protocol,
+        "dialect": group.dialect or None,
+        "containers": [container.name for container in group.containers],
+        "type": request.type.value,
+        "count": None if request.every else request.count,
+        "core_milli": request.core_milli,
+        "memory_bytes": request.memory_bytes,
+        "memory_milli": request.memory_milli,
+        "whole": request.whole,
+    }

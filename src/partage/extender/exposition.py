@@ -1,0 +1,337 @@
+"""Prometheus series of single cards and pods, by the names that HAMi's and qGPU's dashboards read.
+
+These are many: a dozen families for every card. They are written in pieces between which the
+event loop serves others, so that a scrape of a large cluster never holds up a filter; and beyond a
+bound they are left out altogether, with a count of what was left out, because no monitoring
+system survives half a million new series. Series of pods are written only where asked for.
+
+Two generations of HAMi's names are written (up to 2.8 the older ones were all there was). The
+series of MIG instances come with MIG itself. Source: hami.md 8.1; qgpu-and-peers.md 1.8.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from partage.extender.books import Books
+from partage.inventory.ledger import Card
+from partage.model.device import MILLI, DeviceType
+from partage.model.node import Node
+from partage.wire.outcomes import said
+
+__all__ = ["CardRow", "Exposition", "exposition"]
+
+_PERCENT: Final = MILLI // 100
+_MIB: Final = 2**20
+_PIECE: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """Which series of cards and pods are written.
+
+    Attributes:
+        hami: HAMi's families of today.
+        legacy: HAMi's older names for them.
+        qgpu: qGPU's allocation gauges.
+        pods: series of single pods: one for each container and card, so as many as the cluster
+            has pods, and new ones with every pod.
+        most_cards: with more cards than this none of the series of cards are written.
+    """
+
+    hami: bool = True
+    legacy: bool = True
+    qgpu: bool = True
+    pods: bool = False
+    most_cards: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class CardRow:
+    """One card as the series tell it: percent of compute, bytes of memory, sharers.
+
+    The texts are escaped and ready to be written.
+    """
+
+    node: str
+    uuid: str
+    index: int
+    model: str
+    core: int
+    core_used: int
+    memory: int
+    memory_used: int
+    sharers: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PodRow:
+    """One container's part of one card."""
+
+    node: str
+    namespace: str
+    pod: str
+    container: str
+    position: int
+    uuid: str
+    index: int
+    core: int
+    memory: int
+
+
+_Family = tuple[str, str, Callable[[CardRow], str]]
+
+
+def _base(row: CardRow) -> str:
+    return (
+        f'device_index="{row.index}",device_type="{row.model}",device_uuid="{row.uuid}",'
+        f'node="{row.node}",zone="vGPU"'
+    )
+
+
+def _old(row: CardRow) -> str:
+    return (
+        f'deviceidx="{row.index}",devicetype="{row.model}",deviceuuid="{row.uuid}",'
+        f'nodeid="{row.node}",zone="vGPU"'
+    )
+
+
+def _overview(row: CardRow) -> str:
+    return (
+        f'{{device_cores="{row.core}",device_memory_limit="{row.memory // _MIB}",{_base(row)}}} '
+        f"{row.memory_used}"
+    )
+
+
+def _old_overview(row: CardRow) -> str:
+    return (
+        f'{{devicecores="{row.core_used}",devicememorylimit="{row.memory // _MIB}",'
+        f'sharedcontainers="{row.sharers}",{_old(row)}}} {row.memory_used}'
+    )
+
+
+def _part(row: CardRow) -> str:
+    return f"{row.memory_used / row.memory:g}" if row.memory else "0"
+
+
+_TODAY: Final[tuple[_Family, ...]] = (
+    ("hami_gpu_memory_limit_bytes", "Memory of the card, scaling included.",
+     lambda r: f"{{{_base(r)}}} {r.memory}"),
+    ("hami_gpu_core_limit_ratio", "Compute of the card in percent.",
+     lambda r: f"{{{_base(r)}}} {r.core}"),
+    ("hami_gpu_memory_allocated_bytes", "Memory of the card that is allocated.",
+     lambda r: f'{{device_cores="{r.core}",{_base(r)}}} {r.memory_used}'),
+    ("hami_gpu_shared_count", "Containers that share the card.",
+     lambda r: f"{{{_base(r)}}} {r.sharers}"),
+    ("hami_gpu_core_allocated_ratio", "Compute of the card that is allocated, in percent.",
+     lambda r: f"{{{_base(r)}}} {r.core_used}"),
+    ("hami_node_gpu_overview", "Allocated memory in bytes, with the card's limits as labels.",
+     _overview),
+    ("hami_node_gpu_memory_allocated_ratio", "Allocated part of the card's memory, 0 to 1.",
+     lambda r: f"{{{_base(r)}}} {_part(r)}"),
+)  # fmt: skip
+
+_LEGACY: Final[tuple[_Family, ...]] = (
+    ("GPUDeviceMemoryLimit", "Device memory limit for a certain GPU",
+     lambda r: f"{{{_old(r)}}} {r.memory}"),
+    ("GPUDeviceCoreLimit", "Device memory core limit for a certain GPU",
+     lambda r: f"{{{_old(r)}}} {r.core}"),
+    ("GPUDeviceMemoryAllocated", "Device memory allocated for a certain GPU",
+     lambda r: f'{{devicecores="{r.core_used}",{_old(r)}}} {r.memory_used}'),
+    ("GPUDeviceSharedNum", "Number of containers sharing this GPU",
+     lambda r: f"{{{_old(r)}}} {r.sharers}"),
+    ("GPUDeviceCoreAllocated", "Device core allocated for a certain GPU",
+     lambda r: f"{{{_old(r)}}} {r.core_used}"),
+    ("nodeGPUOverview", "GPU overview on a certain node", _old_overview),
+    ("nodeGPUMemoryPercentage", "GPU Memory Allocated Percentage on a certain GPU",
+     lambda r: f'{{deviceidx="{r.index}",deviceuuid="{r.uuid}",nodeid="{r.node}",zone="vGPU"}} {_part(r)}'),
+)  # fmt: skip
+
+
+def _qgpu(value: Callable[[CardRow], int]) -> Callable[[CardRow], str]:
+    return lambda row: f'{{card="{row.index}",node="{row.node}"}} {value(row)}'
+
+
+_QGPU: Final[tuple[_Family, ...]] = (
+    ("gpu_core_allocatable", "Compute of the card in percent.", _qgpu(lambda r: r.core)),
+    ("gpu_core_available", "Compute that is left, in percent.",
+     _qgpu(lambda r: max(0, r.core - r.core_used))),
+    ("gpu_mem_allocatable", "Memory of the card in MiB.", _qgpu(lambda r: r.memory // _MIB)),
+    ("gpu_mem_available", "Memory that is left, in MiB.",
+     _qgpu(lambda r: max(0, r.memory - r.memory_used) // _MIB)),
+)  # fmt: skip
+
+_QGPU_CARDS: Final[tuple[_Family, ...]] = (
+    ("gpu_core_allocated", "Compute that is allocated, in percent.", _qgpu(lambda r: r.core_used)),
+    ("gpu_mem_allocated", "Memory that is allocated, in MiB.",
+     _qgpu(lambda r: r.memory_used // _MIB)),
+)  # fmt: skip
+
+
+async def exposition(books: Books, wanted: Exposition) -> AsyncIterator[bytes]:
+    """The series in Prometheus' text format, in pieces; others run between two of them."""
+    nodes = [node for node in books.engine.ledger.nodes if node is not None]
+    cards = sum(d.type is DeviceType.GPU for node in nodes for d in node.devices)
+    left_out = cards if cards > wanted.most_cards else 0
+    yield (
+        "# HELP partage_metrics_cards_omitted Cards whose own series are left out, because "
+        "there are more than the bound.\n# TYPE partage_metrics_cards_omitted gauge\n"
+        f"partage_metrics_cards_omitted {left_out}\n"
+    ).encode()
+    if left_out:
+        return
+    rows: list[CardRow] = []
+    pods: list[_PodRow] = []
+    for number, node in enumerate(nodes):
+        if number % 64 == 0:
+            await asyncio.sleep(0)
+        if books.engine.ledger.index.get(node.name) is None:
+            continue  # it went away between two pieces
+        rows += _rows(books, node)
+        if wanted.pods:
+            pods += _pod_rows(books, node)
+    families: list[_Family] = []
+    families += _TODAY if wanted.hami else ()
+    families += _LEGACY if wanted.legacy else ()
+    families += _QGPU if wanted.qgpu else ()
+    families += _QGPU_CARDS if wanted.qgpu and not wanted.pods else ()
+    for name, text, line in families:
+        yield _head(name, text)
+        for start in range(0, len(rows), _PIECE):
+            await asyncio.sleep(0)
+            piece = rows[start : start + _PIECE]
+            yield "".join(f"{name}{line(row)}\n" for row in piece).encode()
+    if wanted.pods:
+        for part in _pod_series(pods, wanted):
+            await asyncio.sleep(0)
+            yield part
+    if wanted.hami or wanted.legacy:
+        yield _quotas(books, wanted)
+
+
+def _head(name: str, text: str) -> bytes:
+    return f"# HELP {name} {text}\n# TYPE {name} gauge\n".encode()
+
+
+def _rows(books: Books, node: Node) -> Iterator[CardRow]:
+    index = books.engine.ledger.index[node.name]
+    for card in books.engine.ledger.cards(DeviceType.GPU, index):
+        device = card.device
+        model = said(node, device, "model") or said(node, device, "vendor").upper()
+        yield CardRow(
+            node=_text(node.name),
+            uuid=_text(device.uuid),
+            index=device.minor,
+            model=_text(model),
+            core=device.core_milli // _PERCENT,
+            core_used=(device.core_milli - card.core_free) // _PERCENT,
+            memory=device.memory_bytes,
+            memory_used=device.memory_bytes - card.memory_free,
+            sharers=_containers(books, index, card),
+        )
+
+
+def _containers(books: Books, index: int, card: Card) -> int:
+    """Containers on the card, which is what HAMi counts."""
+    uids = books.engine.ledger.tenants(DeviceType.GPU, index, card.row)
+    total = 0
+    for uid in uids:
+        held = books.engine.ledger.allocation(uid)
+        total += (
+            len({g.container for g in held.grants if g.uuid == card.device.uuid}) if held else 0
+        )
+    return total
+
+
+def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
+    for held in books.engine.ledger.on_node(node.name):
+        entry = books.intake.pod(held.uid)
+        names = [c.name for c in entry.translated.view.containers] if entry else []
+        for grant in held.grants:
+            if grant.type is DeviceType.GPU:
+                position = names.index(grant.container) if grant.container in names else 0
+                yield _PodRow(
+                    _text(node.name), _text(held.namespace), _text(held.name),
+                    _text(grant.container), position, _text(grant.uuid), grant.minor,
+                    grant.core_milli // _PERCENT, grant.memory_bytes,
+                )  # fmt: skip
+
+
+_PodFamily = tuple[bool, str, str, Callable[[_PodRow], str]]
+
+
+def _vgpu(row: _PodRow) -> str:
+    return (
+        f'container_index="{row.position}",device_uuid="{row.uuid}",namespace="{row.namespace}",'
+        f'node="{row.node}",pod="{row.pod}",zone="vGPU"'
+    )
+
+
+def _old_vgpu(row: _PodRow) -> str:
+    return (
+        f'containeridx="{row.position}",deviceuuid="{row.uuid}",nodename="{row.node}",'
+        f'podname="{row.pod}",podnamespace="{row.namespace}",zone="vGPU"'
+    )
+
+
+def _qgpu_pod(row: _PodRow) -> str:
+    return (
+        f'card="{row.index}",container_name="{row.container}",namespace="{row.namespace}",'
+        f'node="{row.node}",pod_name="{row.pod}"'
+    )
+
+
+def _pod_series(rows: Sequence[_PodRow], wanted: Exposition) -> Iterator[bytes]:
+    families: tuple[_PodFamily, ...] = (
+        (wanted.hami, "hami_vgpu_memory_allocated_bytes", "Memory that a container was given.",
+         lambda r: f"{{{_vgpu(r)}}} {r.memory}"),
+        (wanted.hami, "hami_vgpu_core_allocated_ratio", "Compute that a container was given, in percent.",
+         lambda r: f"{{{_vgpu(r)}}} {r.core}"),
+        (wanted.legacy, "vGPUMemoryAllocated", "vGPU memory allocated from a container",
+         lambda r: f"{{{_old_vgpu(r)}}} {r.memory}"),
+        (wanted.legacy, "vGPUCoreAllocated", "vGPU core allocated from a container",
+         lambda r: f"{{{_old_vgpu(r)}}} {r.core}"),
+        (wanted.qgpu, "gpu_core_allocated", "Compute that is allocated, in percent.",
+         lambda r: f"{{{_qgpu_pod(r)}}} {r.core}"),
+        (wanted.qgpu, "gpu_mem_allocated", "Memory that is allocated, in MiB.",
+         lambda r: f"{{{_qgpu_pod(r)}}} {r.memory // _MIB}"),
+    )  # fmt: skip
+    for on, name, text, line in families:
+        if on:
+            yield _head(name, text) + "".join(f"{name}{line(row)}\n" for row in rows).encode()
+
+
+def _quotas(books: Books, wanted: Exposition) -> bytes:
+    """Quotas of device keys that HAMi counts: MiB or percent that the namespaces were given."""
+    used: list[str] = []
+    limits: list[str] = []
+    old: list[str] = []
+    book = books.engine.quotas
+    for namespace, quotas in sorted(book.quotas.by_namespace.items()):
+        for key, hard in sorted({k: h for quota in quotas for k, h in quota.hard}.items()):
+            if not key.startswith("limits."):
+                continue
+            name, amount = _text(key.removeprefix("limits.")), book.used(namespace).get(key, 0)
+            place = _text(namespace)
+            labels = f'namespace="{place}",quota_name="{name}",zone="vGPU"'
+            used.append(f'hami_resource_quota_used{{limit="{hard}",{labels}}} {amount}\n')
+            limits.append(f"hami_resource_quota_limit{{{labels}}} {hard}\n")
+            old.append(
+                f'QuotaUsed{{limit="{hard}",quotaName="{name}",quotanamespace="{place}",'
+                f'zone="vGPU"}} {amount}\n'
+            )
+    parts = []
+    if wanted.hami:
+        parts += [_head("hami_resource_quota_used", "What of a quota is used.").decode(), *used]
+        parts += [_head("hami_resource_quota_limit", "A quota's limit.").decode(), *limits]
+    if wanted.legacy:
+        parts += [_head("QuotaUsed", "resourcequota usage for a certain device").decode(), *old]
+    return "".join(parts).encode()
+
+
+def _text(value: str) -> str:
+    """A label's value, escaped."""
+    if "\\" in value or '"' in value or "\n" in value:
+        return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return value

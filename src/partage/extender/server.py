@@ -1,0 +1,215 @@
+"""The scheduler service over HTTP: every path of the design, on one aiohttp application.
+
+The verbs answer as kube-scheduler reads them: 200 with an `Error` in the body where the verb's
+answer has a place for it, because kube-scheduler does not look at the body of anything else; 400
+where it has none (prioritize, preempt); 503 from an instance that does not serve. No input is
+answered with a 5xx of another kind.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from partage.extender.explain import explain
+from partage.extender.exposition import Exposition, exposition
+from partage.extender.metrics import ServiceMetrics
+from partage.extender.service import SchedulerService
+from partage.extender.summaries import summaries, summary
+from partage.model.errors import InvalidDocument
+from partage.serving.access import Access
+from partage.serving.limits import Limits, guard, json_response, read_body
+
+__all__ = ["Faces", "Readers", "bind_with", "make_app", "verb_with"]
+
+_JSON: Final = "application/json"
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+_SUMMARIES: Final = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
+_VERBS: Final = ("filter", "prioritize", "priorities", "bind", "preempt")
+
+
+class Readers(Protocol):
+    """Who may read explanations: in a cluster, a SubjectAccessReview for the namespace."""
+
+    async def may_read(self, authorization: str, namespace: str) -> bool:
+        """Whether the bearer of this `Authorization` header may read pods of the namespace."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Faces:
+    """How the service shows itself.
+
+    Attributes:
+        access: who may call the verbs.
+        limits: of requests.
+        series: which series of cards and pods `/metrics` writes.
+        readers: who may read explanations; None lets everybody who reaches the port.
+    """
+
+    access: Access
+    limits: Limits = Limits()
+    series: Exposition = Exposition()
+    readers: Readers | None = None
+
+
+Answer = tuple[int, bytes]
+
+
+def verb_with(service: SchedulerService, verb: str, body: bytes) -> Answer:
+    """Status and body of filter, prioritize or preempt; synchronous, for the fast way in too."""
+    if service.closed:
+        return 503, _message(service.closed)
+    with service.meters.verbs.labels(verb).time():
+        try:
+            if verb == "filter":
+                return 200, service.filter(body)
+            if verb == "preempt":
+                return 200, service.preempt(body)
+            return 200, service.prioritize(body)
+        except InvalidDocument as error:
+            return 400, _message(str(error))
+
+
+async def bind_with(service: SchedulerService, body: bytes) -> Answer:
+    """Status and body of bind."""
+    if service.closed:
+        return 503, _message(service.closed)
+    with service.meters.verbs.labels("bind").time():
+        return 200, await service.bind(body)
+
+
+def make_app(
+    service: SchedulerService, faces: Faces, routes: Iterable[web.RouteDef] = ()
+) -> web.Application:
+    """The application.
+
+    Args:
+        service: what answers.
+        faces: how.
+        routes: further routes to be served beside these: the webhook's, the dashboard's.
+    """
+    pages = _Pages(service, faces)
+    extra = list(routes)
+    app = web.Application(middlewares=[guard()], client_max_size=faces.limits.body)
+    app.add_routes([web.post(f"/scheduler/{verb}", pages.verb(verb)) for verb in _VERBS])
+    app.add_routes(
+        [
+            web.get("/healthz", pages.healthz),
+            web.get("/readyz", pages.readyz),
+            web.get("/metrics", pages.metrics),
+            web.get("/api/explain/{namespace}/{pod}", pages.explain),
+            web.get(_SUMMARIES, pages.summaries),
+            web.get(_SUMMARIES + "/", pages.summaries),
+            web.get(_SUMMARIES + "/{node}", pages.summary),
+            *extra,
+        ]
+    )
+    if not any(route.path == "/" for route in extra):
+        app.router.add_get("/", pages.index)
+    return app
+
+
+class _Pages:
+    """The handlers."""
+
+    def __init__(self, service: SchedulerService, faces: Faces) -> None:
+        self._service = service
+        self._faces = faces
+        self._metrics = ServiceMetrics(service, service.meters)
+
+    def verb(self, verb: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """The handler of one verb."""
+        return partial(self._verb, verb)
+
+    async def _verb(self, verb: str, request: web.Request) -> web.Response:
+        certificate = request.transport and request.transport.get_extra_info("peercert")
+        if not self._faces.access.allows(request.headers.get("Authorization", ""), certificate):
+            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
+        body = await read_body(request, self._faces.limits)
+        if verb == "bind":
+            status, answer = await bind_with(self._service, body)
+        else:
+            status, answer = verb_with(self._service, verb, body)
+        return web.Response(body=answer, status=status, content_type=_JSON)
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        """The process answers."""
+        return web.Response(text="ok")
+
+    async def readyz(self, _request: web.Request) -> web.Response:
+        """The books hold what the API server has; a standby is ready too."""
+        if not self._service.rebuilt:
+            return web.Response(status=503, text="the books are not rebuilt yet")
+        audit = self._service.last_audit
+        if audit is not None and audit.broken:
+            return web.Response(status=503, text=f"a law of the ledger is broken: {audit.broken}")
+        return web.Response(text="ok")
+
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
+        """Everything Prometheus reads, in pieces."""
+        response = web.StreamResponse(headers={"Content-Type": _METRICS})
+        await response.prepare(request)
+        await response.write(self._metrics.text())
+        async for piece in exposition(self._service.books, self._faces.series):
+            if piece:
+                await response.write(piece)
+        await response.write_eof()
+        return response
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """Why a pod is where it is, or why it waits."""
+        namespace, name = request.match_info["namespace"], request.match_info["pod"]
+        readers = self._faces.readers
+        if readers is not None and not await readers.may_read(
+            request.headers.get("Authorization", ""), namespace
+        ):
+            raise web.HTTPForbidden(text=f"you may not read pods of namespace {namespace}")
+        found = explain(self._service.books, namespace, name)
+        if found is None:
+            return json_response(
+                {"message": f"pod {namespace}/{name} is not known, or asks for no device"}, 404
+            )
+        return json_response(found)
+
+    async def summaries(self, _request: web.Request) -> web.Response:
+        """All nodes, as Koordinator's debug API prints them."""
+        if not self._service.leading:
+            return self._standby()
+        return json_response(summaries(self._service.books))
+
+    async def summary(self, request: web.Request) -> web.Response:
+        """One node, as Koordinator's debug API prints it."""
+        if not self._service.leading:
+            return self._standby()
+        name = request.match_info["node"]
+        found = summary(self._service.books, name)
+        if found is None:
+            return json_response({"message": f"cannot find node {name}"}, 404)
+        return json_response(found)
+
+    @staticmethod
+    def _standby() -> web.Response:
+        return json_response({"message": "the instance is not leader"}, 503)
+
+    async def index(self, _request: web.Request) -> web.Response:
+        """What there is, until a dashboard takes this place."""
+        return json_response(
+            {
+                "name": "partage scheduler",
+                "leader": self._service.leading,
+                "ready": self._service.rebuilt,
+                "paths": [
+                    *[f"/scheduler/{verb}" for verb in _VERBS],
+                    "/healthz", "/readyz", "/metrics", "/api/explain/<namespace>/<pod>",
+                    _SUMMARIES, f"{_SUMMARIES}/<node>",
+                ],
+            }
+        )  # fmt: skip
+
+
+def _message(text: str) -> bytes:
+    response = json_response({"message": text})
+    return bytes(response.body) if isinstance(response.body, bytes) else b""

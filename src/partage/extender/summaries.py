@@ -1,0 +1,172 @@
+"""Koordinator's debug documents of a node's devices, exactly as seed 003 prints them.
+
+Per node: what its devices have, what is free and what is used, in total and by card, and which
+pod holds how much of which card. Quantities are texts as the pods' own annotations write them.
+
+Names are in one dialect throughout, so that free and used add up: those of v1.4
+(`kubernetes.io/*`) where the node's Device object is written in them alone, as in the seed, else
+today's (`koordinator.sh/*`). The pods' own dialect does not matter here: pods of several dialects
+and protocols share the cards.
+
+As upstream prints it: an unhealthy card has no amounts, a card that nobody uses does not occur in
+the used detail, and a map without entries is `{}`. Source: seed 003; koordinator.md 9.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from partage.extender.books import Books
+from partage.inventory.ledger import Card
+from partage.model.allocation import Charge
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.node import Node
+from partage.model.quantity import binary, decimal
+from partage.vendors import names
+from partage.vendors.cards import percent_of
+from partage.wire import shapes
+from partage.wire.documents import Document
+
+__all__ = ["summaries", "summary"]
+
+_PERCENT: Final = MILLI // 100
+_WHOLE: Final = 100
+_OTHERS: Final[Mapping[DeviceType, str]] = {
+    DeviceType.RDMA: names.KOORD_RDMA,
+    DeviceType.FPGA: names.KOORD_FPGA,
+}
+
+_Amounts = dict[str, int]
+_Details = dict[str, dict[str, _Amounts]]
+
+
+def summaries(books: Books) -> dict[str, Any]:
+    """The summary of every node that has devices, by name."""
+    result = {}
+    for node in books.engine.ledger.nodes:
+        if node is not None and node.devices:
+            result[node.name] = _summary(books, node)
+    return dict(sorted(result.items()))
+
+
+def summary(books: Books, name: str) -> dict[str, Any] | None:
+    """The summary of one node; None when the node is not known."""
+    index = books.engine.ledger.index.get(name)
+    return None if index is None else _summary(books, books.engine.ledger.node_at(index))
+
+
+def _summary(books: Books, node: Node) -> dict[str, Any]:
+    ledger = books.engine.ledger
+    index = ledger.index[node.name]
+    total: _Details = {}
+    free: _Details = {}
+    used: _Details = {}
+    cards: dict[tuple[DeviceType, int], Card] = {}
+    for type_ in DeviceType:
+        for card in ledger.cards(type_, index):
+            minor = str(card.device.minor)
+            cards[type_, card.device.minor] = card
+            has = _total(card.device)
+            total.setdefault(type_, {})[minor] = has
+            free.setdefault(type_, {})[minor] = dict(has)
+    pods: dict[str, dict[str, dict[str, _Amounts]]] = {}
+    for held in ledger.on_node(node.name):
+        for charge in held.charges:
+            takes = _taken(charge, cards.get((charge.type, charge.minor)))
+            minor = str(charge.minor)
+            pods.setdefault(charge.type, {}).setdefault(f"{held.namespace}/{held.name}", {})[
+                minor
+            ] = takes
+            into = used.setdefault(charge.type, {}).setdefault(minor, {})
+            left = free.get(charge.type, {}).get(minor, {})
+            for name, amount in takes.items():
+                into[name] = into.get(name, 0) + amount
+                if name in left:
+                    left[name] = max(0, left[name] - amount)
+    old = _is_old(books.intake.device_document(node.name))
+    return {
+        "allocateSet": {
+            type_: {
+                pod: {m: _texts(a, old=old) for m, a in sorted(minors.items(), key=_by_minor)}
+                for pod, minors in sorted(by_pod.items())
+            }
+            for type_, by_pod in pods.items()
+        },
+        "deviceFree": _texts(_sum(free), old=old),
+        "deviceFreeDetail": _details(free, old=old),
+        "deviceTotal": _texts(_sum(total), old=old),
+        "deviceTotalDetail": _details(total, old=old),
+        "deviceUsed": _texts(_sum(used), old=old),
+        "deviceUsedDetail": _details(used, old=old),
+    }
+
+
+def _total(device: Device) -> _Amounts:
+    if not device.healthy:
+        return {}
+    if device.type is not DeviceType.GPU:
+        return {_OTHERS[device.type]: device.core_milli // _PERCENT}
+    amounts = {
+        names.KOORD_GPU_CORE: device.core_milli // _PERCENT,
+        names.KOORD_GPU_MEMORY: device.memory_bytes,
+        names.KOORD_GPU_MEMORY_RATIO: _WHOLE,
+    }
+    return amounts | dict(device.extras)
+
+
+def _taken(charge: Charge, card: Card | None) -> _Amounts:
+    if charge.type is not DeviceType.GPU:
+        return {_OTHERS[charge.type]: charge.core_milli // _PERCENT}
+    amounts = {
+        names.KOORD_GPU_CORE: charge.core_milli // _PERCENT,
+        names.KOORD_GPU_MEMORY: charge.memory_bytes,
+        names.KOORD_GPU_MEMORY_RATIO: percent_of(
+            charge.memory_bytes, card.device.memory_bytes if card else 0
+        ),
+    }
+    return amounts | dict(charge.extras)
+
+
+def _is_old(document: Document | None) -> bool:
+    """Whether a Device object is written in the names of v1.4 and no others."""
+    shape = document.shape if document else None
+    if not isinstance(shape, shapes.Device) or shape.spec is None:
+        return False
+    written = {name for entry in shape.spec.devices or () for name in entry.resources or ()}
+    return bool(written) and all(name.startswith(names.KUBERNETES_DOMAIN) for name in written)
+
+
+def _sum(details: _Details) -> _Amounts:
+    total: Counter[str] = Counter()
+    for minors in details.values():
+        for amounts in minors.values():
+            total.update(amounts)
+    return dict(total)
+
+
+def _details(details: _Details, *, old: bool) -> dict[str, dict[str, dict[str, str]]]:
+    return {
+        type_: {m: _texts(a, old=old) for m, a in sorted(minors.items(), key=_by_minor)}
+        for type_, minors in details.items()
+    }
+
+
+def _by_minor(item: tuple[str, object]) -> int:
+    return int(item[0])
+
+
+def _texts(amounts: Mapping[str, int], *, old: bool) -> dict[str, str]:
+    """Amounts as quantities by name, names in the dialect and in order."""
+    return dict(sorted(_pairs(amounts, old=old)))
+
+
+def _pairs(amounts: Mapping[str, int], *, old: bool) -> Iterable[tuple[str, str]]:
+    for name, amount in amounts.items():
+        quantity = binary(amount) if name == names.KOORD_GPU_MEMORY else decimal(amount)
+        if old and name.startswith(names.KOORDINATOR_DOMAIN):
+            yield (
+                names.KUBERNETES_DOMAIN + name.removeprefix(names.KOORDINATOR_DOMAIN),
+                str(quantity),
+            )
+        else:
+            yield name, str(quantity)

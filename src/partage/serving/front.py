@@ -1,0 +1,287 @@
+"""A fast way in for a few hot routes, on the same port as everything else.
+
+aiohttp spends more time on a small request than the decision behind it takes. So a connection
+first meets a protocol that knows just enough of HTTP/1.1 for `POST` requests with a plain
+`Content-Length` to the hot paths; at the first head of a request that is anything else, the
+connection is handed to aiohttp with all that was read, and stays there. Aiohttp serves the hot paths too, by the
+same handlers, so which of the two answers cannot be seen but in time.
+
+Limits are those of the service: a request that does not come in time closes its connection, too
+large a body is answered with 413, and no more connections than allowed are open.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from partage.serving.access import Access
+from partage.serving.limits import Limits
+
+__all__ = ["Front", "HotRoute", "HotRoutes"]
+
+_LOG = logging.getLogger("partage.serving")
+
+Answer = tuple[int, bytes]
+HotRoute = Callable[[bytes], Answer] | Callable[[bytes], Awaitable[Answer]]
+
+_REASONS: Final = {
+    200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 413: b"Content Too Large",
+    500: b"Internal Server Error", 503: b"Service Unavailable",
+}  # fmt: skip
+_END: Final = b"\r\n\r\n"
+_UNUSUAL: Final = (b"transfer-encoding", b"expect", b"upgrade", b"content-encoding")
+
+
+@dataclass(frozen=True, slots=True)
+class HotRoutes:
+    """The hot paths and what all of them share.
+
+    Attributes:
+        handlers: path to what answers its body; a coroutine function may take its time.
+        access: who may call them.
+        limits: of requests.
+        fallback: makes the protocol that serves everything else.
+        open: the connections there are.
+    """
+
+    handlers: Mapping[bytes, HotRoute]
+    access: Access
+    limits: Limits
+    fallback: Callable[[], asyncio.Protocol]
+    open: set["Front"]
+
+
+class Front(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, routes: HotRoutes) -> None:
+        self._routes = routes
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._head: _Head | None = None
+        self._busy = False
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 # TCP always is
+        self._transport = transport
+        if len(self._routes.open) >= self._routes.limits.connections:
+            transport.abort()
+            return
+        self._routes.open.add(self)
+        self._expect(self._routes.limits.patience)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        del exc
+        self._routes.open.discard(self)
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if not self._buffer and not self._busy:
+            self._deadline = self._loop.time() + self._routes.limits.patience
+        self._buffer += data
+        if not self._busy:
+            self._advance()
+        elif len(self._buffer) > self._routes.limits.body + self._routes.limits.head:
+            self.abort()
+
+    def eof_received(self) -> bool:
+        """See `asyncio.Protocol`; what was asked is still answered."""
+        return self._busy
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def finish(self) -> None:
+        """Close once the request that is being answered has its answer."""
+        self._closing = True
+        if not self._busy and self._transport is not None:
+            self._transport.close()
+
+    # --- requests ----------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Serve every whole request that has been read."""
+        while not self._busy and self._transport is not None:
+            head = self._head
+            if head is None:
+                end = self._buffer.find(_END)
+                if end < 0:
+                    if len(self._buffer) > self._routes.limits.head:
+                        self._hand_over()  # which answers that it is too large
+                    return
+                head = self._head = _parse(bytes(self._buffer[:end]), self._routes.handlers)
+                if head is None:
+                    self._hand_over()
+                    return
+                if not self._passes(head):
+                    return
+            size = head.start + head.length
+            if len(self._buffer) < size:
+                return
+            body = bytes(memoryview(self._buffer)[head.start : size])
+            del self._buffer[:size]
+            self._head = None
+            self._serve(head, body)
+
+    def _passes(self, head: "_Head") -> bool:
+        """Refuse early, before a body is read that nobody wants."""
+        certificate = self._transport and self._transport.get_extra_info("peercert")
+        if not self._routes.access.allows(head.authorization, certificate):
+            self._answer(401, _message("Unauthorized"), close=True)
+            return False
+        if head.length > self._routes.limits.body:
+            self._answer(413, _message("the body is too large"), close=True)
+            return False
+        return True
+
+    def _serve(self, head: "_Head", body: bytes) -> None:
+        try:
+            answer = self._routes.handlers[head.path](body)
+        except Exception:  # noqa: BLE001 # the last line of defence; logged with its traceback
+            _LOG.exception("POST %s failed", head.path.decode())
+            answer = (500, _message("internal error; see the log"))
+        if isinstance(answer, tuple):
+            self._answer(*answer, close=head.close)
+            return
+        self._busy = True
+        self._task = asyncio.ensure_future(self._later(head, answer))
+
+    async def _later(self, head: "_Head", answer: Awaitable[Answer]) -> None:
+        try:
+            status, body = await answer
+        except Exception:  # noqa: BLE001 # as above
+            _LOG.exception("POST %s failed", head.path.decode())
+            status, body = 500, _message("internal error; see the log")
+        self._busy = False
+        self._answer(status, body, close=head.close)
+        self._advance()
+
+    def _answer(self, status: int, body: bytes, *, close: bool) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        close = close or self._closing
+        transport.write(
+            b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n%b"
+            % (
+                status,
+                _REASONS[status],
+                len(body),
+                b"Connection: close\r\n" if close else b"",
+                body,
+            )
+        )
+        if close:
+            transport.close()
+        else:
+            limits = self._routes.limits
+            wait = limits.patience if self._buffer else limits.idle
+            self._deadline = self._loop.time() + wait
+
+    # --- time and the other protocol ---------------------------------------------------------
+
+    def _expect(self, seconds: float) -> None:
+        """Close the connection when nothing whole came within its time; moved, not made anew."""
+        self._deadline = self._loop.time() + seconds
+        self._timer = self._loop.call_later(seconds, self._check)
+
+    def _check(self) -> None:
+        left = self._deadline - self._loop.time()
+        if self._busy:
+            left = self._routes.limits.patience
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check)
+        else:
+            self.abort()
+
+    def _hand_over(self) -> None:
+        """Let aiohttp serve this connection from here on."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        protocol = self._routes.fallback()
+        guard = _Counted(protocol, self._routes.open, self)
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        transport.set_protocol(guard)
+        guard.connection_made(transport)
+        guard.data_received(data)
+
+
+class _Counted(asyncio.Protocol):
+    """The other protocol, still counted among the open connections."""
+
+    def __init__(self, inner: asyncio.Protocol, open_: set[Front], front: Front) -> None:
+        self._inner = inner
+        self._open = open_
+        self._front = front
+        self.connection_made = inner.connection_made  # type: ignore[method-assign]  # no detour
+        self.data_received = inner.data_received  # type: ignore[method-assign]  # no detour
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]  # no detour
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]  # no detour
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]  # no detour
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open.discard(self._front)
+        self._inner.connection_lost(exc)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The head of a request to a hot path: where its body starts, and how long that is."""
+
+    path: bytes
+    start: int
+    length: int
+    close: bool
+    authorization: str
+
+
+def _parse(head: bytes, handlers: Mapping[bytes, HotRoute]) -> _Head | None:
+    """The head, where it is of the plain kind served here; None for everything else."""
+    lines = head.split(b"\r\n")
+    request = lines[0].split(b" ")
+    if len(request) != 3 or request[0] != b"POST" or request[2] != b"HTTP/1.1":
+        return None
+    if request[1] not in handlers:
+        return None
+    length, close, authorization = -1, False, ""
+    for line in lines[1:]:
+        name, colon, value = line.partition(b":")
+        name, value = name.lower(), value.strip()
+        if not colon or name in _UNUSUAL or name != name.strip():
+            return None
+        if name == b"content-length":
+            if length >= 0 or not value.isdigit() or len(value) > 12:
+                return None
+            length = int(value)
+        elif name == b"connection":
+            close = value.lower() == b"close"
+        elif name == b"authorization":
+            authorization = value.decode("latin-1")
+    if length < 0:
+        return None
+    return _Head(request[1], len(head) + len(_END), length, close, authorization)
+
+
+def _message(text: str) -> bytes:
+    return msgspec.json.encode({"message": text})

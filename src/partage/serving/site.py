@@ -1,0 +1,82 @@
+"""Serves an application on a port: everything by aiohttp, a few hot routes by the fast way in."""
+
+import asyncio
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from partage.serving.access import Access
+from partage.serving.front import Front, HotRoute, HotRoutes
+from partage.serving.limits import Limits
+from partage.serving.tls import ServerTls
+
+__all__ = ["Site"]
+
+_LINGER = 5.0
+
+
+class Site:
+    """One application on one port.
+
+    Attributes:
+        port: where it listens; 0 before `start`.
+        url: without a trailing slash.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        access: Access,
+        limits: Limits,
+        hot: Mapping[bytes, HotRoute] | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        self._runner = web.AppRunner(
+            app, access_log=None, keepalive_timeout=limits.idle, shutdown_timeout=_LINGER,
+            max_line_size=limits.head, max_field_size=limits.head,
+        )  # fmt: skip
+        self._access = access
+        self._limits = limits
+        self._hot = dict(hot or {})
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        self._open: set[Front] = set()
+        self.port = 0
+        self._host = ""
+
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+        scheme = "https" if self._tls else "http"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{scheme}://{host}:{self.port}"
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen; port 0 takes any that is free.
+
+        Raises:
+            OSError: the port is taken.
+            InvalidValue: a TLS file is missing or broken.
+        """
+        await self._runner.setup()
+        fallback = self._runner.server
+        assert fallback is not None  # noqa: S101 # set up above
+        routes = HotRoutes(self._hot, self._access, self._limits, fallback, self._open)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Front(routes), host, port,
+            ssl=self._tls.context if self._tls else None, backlog=1024,
+        )  # fmt: skip
+        self._host = host
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Take no more connections, let requests end, and close."""
+        if self._server is None:
+            return
+        self._server.close()
+        for front in list(self._open):
+            front.finish()
+        await self._runner.cleanup()
+        for front in list(self._open):
+            front.abort()
+        self._server = None

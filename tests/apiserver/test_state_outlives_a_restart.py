@@ -1,0 +1,74 @@
+"""The optional file: what one run stored, the next one serves."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from apiserver_world import (
+    DEFINITIONS,
+    PODS,
+    WIDGETS,
+    World,
+    config,
+    definition,
+    ok,
+    pod,
+    run,
+    widget,
+)
+
+from partage.apiserver import ApiServer, Settings, UnreadableState, serve
+
+
+def test_objects_definitions_and_revisions_survive(tmp_path: Path) -> None:
+    """The next run goes on counting, serves custom resources, and expires old watches."""
+    settings = Settings(file=tmp_path / "state.json")
+    kept = {}
+
+    async def first(w: World) -> None:
+        ok(await w.post(DEFINITIONS, definition()), 201)
+        ok(await w.post(WIDGETS, widget()), 201)
+        kept["pod"] = ok(await w.post(PODS, pod()), 201)
+        kept["revision"] = w.server.store.revision
+
+    async def second(w: World) -> None:
+        assert ok(await w.get(f"{PODS}/web")) == kept["pod"]
+        assert ok(await w.get(f"{WIDGETS}/one"))["spec"]["size"] == 3
+        assert (await w.get(PODS, watch="1", resourceVersion="3")).code == 410
+        assert (await w.get(WIDGETS, watch="1", resourceVersion="3")).code == 410
+        made = ok(await w.post("/api/v1/namespaces/default/configmaps", config()), 201)
+        assert int(made["metadata"]["resourceVersion"]) > kept["revision"]
+
+    run(first, settings)
+    assert settings.file is not None
+    assert settings.file.stat().st_mode & 0o777 == 0o600
+    run(second, settings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"version": 9, "revision": 1, "objects": {}}',
+     '{"version": 1, "revision": 1, "objects": {"pods": [{}]}}'],
+    ids=["empty", "list", "nothing", "another version", "no metadata"],
+)  # fmt: skip
+def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    """With an error that names it; it is not overwritten."""
+    path = tmp_path / "state.json"
+    path.write_text(text)
+
+    with pytest.raises(UnreadableState, match=r"state\.json"):
+        ApiServer(Settings(file=path))
+
+    assert path.read_text() == text
+
+
+def test_a_port_in_use_is_an_error() -> None:
+    """Nothing is left behind."""
+
+    async def main() -> None:
+        async with serve(ApiServer()) as url:
+            port = int(url.rpartition(":")[2])
+            with pytest.raises(OSError, match="address already in use"):
+                await ApiServer().start(port=port)
+
+    asyncio.run(main())
