@@ -208,17 +208,17 @@ def test_whole_cards_spare_the_larger_memory() -> None:
         assert found.allocation.grants[0].minor == expected, name
 
 
-def test_the_default_keeps_idle_cards_idle_across_nodes() -> None:
-    """A share goes where least is left, whichever node that is."""
-    engine = engine_of(
-        Policy(), make_node("x", cards("x", 2)), make_node("y", cards("y", 1)), make_node("z", [])
-    )
+def test_the_default_takes_the_first_node_and_its_tightest_card() -> None:
+    """Before it has learnt prices: nodes in their order, within a node the card left with least."""
+    engine = engine_of(Policy(), make_node("x", cards("x", 2)), make_node("y", cards("y", 1)))
+    taken(engine, "x", 1, 20, 8)
     taken(engine, "y", 0, 50, 8)
 
     found = engine.schedule(make_pod("a", share(50, 8)))
 
     assert isinstance(found, Placement)
-    assert found.allocation.node == "y"
+    assert found.allocation.node == "x"
+    assert found.allocation.grants[0].minor == 1
 
 
 def test_pods_without_devices_keep_away_from_cards() -> None:

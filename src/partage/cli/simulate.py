@@ -15,6 +15,7 @@ from partage.cli.structured import to_json, to_yaml
 from partage.model.errors import PartageError
 from partage.model.policy import Policy, Strategy
 from partage.sim import metrics, plots
+from partage.sim.history import read_history, write_history
 from partage.sim.openb import TUNED, Sequence, Trace, drawn, read_sequence, read_trace
 from partage.sim.replay import Lives, Run, poisson, replay, trace_lives
 
@@ -105,6 +106,19 @@ def simulate() -> None:
     help="With --departures trace: let pods come F times closer together; lifetimes stay.",
 )
 @click.option(
+    "--history",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With policy partage: learn prices beforehand from these pods, a table like pods_T.csv "
+    "or what --save-history wrote. Default: learn from the pods that arrive.",
+)
+@click.option(
+    "--save-history",
+    type=click.Path(path_type=Path),
+    metavar="FILE.json",
+    help="Write down the mix of requests that came, for --history.",
+)
+@click.option(
     "--plot",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -131,6 +145,8 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     arrivals: int | None,
     offered: float,
     speed: float,
+    history: Path | None,
+    save_history: Path | None,
     plot: Path | None,
     output: str,
 ) -> None:
@@ -158,10 +174,18 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
             lives = poisson(sequence, arrivals or 4 * len(sequence.pods), each, hours, seed)
         else:
             lives = None
+        known = read_history(history) if history else None
         runs = []
         for policy in policies:
             with _progress(str(policy), len(sequence.pods if lives is None else lives)) as told:
-                runs.append(replay(trace, sequence, policy, lives=lives, seed=seed, progress=told))
+                runs.append(
+                    replay(
+                        trace, sequence, policy,
+                        lives=lives, seed=seed, progress=told, history=known,
+                    )
+                )  # fmt: skip
+        if save_history is not None:
+            write_history(save_history, runs[0].counts)
         _print(runs, seed, departures, output)
         if plot is not None:
             _plot(plot, runs, seed, departures)
@@ -244,6 +268,8 @@ def _result(run: Run, seed: int, departures: str | None) -> dict[str, Any]:
     return result | {
         "seconds": round(run.seconds, 3),
         "cpu_seconds": round(run.cpu_seconds, 3),
+        "tables_seconds": round(run.tables_seconds, 3),
+        "tables_built": run.tables_built,
         "accelerated": run.accelerated,
         "pods_per_second": round(pods / run.seconds, 1) if run.seconds else None,
     }

@@ -14,7 +14,7 @@ class Strategy(StrEnum):
     BINPACK = "binpack"  # fill what is used most
     SPREAD = "spread"  # use what is used least
     FIRST_FIT = "first-fit"  # first in order
-    PARTAGE = "partage"  # the default: least waste
+    PARTAGE = "partage"  # the default: least loss of value
     RANDOM = "random"  # any place that fits, by a seeded draw
     BESTFIT = "bestfit"  # least compute and CPU left on the node
     DOTPROD = "dotprod"  # least product of what is asked and what is free

@@ -13,12 +13,13 @@ import numpy as np
 
 from partage.inventory.ledger import UNCHECKED, Ledger
 from partage.inventory.plane import Bools, Ints, Plane
-from partage.model.device import MILLI, DeviceType
+from partage.model.device import DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest
 from partage.placement import baselines
 from partage.placement.fragmentation import Gauge
-from partage.placement.kernel import Nodes, needs
+from partage.placement.kernel import Nodes
+from partage.placement.priced import PriceGauge
 from partage.placement.tables import Tables
 
 __all__ = ["CEILING", "Scene", "ranking", "score"]
@@ -49,6 +50,7 @@ class Scene:
         nodes: the nodes to score.
         tables: what the strategy has learnt.
         gauge: fragmentation of every node, where the tables know the usual requests.
+        priced: value of every node, where prices are learnt.
     """
 
     ledger: Ledger
@@ -58,37 +60,28 @@ class Scene:
     nodes: Nodes
     tables: Tables
     gauge: Gauge | None = None
+    priced: PriceGauge | None = None
 
 
 def score(scene: Scene, strategy: Strategy) -> Ints:
     """Scores of the scene's nodes.
 
-    Binpack and spread look at what is used before the pod comes; the default at what the pod
-    would leave on the best card, then at what is used.
+    Binpack and spread look at what is used before the pod comes. The default takes the first node
+    that fits until it has learnt prices; pods without devices it keeps off nodes with devices.
     """
     ledger, request, fits, nodes = scene.ledger, scene.request, scene.fits, scene.nodes
     if strategy is Strategy.FIRST_FIT:
         return np.zeros(ledger.present[nodes].shape, np.int64)
     if strategy in _PUBLISHED:
         return _published(scene, strategy)
+    if strategy is Strategy.PARTAGE:
+        if scene.priced is None:
+            return _first(scene)
+        return scene.priced.node_scores(scene.host, request, fits, nodes)
     if request is None or fits is None:
         return _host_score(ledger, nodes, strategy)
-    plane = ledger.planes[request.type]
-    usage = _usage(plane, nodes)
-    if strategy is Strategy.SPREAD:
-        return 2 * _MILLION - usage
-    if strategy is Strategy.BINPACK:
-        return usage
-    if request.whole:
-        idle: Ints = np.minimum(fits.sum(axis=0), 64)
-        return (64 - idle) * 4 * _MILLION + usage
-    core, memory = needs(plane, request, nodes)
-    total = np.maximum(plane.memory_total[:, nodes], 1)
-    spare = (plane.memory_free[:, nodes] - memory) * MILLI // total
-    left = plane.core_free[:, nodes] - core + spare
-    best = np.where(fits, left, 4 * MILLI).min(axis=0, initial=4 * MILLI)
-    tightness: Ints = np.clip(4 * MILLI - best, 0, 4 * MILLI)
-    return tightness * 4 * _MILLION + usage
+    usage = _usage(ledger.planes[request.type], nodes)
+    return 2 * _MILLION - usage if strategy is Strategy.SPREAD else usage
 
 
 def ranking(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
@@ -109,6 +102,11 @@ def ranking(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
     if strategy is Strategy.FGD and scene.gauge is not None:
         index = int(np.arange(scene.ledger.present.shape[0])[nodes][0])
         return scene.gauge.card_scores(scene.host, request, fits, index)
+    if strategy is Strategy.PARTAGE and scene.priced is not None:
+        if request.type is not DeviceType.GPU:
+            return None
+        index = int(np.arange(scene.ledger.present.shape[0])[nodes][0])
+        return scene.priced.card_scores(scene.host, request, fits, index)
     return {}
 
 
@@ -153,11 +151,17 @@ def _host_score(ledger: Ledger, nodes: Nodes, strategy: Strategy) -> Ints:
         total = ledger.host_total[resource][nodes]
         free = np.clip(ledger.host_free[resource][nodes], 0, total)
         usage += np.where(total >= UNCHECKED, 0, _part(total - free, total))
-    if strategy is Strategy.SPREAD:
-        return 2 * _MILLION - usage
-    if strategy is Strategy.BINPACK:
-        return usage
-    plain = np.ones(usage.shape, np.bool_)
-    for type_ in DeviceType:
-        plain &= ~(ledger.planes[type_].kind[:, nodes] > 0).any(axis=0)
-    return np.where(plain, 4 * _MILLION, 0) + usage
+    return 2 * _MILLION - usage if strategy is Strategy.SPREAD else usage
+
+
+def _first(scene: Scene) -> Ints:
+    """The default before it has learnt prices: all nodes alike, those without devices first.
+
+    Only pods without devices tell nodes apart: cards that they strand serve nobody.
+    """
+    plain = np.zeros(scene.ledger.present[scene.nodes].shape, np.int64)
+    if scene.request is None:
+        plain += 1
+        for plane in scene.ledger.planes.values():
+            plain &= ~(plane.kind[:, scene.nodes] > 0).any(axis=0)
+    return plain

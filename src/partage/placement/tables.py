@@ -6,9 +6,60 @@ same events takes the same decisions.
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from partage.placement.fragmentation import Workload
 
-__all__ = ["Tables"]
+__all__ = ["UNITS", "Floats", "Prices", "Reserve", "Tables"]
+
+Floats = NDArray[np.float64]
+
+UNITS = 100
+"""Steps that a card's compute is counted in: hundredths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """A group of big requests that keeps slots free for itself.
+
+    Attributes:
+        count: cards that each asks; 0 for pods without cards.
+        cpu_milli, memory_mib: the most that any of them asks.
+        models: card models that will do, empty for any.
+        need: slots wanted for each pod that is still to come.
+        least_cpu: pods with as many cards and at least so much CPU may take the slots.
+    """
+
+    count: int
+    cpu_milli: int
+    memory_mib: int
+    models: tuple[str, ...]
+    need: float
+    least_cpu: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """What remainders of cards, CPU and memory are worth, learnt from a mix of requests.
+
+    Attributes:
+        models: card models, in the order of the rows of `worth` and `scarcity`.
+        pairs: prices of CPU and memory considered together, milli a core and milli a GiB.
+        worth: milli that `u` hundredths left on a card are worth, by model, `u` and pair.
+        scarcity: how much the model is sought by requests that accept no other, up to 1.5.
+        sets: (cards, share of demand) for requests of several cards.
+        milli_per_pod: mean compute that a pod asks.
+        reserves: what is kept for big requests.
+    """
+
+    models: tuple[str, ...]
+    pairs: Floats
+    worth: Floats
+    scarcity: Floats
+    sets: tuple[tuple[int, float], ...] = ()
+    milli_per_pod: float = 1.0
+    reserves: tuple[Reserve, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +70,10 @@ class Tables:
         version: counts the changes.
         workload: the usual requests, for `fgd`.
         seed: of the draws of `random`.
+        prices: for `partage`; None until they are learnt.
     """
 
     version: int = 0
     workload: Workload = Workload()
     seed: int = 0
+    prices: Prices | None = None

@@ -9,64 +9,39 @@ from collections.abc import Sequence
 from typing import Final
 
 from partage.inventory.ledger import UNCHECKED, Card, Ledger
-from partage.model.device import MILLI, DeviceType
+from partage.model.device import DeviceType
 from partage.model.policy import Strategy
-from partage.model.request import DeviceRequest
-from partage.placement.card import need_of
 
 __all__ = ["host_score", "score"]
 
 _MILLION: Final = 1_000_000
-_MOST_LEFT: Final = 4 * MILLI
-_MOST_CARDS: Final = 64
 
 
-def score(
-    cards: Sequence[Card], serving: Sequence[Card], request: DeviceRequest, strategy: Strategy
-) -> int:
+def score(cards: Sequence[Card], strategy: Strategy) -> int:
     """How good a node is; higher is better, never negative.
 
     Args:
         cards: all cards of the request's type.
-        serving: those that serve the request.
-        request: the pod's first device request.
         strategy: between nodes.
     """
-    if strategy is Strategy.FIRST_FIT:
+    if strategy in (Strategy.FIRST_FIT, Strategy.PARTAGE):
         return 0
     usage = _usage(cards)
-    if strategy is Strategy.SPREAD:
-        return 2 * _MILLION - usage
-    if strategy is Strategy.BINPACK:
-        return usage
-    if request.whole:
-        return (_MOST_CARDS - min(len(serving), _MOST_CARDS)) * 4 * _MILLION + usage
-    best = min((_left(card, request) for card in serving), default=_MOST_LEFT)
-    return max(_MOST_LEFT - best, 0) * 4 * _MILLION + usage
+    return 2 * _MILLION - usage if strategy is Strategy.SPREAD else usage
 
 
 def host_score(ledger: Ledger, index: int, strategy: Strategy) -> int:
     """How good a node is for a pod without devices: by its CPU and memory."""
     if strategy is Strategy.FIRST_FIT:
         return 0
+    if strategy is Strategy.PARTAGE:
+        return int(not any(ledger.cards(type_, index) for type_ in DeviceType))
     usage = 0
     for resource in ("cpu", "memory"):
         total = int(ledger.host_total[resource][index])
         free = min(max(int(ledger.host_free[resource][index]), 0), total)
         usage += 0 if total >= UNCHECKED else _part(total - free, total)
-    if strategy is Strategy.SPREAD:
-        return 2 * _MILLION - usage
-    if strategy is Strategy.BINPACK:
-        return usage
-    plain = not any(ledger.cards(type_, index) for type_ in DeviceType)
-    return 4 * _MILLION * plain + usage
-
-
-def _left(card: Card, request: DeviceRequest) -> int:
-    """What the request leaves of the card: compute and memory, each in thousandths."""
-    need = need_of(card, request)
-    spare = (card.memory_free - need.memory_bytes) * MILLI // max(card.device.memory_bytes, 1)
-    return card.core_free - need.core_milli + spare
+    return 2 * _MILLION - usage if strategy is Strategy.SPREAD else usage
 
 
 def _usage(cards: Sequence[Card]) -> int:

@@ -6,6 +6,7 @@ from partage.inventory.ledger import Ledger
 from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.placement.fragmentation import Gauge, Workload
+from partage.placement.priced import PriceGauge
 from partage.placement.tables import Tables
 from partage.scheduler.classes import RequestClass, class_key
 from partage.scheduler.eligibility import Eligibility, eligibility_key
@@ -26,6 +27,7 @@ class ClassBook:
         self._ledger = ledger
         self._accelerate = accelerate
         self._gauge: Gauge | None = None
+        self._priced: PriceGauge | None = None
         self._classes: dict[object, RequestClass] = {}
         self._eligible: dict[object, Eligibility] = {}
         # Values are immutable, so the same objects always ask the same. The pod is kept so that
@@ -37,6 +39,7 @@ class ClassBook:
         self._classes.clear()
         self._known.clear()
         self._gauge = None
+        self._priced = None
 
     def find(self, pod: Pod, policy: Policy, tables: Tables) -> RequestClass:
         """The class of a pod; a new one where none is known."""
@@ -59,12 +62,16 @@ class ClassBook:
         return group
 
     def _equip(self, group: RequestClass, tables: Tables) -> None:
-        """Give a new class the gauge that all share, and compiled loops where they apply."""
+        """Give a new class the gauges that all share, and compiled loops where they apply."""
         fast = self._accelerate
         if group.measures and tables.workload.shapes:
             if self._gauge is None:
                 self._gauge = _gauge(tables.workload, self._ledger, fast=fast)
             group.gauge = self._gauge
+        if group.prices and tables.prices is not None:
+            if self._priced is None:
+                self._priced = PriceGauge(tables.prices, self._ledger)
+            group.priced = self._priced
         if fast:
             group.rescorer = _rescorer(group)
 

@@ -20,6 +20,7 @@ from partage.model.request import DeviceRequest
 from partage.placement import kernel, scoring
 from partage.placement.fast import is_plain
 from partage.placement.fragmentation import Gauge
+from partage.placement.priced import TIER, PriceGauge
 from partage.placement.scoring import Scene
 from partage.placement.tables import Tables
 from partage.scheduler.eligibility import Eligibility
@@ -62,7 +63,9 @@ class RequestClass:
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
         eligible: which nodes are in question, whatever they have left.
         gauge: fragmentation of every node, for strategies that look at it.
+        priced: value of every node, for the default strategy once it has learnt prices.
         rescorer: scores the class in compiled loops, where it is set.
+        flags: a bit for each reserve that loses a slot by a pod of the class on the node.
         refusal: why no node could host a pod of the class, when last asked.
         refused_at: how many changes the ledger had seen then.
     """
@@ -76,9 +79,11 @@ class RequestClass:
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
     gauge: Gauge | None = None
+    priced: PriceGauge | None = None
     rescorer: "Rescorer | None" = None
     refusal: Refusal | None = None
     refused_at: int = -1
+    flags: Ints | None = None
     _suits: list[Bools] = field(default_factory=list)
     _seen: int = 0
     _seen_nodes: int = -1
@@ -95,6 +100,34 @@ class RequestClass:
     def measures(self) -> bool:
         """Whether nodes or cards are chosen by fragmentation."""
         return Strategy.FGD in (self.node_strategy, self.card_strategy)
+
+    @property
+    def prices(self) -> bool:
+        """Whether nodes or cards are chosen by what they are worth, once that is learnt."""
+        return Strategy.PARTAGE in (self.node_strategy, self.card_strategy)
+
+    @property
+    def scores_cards(self) -> bool:
+        """Whether cards are scored one by one as nodes are."""
+        if self.card_strategy is Strategy.PARTAGE:
+            return self.priced is not None
+        return self.card_strategy.scores_cards
+
+    @property
+    def _guarded(self) -> bool:
+        if self.node_strategy is not Strategy.PARTAGE or self.priced is None:
+            return False
+        return bool(self.priced.prices.reserves)
+
+    @property
+    def offer(self) -> Ints:
+        """`value`, with places that take a slot from a short reserve behind all others."""
+        if self.flags is None or self.priced is None:
+            return self.value
+        tight = self.priced.tight()
+        if not tight:
+            return self.value
+        return np.where(self.flags & tight, self.value - TIER * RANKS, self.value)
 
     def refresh(self, ledger: Ledger, rank: Ints) -> None:
         """Bring the scores up to date with the ledger."""
@@ -166,10 +199,12 @@ class RequestClass:
         groups = self.pod.request.groups
         request, cards = (groups[0].request, fits[0]) if groups else (None, None)
         scene = self._scene(ledger, request, cards, nodes)
-        score = (
-            scoring.score(scene, self.node_strategy)
-            + self.eligible.preference[nodes] * _PREFERENCE
-        )
+        score = scoring.score(scene, self.node_strategy)
+        if self._guarded and self.priced is not None:
+            if self.flags is None or self.flags.size != self.value.size:
+                self.flags = np.zeros(self.value.size, np.int64)
+            self.flags[nodes] = self.priced.flags(self.pod.host, request, nodes, score)
+        score = score + self.eligible.preference[nodes] * _PREFERENCE
         self.value[nodes] = np.where(passed, score * RANKS + (RANKS - 1 - rank[nodes]), -1)
 
     def _scene(
@@ -181,7 +216,11 @@ class RequestClass:
     ) -> Scene:
         if self.gauge is not None:
             self.gauge.refresh()
-        return Scene(ledger, self.pod.host, request, fits, nodes, self.tables, self.gauge)
+        if self.priced is not None:
+            self.priced.refresh()
+        return Scene(
+            ledger, self.pod.host, request, fits, nodes, self.tables, self.gauge, self.priced
+        )
 
     def _refresh_nodes(self, ledger: Ledger) -> None:
         self.eligible.refresh(ledger)

@@ -353,7 +353,7 @@ class Engine:
         group.refresh(self.ledger, self._rank)
         # 4. Try nodes from the best down; the exact rule has the last word.
         while group.value.size:
-            value = group.value if among is None else np.where(among, group.value, -1)
+            value = group.offer if among is None else np.where(among, group.offer, -1)
             index = int(value.argmax())
             if value[index] < 0:
                 break
@@ -398,7 +398,8 @@ class Engine:
         """
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
-        value = group.value if among is None else np.where(among, group.value, -1)
+        offer = group.offer
+        value = offer if among is None else np.where(among, offer, -1)
         found = np.flatnonzero(value >= 0)
         # For plain requests the kernel is exact, but where cards must belong together.
         unsure = self._insisting()[found] if group.plain else np.ones(found.size, np.bool_)
@@ -406,7 +407,7 @@ class Engine:
             best_first = found[unsure][np.argsort(-value[found[unsure]], kind="stable")]
             proven = self._proven(group, pod, best_first.tolist(), most)
             found = np.concatenate([found[~unsure], np.array(proven, found.dtype)])
-        return found, group.value[found] // RANKS
+        return found, offer[found] // RANKS
 
     def _proven(
         self, group: RequestClass, pod: Pod, indexes: list[int], most: int | None
@@ -450,7 +451,7 @@ class Engine:
     def _try(self, group: RequestClass, pod: Pod, index: int) -> tuple[Grant, ...] | NodeReason:
         if not pod.request.groups:
             return ()
-        scores = group.ranking(self.ledger, index) if group.card_strategy.scores_cards else None
+        scores = group.ranking(self.ledger, index) if group.scores_cards else None
         if group.plain and self.ledger.is_flat(index):
             chosen = choose(
                 self.ledger,

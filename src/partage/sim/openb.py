@@ -19,7 +19,16 @@ import numpy as np
 from partage.model.device import MILLI
 from partage.model.errors import InvalidDocument
 
-__all__ = ["NodeRow", "PodRow", "Sequence", "Trace", "drawn", "read_sequence", "read_trace"]
+__all__ = [
+    "NodeRow",
+    "PodRow",
+    "Sequence",
+    "Trace",
+    "drawn",
+    "read_pods",
+    "read_sequence",
+    "read_trace",
+]
 
 TUNED: Final = 130
 """Load that sequences are filled up or cut down to, percent of the cluster's compute."""
@@ -116,10 +125,23 @@ def read_trace(folder: Path, name: str) -> Trace:
     nodes = _nodes(folder / "nodes.csv")
     models = {node.model for node in nodes}
     path = folder / f"pods_{name}.csv"
+    return Trace(name, nodes, read_pods(path, models))
+
+
+def read_pods(path: Path, models: set[str] | None = None) -> tuple[PodRow, ...]:
+    """The pods of one table.
+
+    Args:
+        path: of the CSV file.
+        models: card models that there are; None to accept any name.
+
+    Raises:
+        InvalidDocument: the file is missing, empty, or a row is broken.
+    """
     pods = tuple(_pod(row, models) for row in _rows(path, _POD_COLUMNS))
     if not pods:
         raise InvalidDocument(f"{path}: no pods")
-    return Trace(name, nodes, pods)
+    return pods
 
 
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -207,11 +229,11 @@ def _node(row: _Row) -> NodeRow:
     )
 
 
-def _pod(row: _Row, models: set[str]) -> PodRow:
+def _pod(row: _Row, models: set[str] | None) -> PodRow:
     cards = row.whole("num_gpu", 1024)
     spec = (row.values.get("gpu_spec") or "").strip()
     for model in spec.split("|") if spec else ():
-        if model and model not in models:
+        if model and models is not None and model not in models:
             raise row.fault(f"gpu_spec names model {model!r}, which no node of nodes.csv has")
     return PodRow(
         name=row.values["name"].strip(),

@@ -9,7 +9,8 @@ what came of them; every rule is the engine's. Two modes:
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import cycle, islice
@@ -24,10 +25,11 @@ from partage.model.device import MILLI, Device, DeviceType
 from partage.model.errors import InvalidValue
 from partage.model.node import Node
 from partage.model.pod import Pod
-from partage.model.policy import Policy
+from partage.model.policy import Policy, Strategy
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint, Operator, Requirement, Selector
 from partage.placement.fragmentation import Shape, Workload
+from partage.placement.mix import Ask, Stock
 from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import (
@@ -39,6 +41,7 @@ from partage.scheduler.events import (
     TablesChanged,
 )
 from partage.sim.kernel import Kernel
+from partage.sim.learning import Learning, ask_of
 from partage.sim.openb import NodeRow, PodRow, Sequence, Trace
 
 __all__ = ["Life", "Lives", "Progress", "Run", "cluster", "poisson", "replay", "trace_lives"]
@@ -82,6 +85,9 @@ class Run:
         idle: (time, compute free in the cluster in milli) whenever it changed.
         seconds: wall time of the decisions, reading and building excluded.
         cpu_seconds: processor time of the same; on a busy machine the fairer figure.
+        tables_seconds, tables_cpu_seconds: what making tables took, not part of the above.
+        tables_built: how often prices were made.
+        counts: the mix of requests at the end, what was known before included.
         engine: the engine, as it was at the end.
         accelerated: whether compiled loops were used.
     """
@@ -100,6 +106,10 @@ class Run:
     idle: list[tuple[float, int]] = field(default_factory=list)
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    tables_seconds: float = 0.0
+    tables_cpu_seconds: float = 0.0
+    tables_built: int = 0
+    counts: Counter[Ask] = field(default_factory=Counter)
     accelerated: bool = False
 
     @property
@@ -230,6 +240,7 @@ def replay(
     seed: int = 0,
     progress: Progress | None = None,
     accelerate: bool | None = None,
+    history: Mapping[Ask, int] | None = None,
 ) -> Run:
     """Run the trace under the policy.
 
@@ -241,6 +252,7 @@ def replay(
         seed: of the policy's own draws, if it makes any.
         progress: told after each arrival.
         accelerate: use compiled loops; None for where numba is installed. Results are the same.
+        history: the mix of requests that is known before; None where it is learnt on the way.
     """
     fast = find_spec("numba") is not None if accelerate is None else accelerate
     engine = Engine(policy, accelerate=fast)
@@ -255,20 +267,28 @@ def replay(
         np.full(len(mine), -1, np.int64), np.full(len(mine), -1, np.int64),
         np.full(len(mine), np.nan),
     )  # fmt: skip
-    driver = _Driver(run, waits=lives is not None)
+    driver = _Driver(run, waits=lives is not None, history=history)
     driver.warm_up()
+    driver.learn(0)
+    apart, apart_used = run.tables_seconds, run.tables_cpu_seconds
     start, used = perf_counter(), process_time()
     driver.drive(progress or (lambda _: None))
     run.accelerated = fast
     run.seconds, run.cpu_seconds = perf_counter() - start, process_time() - used
+    run.seconds -= run.tables_seconds - apart
+    run.cpu_seconds -= run.tables_cpu_seconds - apart_used
     return run
 
 
 class _Driver:
     """Stands where the cluster would: brings pods, takes their places down, ends them."""
 
-    def __init__(self, run: Run, *, waits: bool) -> None:
+    def __init__(self, run: Run, *, waits: bool, history: Mapping[Ask, int] | None) -> None:
         self.run = run
+        priced = Strategy.PARTAGE in (run.policy.node, run.policy.card)
+        self.learning = Learning(Stock.of(cluster(run.trace)), history) if priced else None
+        run.counts.update(history or {})
+        self.asks = [ask_of(row) for row in run.trace.pods]
         self.waits = waits
         self.engine = run.engine
         self.rows = {node.name: row for row, node in enumerate(run.trace.nodes)}
@@ -297,13 +317,30 @@ class _Driver:
 
     def drive(self, progress: Progress) -> None:
         """Take every event in its turn."""
+        run = self.run
         for arrives, number in self.kernel.run():
             if arrives:
+                if number:
+                    self.learn(number)
+                run.counts[self.asks[run.lives[number].row]] += 1
                 if not self._place(number) and self.waits:
                     self.waiting[number] = None
                 progress(number + 1)
             else:
                 self._end(number)
+
+    def learn(self, arrived: int) -> None:
+        """Let the engine have new tables where they are due."""
+        if self.learning is None or not self.learning.wants(arrived):
+            return
+        self.learning.counts = self.run.counts
+        used = process_time()
+        tables = self.learning.due(arrived, self.engine.tables)
+        self.run.tables_cpu_seconds += process_time() - used
+        self.run.tables_seconds = self.learning.seconds
+        self.run.tables_built = self.learning.built
+        if tables is not None:
+            self.engine.handle(TablesChanged(tables))
 
     def _place(self, number: int) -> bool:
         life = self.run.lives[number]

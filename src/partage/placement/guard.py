@@ -1,0 +1,103 @@
+"""Keeps slots free for big requests: which nodes would lose one, and which slots are short.
+
+A slot of a reserve is room for one pod as large as its largest. While the slots that are left are
+fewer than the pods that are forecast to come need, with some margin, placements that take one
+stand behind all others; a pod that fits nowhere else still gets its place.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partage.inventory.plane import Bools, Ints
+from partage.placement.tables import Prices
+
+__all__ = ["Guard"]
+
+_MIB: Final = 2**20
+_MANY: Final = 2**20
+_MARGIN: Final = 3.0  # standard deviations of the number of pods to come
+
+Index = NDArray[np.intp]
+
+
+class Guard:
+    """Slots of every reserve on every node.
+
+    Attributes:
+        supply: slots left in the cluster, by reserve.
+    """
+
+    def __init__(self, prices: Prices, size: int) -> None:
+        reserves = self.reserves = prices.reserves
+        self._milli = max(prices.milli_per_pod, 1.0)
+        self._cards = np.array([r.count for r in reserves], np.int64)
+        self._cpu = np.array([r.cpu_milli for r in reserves], np.int64)
+        self._memory = np.array([r.memory_mib for r in reserves], np.int64) * _MIB
+        self._least = np.array([r.least_cpu for r in reserves], np.int64)
+        self._need = np.array([r.need for r in reserves], np.float64)
+        self._bits = np.left_shift(1, np.arange(len(reserves), dtype=np.int64))
+        # The last column is for models that the prices do not know.
+        self._allowed: Bools = np.array(
+            [
+                [not r.count or not r.models or m in r.models for m in (*prices.models, None)]
+                for r in reserves
+            ],
+            np.bool_,
+        ).reshape(len(reserves), len(prices.models) + 1)
+        self._slots: Ints = np.zeros((len(reserves), size), np.int64)
+        self.supply: Ints = np.zeros(len(reserves), np.int64)
+
+    def write(self, nodes: Index, cpu: Ints, memory: Ints, idle: Ints, model: Index) -> None:
+        """Count the slots of some nodes again.
+
+        Args:
+            nodes: each once.
+            cpu: CPU left, milli.
+            memory: memory left, bytes.
+            idle: untouched cards.
+            model: row of the cards' model.
+        """
+        slots = self._counted(cpu, memory, idle, model)
+        self.supply += slots.sum(axis=1) - self._slots[:, nodes].sum(axis=1)
+        self._slots[:, nodes] = slots
+
+    def flags(
+        self, host: Mapping[str, int], count: int, nodes: Index,
+        left: tuple[Ints, Ints, Ints, Index],
+    ) -> Ints:  # fmt: skip
+        """For each node, a bit for each reserve that loses a slot if the pod goes there.
+
+        Args:
+            host: ordinary resources that the pod asks.
+            count: cards that it asks.
+            nodes: where it could go.
+            left: what it would leave there, as `write` takes it.
+        """
+        cpu = host.get("cpu", 0)
+        same = np.where(self._cards > 0, count >= self._cards, count == 0)
+        free = same & (cpu >= self._least)
+        lost = self._counted(*left) < self._slots[:, nodes]
+        lost &= ~free[:, None]
+        result: Ints = (lost * self._bits[:, None]).sum(axis=0)
+        return result
+
+    def tight(self, idle_milli: int) -> int:
+        """A bit for each reserve that has fewer slots than it will need.
+
+        Args:
+            idle_milli: compute left in the cluster: how many pods are still to come.
+        """
+        wanted = self._need * (idle_milli / self._milli)
+        short = (wanted > 0) & (self.supply <= wanted + _MARGIN * np.sqrt(wanted))
+        return int((short * self._bits).sum())
+
+    def _counted(self, cpu: Ints, memory: Ints, idle: Ints, model: Index) -> Ints:
+        slots: Ints = np.full((self._cards.size, cpu.size), _MANY, np.int64)
+        for have, asked in ((idle, self._cards), (cpu, self._cpu), (memory, self._memory)):
+            room = np.maximum(have, 0) // np.maximum(asked, 1)[:, None]
+            np.minimum(slots, np.where(asked[:, None] > 0, room, _MANY), out=slots)
+        slots[~self._allowed[:, model]] = 0
+        return slots

@@ -1,0 +1,110 @@
+"""The mix of requests that prices are learnt from, and the empty cluster they are learnt for."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partage.inventory.plane import Bools, Ints
+from partage.model.device import MILLI, DeviceType
+from partage.model.node import Node
+
+__all__ = ["Ask", "Mix", "Stock"]
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ask:
+    """What one kind of pod asks.
+
+    Attributes:
+        cpu_milli: CPU in milli.
+        memory_mib: memory in MiB.
+        count: cards; 0 for pods without.
+        milli: compute of each card.
+        models: card models that will do, sorted; empty for any.
+    """
+
+    cpu_milli: int
+    memory_mib: int
+    count: int = 0
+    milli: int = 0
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The empty cluster, a column for each property; models in alphabetical order."""
+
+    cpu: Ints
+    memory: Ints
+    cards: Ints
+    model: Ints
+    models: tuple[str, ...]
+
+    @staticmethod
+    def of(nodes: Iterable[Node]) -> "Stock":
+        """The nodes' CPU in milli, memory in MiB, and cards; the first card tells the model."""
+        rows = []
+        for node in nodes:
+            gpus = [d for d in node.devices if d.type is DeviceType.GPU]
+            room = node.allocatable
+            memory = room.get("memory", 0) // _MIB
+            rows.append((room.get("cpu", 0), memory, len(gpus), gpus[0].model if gpus else ""))
+        models = tuple(sorted({row[3] for row in rows}))
+        return Stock(
+            np.array([row[0] for row in rows], np.int64),
+            np.array([row[1] for row in rows], np.int64),
+            np.array([row[2] for row in rows], np.int64),
+            np.array([models.index(row[3]) for row in rows], np.int64),
+            models,
+        )
+
+    def by_model(self, column: Ints) -> NDArray[np.float64]:
+        """The sum of a column over the nodes of each model."""
+        return np.bincount(self.model, column, len(self.models)).astype(np.float64)
+
+    @property
+    def capacity(self) -> int:
+        """Compute of all cards, milli."""
+        return int(self.cards.sum()) * MILLI
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """How often each ask was seen, a column for each property.
+
+    Attributes:
+        allowed: (asks, models), whether a card of the model will do.
+    """
+
+    cpu: Ints
+    memory: Ints
+    cards: Ints
+    milli: Ints
+    allowed: Bools
+    counts: Ints
+    asks: tuple[Ask, ...]
+
+    @staticmethod
+    def of(seen: Mapping[Ask, int], stock: Stock) -> "Mix":
+        """The columns, in the order of the asks' values: equal mixes give equal columns."""
+        asks = sorted(ask for ask, count in seen.items() if count > 0)
+        allowed = [[not a.models or m in a.models for m in stock.models] for a in asks]
+        return Mix(
+            np.array([a.cpu_milli for a in asks], np.int64),
+            np.array([a.memory_mib for a in asks], np.int64),
+            np.array([a.count for a in asks], np.int64),
+            np.array([a.milli if a.count else 0 for a in asks], np.int64),
+            np.array(allowed, np.bool_).reshape(len(asks), len(stock.models)),
+            np.array([seen[a] for a in asks], np.int64),
+            tuple(asks),
+        )
+
+    @property
+    def demand(self) -> Ints:
+        """Compute that all pods of each ask want together, milli."""
+        result: Ints = self.counts * self.cards * self.milli
+        return result

@@ -1,0 +1,93 @@
+"""With prices and reserves, too, a decision follows from the books, not from how they came about."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from ledgers import allocations
+from worlds import node_lists, pods
+
+from partage.model.node import Node
+from partage.model.policy import Policy
+from partage.model.reason import Refusal
+from partage.placement.prices import PAIRS
+from partage.placement.scoring import CEILING
+from partage.placement.tables import UNITS, Prices, Reserve, Tables
+from partage.scheduler.classes import RANKS
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, Placement, PodGone, TablesChanged
+from partage.testing.builders import make_pod, share
+
+MODELS = ("NVIDIA A100", "Tesla T4")
+
+
+@st.composite
+def prices(draw: st.DrawFn) -> Prices:
+    """Tables as a learner could make them: worth grows with what is left."""
+    chance = np.random.default_rng(draw(st.integers(0, 999)))
+    steps = chance.exponential(10.0, (len(MODELS), UNITS + 1, PAIRS.shape[0]))
+    steps[:, 0] = 0.0
+    reserves = (
+        Reserve(2, 1000, 1024, (), draw(st.sampled_from([0.0, 0.5, 9.0])), 1000),
+        Reserve(1, 0, 0, MODELS[:1], draw(st.sampled_from([0.0, 2.0])), 500),
+        Reserve(0, 2000, 0, (), draw(st.sampled_from([0.0, 3.0])), 2000),
+    )
+    return Prices(
+        MODELS, PAIRS, steps.cumsum(axis=1), np.array([0.5, 1.5]), ((2, 0.4),), 500.0, reserves
+    )
+
+
+def engine_of(nodes: list[Node], tables: Tables) -> Engine:
+    """A fresh engine with these tables."""
+    engine = Engine(Policy())
+    for node in nodes:
+        engine.handle(NodeSeen(node))
+    engine.handle(TablesChanged(tables))
+    return engine
+
+
+@given(st.data())
+def test_scores_and_flags_kept_up_to_date_are_those_of_a_fresh_scan(data: st.DataObject) -> None:
+    """An engine that has decided and released much decides as one that starts now."""
+    nodes = data.draw(node_lists())
+    names = [node.name for node in nodes]
+    tables = Tables(prices=data.draw(prices()))
+    engine = engine_of(nodes, tables)
+    wishes = [data.draw(pods(f"class-{i}")) for i in range(3)] + [make_pod("s", share(30))]
+
+    for i in range(data.draw(st.integers(1, 8))):
+        held = list(engine.ledger.allocations())
+        step = data.draw(st.sampled_from(["schedule", "schedule", "gone", "fact"]))
+        if step == "gone" and held:
+            engine.handle(PodGone(data.draw(st.sampled_from(held)).uid))
+        elif step == "fact":
+            engine.ledger.apply(data.draw(allocations(f"fact-{i}", names)))
+        elif step == "schedule":
+            engine.explain(data.draw(st.sampled_from(wishes)))
+            found = engine.explain(pod := data.draw(pods(f"pod-{i}")))
+            if isinstance(found, Placement) and pod.uid not in engine.ledger:
+                engine.ledger.apply(found.allocation)
+
+    fresh = engine_of(nodes, tables)
+    for allocation in engine.ledger.allocations():
+        fresh.ledger.apply(allocation)
+    for wish in wishes:
+        mine, theirs = engine.explain(wish), fresh.explain(wish)
+        if isinstance(mine, Refusal):
+            assert isinstance(theirs, Refusal)
+            assert mine.code is theirs.code
+        else:
+            assert mine == theirs
+        assert engine.feasible(wish) == fresh.feasible(wish)
+
+
+@given(st.data())
+def test_scores_leave_room_for_the_order_of_nodes(data: st.DataObject) -> None:
+    """Scores with prices are at least 0 and below the ceiling, tiers included."""
+    nodes = data.draw(node_lists())
+    engine = engine_of(nodes, Tables(prices=data.draw(prices())))
+    pod = data.draw(pods("a"))
+
+    if pod.request.fault is None:
+        for score in engine.feasible(pod).values():
+            assert 0 <= score % CEILING < CEILING
+            assert score * RANKS < 2**63

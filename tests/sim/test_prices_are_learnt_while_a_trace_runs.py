@@ -1,0 +1,125 @@
+"""`partage simulate openb` learns prices from what arrives, or from a recorded history."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from small_traces import PODS, write
+
+from partage.cli.simulate import simulate
+from partage.placement.mix import Ask
+from partage.placement.prices import solver_there
+from partage.sim.history import read_history, write_history
+
+needs_solver = pytest.mark.skipif(not solver_there(), reason="highspy is not installed")
+
+
+def _invoke(folder: Path, *arguments: str) -> Result:
+    command = ["openb", str(folder), "--trace", "small", "-o", "json", *arguments]
+    return CliRunner().invoke(simulate, command)
+
+
+def _result(folder: Path, *arguments: str) -> Any:
+    result = _invoke(folder, *arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    timing = ("seconds", "cpu_seconds", "pods_per_second", "tables_seconds")
+    return {key: value for key, value in found.items() if key not in timing}
+
+
+@needs_solver
+def test_prices_are_made_after_three_hundred_arrivals(tmp_path: Path) -> None:
+    """Not before; and the same run again gives the same result."""
+    folder = write(tmp_path)
+    poisson = ("--departures", "poisson", "--arrivals")
+
+    assert _result(folder, *poisson, "300")["tables_built"] == 0
+    once, again = (_result(folder, *poisson, "320") for _ in range(2))
+    assert once["tables_built"] == 1
+    assert once == again
+
+
+@needs_solver
+def test_a_history_gives_prices_before_the_first_pod(tmp_path: Path) -> None:
+    """A table of pods and the saved mix of the same pods do the same."""
+    folder = write(tmp_path)
+    table, saved = folder / "pods_small.csv", folder / "mix.json"
+    write_history(saved, read_history(table))
+
+    one, other = (_result(folder, "--history", str(path)) for path in (table, saved))
+
+    assert one["tables_built"] == 1
+    assert one == other
+
+
+def test_without_a_solver_it_goes_on_without_prices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result is that of the first node that fits, and says that no table was made."""
+    folder = write(tmp_path)
+    cold = _result(folder)
+    monkeypatch.setitem(sys.modules, "highspy", None)
+
+    assert _result(folder, "--history", str(folder / "pods_small.csv")) == cold
+    assert cold["tables_built"] == 0
+
+
+def test_other_policies_learn_nothing(tmp_path: Path) -> None:
+    """A history makes no difference to them."""
+    folder = write(tmp_path)
+    history = ("--history", str(folder / "pods_small.csv"))
+
+    plain = _result(folder, "--policy", "fgd")
+    assert _result(folder, "--policy", "fgd", *history) == plain
+    assert plain["tables_built"] == 0
+
+
+def test_a_saved_history_holds_what_came(tmp_path: Path) -> None:
+    """Equal requests are counted together, however their models are written."""
+    folder = write(tmp_path, pods=(*PODS[:2], "p1,4000,8192,1,500,,0,100", PODS[5]))
+    saved = tmp_path / "mix.json"
+
+    assert _invoke(folder, "--load", "1", "--save-history", str(saved)).exit_code == 0
+    _invoke(folder, "--departures", "trace", "--save-history", str(saved))
+
+    assert read_history(saved) == {
+        Ask(4000, 8192, 1, 500): 2,
+        Ask(1000, 1024, 1, 250, ("T4",)): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(None, "No such file", id="missing"),
+        pytest.param("{", "not JSON", id="not-json"),
+        pytest.param("{}", "not a list", id="no-list"),
+        pytest.param("[1]", "entry 1: not a request", id="no-request"),
+        pytest.param('[{"cpu_milli": -1}]', "entry 1: cpu_milli is -1", id="negative"),
+        pytest.param(
+            '[{"cpu_milli":1,"memory_mib":1,"cards":1,"milli":2000,"count":1}]',
+            "entry 1: asks more",
+            id="too-much",
+        ),
+        pytest.param(
+            '[{"cpu_milli":1,"memory_mib":1,"cards":1,"milli":1,"count":1,"models":3}]',
+            "entry 1: models is 3",
+            id="models",
+        ),
+    ],
+)
+def test_a_broken_history_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+    """One line says which file and which entry."""
+    folder, path = write(tmp_path), tmp_path / "mix.json"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+
+    result = _invoke(folder, "--history", str(path))
+
+    assert result.exit_code == 2
+    assert f"{path}: " in result.output
+    assert message in result.output
+    assert len(result.output.splitlines()) == 1
