@@ -1,0 +1,224 @@
+"""Koordinator's debug documents, explanations and the pages beside them."""
+
+import json
+
+import pytest
+from wire_client import Running
+from world import World, card, device, document, half, node, pod, run, whole
+
+from partage.extender.explain import explain
+from partage.extender.summaries import summaries, summary
+
+PATH = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
+MEMORY = "12508288Ki"
+
+
+def _amounts(core: str, memory: str, ratio: str, domain: str = "kubernetes.io") -> dict[str, str]:
+    return {
+        f"{domain}/gpu-core": core,
+        f"{domain}/gpu-memory": memory,
+        f"{domain}/gpu-memory-ratio": ratio,
+    }
+
+
+def test_the_summary_of_the_document_comes_out() -> None:
+    """The printed node: one card, taken by the printed pod."""
+    full, none = _amounts("100", MEMORY, "100"), _amounts("0", "0", "0")
+    manifest = pod("gpu-pod7", {"kubernetes.io/gpu": "100"}, meta={"namespace": "xlf"})
+    with Running(
+        node("host04"), device("host04", card(0, MEMORY, "kubernetes.io")), node("bare")
+    ) as site:
+        body = {"PodName": "gpu-pod7", "PodNamespace": "xlf", "PodUID": "uid-gpu-pod7"}
+        site.world.create(manifest)
+        site.post("/scheduler/bind", {**body, "Node": "host04"})
+
+        status, headers, answer = site.get(f"{PATH}/host04")
+        everything = json.loads(site.get(PATH)[2])
+        missing = site.get(f"{PATH}/nobody")
+
+    assert status == 200
+    assert headers["content-type"].startswith("application/json")
+    assert json.loads(answer) == {
+        "allocateSet": {"gpu": {"xlf/gpu-pod7": {"0": full}}},
+        "deviceFree": none,
+        "deviceFreeDetail": {"gpu": {"0": none}},
+        "deviceTotal": full,
+        "deviceTotalDetail": {"gpu": {"0": full}},
+        "deviceUsed": full,
+        "deviceUsedDetail": {"gpu": {"0": full}},
+    }
+    assert everything == {"host04": json.loads(answer)}
+    assert (missing[0], json.loads(missing[2])) == (404, {"message": "cannot find node nobody"})
+
+
+@run
+async def test_names_are_todays_where_the_device_object_uses_them() -> None:
+    """One dialect in one summary, so that free and used add up, whatever the pods speak."""
+    world = await World().start(node(), device("n1", card(0), card(1)))
+    await world.place(
+        pod("old", {"kubernetes.io/gpu-core": "50", "kubernetes.io/gpu-memory": "4Gi"})
+    )
+
+    found = summary(world.service.books, "n1")
+
+    assert found is not None
+    today = "koordinator.sh"
+    assert found["deviceTotal"] == _amounts("200", "32Gi", "200", today)
+    assert found["deviceUsed"] == _amounts("50", "4Gi", "25", today)
+    assert found["deviceFree"] == _amounts("150", "28Gi", "175", today)
+    assert list(found["deviceUsedDetail"]["gpu"]) == ["0"]
+    assert found["allocateSet"]["gpu"] == {"team/old": {"0": _amounts("50", "4Gi", "25", today)}}
+
+
+@run
+async def test_idle_unhealthy_and_other_devices_are_printed_as_upstream_does() -> None:
+    """An idle node has empty maps, an unhealthy card no amounts; RDMA and FPGA have their names."""
+    nic = {"type": "rdma", "id": "0000:1f:00.0", "minor": 1, "health": True,
+           "resources": {"koordinator.sh/rdma": "100"}}  # fmt: skip
+    fpga = {"type": "fpga", "id": "f0", "minor": 0, "health": True,
+            "resources": {"koordinator.sh/fpga": "100"}}  # fmt: skip
+    world = await World().start(node(), device("n1", card(0, health=False), nic, fpga))
+
+    idle = summary(world.service.books, "n1")
+    await world.place(pod("net", {"koordinator.sh/rdma": "40", "koordinator.sh/fpga": "100"}))
+    used = summaries(world.service.books)["n1"]
+
+    assert idle is not None
+    assert idle["allocateSet"] == idle["deviceUsed"] == idle["deviceUsedDetail"] == {}
+    assert idle["deviceTotalDetail"]["gpu"] == {"0": {}}
+    assert used["deviceUsedDetail"] == {
+        "rdma": {"1": {"koordinator.sh/rdma": "40"}},
+        "fpga": {"0": {"koordinator.sh/fpga": "100"}},
+    }
+    assert used["deviceFree"] == {"koordinator.sh/rdma": "60", "koordinator.sh/fpga": "0"}
+
+
+@run
+async def test_a_device_that_vanished_under_a_pod_does_not_break_the_summary() -> None:
+    """Its record names what is not there any more, so the cards are closed and said to be."""
+    world = await World().start(node(), device())
+    await world.place(pod("web", whole(2)))
+
+    world.service.device_changed(document(device("n1", card(0), version=2)))
+
+    found = summary(world.service.books, "n1")
+    assert found is not None
+    assert list(found["deviceTotalDetail"]["gpu"]) == ["0"]
+    assert world.quarantined
+
+
+@run
+async def test_an_explanation_tells_state_cards_and_how_the_request_was_read() -> None:
+    """Bound, held, waiting, finished: each with what there is to tell."""
+    world = await World().start(node(), device())
+    await world.place(pod("bound", whole()))
+    world.filter(world.create(pod("held", half())))
+    world.filter(world.create(pod("waits", whole(2))))
+    world.create(pod("fits", half()))
+    world.create(pod("done", half(), status={"phase": "Succeeded"}))
+
+    told = {
+        name: explain(world.service.books, "team", name)
+        for name in ("bound", "held", "waits", "fits", "done", "nobody")
+    }
+
+    states = {name: one and one["state"] for name, one in told.items()}
+    assert states == {
+        "bound": "bound",
+        "held": "held",
+        "waits": "waiting",
+        "fits": "waiting",
+        "done": "finished",
+        "nobody": None,
+    }
+    bound, waits, fits = told["bound"], told["waits"], told["fits"]
+    assert bound is not None
+    assert bound["node"] == "n1"
+    assert bound["allocations"][0]["mode"] == "whole"
+    assert bound["record"] == {"source": "partage", "problem": None}
+    assert bound["request"][0]["protocol"] == "koordinator"
+    assert waits is not None
+    assert waits["reason"]["code"] == "CardNotIdle"
+    assert waits["reason"]["nodes"]["n1"]["cards"]
+    assert waits["last_refusal"]["message"] == waits["reason"]["message"]
+    assert fits is not None
+    assert (fits["reason"], fits["fits_now_on"]) == (None, "n1")
+
+
+@run
+async def test_a_pod_known_to_kube_scheduler_alone_is_explained_too() -> None:
+    """Its event may be late."""
+    world = await World().start(node(), device())
+    world.filter(pod("early", whole(5)))
+
+    told = explain(world.service.books, "team", "early")
+
+    assert told is not None
+    assert told["reason"]["code"] == "InsufficientCards"
+    assert explain(world.service.books, "other", "early") is None
+
+
+@run
+async def test_explaining_changes_nothing() -> None:
+    """Asking twice gives the same, and nobody is reserved anything."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole()))
+    before = world.service.books.engine.ledger.picture()
+
+    first = explain(world.service.books, "team", "web")
+
+    assert explain(world.service.books, "team", "web") == first
+    assert world.service.books.engine.ledger.picture() == before
+
+
+class OnlyTeam:
+    """Lets bearers of one token read one namespace."""
+
+    async def may_read(self, authorization: str, namespace: str) -> bool:
+        """See `Readers`."""
+        return (authorization, namespace) == ("Bearer me", "team")
+
+
+def test_explanations_are_read_by_those_who_may_read_the_namespace() -> None:
+    """Where pods are and why is nobody else's business."""
+    with Running(node(), device(), readers=OnlyTeam()) as site:
+        site.world.create(pod("web", whole()))
+
+        assert site.get("/api/explain/team/web")[0] == 403
+        assert site.get("/api/explain/other/web", Authorization="Bearer me")[0] == 403
+        status, _, body = site.get("/api/explain/team/web", Authorization="Bearer me")
+        missing = site.get("/api/explain/team/nobody", Authorization="Bearer me")
+
+    assert (status, json.loads(body)["name"]) == (200, "web")
+    assert missing[0] == 404
+
+
+def test_the_index_tells_what_there_is() -> None:
+    """Until a dashboard takes its place."""
+    with Running(node(), device()) as site:
+        told = json.loads(site.get("/")[2])
+
+    assert told["leader"] is told["ready"] is True
+    assert f"{PATH}/<node>" in told["paths"]
+
+
+def test_a_broken_law_of_the_ledger_makes_the_service_unready() -> None:
+    """Better no answer than one from books that cannot be right."""
+    with Running(node(), device()) as site:
+        plane = next(iter(site.world.service.books.engine.ledger.planes.values()))
+        site.world.service.audit()
+        assert site.get("/readyz")[0] == 200
+        plane.core_free[0, 0] -= 1
+        site.world.service.audit()
+
+        status, _, body = site.get("/readyz")
+
+    assert status == 503
+    assert b"law of the ledger" in body
+
+
+@pytest.mark.parametrize("path", ["/api/explain/a", "/api/explain/a/b/c", f"{PATH}/a/b", "/api"])
+def test_paths_that_do_not_exist_are_not_found(path: str) -> None:
+    """A near miss is no page."""
+    with Running(node(), device()) as site:
+        assert site.get(path)[0] == 404

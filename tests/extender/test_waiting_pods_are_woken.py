@@ -1,0 +1,228 @@
+"""Room that appears wakes those who may fit there, and nobody else."""
+
+import pytest
+from world import World, card, device, document, half, node, pod, run, whole
+
+
+@run
+async def test_a_release_wakes_the_pods_that_fit_and_no_others() -> None:
+    """What still does not fit is left asleep."""
+    world = await World().start(node(), device())
+    await world.place(pod("full", whole(2)))
+    world.filter(world.create(pod("fits", whole())))
+    world.filter(world.create(pod("huge", whole(4))))
+    assert world.woken == []
+
+    world.service.pod_gone("uid-full")
+
+    assert world.woken == ["uid-fits"]
+
+
+@run
+async def test_a_hold_that_ends_wakes_who_was_refused_because_of_it() -> None:
+    """No Kubernetes event tells of it."""
+    world = await World(hold=10.0).start(node(), device())
+    world.filter(world.create(pod("first", whole(2))))
+    world.filter(world.create(pod("second", whole(2))))
+
+    world.clock.pass_time(9.9)
+    await world.service.tick()
+    assert world.woken == []
+    world.clock.pass_time(0.2)
+    await world.service.tick()
+
+    assert world.woken == ["uid-second"]
+
+
+@run
+async def test_a_hold_that_moves_wakes_who_fits_where_it_was() -> None:
+    """Asked again about another node, the pod leaves room behind."""
+    world = await World().start(node("n1"), device("n1"), node("n2"), device("n2"))
+    world.filter(world.create(pod("first", whole(2))), "n1")
+    world.filter(world.create(pod("second", whole(2))), "n1")
+
+    world.filter(pod("first", whole(2)), "n2")
+
+    assert world.woken == ["uid-second"]
+
+
+@run
+async def test_a_refused_binding_wakes_who_waits_for_its_cards() -> None:
+    """The reservation was given back without any event."""
+    world = await World().start(node(), device())
+    world.create(pod("first", whole(2)))
+    world.api.gate = world.api.arrived  # answers as soon as it arrived
+    world.api.answers.append(ValueError("reset"))
+    await world.bind("first")
+    world.filter(world.create(pod("second", half())))
+
+    assert world.woken == []
+    assert "uid-second" in world.service.books.verbs.holds
+
+
+@run
+async def test_a_node_that_comes_or_grows_wakes_waiting_pods() -> None:
+    """New cards are room like any other."""
+    world = await World().start(node(), device("n1", card(0)))
+    world.filter(world.create(pod("web", whole(2))))
+
+    world.service.device_changed(document(device("n1", card(0), card(1), version=2)))
+
+    assert world.woken == ["uid-web"]
+
+
+@run
+async def test_the_important_are_woken_first_and_the_rest_in_batches() -> None:
+    """A thousand pods that wait for one card do not all ask at once, and nobody is forgotten."""
+    world = await World().start(node(), device())
+    world.service.books.waiting._batch = 3
+    await world.place(pod("full", whole(2)))
+    for number in range(7):
+        world.filter(world.create(pod(f"w{number}", whole(), priority=number)))
+
+    world.service.pod_gone("uid-full")
+    first = list(world.woken)
+    await world.service.tick()
+    second = world.woken[3:]
+    await world.service.tick()
+    await world.service.tick()
+
+    assert first == ["uid-w6", "uid-w5", "uid-w4"]
+    assert second == ["uid-w3", "uid-w2", "uid-w1"]
+    assert world.woken[6:] == ["uid-w0"]
+
+
+@run
+async def test_a_woken_pod_has_its_turn_before_it_is_woken_again() -> None:
+    """Events come in bursts."""
+    world = await World().start(node(), device())
+    await world.place(pod("a", whole()))
+    await world.place(pod("b", whole()))
+    world.filter(world.create(pod("web", whole())))
+
+    world.service.pod_gone("uid-a")
+    world.service.pod_gone("uid-b")
+    assert world.woken == ["uid-web"]
+    world.clock.pass_time(10.0)
+    world.service.node_changed(document(node(version=2, labels={"zone": "a"})))
+
+    assert world.woken == ["uid-web", "uid-web"]
+
+
+@run
+async def test_a_pod_with_a_broken_request_is_never_woken() -> None:
+    """No room in the world helps it."""
+    world = await World().start(node(), device())
+    world.filter(world.create(pod("broken", {"koordinator.sh/gpu": "101"})))
+
+    world.service.device_changed(document(device("n1", card(0), version=2)))
+
+    assert world.told == [("broken", "InvalidRequest")]
+    assert world.woken == []
+
+
+@run
+async def test_who_waits_for_a_quota_is_woken_when_the_quota_has_room() -> None:
+    """The pod that used it up may have been on any node."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small", "namespace": "team"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": "3000"}},
+    }
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}
+    world = await World().start(node(), device(), quota)
+    await world.place(pod("first", limits))
+    world.filter(world.create(pod("second", limits)))
+
+    world.service.pod_gone("uid-first")
+
+    assert world.told == [("second", "QuotaExceeded")]
+    assert world.woken == ["uid-second"]
+
+
+@run
+async def test_a_reason_is_told_when_it_changes_and_not_before() -> None:
+    """Events on waiting pods must not flood."""
+    world = await World().start(node(), device())
+    await world.place(pod("full", whole(2)))
+    waiting = world.create(pod("web", whole()))
+    for _ in range(3):
+        world.filter(waiting)
+
+    world.service.device_changed(document(device("n1", card(0, health=False), version=2)))
+    world.filter(waiting)
+
+    assert len(world.told) == 2
+
+
+@run
+async def test_a_nominated_pod_gets_the_room_that_was_made_for_it() -> None:
+    """Evicting for one pod must not serve another; the hold lasts as long as the nomination."""
+    world = await World(hold=10.0).start(node(), device())
+    await world.place(pod("victim", whole(2)))
+    world.create(pod("vip", whole(2), status={"nominatedNodeName": "n1"}, priority=5))
+    world.filter(world.create(pod("other", whole(2))))
+
+    world.service.pod_gone("uid-victim")
+
+    assert "uid-vip" in world.service.books.verbs.holds
+    assert world.woken == []
+    world.clock.pass_time(30.0)
+    await world.service.tick()
+    assert "uid-vip" in world.service.books.verbs.holds
+    world.create(pod("vip", whole(2), priority=5, meta={"resourceVersion": "2"}))
+    world.clock.pass_time(30.0)
+    await world.service.tick()
+    assert world.woken[-1] == "uid-other"
+
+
+@run
+async def test_a_nomination_ends_with_its_pod() -> None:
+    """A pod that is gone or bound needs no room kept."""
+    world = await World().start(node(), device())
+    world.create(pod("vip", whole(), status={"nominatedNodeName": "n1"}))
+    held = dict(world.service.books.verbs.holds)
+    world.service.pod_gone("uid-vip")
+    world.create(pod("other", whole(), status={"nominatedNodeName": "n1"}))
+    assert await world.bind("other") == ""
+    world.seen("other")
+
+    assert list(held) == ["uid-vip"]
+    assert world.service.books._nominated == {}
+
+
+@pytest.mark.parametrize("end", ["bound", "gone", "passed"])
+def test_nobody_waits_whose_wait_is_over(end: str) -> None:
+    """Metrics and explanations count only who still waits."""
+
+    @run
+    async def scene() -> None:
+        world = await World().start(node(), device())
+        await world.place(pod("full", whole(2)))
+        world.filter(world.create(pod("web", half())))
+        assert len(world.service.books.waiting) == 1
+        if end == "gone":
+            world.service.pod_gone("uid-web")
+        else:
+            world.service.pod_gone("uid-full")
+            world.filter(pod("web", half()))
+        if end == "bound":
+            await world.bind("web")
+
+        assert len(world.service.books.waiting) == 0
+
+    scene()
+
+
+@run
+async def test_waiting_pods_are_remembered_over_a_rebuild() -> None:
+    """A relist must not make anybody wait five minutes."""
+    world = await World().start(node(), device())
+    await world.place(pod("full", whole(2)))
+    world.filter(world.create(pod("web", half())))
+
+    await world.start(node(), device(), *world.api.pods.values())
+    world.service.pod_gone("uid-full")
+
+    assert world.woken == ["uid-web"]
