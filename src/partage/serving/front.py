@@ -69,6 +69,7 @@ class Front(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
         self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -83,10 +84,16 @@ class Front(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         del exc
-        self._routes.open.discard(self)
+        self.gone()
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
+
+    def gone(self) -> None:
+        """The connection is closed, whoever served it last."""
+        self._routes.open.discard(self)
+        if not self.closed.done():
+            self.closed.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -219,7 +226,7 @@ class Front(asyncio.Protocol):
             self._timer.cancel()
         self._transport = None
         protocol = self._routes.fallback()
-        guard = _Counted(protocol, self._routes.open, self)
+        guard = _Counted(protocol, self)
         data = bytes(self._buffer)
         self._buffer.clear()
         transport.set_protocol(guard)
@@ -230,9 +237,8 @@ class Front(asyncio.Protocol):
 class _Counted(asyncio.Protocol):
     """The other protocol, still counted among the open connections."""
 
-    def __init__(self, inner: asyncio.Protocol, open_: set[Front], front: Front) -> None:
+    def __init__(self, inner: asyncio.Protocol, front: Front) -> None:
         self._inner = inner
-        self._open = open_
         self._front = front
         self.connection_made = inner.connection_made  # type: ignore[method-assign]  # no detour
         self.data_received = inner.data_received  # type: ignore[method-assign]  # no detour
@@ -241,7 +247,7 @@ class _Counted(asyncio.Protocol):
         self.resume_writing = inner.resume_writing  # type: ignore[method-assign]  # no detour
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._open.discard(self._front)
+        self._front.gone()
         self._inner.connection_lost(exc)
 
 

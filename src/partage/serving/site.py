@@ -77,6 +77,8 @@ class Site:
         for front in list(self._open):
             front.finish()
         await self._runner.cleanup()
+        if self._open:
+            await asyncio.wait([front.closed for front in self._open], timeout=_LINGER)
         for front in list(self._open):
             front.abort()
         self._server = None

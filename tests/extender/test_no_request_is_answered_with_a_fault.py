@@ -1,0 +1,200 @@
+"""Fuzzing of every endpoint over real sockets: whatever comes in, no 5xx goes out."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_client import Running
+from world import Manifest, device, half, node, pod, whole
+
+from partage.extender.fingerprint import fingerprint
+from partage.serving.limits import Limits
+from partage.webhook.server import review_routes
+
+POSTS = (
+    "/scheduler/filter", "/scheduler/prioritize", "/scheduler/priorities", "/scheduler/bind",
+    "/scheduler/preempt", "/webhook/mutate", "/webhook/validate",
+)  # fmt: skip
+GETS = (
+    "/", "/healthz", "/readyz", "/metrics", "/api/explain/{}/{}",
+    "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries",
+    "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries/{}",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    """One service for all of them: what one request leaves behind, the next one meets."""
+    context: list[Any] = []
+    routes = review_routes(lambda: context[0].books.intake.context)
+    limits = Limits(patience=0.3, idle=0.3)
+    with Running(
+        node("n1"), device("n1"), node("n2"), device("n2"), routes=routes, limits=limits
+    ) as s:
+        context.append(s.world.service)
+        yield s
+
+
+TEXTS = st.sampled_from(
+    ["n1", "n2", "web", "", "uid-web", "Always", "default-scheduler", "50", "1e99", "-1", "8Gi", "\x00",
+     "ü" * 50, "a" * 300, "koordinator.sh/gpu", "nvidia.com/gpu", "kubernetes.io/gpu-core"]
+)  # fmt: skip
+LEAVES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | TEXTS
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)
+)
+RESOURCES = (
+    "koordinator.sh/gpu", "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio",
+    "koordinator.sh/gpu-memory", "koordinator.sh/gpu.shared", "kubernetes.io/gpu",
+    "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores", "cpu", "koordinator.sh/rdma",
+    "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory", "metax-tech.com/sgpu",
+)  # fmt: skip
+AMOUNTS = st.dictionaries(
+    st.sampled_from(RESOURCES), st.sampled_from(["1", "50", "100", "200", "3000", "8Gi", 1, -1, "x"]),
+    max_size=3,
+)  # fmt: skip
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Manifest:
+    """A pod that is nearly right: one thing in it may be anything."""
+    made = pod(draw(st.sampled_from(["web", "x", "y"])), draw(AMOUNTS))
+    for path in draw(st.lists(st.sampled_from(PLACES), max_size=2)):
+        here: Any = made
+        for step in path[:-1]:
+            here = here.setdefault(step, {}) if isinstance(here, dict) else {}
+        if isinstance(here, dict):
+            here[path[-1]] = draw(VALUES)
+    return made
+
+
+PLACES = (
+    ("metadata",), ("metadata", "name"), ("metadata", "uid"), ("metadata", "namespace"),
+    ("metadata", "annotations"), ("metadata", "labels"), ("spec",), ("spec", "containers"),
+    ("spec", "initContainers"), ("spec", "affinity"), ("spec", "nodeName"), ("spec", "tolerations"),
+    ("spec", "topologySpreadConstraints"), ("spec", "schedulerName"), ("spec", "overhead"),
+    ("spec", "resources"), ("status",), ("spec", "priority"), ("kind",),
+)  # fmt: skip
+ODD_NAMES = st.lists(TEXTS, max_size=4) | VALUES
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> Any:
+    """What a verb or the webhook is sent, or something like it."""
+    made: dict[str, Any] = draw(
+        st.sampled_from(
+            [
+                {"Pod": draw(pods()), "Nodes": None, "NodeNames": draw(ODD_NAMES)},
+                {"Pod": draw(pods()), "Nodes": {"items": draw(VALUES)}},
+                {
+                    "PodName": "web",
+                    "PodNamespace": "team",
+                    "PodUID": "uid-web",
+                    "Node": draw(TEXTS),
+                },
+                {"Pod": draw(pods()), "NodeNameToMetaVictims": {"n1": draw(VALUES)}},
+                {"Pod": draw(pods()), "NodeNameToVictims": {"n1": {"Pods": [draw(pods())]}}},
+                {
+                    "apiVersion": "admission.k8s.io/v1",
+                    "kind": "AdmissionReview",
+                    "request": {
+                        "uid": "1",
+                        "resource": {"resource": draw(st.sampled_from(["pods", "bindings"]))},
+                        "operation": draw(st.sampled_from(["CREATE", "UPDATE", "DELETE", ""])),
+                        "object": draw(pods()),
+                        "oldObject": draw(st.none() | pods()),
+                    },
+                },
+            ]
+        )
+    )
+    for key in draw(st.lists(st.sampled_from([*made, "pod", "nodenames"]), max_size=1)):
+        made[key] = draw(VALUES)
+    return made
+
+
+@given(st.sampled_from(POSTS), bodies() | VALUES)
+def test_a_body_that_is_nearly_right(running: Running, path: str, body: Any) -> None:
+    """Fields of the wrong type, absurd amounts, missing parts: told, never a fault."""
+    status, _, answer = running.post(path, json.dumps(body).encode(errors="surrogatepass"))
+
+    assert status in (200, 400), answer
+    json.loads(answer)
+
+
+@given(st.sampled_from(POSTS), st.binary(max_size=60))
+def test_a_body_that_is_not_even_json(running: Running, path: str, body: bytes) -> None:
+    """Bytes are no review and no arguments."""
+    status, _, answer = running.post(path, body)
+
+    assert status in (200, 400), answer
+
+
+@given(st.sampled_from(GETS), st.text(max_size=12), st.text(max_size=12))
+def test_a_page_of_any_name(running: Running, path: str, one: str, other: str) -> None:
+    """What is not there is not found."""
+    target = path.format(*(name.encode().hex() or "%00" for name in (one, other)))
+    quoted = path.format(*("".join(f"%{b:02x}" for b in name.encode()) for name in (one, other)))
+
+    for wanted in (target, quoted):
+        status, _, answer = running.get(wanted)
+        assert status in (200, 400, 404), answer
+
+
+@given(st.binary(max_size=80), st.sampled_from([b"", *(p.encode() for p in POSTS[:2])]))
+def test_bytes_that_are_no_http(running: Running, junk: bytes, path: bytes) -> None:
+    """Refused, or let go after a while; the service goes on."""
+    start = b"POST " + path + b" HTTP/1.1\r\n" if path else b""
+
+    status, _, _ = running.send(start + junk + b"\r\n\r\n")
+
+    assert status < 500
+    assert running.world.service.books.engine.ledger.validate() is None
+
+
+NAMES = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters='"\\', min_codepoint=32), max_size=20),
+    min_size=1,
+    max_size=6,
+    unique=True,
+)
+
+
+@given(NAMES, NAMES, st.randoms(use_true_random=False))
+def test_a_fingerprint_tells_sets_of_names_apart_and_orders_not(
+    one: list[str], other: list[str], chance: Any
+) -> None:
+    """Equal sets in any order and spacing have one key; other sets have another."""
+
+    def key(names: list[str], gap: str = ",") -> bytes | None:
+        return fingerprint(json.dumps(names, ensure_ascii=False, separators=(gap, ":")).encode())
+
+    shuffled = chance.sample(one, len(one))
+
+    assert key(one) == key(shuffled) == key(shuffled, ", ")
+    assert (key(one) == key(other)) == (set(one) == set(other))
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"[1]", b'["a",1,"b"]', b'["a" , "b"]', b'["\\u0061"]', b'["a"',
+            b'["' + b"a" * 300 + b'"]']
+)  # fmt: skip
+def test_lists_that_must_be_read_have_no_fingerprint(raw: bytes) -> None:
+    """Escapes, other values, odd spacing and absurd names go the slow way."""
+    assert fingerprint(raw) is None
+
+
+def test_names_that_swap_their_ends_are_another_set() -> None:
+    """A sum of plain words would not see it."""
+    assert fingerprint(b'["aaaaaaaa1","bbbbbbbb2"]') != fingerprint(b'["aaaaaaaa2","bbbbbbbb1"]')
+
+
+def test_the_builders_of_this_file_make_pods_that_work(running: Running) -> None:
+    """Otherwise the fuzzing would only ever test refusals."""
+    asked = {"Pod": pod("ok", half()), "NodeNames": ["n1"]}
+
+    assert json.loads(running.post("/scheduler/filter", asked)[2])["NodeNames"] == ["n1"]
+    assert whole()

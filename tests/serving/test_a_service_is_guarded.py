@@ -1,0 +1,341 @@
+"""Tokens, certificates and limits. Not covered: the routes behind them (tests/extender)."""
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+from aiohttp import web
+
+from partage.model.errors import InvalidValue
+from partage.serving.access import Access, TokenFile
+from partage.serving.limits import Limits, guard, read_body
+from partage.serving.site import Site
+from partage.serving.tls import ServerTls
+
+TOKEN = "a-token-of-some-length"  # noqa: S105 # of this test
+
+
+class Now:
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.time
+
+
+def test_tokens_are_read_again_when_the_file_changes(tmp_path: Path) -> None:
+    """Rotation needs no restart; the file is looked at every few seconds."""
+    file, now = tmp_path / "tokens", Now()
+    file.write_text(f"# who\n\n{TOKEN}-1\n{TOKEN}-2\n")
+    tokens = TokenFile(file, now)
+    assert tokens.accepts(f"{TOKEN}-1".encode())
+    assert tokens.accepts(f"{TOKEN}-2".encode())
+    assert not tokens.accepts(b"")
+
+    file.write_text(f"{TOKEN}-3\n")
+    os.utime(file, ns=(1, 1))
+    assert not tokens.accepts(f"{TOKEN}-3".encode())
+    now.time = 10.0
+
+    assert tokens.accepts(f"{TOKEN}-3".encode())
+    assert not tokens.accepts(f"{TOKEN}-1".encode())
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "short"])
+def test_a_damaged_file_keeps_the_tokens_that_were_good(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half-written secrets must not lock the scheduler out; it is told loudly."""
+    file, now = tmp_path / "tokens", Now()
+    file.write_text(f"{TOKEN}\n")
+    tokens = TokenFile(file, now)
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_text("" if damage == "empty" else "short\n")
+        os.utime(file, ns=(1, 1))
+    now.time = 10.0
+
+    with caplog.at_level(logging.WARNING):
+        assert tokens.accepts(TOKEN.encode())
+    assert "last good tokens" in caplog.text
+
+
+@pytest.mark.parametrize("content", [None, "", "# only a comment\n", "short\n"])
+def test_a_service_does_not_start_with_a_bad_token_file(
+    tmp_path: Path, content: str | None
+) -> None:
+    """No file, no token, or one that can be guessed."""
+    file = tmp_path / "tokens"
+    if content is not None:
+        file.write_text(content)
+
+    with pytest.raises(InvalidValue, match="token"):
+        TokenFile(file, Now())
+
+
+def test_nothing_is_open_unless_it_is_told_to_be() -> None:
+    """A service that was given neither tokens nor certificates refuses."""
+    with pytest.raises(InvalidValue, match="privileged routes"):
+        Access()
+    assert Access(plain=True).allows("", None)
+    assert Access(certificates=True).allows("", {"subject": ()})
+    assert not Access(certificates=True).allows(f"Bearer {TOKEN}", None)
+
+
+class Certificates:
+    """An authority, and a server's pair on disk that can be replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = trustme.CA()
+        self.folder = folder
+        self.authority.cert_pem.write_to_path(folder / "ca.pem")
+        self.issue(1)
+
+    def issue(self, stamp: int) -> None:
+        """A new pair, with a time of its own."""
+        pair = self.authority.issue_cert("localhost")
+        pair.cert_chain_pems[0].write_to_path(self.folder / "cert.pem")
+        pair.private_key_pem.write_to_path(self.folder / "key.pem")
+        for name in ("cert.pem", "key.pem"):
+            os.utime(self.folder / name, ns=(stamp, stamp))
+
+    def tls(self, *, clients: bool = False, required: bool = False) -> ServerTls:
+        """The server's side."""
+        authority = self.folder / "ca.pem" if clients else None
+        return ServerTls(self.folder / "cert.pem", self.folder / "key.pem", authority, required)
+
+    def client(self, *, certificate: bool = False) -> ssl.SSLContext:
+        """The client's side."""
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        if certificate:
+            self.authority.issue_cert("kube-scheduler").configure_cert(context)
+        return context
+
+
+async def _hot(_body: bytes) -> tuple[int, bytes]:
+    return 200, b"{}"
+
+
+async def _call(port: int, context: ssl.SSLContext, path: str) -> tuple[int, bytes]:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname="localhost"
+    )
+    request = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}"
+    writer.write(request.encode())
+    line = await reader.readline()
+    serial = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    return int(line.split(b" ")[1]), serial
+
+
+def test_a_certificate_of_the_right_authority_opens_the_hot_routes(tmp_path: Path) -> None:
+    """Others may still reach what is not privileged, on the same port."""
+    pairs = Certificates(tmp_path)
+    access = Access(certificates=True)
+
+    async def scene() -> list[int]:
+        app = web.Application(middlewares=[guard()])
+        app.router.add_post("/open", _page)
+        site = Site(app, access, Limits(), {b"/hot": _hot}, pairs.tls(clients=True))
+        await site.start("127.0.0.1")
+        assert site.url == f"https://127.0.0.1:{site.port}"
+        with_one, without = pairs.client(certificate=True), pairs.client()
+        answers = [
+            (await _call(site.port, with_one, "/hot"))[0],
+            (await _call(site.port, without, "/hot"))[0],
+            (await _call(site.port, without, "/open"))[0],
+        ]
+        await site.stop()
+        await site.stop()
+        return answers
+
+    assert asyncio.run(scene()) == [200, 401, 200]
+
+
+async def _page(request: web.Request) -> web.Response:
+    body = await read_body(request, Limits())
+    return web.Response(body=body)
+
+
+def test_a_server_shows_its_new_certificate_without_a_restart(tmp_path: Path) -> None:
+    """New connections see what was read last; a pair that does not fit changes nothing."""
+    pairs = Certificates(tmp_path)
+    tls = pairs.tls(clients=True, required=True)
+
+    async def scene() -> None:
+        site = Site(web.Application(), Access(certificates=True), Limits(), {b"/hot": _hot}, tls)
+        await site.start()
+        client = pairs.client(certificate=True)
+        _, first = await _call(site.port, client, "/hot")
+        assert not tls.refresh()
+        pairs.issue(2)
+        assert tls.refresh()
+        _, second = await _call(site.port, client, "/hot")
+        (tmp_path / "key.pem").write_text("half")
+        assert not tls.refresh()
+        _, third = await _call(site.port, client, "/hot")
+        await site.stop()
+        assert first != second
+        assert second == third
+
+    asyncio.run(scene())
+
+
+def test_missing_tls_files_are_told_at_the_start(tmp_path: Path) -> None:
+    """Not at the first connection."""
+    with pytest.raises(InvalidValue, match="TLS files"):
+        _ = ServerTls(tmp_path / "none.pem", tmp_path / "none.key").context
+
+
+def test_what_a_handler_does_not_catch_is_logged_and_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By both ways in; the caller learns nothing of the inside, and the connection lives on."""
+
+    def broken(_body: bytes) -> tuple[int, bytes]:
+        raise ValueError("secret")
+
+    async def later(_body: bytes) -> tuple[int, bytes]:
+        raise ValueError("secret")
+
+    async def page(_request: web.Request) -> web.Response:
+        raise ValueError("secret")
+
+    async def scene() -> list[bytes]:
+        app = web.Application(middlewares=[guard()])
+        app.router.add_post("/page", page)
+        hot = {b"/now": broken, b"/later": later}
+        site = Site(app, Access(plain=True), Limits(), hot)
+        await site.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        answers = []
+        for path in ("/now", "/later", "/page"):
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+            answers.append(head.split(b" ")[1] + await reader.readexactly(length))
+        writer.close()
+        await site.stop()
+        return answers
+
+    answers = asyncio.run(scene())
+
+    assert [answer[:3] for answer in answers] == [b"500"] * 3
+    assert not any(b"secret" in answer for answer in answers)
+    assert caplog.text.count("ValueError: secret") == 3
+
+
+def test_a_stopping_service_ends_what_it_began() -> None:
+    """A request that is being answered gets its answer; idle connections are closed."""
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(_body: bytes) -> tuple[int, bytes]:
+        began.set()
+        await may_end.wait()
+        return 200, b"done"
+
+    async def scene() -> tuple[bytes, bytes]:
+        site = Site(web.Application(), Access(plain=True), Limits(), {b"/slow": slow})
+        await site.start()
+        idle, other = await asyncio.open_connection("127.0.0.1", site.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        await began.wait()
+        stopping = asyncio.create_task(site.stop())
+        asyncio.get_running_loop().call_soon(may_end.set)
+        answer = await reader.read()
+        await stopping
+        rest = await idle.read()
+        for one in (writer, other):
+            one.close()
+        return answer, rest
+
+    answer, rest = asyncio.run(scene())
+
+    assert answer.endswith(b"done")
+    assert rest == b""
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nno colon\r\n", 400),
+        (b"NONSENSE\r\n", 400),
+        (b"POST /hot HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70000 + b"\r\n", 400),
+    ],
+    ids=["two lengths", "negative", "no number", "no header", "no request", "too long"],
+)
+def test_a_head_that_makes_no_sense_is_refused(head: bytes, status: int) -> None:
+    """By aiohttp, which knows all of HTTP; the fast way in only knows what it knows."""
+
+    async def scene() -> bytes:
+        app = web.Application(middlewares=[guard()])
+        app.router.add_post("/hot", _page)
+        site = Site(app, Access(plain=True), Limits(), {b"/hot": _hot})
+        await site.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(head + b"\r\n")
+        line = await reader.readline()
+        writer.close()
+        await site.stop()
+        return line
+
+    assert int(asyncio.run(scene()).split(b" ")[1]) == status
+
+
+def test_a_client_that_sends_ahead_without_end_is_cut_off() -> None:
+    """While one request is answered, no more than one other is kept."""
+    hold = asyncio.Event()
+
+    async def slow(_body: bytes) -> tuple[int, bytes]:
+        await hold.wait()
+        return 200, b""
+
+    async def scene() -> bytes:
+        limits = Limits(body=1000, head=1000)
+        site = Site(web.Application(), Access(plain=True), limits, {b"/slow": slow})
+        await site.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        try:
+            for _ in range(50):
+                writer.write(b"x" * 1000)
+                await writer.drain()
+                await asyncio.sleep(0)
+            rest = await reader.read()
+        except ConnectionError:
+            rest = b""
+        hold.set()
+        writer.close()
+        await site.stop()
+        return rest
+
+    assert asyncio.run(scene()) == b""
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    """At the start, by the system's own error."""
+
+    async def scene() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            site = Site(web.Application(), Access(plain=True), Limits())
+            with pytest.raises(OSError, match="address already in use"):
+                await site.start("127.0.0.1", taken.getsockname()[1])
+            await site.stop()
+
+    asyncio.run(scene())
