@@ -28,6 +28,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint, Operator, Requirement, Selector
+from partage.placement.compiled import STRATEGIES
 from partage.placement.fragmentation import Shape, Workload
 from partage.placement.mix import Ask, Stock
 from partage.placement.tables import Tables
@@ -273,7 +274,7 @@ def replay(
     apart, apart_used = run.tables_seconds, run.tables_cpu_seconds
     start, used = perf_counter(), process_time()
     driver.drive(progress or (lambda _: None))
-    run.accelerated = fast
+    run.accelerated = fast and policy.node in STRATEGIES
     run.seconds, run.cpu_seconds = perf_counter() - start, process_time() - used
     run.seconds -= run.tables_seconds - apart
     run.cpu_seconds -= run.tables_cpu_seconds - apart_used
