@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.model.errors import InvalidDocument, InvalidQuantity
-from partage.model.quantity import Quantity
+from partage.model.quantity import Quantity, decimal
 from partage.vendors import names
 from partage.vendors.base import ContainerView
 from partage.vendors.settings import HamiSettings
@@ -145,14 +145,15 @@ def _hami_defaults(patch: Patch, read: TranslatedPod, context: Context) -> None:
 def _hami_container(patch: Patch, part: Part, view: ContainerView, hami: HamiSettings) -> None:
     asked = {name for name in view.names if name}
     amounts = asked & {hami.memory_name, hami.percentage_name, hami.cores_name}
-    if hami.count_name not in asked and amounts and hami.default_count > 0:
-        _ask(patch, part, hami.count_name, str(hami.default_count))
-    if hami.count_name in asked and hami.cores_name and hami.cores_name not in asked:
+    count = view.ask(hami.count_name)
+    if count is None and amounts and hami.default_count > 0:
+        count = decimal(hami.default_count)
+        _ask(patch, part, hami.count_name, str(count))
+    if count is not None and hami.cores_name and hami.cores_name not in asked:
         percentage = view.ask(hami.percentage_name)
         whole = percentage is not None and percentage.floor() == _PERCENT
         given = hami.memory_name in asked or (percentage is not None and percentage.nano > 0)
-        count = view.ask(hami.count_name)
-        if (whole or not given) and count is not None and count.nano > 0:
+        if (whole or not given) and count.nano > 0:
             _ask(patch, part, hami.cores_name, str(_PERCENT))
     priority = view.ask(hami.priority_name)
     env = part.body.get("env")
