@@ -87,7 +87,7 @@ def simulate() -> None:
     type=click.IntRange(1),
     metavar="N",
     help="With --departures poisson: pods that come; the sequence begins again where it ends. "
-    "Default: four times the sequence.",
+    "Default: twice the sequence.",
 )
 @click.option(
     "--offered",
@@ -171,7 +171,7 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         elif departures == "poisson":
             hours = lifetime * _HOUR
             each = rate / _HOUR if rate else _rate(trace, sequence, offered) / hours
-            lives = poisson(sequence, arrivals or 4 * len(sequence.pods), each, hours, seed)
+            lives = poisson(sequence, arrivals or 2 * len(sequence.pods), each, hours, seed)
         else:
             lives = None
         known = read_history(history) if history else None
