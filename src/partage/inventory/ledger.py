@@ -15,16 +15,26 @@ Invariants, by field:
                      exclusively, fenced by somebody else, or booked beyond its means.
     hosted           by node, which kinds of pod with GPUs are on it: bit 0 for one with shares,
                      bit n for one with n whole cards.
-    changes          every node whose columns changed, in order; never shortened.
+    changes          every node whose columns changed, in order; emptied only together with
+                     everything that remembers how far it has read.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from partage.inventory.card import (
+    CEILING,
+    Card,
+    Suspicion,
+    bounded,
+    doubles,
+    ghost,
+    is_flat,
+    kinds_of,
+)
 from partage.inventory.plane import CLOSED, Ints, Plane
 from partage.model.allocation import Allocation, Charge, together
 from partage.model.device import Device, DeviceType
@@ -38,61 +48,8 @@ __all__ = ["CEILING", "UNCHECKED", "Card", "Ledger", "Suspicion"]
 UNCHECKED: Final = 2**62
 """Room of an ordinary resource that the node does not tell; it is not checked."""
 
-CEILING: Final = 2**52
-"""The most that the books count of anything (4 PiB): more would not fit the columns' sums."""
-
 _CLOSED_NUMBER: Final = {code: number for number, code in enumerate(CLOSED)}
 _ASSUMED: Final = ("cpu", "memory", "pods", "ephemeral-storage")
-
-
-@dataclass(frozen=True, slots=True)
-class Suspicion:
-    """Capacity that must not be handed out because of one pod.
-
-    Attributes:
-        node: where.
-        types: which types of device.
-        minors: which of them; None for all.
-        message: why, for people.
-    """
-
-    node: str
-    types: tuple[DeviceType, ...]
-    minors: tuple[int, ...] | None
-    message: str
-
-    def covers(self, type_: DeviceType, minor: int) -> bool:
-        """Whether the device is under suspicion."""
-        return type_ in self.types and (self.minors is None or minor in self.minors)
-
-
-@dataclass(slots=True)
-class Card:
-    """A copy of one card's state, for decisions card by card.
-
-    Attributes:
-        device: what it is.
-        row: its position in the columns.
-        core_free: compute left, milli.
-        memory_free: memory left, bytes.
-        slots_free: sharers it may still take.
-        tenants: sharers it has.
-        closed: why it takes nobody, or None.
-        closed_detail: more about that.
-        extras_free: native units left.
-        functions_taken: PCI addresses of its virtual functions in use.
-    """
-
-    device: Device
-    row: int
-    core_free: int
-    memory_free: int
-    slots_free: int
-    tenants: int
-    closed: ReasonCode | None = None
-    closed_detail: str = ""
-    extras_free: dict[str, int] | None = None
-    functions_taken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +220,7 @@ class Ledger:
         """
         if allocation.uid in self._entries:
             raise LedgerError(f"pod {allocation.uid} is booked already; undo it first")
-        entry = _Entry(allocation, tuple(_bounded(charge) for charge in allocation.charges))
+        entry = _Entry(allocation, tuple(bounded(charge) for charge in allocation.charges))
         self._entries[allocation.uid] = entry
         self._by_node.setdefault(allocation.node, {})[allocation.uid] = entry
         index = self.index.get(allocation.node)
@@ -277,7 +234,7 @@ class Ledger:
         for charge, row in zip(entry.charges, rows, strict=True):
             if row is not None:
                 self._book(index, row, allocation.uid, charge)
-        self.hosted[index] |= _kinds_of(entry.charges)
+        self.hosted[index] |= kinds_of(entry.charges)
         self.changes.append(index)
 
     def undo(self, uid: str) -> Allocation | None:
@@ -414,13 +371,13 @@ class Ledger:
         rows: dict[DeviceType, list[Device]] = {}
         for device in sorted(node.devices, key=lambda device: device.minor):
             rows.setdefault(device.type, []).append(device)
-        if _flat(node, rows.get(DeviceType.GPU, ())):
+        if is_flat(node, rows.get(DeviceType.GPU, ())):
             self._flat.add(index)
         self._rows[index] = rows
         self._ghosts[index] = dict.fromkeys(DeviceType, 0)
-        doubles = _doubles(node.devices)
-        if doubles:
-            self._doubles[index] = doubles
+        twice = doubles(node.devices)
+        if twice:
+            self._doubles[index] = twice
         lost = [
             charge
             for entry in entries.values()
@@ -429,7 +386,7 @@ class Ledger:
         ]
         for charge in sorted(lost, key=lambda charge: (charge.uuid, charge.minor)):
             if self._locate(index, charge) is None:
-                rows.setdefault(charge.type, []).append(_ghost(charge))
+                rows.setdefault(charge.type, []).append(ghost(charge))
                 self._ghosts[index][charge.type] += 1
             self._claims.setdefault(index, {}).setdefault((charge.type, charge.minor), charge.uuid)
         for type_, devices in rows.items():
@@ -477,7 +434,7 @@ class Ledger:
     def _write_hosted(self, index: int, entries: Iterable[_Entry]) -> None:
         kinds = 0
         for entry in entries:
-            kinds |= _kinds_of(entry.charges)
+            kinds |= kinds_of(entry.charges)
         self.hosted[index] = kinds
 
     def _book_late(self, resource: str, newcomer: int) -> None:
@@ -643,55 +600,3 @@ class Ledger:
             extras_free={u: int(plane.unit_columns(u)[1][row, index]) for u, _ in device.extras},
             functions_taken=taken,
         )
-
-
-def _flat(node: Node, cards: Sequence[Device]) -> bool:
-    tree = bool(cards) and all(c.topology is not None and c.topology.pcie for c in cards)
-    bound = node.honour_partitions or node.single_numa
-    return not tree and not node.partitions and not bound
-
-
-def _kinds_of(charges: Sequence[Charge]) -> int:
-    """Bits of one pod for the column `hosted`; the few with more than 62 cards share a bit."""
-    gpus = [charge.exclusive for charge in charges if charge.type is DeviceType.GPU]
-    cards = sum(gpus)
-    return (1 << min(cards, 62) if cards else 0) | (cards < len(gpus))
-
-
-def _doubles(devices: Sequence[Device]) -> frozenset[tuple[DeviceType, int]]:
-    """Devices of one type with one UUID or one minor: they may be one device reported twice."""
-    uuids = Counter((d.type, d.uuid) for d in devices if d.uuid)
-    minors = Counter((d.type, d.minor) for d in devices)
-    return frozenset(
-        (d.type, d.minor)
-        for d in devices
-        if uuids[d.type, d.uuid] > 1 or minors[d.type, d.minor] > 1
-    )
-
-
-def _bounded(charge: Charge) -> Charge:
-    """The charge, with absurd amounts cut down to what the columns can count."""
-    units = (amount for _unit, amount in charge.extras)
-    if max(charge.core_milli, charge.memory_bytes, charge.slots, *units) <= CEILING:
-        return charge
-    return replace(
-        charge,
-        core_milli=min(charge.core_milli, CEILING),
-        memory_bytes=min(charge.memory_bytes, CEILING),
-        slots=min(charge.slots, CEILING),
-        extras=tuple((unit, min(amount, CEILING)) for unit, amount in charge.extras),
-    )
-
-
-def _ghost(charge: Charge) -> Device:
-    """A stand-in for a device that is booked but no longer on its node."""
-    return Device(
-        type=charge.type,
-        minor=charge.minor,
-        uuid=charge.uuid,
-        healthy=False,
-        core_milli=0,
-        memory_bytes=0,
-        slots=0,
-        health_detail="the device is gone while a pod is booked on it",
-    )

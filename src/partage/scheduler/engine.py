@@ -32,7 +32,7 @@ from partage.model.allocation import Allocation, Grant
 from partage.model.device import DeviceType
 from partage.model.errors import LedgerError
 from partage.model.node import Node
-from partage.model.pod import Pod, Record
+from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
@@ -62,6 +62,7 @@ from partage.scheduler.events import (
     TablesChanged,
 )
 from partage.scheduler.explain import brief, refuse, why
+from partage.scheduler.facts import fact_of, rebuild
 from partage.scheduler.quota import QuotaBook, metered
 
 __all__ = ["Engine", "State", "fact_of", "rebuild"]
@@ -505,50 +506,6 @@ def cards_of(ledger: Ledger, request: PodRequest, index: int) -> Mapping[DeviceT
     """Scratch copies of a node's cards of the types that a request names."""
     types = {group.request.type for group in request.groups}
     return {type_: ledger.cards(type_, index) for type_ in types}
-
-
-def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
-    """What a bound pod holds by its records, and what must be closed because of it.
-
-    A pod that asks for devices and has no record that can be trusted holds something unknown: no
-    device of the types it asks is free on its node until it is gone.
-    """
-    node = pod.node or ""
-    record = _checked(pod.record)
-    trusted = record is not None and not record.problem
-    grants = record.grants if record is not None and trusted else ()
-    allocation = Allocation(pod.uid, pod.namespace, pod.name, node, grants, pod.host)
-    asks = bool(pod.request.groups) or pod.request.fault is not None
-    if trusted or (record is None and not asks):
-        return allocation, None
-    types = tuple(sorted({group.request.type for group in pod.request.groups}))
-    why = record.problem if record is not None else "it asks for devices and has no record"
-    message = f"pod {pod.key}: {why}"
-    return allocation, Suspicion(node, types or tuple(DeviceType), None, message)
-
-
-def _checked(record: Record | None) -> Record | None:
-    """The record, with its problem where it would give something back instead of taking it."""
-    for grant in record.grants if record is not None else ():
-        units = (amount for _unit, amount in grant.extras)
-        if min(grant.core_milli, grant.memory_bytes, grant.slots, *units) < 0:
-            return Record(problem=f"container {grant.container} holds less than nothing")
-    return record
-
-
-def rebuild(nodes: Iterable[Node], pods: Iterable[Pod]) -> Ledger:
-    """The ledger that the API's objects imply; independent of their order."""
-    ledger = Ledger()
-    for node in nodes:
-        ledger.upsert_node(node)
-    for pod in pods:
-        if pod.node is None or pod.finished:
-            continue
-        allocation, suspicion = fact_of(pod)
-        ledger.apply(allocation)
-        if suspicion is not None:
-            ledger.suspect(pod.uid, suspicion)
-    return ledger
 
 
 def _same(one: Node, other: Node) -> bool:

@@ -1,0 +1,131 @@
+"""What the ledger says of single cards, and what it derives from single devices and charges.
+
+Values and pure functions; the state is the ledger's.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from partage.model.allocation import Charge
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
+from partage.model.reason import ReasonCode
+
+__all__ = [
+    "CEILING",
+    "Card",
+    "Suspicion",
+    "bounded",
+    "doubles",
+    "ghost",
+    "is_flat",
+    "kinds_of",
+]
+
+CEILING: Final = 2**52
+"""The most that the books count of anything (4 PiB): more would not fit the columns' sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Capacity that must not be handed out because of one pod.
+
+    Attributes:
+        node: where.
+        types: which types of device.
+        minors: which of them; None for all.
+        message: why, for people.
+    """
+
+    node: str
+    types: tuple[DeviceType, ...]
+    minors: tuple[int, ...] | None
+    message: str
+
+    def covers(self, type_: DeviceType, minor: int) -> bool:
+        """Whether the device is under suspicion."""
+        return type_ in self.types and (self.minors is None or minor in self.minors)
+
+
+@dataclass(slots=True)
+class Card:
+    """A copy of one card's state, for decisions card by card.
+
+    Attributes:
+        device: what it is.
+        row: its position in the columns.
+        core_free: compute left, milli.
+        memory_free: memory left, bytes.
+        slots_free: sharers it may still take.
+        tenants: sharers it has.
+        closed: why it takes nobody, or None.
+        closed_detail: more about that.
+        extras_free: native units left.
+        functions_taken: PCI addresses of its virtual functions in use.
+    """
+
+    device: Device
+    row: int
+    core_free: int
+    memory_free: int
+    slots_free: int
+    tenants: int
+    closed: ReasonCode | None = None
+    closed_detail: str = ""
+    extras_free: dict[str, int] | None = None
+    functions_taken: frozenset[str] = frozenset()
+
+
+def is_flat(node: Node, cards: Sequence[Device]) -> bool:
+    """Whether whole cards may be chosen one by one, whatever lies between them."""
+    tree = bool(cards) and all(c.topology is not None and c.topology.pcie for c in cards)
+    bound = node.honour_partitions or node.single_numa
+    return not tree and not node.partitions and not bound
+
+
+def kinds_of(charges: Sequence[Charge]) -> int:
+    """Bits of one pod for the column `hosted`; the few with more than 62 cards share a bit."""
+    gpus = [charge.exclusive for charge in charges if charge.type is DeviceType.GPU]
+    cards = sum(gpus)
+    return (1 << min(cards, 62) if cards else 0) | (cards < len(gpus))
+
+
+def doubles(devices: Sequence[Device]) -> frozenset[tuple[DeviceType, int]]:
+    """Devices of one type with one UUID or one minor: they may be one device reported twice."""
+    uuids = Counter((d.type, d.uuid) for d in devices if d.uuid)
+    minors = Counter((d.type, d.minor) for d in devices)
+    return frozenset(
+        (d.type, d.minor)
+        for d in devices
+        if uuids[d.type, d.uuid] > 1 or minors[d.type, d.minor] > 1
+    )
+
+
+def bounded(charge: Charge) -> Charge:
+    """The charge, with absurd amounts cut down to what the columns can count."""
+    units = (amount for _unit, amount in charge.extras)
+    if max(charge.core_milli, charge.memory_bytes, charge.slots, *units) <= CEILING:
+        return charge
+    return replace(
+        charge,
+        core_milli=min(charge.core_milli, CEILING),
+        memory_bytes=min(charge.memory_bytes, CEILING),
+        slots=min(charge.slots, CEILING),
+        extras=tuple((unit, min(amount, CEILING)) for unit, amount in charge.extras),
+    )
+
+
+def ghost(charge: Charge) -> Device:
+    """A stand-in for a device that is booked but no longer on its node."""
+    return Device(
+        type=charge.type,
+        minor=charge.minor,
+        uuid=charge.uuid,
+        healthy=False,
+        core_milli=0,
+        memory_bytes=0,
+        slots=0,
+        health_detail="the device is gone while a pod is booked on it",
+    )

@@ -1,0 +1,58 @@
+"""What the API's objects say of the books: facts of bound pods, and the ledger they imply.
+
+Pure functions: the same objects always give the same books, in whatever order they come.
+"""
+
+from collections.abc import Iterable
+
+from partage.inventory.ledger import Ledger, Suspicion
+from partage.model.allocation import Allocation
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.model.pod import Pod, Record
+
+__all__ = ["fact_of", "rebuild"]
+
+
+def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
+    """What a bound pod holds by its records, and what must be closed because of it.
+
+    A pod that asks for devices and has no record that can be trusted holds something unknown: no
+    device of the types it asks is free on its node until it is gone.
+    """
+    node = pod.node or ""
+    record = _checked(pod.record)
+    trusted = record is not None and not record.problem
+    grants = record.grants if record is not None and trusted else ()
+    allocation = Allocation(pod.uid, pod.namespace, pod.name, node, grants, pod.host)
+    asks = bool(pod.request.groups) or pod.request.fault is not None
+    if trusted or (record is None and not asks):
+        return allocation, None
+    types = tuple(sorted({group.request.type for group in pod.request.groups}))
+    why = record.problem if record is not None else "it asks for devices and has no record"
+    message = f"pod {pod.key}: {why}"
+    return allocation, Suspicion(node, types or tuple(DeviceType), None, message)
+
+
+def _checked(record: Record | None) -> Record | None:
+    """The record, with its problem where it would give something back instead of taking it."""
+    for grant in record.grants if record is not None else ():
+        units = (amount for _unit, amount in grant.extras)
+        if min(grant.core_milli, grant.memory_bytes, grant.slots, *units) < 0:
+            return Record(problem=f"container {grant.container} holds less than nothing")
+    return record
+
+
+def rebuild(nodes: Iterable[Node], pods: Iterable[Pod]) -> Ledger:
+    """The ledger that the API's objects imply; independent of their order."""
+    ledger = Ledger()
+    for node in nodes:
+        ledger.upsert_node(node)
+    for pod in pods:
+        if pod.node is None or pod.finished:
+            continue
+        allocation, suspicion = fact_of(pod)
+        ledger.apply(allocation)
+        if suspicion is not None:
+            ledger.suspect(pod.uid, suspicion)
+    return ledger
