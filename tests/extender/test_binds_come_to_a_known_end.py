@@ -275,3 +275,85 @@ async def test_a_lock_is_given_back_when_the_binding_is_refused() -> None:
     assert world.api.locks == {}
     world.api.answers.append(DONE)
     assert await world.bind("web") == ""
+
+
+@run
+async def test_a_lock_that_nobody_can_tell_about_is_given_back() -> None:
+    """It may have been written; the pod is tried again by kube-scheduler."""
+    world = await _metax()
+    world.create(pod("web", SGPU))
+    world.api.lock_faults += [OSError("reset")]
+
+    error = await world.bind("web")
+
+    assert "OSError: reset" in error
+    assert world.api.locks == {}
+    assert await world.bind("web") == ""
+
+
+@run
+async def test_a_lock_that_cannot_be_given_back_is_left_to_its_time_out() -> None:
+    """Its plugin frees it after a while; the reservation is given back all the same."""
+    world = await _metax()
+    world.create(pod("web", SGPU))
+    world.api.answers.append(REFUSED)
+    world.api.unlock_faults += [OSError("down")]
+
+    assert "refused" in await world.bind("web")
+    assert "uid-web" not in world.service.books.engine.ledger
+
+
+@run
+async def test_a_pod_that_comes_back_unreadable_keeps_its_reservation() -> None:
+    """What cannot be read may well be bound."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole()))
+    world.api.answers.append(UNKNOWN)
+    world.api.takes.append(True)
+    world.api.pods["web"]["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "much"}
+
+    assert "not known" in await world.bind("web")
+    assert world.service.books.engine.states["uid-web"] is State.UNKNOWN
+    assert "not known yet" in await world.bind("web")
+
+
+@run
+async def test_a_pod_that_is_gone_when_it_is_read_back_holds_nothing() -> None:
+    """Nobody is left to hold it."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole()))
+    del world.api.pods["web"]
+    world.api.answers.append(UNKNOWN)
+    world.api.takes.append(False)
+
+    assert "not known" in await world.bind("web")
+    assert "uid-web" not in world.service.books.engine.ledger
+    assert not world.service.books.unread
+
+
+@run
+async def test_a_bug_on_the_way_leaves_the_reservation_to_be_read_back() -> None:
+    """Whether the Binding went out cannot be known, so nothing is given away."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole()))
+
+    def broken(*_: object) -> None:
+        raise ValueError("bug")
+
+    world.service.bindings._render = broken  # type: ignore[assignment, method-assign]
+    with pytest.raises(ValueError, match="bug"):
+        await world.bind("web")
+
+    assert world.service.books.engine.states["uid-web"] is State.UNKNOWN
+    await world.service.tick()
+    assert "uid-web" not in world.service.books.engine.ledger
+
+
+@run
+async def test_a_pod_that_is_bound_meanwhile_is_not_reserved_again() -> None:
+    """Filter after bind is an error that is retried, not a second place."""
+    world = await World().start(node(), device())
+    manifest = world.create(pod("web", whole()))
+    await world.bind("web")
+
+    assert "placed already" in world.filter(manifest)["Error"]

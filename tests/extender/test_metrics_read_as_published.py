@@ -1,6 +1,7 @@
 """`/metrics`: the names of HAMi and qGPU, our own, and their bounds."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -229,3 +230,14 @@ def test_two_services_do_not_share_their_series() -> None:
     assert one.registry is not two.registry
     value = two.registry.get_sample_value("partage_verb_seconds_count", {"verb": "filter"})
     assert value is None
+
+
+def test_every_series_is_in_the_reference() -> None:
+    """What is written is documented."""
+    page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text("utf-8")
+    with _scene(series=Exposition(pods=True)) as site:
+        body = site.get("/metrics")[2].decode()
+
+    for family in text_string_to_metric_families(body):
+        name = family.name.removesuffix("_created")
+        assert f"`{name}" in page, name

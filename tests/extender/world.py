@@ -102,6 +102,8 @@ class FakeApi:
         self.reads: list[Exception] = []
         self.locks: dict[str, dict[str, str]] = {}
         self.refusing = 0
+        self.lock_faults: list[Exception] = []
+        self.unlock_faults: list[Exception] = []
         self.gate: asyncio.Event | None = None
         self.arrived = asyncio.Event()
 
@@ -135,6 +137,9 @@ class FakeApi:
 
     async def take(self, node: str, annotations: Mapping[str, str]) -> Answered:
         """See `NodeLocks`."""
+        if self.lock_faults:
+            self.locks[node] = dict(annotations)
+            raise self.lock_faults.pop()
         if self.refusing > 0:
             self.refusing -= 1
             return Answered(Outcome.REFUSED, "held by somebody else")
@@ -145,6 +150,8 @@ class FakeApi:
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> None:
         """See `NodeLocks`."""
+        if self.unlock_faults:
+            raise self.unlock_faults.pop()
         if self.locks.get(node) == annotations:
             del self.locks[node]
 

@@ -33,6 +33,7 @@ from partage.wire.extender import (
     decode_preempt,
     error_reply,
     filter_reply,
+    passing_reply,
     preempt_reply,
     prioritize_reply,
 )
@@ -234,7 +235,7 @@ class SchedulerService:
             entry = self._entry(args.pod)
             if entry is None:
                 self.books.counts["filter without devices"] += 1
-                return filter_reply(args, args.names, {}, {})
+                return passing_reply(args)
             if self.books.intake.is_gone(entry.pod.uid):
                 return error_reply(f"pod {entry.pod.key} is gone")
             now = self.clock.monotonic()
@@ -251,7 +252,7 @@ class SchedulerService:
             self.books.counts["filter passed"] += 1
         if self.books.verbs.vacated:
             self.books.settle(now)
-        return filter_reply(args, answer.names, answer.failed, answer.unresolvable)
+        return filter_reply(args, answer.names, answer.failed, answer.unresolvable, answer.encoded)
 
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize.

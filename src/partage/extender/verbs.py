@@ -23,7 +23,7 @@ from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement
-from partage.wire.extender import score_entry, scores_reply
+from partage.wire.extender import encoded_name, score_entry, scores_reply
 
 __all__ = ["HOLD", "Answer", "Listed", "Verbs"]
 
@@ -59,12 +59,14 @@ class Answer:
         failed: others with the reason, as far as kube-scheduler needs to know.
         unresolvable: those where evicting pods would not help.
         refusal: why no node fits, or None.
+        encoded: the names as JSON texts, where they were prepared.
     """
 
     names: Sequence[str]
     failed: Mapping[str, str] = field(default_factory=dict)
     unresolvable: Mapping[str, str] = field(default_factory=dict)
     refusal: Refusal | None = None
+    encoded: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ class Verbs:
         self._told: OrderedDict[tuple[int, int], tuple[Listed, Answer]] = OrderedDict()
         self._labels = np.zeros(0, object)
         self._labels_at = -1
-        self._entries: dict[int, np.ndarray[tuple[int], np.dtype[np.object_]]] = {}
+        self._quoted = np.zeros(0, object)
+        self._entries = np.zeros((0, 0), object)
+        self._filled: set[int] = set()
 
     # --- the verbs ---------------------------------------------------------------------------
 
@@ -120,12 +124,11 @@ class Verbs:
         if not _asks(pod):
             return Answer(listed.names)
         before = self.engine.ledger.allocation(pod.uid)
-        fitting: list[str] = []
+        fitting = np.zeros(0, np.intp)
         if not one and not pod.request.fault:
             # The pod's own hold must not count against it.
             self.engine.handle(HoldEnded(pod.uid))
-            found, _ = self.engine.candidates(pod, listed.among, _MOST_PROVEN)
-            fitting = self._names()[found].tolist()
+            fitting, _ = self.engine.candidates(pod, listed.among, _MOST_PROVEN)
         decision = self.engine.hold(pod, listed.among)
         self._holds.pop(pod.uid, None)
         after = None if isinstance(decision, Refusal) else decision.allocation.node
@@ -136,7 +139,10 @@ class Verbs:
             return self._refused(listed, decision)
         self.refusals.pop(pod.uid, None)
         self._holds[pod.uid] = now + self.hold_seconds
-        return Answer(fitting or [decision.allocation.node])
+        if not fitting.size:
+            return Answer([decision.allocation.node])
+        self._names()
+        return Answer(self._labels[fitting].tolist(), encoded=self._quoted[fitting].tolist())
 
     def prioritize(self, pod: Pod, listed: Listed) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
@@ -287,17 +293,13 @@ class Verbs:
     def scored(self, listed: Listed, scores: Ints) -> bytes:
         """The answer of prioritize for these scores, put together from prepared parts."""
         self._names()
-        present = np.unique(scores).tolist()
-        for score in present:
-            if score not in self._entries:
-                entries = [
-                    None if n == 0 else score_entry(n, score) for n in self._labels.tolist()
-                ]
-                self._entries[score] = np.array([*entries, None], object)
-        parts = np.zeros(scores.size, object)
-        for score in present:
-            chosen = scores == score
-            parts[chosen] = self._entries[score][listed.indexes[chosen]]
+        for score in np.flatnonzero(np.bincount(scores, minlength=_BEST + 1)).tolist():
+            if score not in self._filled:
+                self._filled.add(score)
+                for index, name in enumerate(self._labels.tolist()):
+                    if name:
+                        self._entries[score, index] = score_entry(name, score)
+        parts = self._entries[scores, listed.indexes]
         for unknown in np.flatnonzero(listed.indexes < 0).tolist():
             parts[unknown] = score_entry(listed.names[unknown], 0)
         return scores_reply(parts.tolist())
@@ -311,7 +313,9 @@ class Verbs:
             labels[list(ledger.index.values())] = list(ledger.index)
             if not np.array_equal(labels, self._labels):
                 self._labels = labels
-                self._entries.clear()
+                self._quoted = np.array([encoded_name(n) if n else b"" for n in labels], object)
+                self._entries = np.zeros((_BEST + 1, labels.size + 1), object)
+                self._filled.clear()
         return self._labels
 
     def _refused(self, listed: Listed, refusal: Refusal) -> Answer:

@@ -1,6 +1,7 @@
 """Serves an application on a port: everything by aiohttp, a few hot routes by the fast way in."""
 
 import asyncio
+import socket
 from collections.abc import Mapping
 
 from aiohttp import web
@@ -13,6 +14,7 @@ from partage.serving.tls import ServerTls
 __all__ = ["Site"]
 
 _LINGER = 5.0
+_BUFFER = 2**20
 
 
 class Site:
@@ -64,8 +66,13 @@ class Site:
         routes = HotRoutes(self._hot, self._access, self._limits, fallback, self._open)
         self._server = await asyncio.get_running_loop().create_server(
             lambda: Front(routes), host, port,
-            ssl=self._tls.context if self._tls else None, backlog=1024,
+            ssl=self._tls.context if self._tls else None, backlog=1024, start_serving=False,
         )  # fmt: skip
+        for listening in self._server.sockets:
+            # Connections inherit this: a list of five thousand names then comes in one piece.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        await self._server.start_serving()
         self._host = host
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -1,0 +1,344 @@
+"""Round trips of the extender's verbs over loopback, against a plain implementation.
+
+5,000 nodes of 8 cards, half of them partly used. The client is a process of its own: a raw socket that sends what kube-scheduler sends and reads the answer. The
+plain implementation decodes with `json` into dictionaries and looks at every card of every node
+in Python for each call; it is measured in the same run, so the ratio holds whatever the machine.
+
+    python bench/extender.py [--nodes 5000] [--calls 400]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from socket import create_connection, socket
+from typing import Any
+
+from aiohttp import web
+
+from partage.extender.ports import Answered, Binding, Outcome
+from partage.extender.server import Faces, make_app
+from partage.extender.service import SchedulerService
+from partage.extender.site import scheduler_site
+from partage.serving.access import Access
+from partage.serving.site import Site
+from partage.wire.documents import Document, decode
+
+ASKS: list[dict[str, str]] = [
+    {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"},
+    {"koordinator.sh/gpu": "200"},
+    {"kubernetes.io/gpu-core": "30", "kubernetes.io/gpu-memory": "20Gi"},
+    {"tke.cloud.tencent.com/qgpu-core": "30", "tke.cloud.tencent.com/qgpu-memory": "5"},
+    {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000", "nvidia.com/gpucores": "20"},
+]
+
+
+class Clock:
+    """The machine's own."""
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return time.monotonic()
+
+    def now(self) -> datetime:
+        """The time of day."""
+        return datetime.now(UTC)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+class Instant:
+    """An API server that answers at once."""
+
+    async def bind(self, _binding: Binding) -> Answered:
+        """Bound."""
+        return Answered(Outcome.DONE)
+
+    async def read(self, _namespace: str, _name: str) -> Document | None:
+        """Nobody is there."""
+        return None
+
+
+def node(index: int) -> dict[str, Any]:
+    name = f"node-{index:05d}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": f"n{index}", "labels": {"kubernetes.io/hostname": name}},
+        "status": {"allocatable": {"cpu": "128", "memory": "1024Gi", "pods": "220"}},
+    }
+
+
+def device(index: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {
+            "name": f"node-{index:05d}",
+            "labels": {
+                "node.koordinator.sh/gpu-vendor": "nvidia",
+                "node.koordinator.sh/gpu-model": "NVIDIA A100-SXM4-80GB",
+            },
+        },
+        "spec": {
+            "devices": [
+                {
+                    "type": "gpu",
+                    "id": f"GPU-{index:08x}-0000-0000-0000-{minor:012x}",
+                    "minor": minor,
+                    "health": True,
+                    "resources": {
+                        "koordinator.sh/gpu-core": "100",
+                        "koordinator.sh/gpu-memory": "80Gi",
+                        "koordinator.sh/gpu-memory-ratio": "100",
+                    },
+                }
+                for minor in range(8)
+            ]
+        },
+    }
+
+
+def pod(
+    index: int, *, flexible: bool = False, ask: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """About what a pod of a Deployment looks like, some 2.5 kB of JSON."""
+    limits = {"cpu": "4", "memory": "16Gi", **(ASKS[index % len(ASKS)] if ask is None else ask)}
+    token = f"kube-api-access-{index:05x}"
+    spec: dict[str, Any] = {
+        "schedulerName": "partage-scheduler",
+        "restartPolicy": "Always",
+        "priority": 0,
+        "serviceAccountName": "default",
+        "containers": [
+            {
+                "name": "main",
+                "image": "registry.example.com/team/model-server:2026.11",
+                "command": ["/bin/serve", "--port", "8080"],
+                "env": [{"name": f"SETTING_{i}", "value": "x" * 24} for i in range(12)],
+                "resources": {"limits": limits, "requests": limits},
+                "volumeMounts": [
+                    {"name": token, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+                ],
+            }
+        ],
+        "tolerations": [
+            {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
+        ],
+        "volumes": [{"name": token, "projected": {"sources": [{"serviceAccountToken": {}}]}}],
+    }
+    if flexible:
+        spec["topologySpreadConstraints"] = [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+        ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"web-{index:05d}",
+            "namespace": "team",
+            "uid": f"uid-{index}",
+            "labels": {"app": "web", "pod-template-hash": "6f7d8"},
+        },
+        "spec": spec,
+        "status": {"phase": "Pending"},
+    }
+
+
+def documents(items: list[dict[str, Any]]) -> list[Document]:
+    return list(
+        decode("bench.json", json.dumps({"kind": "List", "items": items}).encode()).documents
+    )
+
+
+class Client:
+    """One keep-alive connection, as kube-scheduler holds it."""
+
+    def __init__(self, port: int) -> None:
+        self._socket: socket = create_connection(("127.0.0.1", port))
+        self._file = self._socket.makefile("rb")
+
+    def post(self, path: str, body: bytes) -> tuple[float, bytes]:
+        """Seconds and answer of one call."""
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nUser-Agent: kube-scheduler/v1.36.4\r\n"
+            f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
+            "Accept-Encoding: gzip\r\n\r\n"
+        ).encode()
+        request = head + body
+        start = time.perf_counter()
+        self._socket.sendall(request)
+        length = 0
+        while (line := self._file.readline()) != b"\r\n":
+            if line.lower().startswith(b"content-length:"):
+                length = int(line.split(b":")[1])
+        answer = self._file.read(length)
+        return time.perf_counter() - start, answer
+
+
+class Plain:
+    """What one writes first: dictionaries, and every card of every node for each call."""
+
+    def __init__(self, count: int) -> None:
+        self.nodes = {
+            f"node-{i:05d}": [{"core": 100, "memory": 80 * 2**30} for _ in range(8)]
+            for i in range(count)
+        }
+
+    def filter(self, body: bytes) -> bytes:
+        """Every node with a card that has enough compute left."""
+        args = json.loads(body)
+        limits = args["Pod"]["spec"]["containers"][0]["resources"]["limits"]
+        core = int(limits.get("koordinator.sh/gpu-core", 10))
+        fits = [
+            name
+            for name in args["NodeNames"]
+            if any(card["core"] >= core for card in self.nodes[name])
+        ]
+        return json.dumps({"NodeNames": fits, "FailedNodes": {}, "Error": ""}).encode()
+
+    def prioritize(self, body: bytes) -> bytes:
+        """Free compute as a score."""
+        args = json.loads(body)
+        scores = [
+            {"Host": name, "Score": sum(card["core"] for card in self.nodes[name]) // 80}
+            for name in args["NodeNames"]
+        ]
+        return json.dumps(scores).encode()
+
+
+def percentiles(seconds: list[float]) -> str:
+    ordered = sorted(seconds)
+    p50, p99 = statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
+    return f"p50 {p50 * 1e3:6.3f} ms   p99 {p99 * 1e3:6.3f} ms   least {ordered[0] * 1e3:6.3f} ms"
+
+
+def calls(client: Client, path: str, bodies: list[bytes], plain: str = "") -> None:
+    answers = [client.post(path, body) for body in bodies]
+    text = answers[-1][1]
+    if b"Error" in text and b'"Error":""' not in text.replace(b": ", b":"):
+        sys.exit(f"{path}: {text[:300]!r}")
+    times = [seconds for seconds, _ in answers]
+    line = f"{path.rsplit('/', 1)[1]:10s} {plain:34s} {percentiles(times[len(times) // 10 :])}"
+    print(line, flush=True)
+
+
+def names_json(count: int, seed: int | None = None) -> str:
+    names = [f"node-{i:05d}" for i in range(count)]
+    if seed is not None:
+        random.Random(seed).shuffle(names)  # noqa: S311 # a reproducible order, not a secret
+    return json.dumps(names, separators=(",", ":"))  # as Go writes it
+
+
+def args(pod_: dict[str, Any], names: str) -> bytes:
+    return f'{{"Pod":{json.dumps(pod_)},"Nodes":null,"NodeNames":{names}}}'.encode()
+
+
+def measure(port: int, plain_port: int, count: int, rounds: int) -> None:
+    client, plain = Client(port), Client(plain_port)
+    names = names_json(count)
+    orders = [names_json(count, seed) for seed in range(rounds)]
+    share = ASKS[0]
+    calls(
+        client,
+        "/scheduler/filter",
+        [args(pod(i), names) for i in range(rounds)],
+        "same list, one node",
+    )
+    calls(
+        client,
+        "/scheduler/filter",
+        [args(pod(i + 10**4), orders[i]) for i in range(rounds)],
+        "list in a new order, one node",
+    )
+    flexible = [args(pod(i + 20000, flexible=True), names) for i in range(rounds)]
+    calls(client, "/scheduler/filter", flexible, "same list, every node that fits")
+    calls(client, "/scheduler/prioritize", flexible, "same list")
+    shuffled = [args(pod(i + 20000, flexible=True), orders[i]) for i in range(rounds)]
+    calls(client, "/scheduler/prioritize", shuffled, "list in a new order")
+    huge = [args(pod(i + 30000, ask={"koordinator.sh/gpu": "1600"}), names) for i in range(rounds)]
+    calls(client, "/scheduler/filter", huge, "refused everywhere")
+    none = [args(pod(i + 40000, ask={}), names) for i in range(rounds)]
+    calls(client, "/scheduler/filter", none, "pod without devices")
+    binds = []
+    for i in range(rounds):
+        answer = json.loads(client.post("/scheduler/filter", args(pod(i + 50000), names))[1])
+        binds.append(
+            json.dumps(
+                {
+                    "PodName": f"web-{i + 50000:05d}",
+                    "PodNamespace": "team",
+                    "PodUID": f"uid-{i + 50000}",
+                    "Node": answer["NodeNames"][0],
+                }
+            ).encode()
+        )
+    calls(client, "/scheduler/bind", binds, "held before")
+    few = max(10, rounds // 10)
+    slow = [args(pod(i, ask=share), names) for i in range(few)]
+    calls(plain, "/scheduler/filter", slow, "PLAIN json, full scan")
+    calls(plain, "/scheduler/prioritize", slow, "PLAIN json, full scan")
+
+
+async def serve_plain(count: int) -> tuple[asyncio.Server, int]:
+    plain = Plain(count)
+
+    def answer(function: Callable[[bytes], bytes]) -> Callable[[web.Request], Any]:
+        async def handler(request: web.Request) -> web.Response:
+            return web.Response(
+                body=function(await request.read()), content_type="application/json"
+            )
+
+        return handler
+
+    app = web.Application(client_max_size=2**24)
+    app.router.add_post("/scheduler/filter", answer(plain.filter))
+    app.router.add_post("/scheduler/prioritize", answer(plain.prioritize))
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    server = await asyncio.get_running_loop().create_server(runner.server, "127.0.0.1", 0)  # type: ignore[arg-type]  # set up above
+    return server, server.sockets[0].getsockname()[1]
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--client", type=int, nargs=2, metavar="PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--slow", action="store_true", help="without the fast way in")
+    options = parser.parse_args()
+    if options.client:
+        measure(*options.client, options.nodes, options.calls)
+        return
+    service = SchedulerService(Instant(), Clock())
+    nodes = documents([node(i) for i in range(options.nodes)])
+    devices = documents([device(i) for i in range(options.nodes)])
+    start = time.perf_counter()
+    await service.rebuild(nodes, devices, [])
+    print(f"{options.nodes} nodes x 8 cards rebuilt in {time.perf_counter() - start:.2f} s")
+    service.lead()
+    faces = Faces(Access(plain=True))
+    site = scheduler_site(service, faces)
+    if options.slow:
+        site = Site(make_app(service, faces), faces.access, faces.limits)
+    await site.start()
+    _server, plain_port = await serve_plain(options.nodes)
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, "--client", str(site.port), str(plain_port),
+        "--nodes", str(options.nodes), "--calls", str(options.calls),
+    )  # fmt: skip
+    await client.wait()
+    await site.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
