@@ -16,6 +16,7 @@ import msgspec
 
 from partage.model.node import Node
 from partage.model.pod import Pod
+from partage.vendors.base import PodView
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
 from partage.wire.asking import is_flexible, names_devices
@@ -138,16 +139,35 @@ def _renamed(known: PodEntry, document: Document, shape: shapes.Pod, version: in
     spec = shape.spec or shapes.PodSpec()
     uid = metadata.uid or stable_uid(namespace, "Pod", name)
     node = spec.node_name or ""
-    view = replace(
-        known.translated.view, name=name, uid=uid, node=node, annotations=document.annotations
+    # Written out, because `replace` is most of the time of reading forty thousand pods at a start.
+    view, pod = known.translated.view, known.pod
+    own_view = PodView(
+        namespace=view.namespace,
+        name=name,
+        uid=uid,
+        node=node,
+        scheduler=view.scheduler,
+        labels=view.labels,
+        annotations=document.annotations,
+        containers=view.containers,
     )
-    pod = replace(
-        known.pod, uid=uid, name=name, node=node or None, finished=finished(shape),
-        version=version, record=None,
-    )  # fmt: skip
+    own = Pod(
+        uid=uid,
+        namespace=pod.namespace,
+        name=name,
+        priority=pod.priority,
+        node=node or None,
+        finished=finished(shape),
+        request=pod.request,
+        host=pod.host,
+        constraint=pod.constraint,
+        tolerations=pod.tolerations,
+        quota=pod.quota,
+        version=version,
+    )
     status = shape.status
     return PodEntry(
-        TranslatedPod(pod, view, document.where),
+        TranslatedPod(own, own_view, document.where),
         is_flexible(spec),
         (status.nominated_node_name if status else None) or "",
     )
