@@ -8,7 +8,7 @@ from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal, phrase
 from partage.model.request import CardFilter, DeviceRequest, Fault, PodRequest, Scope
 from partage.model.selector import NodeConstraint, Operator, Requirement, Selector, Taint
-from partage.placement.reasons import summarise
+from partage.placement.reasons import Finding, refusal_of
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
 from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
@@ -276,10 +276,13 @@ def test_nodes_that_only_the_exact_rule_refuses_are_counted() -> None:
 
 
 def test_summaries_of_nothing_and_of_plain_reasons() -> None:
-    """`summarise` works on reasons from anywhere."""
-    assert summarise({}, 0).message == "0/0 nodes: there is no node"
+    """`refusal_of` works on findings from anywhere."""
+    assert refusal_of({}, {}, 0).message == "0/0 nodes: there is no node"
     reasons = refusal(make_pod("a", share(memory=20)), used("n", 4)).nodes
-    again = summarise(reasons, 1)
+    findings: dict[ReasonCode, Finding] = {}
+    for name, reason in reasons.items():
+        findings.setdefault(reason.code, Finding()).add(name, reason)
+    again = refusal_of(findings, reasons, 1)
     assert (
         again.message
         == "0/1 nodes: 1 insufficient gpu-memory (asked 20Gi, most free 4Gi on n card 0)"

@@ -16,7 +16,6 @@ __all__ = [
     "format_amount",
     "node_reason",
     "refusal_of",
-    "summarise",
 ]
 
 LEADING: Final = (
@@ -144,22 +143,14 @@ class Finding:
             self.brief = reason.brief or self.brief
 
 
-def summarise(nodes: Mapping[str, NodeReason], total: int) -> Refusal:
+def refusal_of(
+    findings: Mapping[ReasonCode, Finding], nodes: Mapping[str, NodeReason], total: int
+) -> Refusal:
     """The refusal of a pod that no node can host, with its one-line summary.
 
     The line is `0/3 nodes: 2 insufficient gpu-memory (asked 20Gi, most free 12Gi on node-1 card
     0), 1 unhealthy`: codes by how many nodes they concern.
     """
-    findings: dict[ReasonCode, Finding] = {}
-    for name, reason in nodes.items():
-        findings.setdefault(reason.code, Finding()).add(name, reason)
-    return refusal_of(findings, nodes, total)
-
-
-def refusal_of(
-    findings: Mapping[ReasonCode, Finding], nodes: Mapping[str, NodeReason], total: int
-) -> Refusal:
-    """The refusal for findings that were counted elsewhere."""
     if not findings:
         return Refusal(ReasonCode.INSUFFICIENT_CARDS, f"0/{total} nodes: there is no node")
     ranked = sorted(findings.items(), key=lambda item: (-item[1].count, str(item[0])))
