@@ -7,10 +7,10 @@ JOBS ?= 2
 CORE := model vendors inventory placement scheduler wire
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test check format coverage conformance bench bench-openb clean
+.PHONY: help venv run test test-cluster check format coverage conformance soak bench bench-openb bench-policy bench-startup native clean
 
 help: ## Show what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 venv: $(STAMP) ## Set up .venv with the partage command and the development tools
 
@@ -18,13 +18,24 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Partage needs Python 3.11 or newer, found " + sys.version.split()[0] + "; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[fast,plot,solver]' --group dev
 	@touch $@
 
-run: venv ## Schedule the example manifests of all four protocols and print the outcome
-	@$(BIN)/partage schedule examples || [ $$? -eq 3 ]
+run: venv ## Start a whole cluster in one process with the examples of all four protocols; Ctrl-C ends it
+	@$(BIN)/partage up
 
 test: check coverage ## Lint, types, import contracts and all tests (what CI runs)
+
+test-cluster: venv ## Tests on a genuine Kubernetes control plane and containerd, fetched once into the tool cache
+	@tests/cluster/build || case $$? in \
+	3 | 4) echo "no genuine control plane here (see above): its tests are skipped" ;; \
+	*) exit 1 ;; esac
+	@tests/runtime/fetch || echo "no genuine container runtime here (see above): its tests are skipped"
+	@# Processes are killed here on machines that are busy: what fails is tried once more, in a fresh cluster.
+	@export PARTAGE_CLUSTER=1; \
+	$(BIN)/python -m pytest -m cluster tests/cluster tests/runtime || { \
+		echo "what failed is tried once more, in a fresh cluster"; \
+		$(BIN)/python -m pytest -m cluster --last-failed --last-failed-no-failures=none tests/cluster tests/runtime; }
 
 check: venv ## Lint, formatting, types and import contracts
 	$(BIN)/ruff check src tests bench
@@ -42,11 +53,26 @@ coverage: venv ## Run the tests; branch coverage of the core must be 95 % or mor
 conformance: venv ## Write docs/conformance.md: every manifest and result of the four published documents
 	$(BIN)/python -m partage.testing.conformance
 
+soak: venv ## The laws and random interleavings, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_SEED)
+	PARTAGE_SEQUENCES=$${PARTAGE_SEQUENCES:-200000} PARTAGE_SEED=$${PARTAGE_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/extender/test_any_interleaving_keeps_the_books.py
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/laws
+
 bench: venv ## Run the benchmarks and print their figures
 	$(BIN)/python bench/schedule.py
+	$(BIN)/python bench/decision.py
+	$(BIN)/python bench/mig.py
+
+bench-startup: venv ## From nothing to ready with 5,000 nodes and 40,000 pods: time, CPU time, memory
+	$(BIN)/python bench/startup.py
 
 bench-openb: venv ## Replay all published openb experiments and compare every figure (PARTAGE_OPENB=folder)
 	$(BIN)/python bench/openb.py
+
+native: ## Build the enforcement library and its stand-in driver into build/native (gcc)
+	$(MAKE) -C native OUT=$(CURDIR)/build/native
+
+bench-policy: venv ## Hold the default policy against what is required of it, resumable (PARTAGE_OPENB=folder)
+	$(BIN)/python bench/policy.py
 
 clean: ## Remove what was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from partage.daemon.collector import collecting_later
 from partage.model.policy import Policy
 from partage.sim.metrics import LEVELS, Curves, curves
 from partage.sim.openb import Trace, read_sequence, read_trace
@@ -66,7 +67,8 @@ def compare(
     for seed in SEEDS:
         sequence = read_sequence(data / "sequences.npz", trace, seed)
         accelerate = False if plain else None
-        run = replay(trace, sequence, Policy.parse(policy), accelerate=accelerate)
+        with collecting_later():
+            run = replay(trace, sequence, Policy.parse(policy), accelerate=accelerate)
         rates.append(len(run.lives) / run.cpu_seconds)
         got = list(Curves.at(curves(run).allocation).values())
         want = expected[trace.name, policy, seed]

@@ -1,7 +1,13 @@
-"""How hard the laws are tried: `ci` by default, `soak` with HYPOTHESIS_PROFILE=soak."""
+"""How hard the laws are tried: `ci` by default, `soak` with HYPOTHESIS_PROFILE=soak.
 
+Tests that are coroutines are run each in an event loop of its own, which saves a dependency.
+"""
+
+import asyncio
+import inspect
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
@@ -22,3 +28,14 @@ settings.register_profile(
     suppress_health_check=_SLOW,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine function to its end; leave the others to pytest."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True

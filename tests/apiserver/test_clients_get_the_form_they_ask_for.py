@@ -535,6 +535,23 @@ def test_tokens_keep_strangers_out() -> None:
     run(story, Settings(tokens=tokens))
 
 
+def test_strangers_may_stand_for_somebody() -> None:
+    """Beside tokens, requests without one count as the user that is told; a wrong token does not."""
+    settings = Settings(tokens={"secret": User("alice")}, anonymous=User("guest"))
+    seen: list[str] = []
+
+    async def story(w: World) -> None:
+        w.server.admission.validators.append(lambda review: seen.append(review.user.name))
+        ok(await w.post(CONFIGS, config("one")), 201)
+        ok(await w.post(CONFIGS, config("two"), headers={"Authorization": "Bearer secret"}), 201)
+        wrong = await w.post(CONFIGS, config("three"), headers={"Authorization": "Bearer guess"})
+
+        assert wrong.code == 401
+        assert seen[-2:] == ["guest", "alice"]
+
+    run(story, settings)
+
+
 def test_reviews_allow_everything() -> None:
     """Who asks whether they may, may."""
 

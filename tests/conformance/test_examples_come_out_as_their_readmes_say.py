@@ -30,7 +30,7 @@ OUTCOMES: dict[str, dict[str, str]] = {
         "qgpu-two-cards": "CardNotIdle",
     },
     "hami": {
-        "gpu-pod": "MigPlacement",
+        "gpu-pod": PLACED,
         "slice-by-size": PLACED,
         "slice-by-percent": PLACED,
         "wants-h200": "TypeMismatch",

@@ -9,10 +9,15 @@ from pathlib import Path
 import click
 import pytest
 
+from partage.agent.discovery.models import MODELS
+from partage.cli.meanings import meaning
+from partage.cli.up import up
 from partage.model.policy import Strategy
 from partage.model.reason import ReasonCode
 from partage.vendors import names
+from partage.vendors.reserved import RESERVED
 from partage.vendors.settings import HamiSettings
+from partage.wire.advice import advice
 
 ROOT = Path(__file__).parents[2]
 KEYS = (ROOT / "docs/reference/annotations.md").read_text(encoding="utf-8")
@@ -63,6 +68,16 @@ def test_no_reason_is_told_that_does_not_exist() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {c.value for c in ReasonCode}
 
 
+def test_every_option_of_up_and_every_model_is_told() -> None:
+    """Each option of `partage up`, and each known model of card, is in its page."""
+    page = (ROOT / "docs/reference/up.md").read_text(encoding="utf-8")
+
+    options = {opt for p in up.params for opt in p.opts if opt.startswith("--")}
+    told = {"--output": "-o"}
+    assert all(f"`{told.get(option, option)}" in page for option in options)
+    assert all(f"`{model}`" in page for model in MODELS)
+
+
 def test_every_option_and_policy_is_told() -> None:
     """Each option of `partage schedule`, and each policy, is in its page."""
     (entry,) = entry_points(group="console_scripts", name="partage")
@@ -73,3 +88,59 @@ def test_every_option_and_policy_is_told() -> None:
     told = {"--output": "-o"}
     assert all(told.get(option, option) in SCHEDULE for option in options)
     assert all(f"`{strategy}`" in SCHEDULE for strategy in Strategy)
+
+
+@pytest.mark.parametrize("name", ["agent", "discover", "scheduler", "webhook"])
+def test_every_option_of_a_service_is_told(name: str) -> None:
+    """Each option of `partage scheduler` and `partage webhook` is in its page."""
+    (program,) = entry_points(group="console_scripts", name="partage")
+    group = program.load()
+    command = group.get_command(click.Context(group), name)
+    page_name = {"discover": "agent-discovery"}.get(name, name)
+    page = (ROOT / f"docs/reference/{page_name}.md").read_text(encoding="utf-8")
+
+    options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+    assert {option for option in options if f"`{option}" not in page} == set()
+
+
+@pytest.mark.parametrize("name", ["explain", "top", "inspect"])
+def test_every_option_of_asking_is_told(name: str) -> None:
+    """Each option of `partage explain`, `top` and `inspect` is in their page."""
+    (program,) = entry_points(group="console_scripts", name="partage")
+    group = program.load()
+    command = group.get_command(click.Context(group), name)
+    page = (ROOT / "docs/reference/asking.md").read_text(encoding="utf-8")
+
+    options = {o for p in command.params for o in p.opts if o.startswith("--")} - {"--output"}
+    assert {option for option in options if f"`{option}" not in page} == set()
+
+
+@pytest.mark.parametrize("code", list(ReasonCode))
+def test_what_to_do_is_told_alike(code: ReasonCode) -> None:
+    """`explain` advises what the table of reasons advises; links stand in the table alone."""
+    row = re.search(rf"^\| `{code.value}` \| .+ \| (.+) \|$", SCHEDULE, re.MULTILINE)
+
+    assert row is not None
+    assert re.sub(r" \(\[.*\)\)", "", row[1]) == advice(code.value)
+
+
+def test_every_written_annotation_has_a_meaning() -> None:
+    """`explain` has a word for each annotation that is written on pods."""
+    keys = (*RESERVED.annotations, f"{names.QGPU_CARDS}main")
+
+    assert [key for key in keys if not meaning(key)] == []
+
+
+def test_every_option_of_simulate_is_told() -> None:
+    """Each option of each subcommand of `partage simulate` is in its part of the page."""
+    (entry,) = entry_points(group="console_scripts", name="partage")
+    group = entry.load()
+    simulate = group.get_command(click.Context(group), "simulate")
+    page = (ROOT / "docs/reference/simulate.md").read_text(encoding="utf-8")
+
+    assert simulate.commands
+    for name, command in simulate.commands.items():
+        part = page.split(f"## `partage simulate {name} ")[1].split("\n## ")[0]
+        options = {opt for p in command.params for opt in p.opts if opt.startswith("--")}
+        missing = {opt for opt in options - {"--output"} if f"`{opt}" not in part}
+        assert not missing, name

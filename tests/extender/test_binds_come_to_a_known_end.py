@@ -6,8 +6,15 @@ import json
 import pytest
 from world import DONE, REFUSED, UNKNOWN, World, card, device, half, node, pod, run, whole
 
+from partage.extender.bindings import BindLimits
 from partage.scheduler.engine import State
 from partage.vendors import names
+
+
+async def after_its_time(world: World) -> None:
+    """Let the time pass in which a Binding without an answer may still arrive."""
+    world.clock.pass_time(BindLimits().late)
+    await world.service.tick()
 
 
 @run
@@ -73,6 +80,8 @@ def test_an_unknown_outcome_is_read_back(took: bool, bound: bool, answer: object
         error = await world.bind("web")
 
         assert (error == "") is bound
+        assert "uid-web" in world.service.books.engine.ledger
+        await after_its_time(world)
         assert ("uid-web" in world.service.books.engine.ledger) is bound
         assert not world.service.books.unread
 
@@ -103,6 +112,25 @@ async def test_a_reservation_stays_while_nobody_can_tell() -> None:
 
 
 @run
+async def test_a_binding_that_arrives_late_finds_its_card_still_kept() -> None:
+    """That the pod has no node yet says nothing while its Binding may be on the wire."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole(2)))
+    world.api.answers.append(UNKNOWN)
+    world.api.takes.append(False)
+    await world.bind("web")
+
+    other = world.filter(world.create(pod("other", half())))
+    world.api.pods["web"]["spec"]["nodeName"] = "n1"
+    world.api.pods["web"]["metadata"]["annotations"] = dict(world.api.sent[0].annotations)
+    await after_its_time(world)
+
+    assert other["NodeNames"] == []
+    assert world.service.books.engine.states["uid-web"] is State.BOUND
+    assert world.service.audit().clean
+
+
+@run
 async def test_a_binding_that_nobody_answers_is_unknown_after_its_time() -> None:
     """Kube-scheduler is answered in time; the reservation is settled by reading back."""
     world = await World().start(node(), device())
@@ -113,6 +141,7 @@ async def test_a_binding_that_nobody_answers_is_unknown_after_its_time() -> None
     error = await world.bind("web")
 
     assert "no answer" in error
+    await after_its_time(world)
     assert "uid-web" not in world.service.books.engine.ledger
 
 
@@ -346,6 +375,7 @@ async def test_a_bug_on_the_way_leaves_the_reservation_to_be_read_back() -> None
 
     assert world.service.books.engine.states["uid-web"] is State.UNKNOWN
     await world.service.tick()
+    await after_its_time(world)
     assert "uid-web" not in world.service.books.engine.ledger
 
 
@@ -357,3 +387,5 @@ async def test_a_pod_that_is_bound_meanwhile_is_not_reserved_again() -> None:
     await world.bind("web")
 
     assert "placed already" in world.filter(manifest)["Error"]
+    world.seen("web")
+    assert "on node n1 already" in world.filter(manifest)["Error"]

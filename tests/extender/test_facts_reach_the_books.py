@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
-from partage.extender.service import permuted
+from partage.extender.filling import permuted
 from partage.model.policy import Policy
 from partage.model.request import DeviceRequest
 from partage.scheduler.engine import State

@@ -47,17 +47,20 @@ async def test_a_hold_that_moves_wakes_who_fits_where_it_was() -> None:
 
 
 @run
-async def test_a_refused_binding_wakes_who_waits_for_its_cards() -> None:
-    """The reservation was given back without any event."""
+async def test_a_lost_binding_wakes_who_waits_for_its_cards() -> None:
+    """The reservation is given back without any event, once the Binding cannot arrive any more."""
     world = await World().start(node(), device())
     world.create(pod("first", whole(2)))
-    world.api.gate = world.api.arrived  # answers as soon as it arrived
     world.api.answers.append(ValueError("reset"))
+    world.api.takes.append(False)
     await world.bind("first")
     world.filter(world.create(pod("second", half())))
-
     assert world.woken == []
-    assert "uid-second" in world.service.books.verbs.holds
+
+    world.clock.pass_time(10.0)
+    await world.service.tick()
+
+    assert world.woken == ["uid-second"]
 
 
 @run
@@ -178,6 +181,23 @@ async def test_a_nominated_pod_gets_the_room_that_was_made_for_it() -> None:
 
 
 @run
+async def test_a_nominated_pod_is_woken_for_its_room() -> None:
+    """Its own hold takes the room at once, and must not hide it from the pod itself."""
+    world = await World().start(node(), device())
+    await world.place(pod("victim", whole(2)))
+    world.filter(world.create(pod("vip", whole(2), priority=5)))
+    nominated = pod("vip", whole(2), status={"nominatedNodeName": "n1"}, priority=5,
+                    meta={"resourceVersion": "2"})  # fmt: skip
+    world.create(nominated)
+    assert world.woken == []
+
+    world.service.pod_gone("uid-victim")
+
+    assert world.woken == ["uid-vip"]
+    assert "uid-vip" in world.service.books.verbs.holds
+
+
+@run
 async def test_a_nomination_ends_with_its_pod() -> None:
     """A pod that is gone or bound needs no room kept."""
     world = await World().start(node(), device())
@@ -226,3 +246,39 @@ async def test_waiting_pods_are_remembered_over_a_rebuild() -> None:
     world.service.pod_gone("uid-full")
 
     assert world.woken == ["uid-web"]
+
+
+@run
+async def test_who_was_woken_and_refused_again_is_woken_for_the_next_room() -> None:
+    """Three wait for one card that passes on faster than anybody may be asked again."""
+    world = await World().start(node(), device("n1", card(0)))
+    await world.place(pod("first", whole()))
+    for name in ("second", "third"):
+        world.filter(world.create(pod(name, whole())))
+    world.service.pod_gone("uid-first")
+    await world.place(pod("second", whole()))
+    world.filter(pod("third", whole()))
+    world.woken.clear()
+
+    world.service.pod_gone("uid-second")
+
+    assert world.woken == ["uid-third"]
+
+
+@run
+async def test_room_is_not_forgotten_while_somebody_has_not_come_yet() -> None:
+    """Woken for one card, a pod that comes late is woken again for the next one."""
+    world = await World().start(node(), device("n1", card(0), card(1)))
+    await world.place(pod("a", whole()))
+    await world.place(pod("b", whole()))
+    world.filter(world.create(pod("late", whole(2))))
+    world.filter(world.create(pod("slow", whole())))
+    world.service.pod_gone("uid-a")
+    world.service.pod_gone("uid-b")
+    assert world.woken == ["uid-slow", "uid-late"]
+
+    world.clock.pass_time(6)
+    await world.service.tick()
+    await world.service.tick()
+
+    assert world.woken == ["uid-slow", "uid-late", "uid-slow"]

@@ -166,11 +166,13 @@ class World:
         self.told: list[tuple[str, str]] = []
         self.placed: list[str] = []
         self.quarantined: list[str] = []
+        self.unserviceable: list[str] = []
         hooks = Hooks(
             wake=self.woken.extend,
             refused=lambda entry, refusal: self.told.append((entry.pod.name, refusal.code.value)),
             placed=lambda entry, _allocation: self.placed.append(entry.pod.name),
             quarantined=lambda action: self.quarantined.append(action.message),
+            unserviceable=lambda action: self.unserviceable.append(action.message),
         )
         self.service = SchedulerService(
             self.api,

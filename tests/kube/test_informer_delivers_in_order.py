@@ -378,3 +378,48 @@ def test_dispatch_keeps_the_order_of_each_key(
     for key in set(keys):
         mine = [index for handled_key, index in handled if handled_key == key]
         assert mine == sorted(mine)
+
+
+async def test_a_refresh_brings_a_list_no_older_than_the_call() -> None:
+    """What was written before and not heard of, because the watch hangs, is known afterwards."""
+    told: list[str] = []
+
+    def observe(change: Change[Pod]) -> None:
+        if isinstance(change, Seen | Gone):
+            told.append(f"{type(change).__name__} {change.object.metadata.name}")
+
+    async with KubeServer() as server:
+        put(server, "a")
+        async with informed(server, observer=observe) as informer:
+            remove(server, "a")
+            put(server, "b")
+            await informer.refresh()
+
+            assert [key.name for key in informer.objects] == ["b"]
+            assert sorted(told) == ["Gone a", "Seen a", "Seen b"]
+
+
+async def test_a_refresh_loses_nothing_that_handlers_have_not_had() -> None:
+    """A handler that is slow still hears of everything, each once."""
+    heard: list[str] = []
+    gate = asyncio.Event()
+
+    async def handle(change: Told) -> None:
+        await gate.wait()
+        heard.append(change.object.metadata.name)
+
+    settings = InformerSettings(watch=QUICK, pending=1)
+    async with KubeServer() as server, client_of(server) as client:
+        for name in "abc":
+            put(server, name)
+        informer = Informer(client, ALL, into=Pod, handler=handle, settings=settings)
+        task = started(informer.run())
+        await asyncio.wait_for(informer.synced.wait(), 5)
+        refreshed = started(informer.refresh())
+        await asyncio.sleep(0)
+        gate.set()
+        await refreshed
+        await eventually(lambda: len(heard) == 3)
+        await stopped(task)
+
+    assert sorted(heard) == ["a", "b", "c"]

@@ -5,11 +5,20 @@ from hypothesis import strategies as st
 from partage.inventory.ledger import Ledger, Suspicion
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.request import Phase, Scope
 from partage.testing.builders import GIB
 
 __all__ = ["allocations", "grants", "ledgers"]
+
+
+_INSTANCES = (
+    MigSlice("1g.2gb", 3, 1),
+    MigSlice("2g.4gb", 2, 2),
+    MigSlice("2g.4gb", 0, 2),
+    MigSlice("3g.6gb", 0, 3),
+)
 
 
 @st.composite
@@ -19,7 +28,8 @@ def grants(draw: st.DrawFn, node: str) -> Grant:
     minor = draw(st.integers(0, 4))
     kind = "GPU" if type_ is DeviceType.GPU else "NIC"
     known = [f"{node}-{kind}-{minor}"] * 6 + ["", f"{node}-{kind}-{(minor + 1) % 4}", "lost"]
-    mode = draw(st.sampled_from([GrantMode.SHARE] * 4 + [GrantMode.WHOLE]))
+    mode = draw(st.sampled_from([GrantMode.SHARE] * 4 + [GrantMode.WHOLE, GrantMode.MIG]))
+    mig = draw(st.sampled_from([None, *_INSTANCES])) if mode is GrantMode.MIG else None
     return Grant(
         container=draw(st.sampled_from("ab")),
         type=type_,
@@ -28,6 +38,7 @@ def grants(draw: st.DrawFn, node: str) -> Grant:
         core_milli=draw(st.sampled_from([0, 100, 500, 1000])),
         memory_bytes=draw(st.sampled_from([0, GIB, 5 * GIB, 16 * GIB])),
         mode=mode,
+        mig=mig,
         phase=draw(st.sampled_from([Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR])),
         extras=draw(st.sampled_from([(), (), (("npu-core", 3),)])),
         exclusive=draw(st.sampled_from([False] * 5 + [True])),

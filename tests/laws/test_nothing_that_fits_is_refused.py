@@ -12,12 +12,13 @@ from partage.model.device import DeviceType
 from partage.model.policy import Strategy
 from partage.model.reason import NodeReason
 from partage.model.request import ContainerAsk, PodRequest, RequestGroup
+from partage.placement import instances
 from partage.placement.card import give, refusal, take
 from partage.placement.pod import place
 
 
 def _fits(cards: Sequence[Card], groups: Sequence[RequestGroup]) -> bool:
-    """Whether some choice of distinct cards for each group in turn serves them all."""
+    """Whether some choice of distinct cards, or of instances, serves each group in turn."""
     if not groups:
         return True
     group = groups[0]
@@ -29,6 +30,24 @@ def _fits(cards: Sequence[Card], groups: Sequence[RequestGroup]) -> bool:
             give(card, need)
         if found:
             return True
+    return group.request.instances and _by_instances(cards, groups, group.request.count)
+
+
+def _by_instances(cards: Sequence[Card], groups: Sequence[RequestGroup], missing: int) -> bool:
+    """Whether instances at some places serve the first group, and the others fit beside them."""
+    if not missing:
+        return _fits(cards, groups[1:])
+    request, protocol = groups[0].request, groups[0].protocol
+    for card in cards:
+        if instances.refusal(card, request, protocol) is not None or card.device.cutting is None:
+            continue
+        there = tuple(sorted(card.instances, key=lambda one: one.start))
+        for there_too in instances.places(card.device.cutting, there, instances.sized(request)):
+            need = instances.take(card, there_too)
+            found = _by_instances(cards, groups, missing - 1)
+            give(card, need)
+            if found:
+                return True
     return False
 
 

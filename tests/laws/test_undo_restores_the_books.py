@@ -45,6 +45,20 @@ def test_apply_then_undo_changes_nothing(data: st.DataObject) -> None:
 
 
 @given(st.data())
+def test_what_is_derived_step_by_step_is_what_a_card_derives_afresh(data: st.DataObject) -> None:
+    """Free slots and whether a card is open follow from its device and tenants alone."""
+    ledger = data.draw(ledgers(data.draw(node_lists(2))))
+    columns = _columns(ledger)
+
+    for index in ledger.index.values():
+        for type_, devices in ledger._rows[index].items():
+            for row in range(len(devices)):
+                ledger._refresh(type_, index, row)
+
+    assert _columns(ledger) == columns
+
+
+@given(st.data())
 def test_the_order_of_facts_does_not_matter(data: st.DataObject) -> None:
     """Nodes, allocations and removals in any order give the same picture."""
     nodes = data.draw(node_lists(2))

@@ -10,6 +10,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
+from partage.model.cutting import Cutting, Geometry, arrangements
 from partage.model.device import (
     Device,
     DeviceType,
@@ -18,6 +19,7 @@ from partage.model.device import (
     Topology,
     VirtualFunction,
 )
+from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.policy import CardOrder, CardWeights, Policy, Strategy
@@ -52,6 +54,34 @@ __all__ = [
     "policies",
 ]
 
+_AXIS: Final = MigAxis(
+    "quarters",
+    (
+        MigProfile("1g.2gb", 1, 1, (0, 1, 2, 3), 2 * GIB, 250, 4),
+        MigProfile("1g.2gb+me", 1, 1, (0, 1, 2, 3), 2 * GIB, 250, 1, Engines(jpeg=1),
+                   attributes=frozenset({MigAttribute.MEDIA})),
+        MigProfile("2g.4gb", 2, 2, (0, 2), 4 * GIB, 500, 2),
+        MigProfile("4g.8gb", 4, 4, (0,), 8 * GIB, 1000, 1, Engines(jpeg=1)),
+    ),
+)  # fmt: skip
+_PLAIN: Final = frozenset({"1g.2gb", "2g.4gb", "4g.8gb"})
+_SLOTS: Final = ((("1g.2gb", 4),), (("2g.4gb", 1), ("1g.2gb", 2)), (("4g.8gb", 1),))
+CUTTINGS: Final = (
+    None,
+    Cutting(_AXIS, _PLAIN),
+    Cutting(_AXIS, _PLAIN),
+    Cutting(_AXIS, _PLAIN, allowed=frozenset({"1g.2gb", "4g.8gb"})),
+    Cutting(
+        _AXIS,
+        _PLAIN,
+        geometries=tuple(
+            Geometry(number, slots, arrangements(_AXIS, slots))
+            for number, slots in enumerate(_SLOTS)
+        ),
+    ),
+)
+"""Ways to cut the smallest card there is here, which holds 8 GiB."""
+
 PROTOCOLS: Final = ("koordinator", "hami", "qgpu")
 _GENERAL = Selector((Requirement("type", Operator.IN, ("general",)),))
 _FAST = Selector((Requirement("speed", Operator.IN, ("fast",)),))
@@ -75,6 +105,10 @@ def _topologies() -> st.SearchStrategy[Topology]:
 def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
     """One card."""
     vendor = draw(st.sampled_from(["", "nvidia", "nvidia", "huawei"]))
+    mode = draw(st.sampled_from([SliceMode.SHARE] * 4 + [SliceMode.MIG, SliceMode.EITHER]))
+    cutting = None if mode is SliceMode.SHARE else draw(st.sampled_from(CUTTINGS))
+    if cutting is None and mode is SliceMode.EITHER:
+        mode = SliceMode.SHARE
     return Device(
         DeviceType.GPU,
         minor,
@@ -89,7 +123,8 @@ def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
         extras=(("npu-core", 8),) if vendor == "huawei" else (),
         labels={"speed": draw(st.sampled_from(["fast", "slow"]))},
         topology=draw(_topologies()) if known else None,
-        mode=draw(_rarely(SliceMode.MIG, SliceMode.SHARE)),
+        mode=mode,
+        cutting=cutting,
         hidden_from=draw(_rarely(frozenset({"hami"}), frozenset())),
         vendor_cut=vendor == "huawei",
     )
@@ -193,7 +228,7 @@ def device_requests(draw: st.DrawFn, type_: DeviceType = DeviceType.GPU) -> Devi
     if draw(st.integers(0, 3)) == 0:
         return DeviceRequest(
             type_, count, 1000, memory_milli=1000, whole=True, filter=wanted, scope=scope,
-            scope_exclusive=fence,
+            scope_exclusive=fence, instances=fence is None and draw(st.booleans()),
         )  # fmt: skip
     npu = draw(_rarely(True, False))
     memory = draw(st.sampled_from(["none", "bytes", "milli"]))
@@ -210,6 +245,7 @@ def device_requests(draw: st.DrawFn, type_: DeviceType = DeviceType.GPU) -> Devi
         sharers=draw(st.sampled_from([None, None, 16, 2, 1])),
         extras=(("npu-core", draw(st.integers(1, 4))),) if npu else (),
         core_unit="npu-core" if npu else "",
+        instances=not npu and fence is None and draw(st.booleans()),
         templated=bool(npu and draw(_rarely(True, False))),
         filter=wanted,
         scope=scope,
@@ -229,6 +265,19 @@ def plain_requests() -> st.SearchStrategy[DeviceRequest]:
             DeviceRequest(DeviceType.GPU, 2, 300, memory_bytes=5 * GIB),
             DeviceRequest(DeviceType.GPU, 1, 1000, memory_bytes=3 * GIB, exclusive=True),
             DeviceRequest(DeviceType.GPU, 1, 50, memory_milli=333),
+            DeviceRequest(DeviceType.GPU, 1, 0, memory_bytes=GIB, instances=True),
+            DeviceRequest(DeviceType.GPU, 2, 0, memory_bytes=2 * GIB, instances=True),
+            DeviceRequest(DeviceType.GPU, 1, 300, memory_milli=250, instances=True),
+            DeviceRequest(DeviceType.GPU, 1, 1000, memory_milli=1000, whole=True, instances=True),
+            DeviceRequest(
+                DeviceType.GPU,
+                1,
+                0,
+                memory_bytes=1,
+                profile="1g.2gb+me",
+                filter=CardFilter(modes=(SliceMode.MIG,)),
+                instances=True,
+            ),
         ]
     )
 
@@ -245,7 +294,7 @@ def card_filters(draw: st.DrawFn) -> CardFilter:
         use_uuids=draw(_rarely(uuids, ())),  # type: ignore[arg-type]
         avoid_uuids=draw(_rarely(uuids[:1], ())),  # type: ignore[arg-type]
         vendors=draw(_rarely(("nvidia",), ())),  # type: ignore[arg-type]
-        modes=draw(_rarely((SliceMode.SHARE,), ())),  # type: ignore[arg-type]
+        modes=draw(st.sampled_from([()] * 4 + [(SliceMode.SHARE,), (SliceMode.MIG,)])),  # type: ignore[arg-type]
         selector=draw(_rarely(_FAST)),  # type: ignore[arg-type]
     )
 

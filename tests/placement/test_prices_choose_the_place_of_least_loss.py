@@ -7,6 +7,7 @@ import pytest
 
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
+from partage.model.policy import Strategy
 from partage.model.reason import Refusal
 from partage.placement.tables import UNITS, Floats, Prices, Reserve, Tables
 from partage.scheduler.engine import Engine
@@ -81,3 +82,19 @@ def test_too_much_is_refused_as_without_prices() -> None:
     engine = engine_of({"x": [50]}, LINEAR)
 
     assert isinstance(engine.explain(make_pod("a", share(60))), Refusal)
+
+
+def test_another_strategy_stands_in_until_prices_are_learnt() -> None:
+    """With a stand-in the tighter node wins; with prices, or without it, the first of equals."""
+    free = {"x": [90], "y": [40]}
+    engine = engine_of(free, LINEAR)
+    engine.handle(TablesChanged(Tables(version=2)))
+    assert place_of(engine, 30)[0] == "x"
+
+    engine.handle(TablesChanged(Tables(version=3, stand_in=Strategy.BESTFIT)))
+    assert place_of(engine, 30)[0] == "y"
+
+    forties = 500.0 * (np.arange(UNITS + 1) >= 40)
+    one = Prices(("A",), np.zeros((1, 2)), forties.reshape(1, -1, 1), np.zeros(1))
+    engine.handle(TablesChanged(Tables(version=4, prices=one, stand_in=Strategy.BESTFIT)))
+    assert place_of(engine, 30)[0] == "x"

@@ -37,7 +37,7 @@ def test_prices_are_made_after_three_hundred_arrivals(tmp_path: Path) -> None:
     poisson = ("--departures", "poisson", "--arrivals")
 
     assert _result(folder, *poisson, "300")["tables_built"] == 0
-    once, again = (_result(folder, *poisson, "320") for _ in range(2))
+    once, again = (_result(folder, *poisson, "310") for _ in range(2))
     assert once["tables_built"] == 1
     assert once == again
 
@@ -55,16 +55,30 @@ def test_a_history_gives_prices_before_the_first_pod(tmp_path: Path) -> None:
     assert one == other
 
 
-def test_without_a_solver_it_goes_on_without_prices(
+def test_without_a_solver_the_better_of_two_stands_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result is that of the first node that fits, and says that no table was made."""
+    """A rehearsal chooses between FGD and first fit, and the result says which."""
     folder = write(tmp_path)
-    cold = _result(folder)
     monkeypatch.setitem(sys.modules, "highspy", None)
 
-    assert _result(folder, "--history", str(folder / "pods_small.csv")) == cold
-    assert cold["tables_built"] == 0
+    found = _result(folder, "--history", str(folder / "pods_small.csv"))
+
+    assert found["tables_chosen"] in (["fgd"], ["first-fit"])
+    assert _result(folder)["tables_chosen"] == []
+
+
+def test_a_history_that_does_not_fit_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are made anew from what came; a history that fits is kept."""
+    folder = write(tmp_path)
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    write_history(tmp_path / "other.json", {Ask(96_000, 1024, 8, 1000): 50})
+    arrivals = ("--load", "1000", "--departures", "poisson", "--arrivals", "310", "--history")
+
+    assert _result(folder, *arrivals, str(tmp_path / "other.json"))["tables_built"] == 2
+    assert _result(folder, *arrivals, str(folder / "pods_small.csv"))["tables_built"] == 1
 
 
 def test_other_policies_learn_nothing(tmp_path: Path) -> None:

@@ -76,6 +76,19 @@ def test_containers_add_up_before_they_are_compared() -> None:
     assert record == Record(halves, "partage")
 
 
+@pytest.mark.parametrize(("told", "problem"), [(281, ""), (274, "570 and 548 thousandths")])
+def test_each_part_may_be_rounded_on_its_own(told: int, problem: str) -> None:
+    """Two parts of one card in percent may be off by nearly two percent together."""
+    mine = tuple(replace(GRANT, container="a", core_milli=285) for _ in range(2))
+    theirs = tuple(replace(grant, core_milli=told) for grant in mine)
+
+    record = recovered(mine, family("one", Record(theirs, "one")))
+
+    assert record is not None
+    assert problem in record.problem
+    assert bool(record.problem) is bool(problem)
+
+
 def test_each_protocol_is_compared_with_its_own_part() -> None:
     """A pod may speak two."""
     second = replace(OTHER, protocol="two")

@@ -36,11 +36,13 @@ class Router:
 
     Attributes:
         tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
+        anonymous: who asks without a token where there are tokens; None lets nobody in.
     """
 
     registry: Registry
     verbs: Verbs
     tokens: Mapping[str, User] = field(default_factory=dict)
+    anonymous: User | None = None
     _documents: dict[tuple[int, str], bytes] = field(default_factory=dict)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -72,7 +74,10 @@ class Router:
     def _user(self, request: web.BaseRequest) -> User:
         if not self.tokens:
             return ADMIN
-        scheme, _space, token = request.headers.get("Authorization", "").partition(" ")
+        given = request.headers.get("Authorization", "")
+        if not given and self.anonymous is not None:
+            return self.anonymous
+        scheme, _space, token = given.partition(" ")
         user = self.tokens.get(token) if scheme.lower() == "bearer" else None
         if user is None:
             raise unauthorized()

@@ -59,6 +59,7 @@ class Settings:
 
     Attributes:
         tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
+        anonymous: who asks without a token where there are tokens; None lets nobody in.
         logs: where the logs of pods come from.
         services: finds the URL of a webhook that is named by its Service.
         file: keeps the objects from one run to the next; None keeps nothing.
@@ -68,6 +69,7 @@ class Settings:
     """
 
     tokens: Mapping[str, User] = field(default_factory=dict)
+    anonymous: User | None = None
     logs: LogProvider = _no_logs
     services: ServiceResolver | None = None
     file: Path | None = None
@@ -258,7 +260,8 @@ class ApiServer:
         """
         await self.furnish()
         verbs = Verbs(self.cluster, self.settings.logs, self._closing, self.settings.beat)
-        router = Router(self.registry, verbs, self.settings.tokens)
+        known = self.settings
+        router = Router(self.registry, verbs, known.tokens, known.anonymous)
         server = web.Server(router.handle, access_log=None)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()

@@ -10,8 +10,19 @@ from partage import __version__
 __all__ = ["main"]
 
 _COMMANDS: Final = {
+    "agent": "partage.cli.agent",
+    "discover": "partage.cli.discover",
+    "doctor": "partage.cli.doctor",
+    "explain": "partage.cli.explain",
+    "inspect": "partage.cli.inspect",
+    "replay": "partage.cli.replay",
     "schedule": "partage.cli.schedule",
+    "scheduler": "partage.cli.scheduler",
     "simulate": "partage.cli.simulate",
+    "snapshot": "partage.cli.snapshot",
+    "top": "partage.cli.top",
+    "up": "partage.cli.up",
+    "webhook": "partage.cli.webhook",
 }
 """Subcommand to the module that holds it under the same name."""
 

@@ -4,35 +4,30 @@ The shape of the document is one of the interfaces that stay stable; keys may be
 changes its meaning.
 """
 
-from typing import Any, Final
+from typing import Any
 
-import click
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from partage.cli.tables import bar, paper, plain_table
 from partage.inventory.ledger import Card
-from partage.model.allocation import Grant, GrantMode
+from partage.model.allocation import Grant
 from partage.model.device import DeviceType
 from partage.model.node import Node
-from partage.model.quantity import binary
+from partage.model.quantity import brief
 from partage.sim.offline import Outcome, PodOutcome
 from partage.wire.outcomes import (
     closed_code,
     device_document,
     grant_document,
+    grant_text,
     refusal_document,
     said,
 )
 
 __all__ = ["document", "print_tables"]
-
-_WIDE: Final = 160
-_BAR: Final = 10
-_SHORT: Final = 6
-_WHOLE: Final = ("POD", "NODE", "CARD")
-"""Columns of names, which are never broken: people copy them."""
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
@@ -87,8 +82,7 @@ def print_tables(outcome: Outcome) -> None:
 
     Reasons have a line of their own, as wide as the terminal: they are what people read.
     """
-    console = _console()
-    with console.capture() as captured:
+    with paper() as console:
         if any(pod.refusal is None for pod in outcome.pods):
             console.print(_pods_table(outcome))
         _print_waiting(console, outcome)
@@ -101,15 +95,6 @@ def print_tables(outcome: Outcome) -> None:
             console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
         console.print()
         console.print(_summary(outcome))
-    text = captured.get()
-    if not console.is_terminal:
-        text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-    click.echo(text, nl=False)
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
 
 
 def _summary(outcome: Outcome) -> Text:
@@ -119,15 +104,8 @@ def _summary(outcome: Outcome) -> Text:
     return Text(f"{line}, {waiting} waiting" if waiting else line, style="bold")
 
 
-def _plain_table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in _WHOLE)
-    return table
-
-
 def _pods_table(outcome: Outcome) -> Table:
-    table = _plain_table("POD", "NODE", "CARDS", "GIVEN")
+    table = plain_table("POD", "NODE", "CARDS", "GIVEN")
     for pod in outcome.pods:
         name = Text(pod.pod.pod.key)
         if pod.allocation is not None:
@@ -167,7 +145,7 @@ def _given(grants: tuple[Grant, ...]) -> Text:
     for grant in grants:
         name = f"{grant.container} (init)" if grant.phase == "init" else grant.container
         counts = by_container.setdefault(name, {})
-        amount = _amount(grant)
+        amount = grant_text(grant)
         counts[amount] = counts.get(amount, 0) + 1
     parts = []
     for name, counts in by_container.items():
@@ -176,27 +154,8 @@ def _given(grants: tuple[Grant, ...]) -> Text:
     return Text("; ".join(parts))
 
 
-def _amount(grant: Grant) -> str:
-    if grant.mode is GrantMode.WHOLE:
-        return f"whole card ({_short(grant.memory_bytes)})"
-    percent = f"{grant.core_milli / 10:g}%"
-    if grant.type is not DeviceType.GPU:
-        suffix = f" VF {grant.function[1]}" if grant.function else ""
-        return f"{grant.type.value} {percent}{suffix}"
-    template = f" {grant.template}" if grant.template else ""
-    if not grant.core_milli:
-        return f"{_short(grant.memory_bytes)}, no core limit{template}"
-    return f"{percent} + {_short(grant.memory_bytes)}{template}"
-
-
-def _short(value: int) -> str:
-    """Bytes for people: the canonical text where it is short, else GiB with one decimal."""
-    text = str(binary(value))
-    return text if len(text) <= _SHORT else f"{value / 2**30:.1f}Gi"
-
-
 def _nodes_table(outcome: Outcome) -> Table:
-    table = _plain_table("NODE", "CARD", "MODEL", "COMPUTE", "", "MEMORY", "SHARERS", "STATE")
+    table = plain_table("NODE", "CARD", "MODEL", "COMPUTE", "", "MEMORY", "SHARERS", "STATE")
     for node in outcome.cluster.nodes:
         index = outcome.ledger.index[node.name]
         name = node.name
@@ -217,17 +176,12 @@ def _card_row(node: Node, card: Card) -> tuple[Text, ...]:
     model = said(node, device, "model") or said(node, device, "vendor")
     fraction = used / device.core_milli if device.core_milli else 0.0
     compute = f"{used / 10:g}%" if device.core_milli else "-"
-    amounts = f"{_short(memory)} of {_short(device.memory_bytes)}" if device.memory_bytes else "-"
+    amounts = f"{brief(memory)} of {brief(device.memory_bytes)}" if device.memory_bytes else "-"
     closed = closed_code(card)
     state = Text(closed or "ok", style="red" if closed else "green")
     if closed and card.closed_detail:
         state.append(f" ({card.closed_detail})", style="default")
     return (
-        Text(label), Text(model), Text(_bar(fraction), style="cyan"), Text(compute), Text(amounts),
+        Text(label), Text(model), Text(bar(fraction), style="cyan"), Text(compute), Text(amounts),
         Text(f"{card.tenants}"), state,
     )  # fmt: skip
-
-
-def _bar(fraction: float) -> str:
-    filled = min(_BAR, max(0, round(fraction * _BAR)))
-    return "█" * filled + "░" * (_BAR - filled)

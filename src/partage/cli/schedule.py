@@ -2,19 +2,18 @@
 
 import gc
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import click
 
+from partage.cli.parameters import PolicyType
+from partage.cli.reading import batches
 from partage.cli.report import document, print_tables
 from partage.cli.structured import to_json, to_yaml
-from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.errors import InvalidDocument
 from partage.model.policy import Policy, Strategy
 from partage.sim.offline import schedule as run
 from partage.wire.cluster import assemble
-from partage.wire.documents import Batch, decode, read_paths
 
 __all__ = ["schedule"]
 
@@ -26,26 +25,11 @@ _RARELY: Final = 500_000
 """New objects between two collections of garbage."""
 
 
-class _PolicyType(click.ParamType[Policy]):
-    """A policy's name on the command line."""
-
-    name = "policy"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Policy:
-        """The policy of that name, or a usage error."""
-        try:
-            return Policy.parse(str(value))
-        except InvalidValue as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option(
     "--policy",
-    type=_PolicyType(),
+    type=PolicyType(),
     metavar="NAME",
     help=f"Policy for pods that name none: {', '.join(Strategy)}, or NODE/CARD such as "
     "spread/binpack. Default: the one that a ConfigMap of FILE sets, else partage.",
@@ -81,7 +65,7 @@ def schedule(files: tuple[str, ...], policy: Policy | None, seed: int | None, ou
     """  # noqa: D301 # click wants the control character itself
     gc.set_threshold(_RARELY)  # one short run that mostly gathers objects: collecting is dear
     try:
-        outcome = run(assemble(list(_read(files))), policy, seed)
+        outcome = run(assemble(list(batches(files))), policy, seed)
     except InvalidDocument as error:
         click.echo(f"partage schedule: {error}", err=True)
         sys.exit(UNREADABLE)
@@ -91,13 +75,3 @@ def schedule(files: tuple[str, ...], policy: Policy | None, seed: int | None, ou
         data = document(outcome)
         click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
     sys.exit(SOME_WAIT if outcome.waiting else ALL_PLACED)
-
-
-def _read(files: tuple[str, ...]) -> Iterator[Batch]:
-    """Every document of every file, in the order given; `-` is standard input."""
-    for name in files:
-        if name == "-":
-            yield decode("standard input", sys.stdin.buffer.read())
-        else:
-            for source, data in read_paths([Path(name)]):
-                yield decode(source, data)

@@ -11,11 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from partage.cli.mig import mig
+from partage.cli.repack import repack
 from partage.cli.structured import to_json, to_yaml
+from partage.cli.whatif import cluster
+from partage.daemon.collector import collecting_later
 from partage.model.errors import PartageError
 from partage.model.policy import Policy, Strategy
 from partage.sim import metrics, plots
 from partage.sim.history import read_history, write_history
+from partage.sim.learning import Lesson
 from partage.sim.openb import TUNED, Sequence, Trace, drawn, read_sequence, read_trace
 from partage.sim.replay import Lives, Run, poisson, replay, trace_lives
 
@@ -29,7 +34,12 @@ _TOLD: Final = 64
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def simulate() -> None:
-    """Replay a trace through the real engine, and compare policies."""
+    """Replay a trace or change a cluster, through the real engine, and compare policies."""
+
+
+simulate.add_command(cluster)
+simulate.add_command(mig)
+simulate.add_command(repack)
 
 
 @simulate.command()
@@ -174,14 +184,15 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
             lives = poisson(sequence, arrivals or 2 * len(sequence.pods), each, hours, seed)
         else:
             lives = None
-        known = read_history(history) if history else None
+        lesson = Lesson(read_history(history)) if history else None
         runs = []
         for policy in policies:
-            with _progress(str(policy), len(sequence.pods if lives is None else lives)) as told:
+            total = len(sequence.pods if lives is None else lives)
+            with _progress(str(policy), total) as told, collecting_later():
                 runs.append(
                     replay(
                         trace, sequence, policy,
-                        lives=lives, seed=seed, progress=told, history=known,
+                        lives=lives, seed=seed, progress=told, lesson=lesson,
                     )
                 )  # fmt: skip
         if save_history is not None:
@@ -266,10 +277,11 @@ def _result(run: Run, seed: int, departures: str | None) -> dict[str, Any]:
     else:
         result |= {"departures": departures} | _waiting(run)
     return result | {
-        "seconds": round(run.seconds, 3),
-        "cpu_seconds": round(run.cpu_seconds, 3),
+        "seconds": round(run.seconds, 6),
+        "cpu_seconds": round(run.cpu_seconds, 6),
         "tables_seconds": round(run.tables_seconds, 3),
-        "tables_built": run.tables_built,
+        "tables_built": len(run.tables_chosen),
+        "tables_chosen": run.tables_chosen,
         "accelerated": run.accelerated,
         "pods_per_second": round(pods / run.seconds, 1) if run.seconds else None,
     }

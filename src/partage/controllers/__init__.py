@@ -1,1 +1,1 @@
-"""Reconcilers: pure plans and thin loops."""
+"""Controllers: what the API's objects should say, compared with what they say, written on change."""

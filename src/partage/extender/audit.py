@@ -6,7 +6,7 @@ neither, nor are pods of which the API server has not told yet that they are bou
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +17,15 @@ from partage.model.errors import InvalidDocument, LedgerError
 from partage.scheduler.engine import State, fact_of
 from partage.wire.documents import Document
 
-__all__ = ["DIMENSIONS", "Audit", "audit"]
+__all__ = ["DIMENSIONS", "Audit", "audit", "doubtful"]
+
+_IN_FLIGHT: Final = (State.HELD, State.RESERVED, State.UNKNOWN)
+
+_PODS: Final = 500
+"""Pods that are looked at before others get their turn."""
+
+_NODES: Final = 50
+"""The same of nodes, of which each takes longer."""
 
 DIMENSIONS: Final = ("core_milli", "memory_bytes", "slots")
 """What is counted, in base units."""
@@ -56,15 +64,16 @@ def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
     missing: Counter[str] = Counter()
     found: set[str] = set()
     expected = _expected(books, pods)
-    in_flight = (State.HELD, State.RESERVED, State.UNKNOWN)
     for held in books.engine.ledger.allocations():
         seen = books.intake.pod(held.uid)
         unconfirmed = seen is not None and seen.pod.node is None
-        if unconfirmed or books.engine.states.get(held.uid) in in_flight:
+        if unconfirmed or books.engine.states.get(held.uid) in _IN_FLIGHT:
             expected.pop(held.uid, None)
             continue
         wanted = expected.pop(held.uid, None)
         if wanted is not None and _same(wanted, held):
+            continue
+        if wanted is not None and _nowhere(books, wanted, held):
             continue
         found.add(held.uid)
         _count(leaked, held)
@@ -81,6 +90,60 @@ def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
     return Audit(dict(leaked), dict(missing), tuple(sorted(found)), broken)
 
 
+async def doubtful(
+    books: Books, pods: Callable[[], Sequence[Document]], others: Callable[[], Awaitable[None]]
+) -> bool:
+    """Whether an audit might find something: a look at everything, a piece at a time.
+
+    An audit of tens of thousands of pods takes a second or two, in which nothing else happens.
+    What changes between two pieces may raise a doubt that an audit does not share, never hide one
+    that it would.
+
+    Args:
+        books: the books.
+        pods: those of the API server at the moment of the call.
+        others: lets others have their turn.
+    """
+    known = pods()
+    absent: set[str] = set()
+    for start in range(0, len(known), _PODS):
+        for document in known[start : start + _PODS]:
+            entry = books.intake.taken_in(document)
+            if entry is None and books.intake.translation.concerns(document):
+                # Changed since the list was made; gone since then, or never taken in.
+                uid = document.metadata.uid or ""
+                entry = books.intake.pod(uid)
+                if entry is None:
+                    absent.add(uid)
+            if entry is not None and not _agrees(books, entry):
+                return True
+        await others()
+    there = {document.metadata.uid or "" for document in pods()}
+    if any(books.intake.pod(uid) is None for uid in absent & there):
+        return True
+    for held in books.engine.ledger.allocations():
+        if held.uid not in there and books.engine.states.get(held.uid) not in _IN_FLIGHT:
+            return True
+    nodes = list(books.engine.ledger.index)
+    for start in range(0, len(nodes), _NODES):
+        try:
+            books.engine.ledger.validate(nodes[start : start + _NODES])
+        except LedgerError:
+            return True
+        await others()
+    return False
+
+
+def _agrees(books: Books, entry: PodEntry) -> bool:
+    pod = entry.pod
+    held = books.engine.ledger.allocation(pod.uid)
+    if pod.node is None:
+        return True  # reserved, or bound and not told of yet
+    if pod.finished:
+        return held is None
+    return held is not None and _same(fact_of(pod)[0], held)
+
+
 def _expected(books: Books, pods: Iterable[Document] | None) -> dict[str, Allocation]:
     entries: Iterable[PodEntry] = books.intake.pods().values()
     if pods is not None:
@@ -95,6 +158,10 @@ def _expected(books: Books, pods: Iterable[Document] | None) -> dict[str, Alloca
 def _read(books: Books, pods: Iterable[Document]) -> Iterable[PodEntry]:
     translation, ledger = books.intake.translation, books.engine.ledger
     for document in pods:
+        known = books.intake.taken_in(document)
+        if known is not None:
+            yield known
+            continue
         if not translation.concerns(document):
             continue
         try:
@@ -106,7 +173,17 @@ def _read(books: Books, pods: Iterable[Document]) -> Iterable[PodEntry]:
 
 
 def _same(one: Allocation, other: Allocation) -> bool:
+    if one.grants == other.grants and one.node == other.node:
+        return True  # nearly always, and without adding anything up
     return one.node == other.node and one.charges == other.charges
+
+
+def _nowhere(books: Books, one: Allocation, other: Allocation) -> bool:
+    """Whether both are on the same node, and it is not there: nothing is taken or free on it.
+
+    What a record says cannot be read without the node's devices; it is read again once it is back.
+    """
+    return one.node == other.node and one.node not in books.engine.ledger.index
 
 
 def _count(total: Counter[str], allocation: Allocation) -> None:

@@ -34,6 +34,8 @@ from partage.scheduler.events import (
     PodRead,
 )
 from partage.vendors.base import PlacedPod, Rendering
+from partage.wire import shapes
+from partage.wire.documents import Document
 from partage.wire.extender import BindArgs
 from partage.wire.render import render
 
@@ -54,12 +56,15 @@ class BindLimits:
         read: for the API server to answer a read.
         lock: waiting for a vendor's lock; less than the extender's time-out in kube-scheduler.
         pause: between two attempts for a lock or a read.
+        late: for which a Binding that nobody answered may still arrive. Until then a pod that is
+            read back without a node keeps its reservation.
     """
 
     send: float = 10.0
     read: float = 5.0
     lock: float = 3.0
     pause: float = 0.1
+    late: float = 10.0
 
 
 class Bindings:
@@ -81,6 +86,7 @@ class Bindings:
         self._locks = locks
         self._limits = limits
         self._queues: dict[str, asyncio.Lock] = {}
+        self._late: dict[str, float] = {}
         self.busy: dict[str, asyncio.Task[str]] = {}
 
     async def bind(self, books: Books, args: BindArgs, entry: PodEntry | None) -> str:
@@ -131,6 +137,7 @@ class Bindings:
             books.refuse(entry, decision, now)
             books.counts["bind refused by the books"] += 1
             return f"{decision.code}: {decision.message}"
+        books.tell(entry, f"goes to node {args.node}")
         try:
             problem = await self._place(books, args, entry, decision)
         except BaseException:
@@ -178,6 +185,7 @@ class Bindings:
             case Outcome.UNKNOWN:
                 books.take([BindUnknown(uid)], now)
                 books.unread[uid] = entry
+                self._late[uid] = now + self._limits.late
                 await self.read_back(books, uid)
         if books.engine.states.get(uid) is State.BOUND:
             held = books.engine.ledger.allocation(uid)
@@ -196,7 +204,8 @@ class Bindings:
     async def read_back(self, books: Books, uid: str) -> bool:
         """Find out what became of a Binding; whether that was possible.
 
-        Until it is, the reservation stays: its card may be in use.
+        Until it is, the reservation stays: its card may be in use, or will be, as long as the
+        Binding may still arrive.
         """
         entry = books.unread.get(uid)
         if entry is None:
@@ -213,6 +222,8 @@ class Bindings:
         else:
             return False
         now = self._clock.monotonic()
+        if _unbound(document, uid) and now < self._late.setdefault(uid, now + self._limits.late):
+            return False
         try:
             pod = None
             if document is not None:
@@ -225,10 +236,23 @@ class Bindings:
             _LOG.warning("pod %s cannot be read back: %s", entry.pod.key, error)
             return False
         books.unread.pop(uid, None)
+        self._late.pop(uid, None)
         books.take([PodRead(uid, pod)], now)
         if books.engine.states.get(uid) is State.BOUND:
             self._placed(books, entry)
         return True
+
+    async def look_for(self, books: Books, entry: PodEntry) -> None:
+        """Forget a pod that waits and that the API server does not have."""
+        pod = entry.pod
+        try:
+            async with asyncio.timeout(self._limits.read):
+                document = await self._binder.read(pod.namespace, pod.name)
+        except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+            _LOG.warning("pod %s waits and cannot be read: %s", pod.key, error)
+            return
+        if document is None or document.metadata.uid != pod.uid:
+            books.forget(pod.uid)
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -272,3 +296,11 @@ class Bindings:
         nanoseconds += passed.microseconds * _MICROSECOND
         placed = PlacedPod(entry.translated.view, entry.pod.request, allocation, node, nanoseconds)
         return render(placed, context.settings, context.families)
+
+
+def _unbound(document: Document | None, uid: str) -> bool:
+    """Whether this is the pod, alive and without a node, so that a Binding of it can arrive."""
+    if document is None or document.metadata.uid != uid:
+        return False
+    shape = document.shape
+    return isinstance(shape, shapes.Pod) and not (shape.spec and shape.spec.node_name)

@@ -7,20 +7,34 @@ nominated gets its hold before anybody else is woken for the room that was made 
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from partage.extender.intake import Intake
 from partage.extender.ports import Hooks
 from partage.extender.translation import PodEntry
 from partage.extender.verbs import HOLD, Verbs
 from partage.extender.waiting import WaitingRoom
+from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import Action, Event, Quarantined, ReadBack, Released
+from partage.scheduler.events import (
+    Action,
+    Event,
+    PodGone,
+    Quarantined,
+    ReadBack,
+    Released,
+    Unserviceable,
+)
 
 __all__ = ["Books"]
 
 _LOG = logging.getLogger("partage.extender")
+_UNHEARD: Final = 60.0
+"""Seconds after which a refused pod is read of which the API server has told nothing."""
+_MOST_READ: Final = 8
+"""Such pods that are read at a time."""
 
 
 class Books:
@@ -36,9 +50,15 @@ class Books:
     """
 
     def __init__(
-        self, intake: Intake, hooks: Hooks, *, hold: float = HOLD, batch: int = 64
+        self,
+        intake: Intake,
+        hooks: Hooks,
+        *,
+        hold: float = HOLD,
+        batch: int = 64,
+        engine: Callable[[Policy], Engine] = Engine,
     ) -> None:
-        self.engine = Engine(intake.policy)
+        self.engine = engine(intake.policy)
         self.intake = intake
         self.hooks = hooks
         self.verbs = Verbs(self.engine, hold)
@@ -48,6 +68,7 @@ class Books:
         self._nominated: dict[str, dict[str, PodEntry]] = {}
         self._nomination: dict[str, str] = {}
         self._freed: set[str] = set()
+        self._strangers: dict[str, float] = {}
 
     # --- facts in ----------------------------------------------------------------------------
 
@@ -79,11 +100,15 @@ class Books:
         """A pod is gone."""
         self.forget(uid)
         self.unread.pop(uid, None)
+        if uid in self.engine.states:
+            # Kube-scheduler asked for it before its documents came, and they never will.
+            self._follow(self.engine.handle(PodGone(uid)))
 
     def forget(self, uid: str) -> None:
         """The pod needs no place any more: no reason, no nomination."""
         self.verbs.forget(uid)
         self.waiting.leave(uid)
+        self._strangers.pop(uid, None)
         self._withdraw(uid)
 
     def _withdraw(self, uid: str) -> None:
@@ -94,12 +119,36 @@ class Books:
             if not mates:
                 del self._nominated[node]
 
+    def unheard(self, now: float) -> Sequence[PodEntry]:
+        """Refused pods of which the API server has told nothing for long; each once in a while.
+
+        One that came and went while the watch was interrupted would wait for ever.
+        """
+        found: list[PodEntry] = []
+        for uid, asked in list(self._strangers.items()):
+            waiting = self.waiting.get(uid)
+            if waiting is None or self.intake.pod(uid) is not None:
+                del self._strangers[uid]
+            elif now >= asked + _UNHEARD and len(found) < _MOST_READ:
+                self._strangers[uid] = now
+                found.append(waiting.entry)
+        return found
+
     # --- what follows ------------------------------------------------------------------------
 
     def refuse(self, entry: PodEntry, refusal: Refusal, now: float) -> None:
         """A pod was refused: it waits, and whoever listens is told when that is news."""
+        if self.intake.pod(entry.pod.uid) is None:
+            self._strangers[entry.pod.uid] = now
         if self.waiting.enter(entry, refusal, now):
+            self.tell(entry, f"waits: {refusal.code}")
             self.hooks.refused(entry, refusal)
+
+    def tell(self, entry: PodEntry, what: str) -> None:
+        """Log a decision under the id that it has in the record, where one is kept."""
+        decision = self.engine.decision_id
+        if decision:
+            _LOG.info("pod %s %s", entry.pod.key, what, extra={"decision": decision})
 
     def tick(self, now: float) -> None:
         """What time brings: holds end, and the next batch of waiting pods is woken."""
@@ -109,16 +158,23 @@ class Books:
         self.settle(now)
 
     def settle(self, now: float) -> None:
-        """Give freed room to whom it was nominated for, then wake those who may fit."""
+        """Give freed room to whom it was nominated for, then wake those who may fit.
+
+        Who gets the room that was made for it is woken as well: seen from outside, its own hold
+        takes that room.
+        """
         if self.verbs.vacated:
             self._freed |= self.verbs.vacated
             self.verbs.vacated.clear()
+        woken: list[str] = []
         for node in self._freed:
             for entry in self._by_priority(self._nominated.get(node, {}).values()):
-                self.verbs.nominate(entry.pod, node, now)
+                uid = entry.pod.uid
+                if self.verbs.nominate(entry.pod, node, now) and self.waiting.woken(uid, now):
+                    woken.append(uid)
             self.waiting.room_on(node)
         self._freed.clear()
-        woken = self.waiting.to_wake(self.engine, now)
+        woken += self.waiting.to_wake(self.engine, now)
         if woken:
             self.counts["woken"] += len(woken)
             self.hooks.wake(woken)
@@ -136,6 +192,9 @@ class Books:
                     self.counts["quarantined"] += 1
                     _LOG.warning("node %s: quarantined: %s", action.node, action.message)
                     self.hooks.quarantined(action)
+                case Unserviceable():
+                    _LOG.warning("node %s: %s", action.node, action.message)
+                    self.hooks.unserviceable(action)
                 case ReadBack(uid):
                     entry = self.intake.pod(uid)
                     if entry is not None:

@@ -1,19 +1,27 @@
 """Why a pod is where it is or why it waits, as `/api/explain/<namespace>/<pod>` answers it.
 
 For a pod that waits the engine is asked anew, so the reason is that of this moment and the same
-that the next filter would give; asking changes nothing.
+that the next filter would give; asking changes nothing. For a pod that has a place the same
+question is asked for another one like it.
 """
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from partage.extender.books import Books
 from partage.extender.translation import PodEntry
+from partage.model.pod import Pod
 from partage.model.request import RequestGroup
 from partage.scheduler.engine import State
 from partage.scheduler.events import Placement
+from partage.vendors.reserved import RESERVED
+from partage.wire.advice import advice
 from partage.wire.outcomes import grant_document, refusal_document
 
 __all__ = ["explain"]
+
+_PROVEN: Final = 128
+"""Nodes that are asked card by card where only that can tell whether they would do."""
 
 
 def explain(books: Books, namespace: str, name: str) -> dict[str, Any] | None:
@@ -52,7 +60,11 @@ def explain(books: Books, namespace: str, name: str) -> dict[str, Any] | None:
             else []
         ),
         "reason": reason,
+        "next": advice(reason["code"]) if reason else None,
         "fits_now_on": possible,
+        "policy": _policy(books, pod),
+        "another": _another(books, pod) if state is not None and not pod.finished else None,
+        "annotations": _written(entry),
         "last_refusal": refusal_document(waiting.refusal) if waiting else None,
         "quarantine": suspicion.message if suspicion else None,
         "record": (
@@ -71,6 +83,33 @@ def _waiting(books: Books, namespace: str, name: str) -> PodEntry | None:
         if (pod.namespace, pod.name) == (namespace, name):
             return waiting.entry
     return None
+
+
+def _policy(books: Books, pod: Pod) -> dict[str, Any]:
+    """By which strategies the pod is placed, and who said so."""
+    policy, own = books.engine.policy, pod.request
+    return {
+        "node": (own.node_strategy or policy.node).value,
+        "card": (own.card_order.strategy or policy.card).value,
+        "node_from": "pod" if own.node_strategy else "cluster",
+        "card_from": "pod" if own.card_order.strategy else "cluster",
+    }
+
+
+def _another(books: Books, pod: Pod) -> dict[str, Any]:
+    """Where another pod like this one would go now, or why it would wait."""
+    twin = replace(pod, uid=f"{pod.uid}+1", node=None, record=None)
+    decision = books.engine.explain(twin)
+    if isinstance(decision, Placement):
+        found, _scores = books.engine.candidates(twin, most=_PROVEN)
+        return {"node": decision.allocation.node, "nodes": int(found.size), "message": None}
+    return {"node": None, "nodes": 0, "message": f"{decision.code.value}: {decision.message}"}
+
+
+def _written(entry: PodEntry) -> dict[str, str]:
+    """Annotations of the pod that Partage or a plugin wrote on it."""
+    annotations = entry.translated.view.annotations
+    return {key: annotations[key] for key in sorted(RESERVED.in_annotations(annotations))}
 
 
 def _group(group: RequestGroup) -> dict[str, Any]:

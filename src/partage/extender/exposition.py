@@ -5,8 +5,8 @@ event loop serves others, so that a scrape of a large cluster never holds up a f
 bound they are left out altogether, with a count of what was left out, because no monitoring
 system survives half a million new series. Series of pods are written only where asked for.
 
-Two generations of HAMi's names are written (up to 2.8 the older ones were all there was). The
-series of MIG instances come with MIG itself. Source: hami.md 8.1; qgpu-and-peers.md 1.8.
+Two generations of HAMi's names are written (up to 2.8 the older ones were all there was); the
+series of MIG instances are in `exposition_mig`. Source: hami.md 8.1; qgpu-and-peers.md 1.8.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from partage.extender.books import Books
+from partage.extender.exposition_mig import mig_series
+from partage.extender.label_text import label_text
 from partage.inventory.ledger import Card
 from partage.model.device import MILLI, DeviceType
 from partage.model.node import Node
@@ -207,6 +209,7 @@ async def exposition(books: Books, wanted: Exposition) -> AsyncIterator[bytes]:
             await asyncio.sleep(0)
             yield part
     if wanted.hami or wanted.legacy:
+        yield mig_series(books.engine.ledger, hami=wanted.hami, legacy=wanted.legacy)
         yield _quotas(books, wanted)
 
 
@@ -220,10 +223,10 @@ def _rows(books: Books, node: Node) -> Iterator[CardRow]:
         device = card.device
         model = said(node, device, "model") or said(node, device, "vendor").upper()
         yield CardRow(
-            node=_text(node.name),
-            uuid=_text(device.uuid),
+            node=label_text(node.name),
+            uuid=label_text(device.uuid),
             index=device.minor,
-            model=_text(model),
+            model=label_text(model),
             core=device.core_milli // _PERCENT,
             core_used=(device.core_milli - card.core_free) // _PERCENT,
             memory=device.memory_bytes,
@@ -252,8 +255,8 @@ def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
             if grant.type is DeviceType.GPU:
                 position = names.index(grant.container) if grant.container in names else 0
                 yield _PodRow(
-                    _text(node.name), _text(held.namespace), _text(held.name),
-                    _text(grant.container), position, _text(grant.uuid), grant.minor,
+                    label_text(node.name), label_text(held.namespace), label_text(held.name),
+                    label_text(grant.container), position, label_text(grant.uuid), grant.minor,
                     grant.core_milli // _PERCENT, grant.memory_bytes,
                 )  # fmt: skip
 
@@ -312,8 +315,11 @@ def _quotas(books: Books, wanted: Exposition) -> bytes:
         for key, hard in sorted({k: h for quota in quotas for k, h in quota.hard}.items()):
             if not key.startswith("limits."):
                 continue
-            name, amount = _text(key.removeprefix("limits.")), book.used(namespace).get(key, 0)
-            place = _text(namespace)
+            name, amount = (
+                label_text(key.removeprefix("limits.")),
+                book.used(namespace).get(key, 0),
+            )
+            place = label_text(namespace)
             labels = f'namespace="{place}",quota_name="{name}",zone="vGPU"'
             used.append(f'hami_resource_quota_used{{limit="{hard}",{labels}}} {amount}\n')
             limits.append(f"hami_resource_quota_limit{{{labels}}} {hard}\n")
@@ -328,10 +334,3 @@ def _quotas(books: Books, wanted: Exposition) -> bytes:
     if wanted.legacy:
         parts += [_head("QuotaUsed", "resourcequota usage for a certain device").decode(), *old]
     return "".join(parts).encode()
-
-
-def _text(value: str) -> str:
-    """A label's value, escaped."""
-    if "\\" in value or '"' in value or "\n" in value:
-        return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    return value

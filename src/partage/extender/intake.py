@@ -30,9 +30,9 @@ from partage.scheduler.events import (
 from partage.vendors.base import Family
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
-from partage.wire.config import translate_config
+from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
-from partage.wire.documents import Document
+from partage.wire.documents import Document, outdated
 from partage.wire.nodes import translate_node
 from partage.wire.quota import translate_quotas
 
@@ -77,7 +77,7 @@ class Intake:
         self._entries: dict[str, PodEntry] = {}
         self._documents: dict[str, Document] = {}
         self._by_name: dict[tuple[str, str], str] = {}
-        self._configs: dict[tuple[str, str, str], Document] = {}
+        self._configs = ConfigBook(self.namespaces)
         self._quotas: dict[tuple[str, str, str], Document] = {}
         self._registrars: Counter[str] = Counter()
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -100,6 +100,12 @@ class Intake:
         """A pod that concerns devices, by name."""
         return self._entries.get(self._by_name.get((namespace, name), ""))
 
+    def taken_in(self, document: Document) -> PodEntry | None:
+        """The pod as it was read from this very document; None if it was read from another."""
+        known = self._documents.get(document.metadata.uid or "")
+        same = known is not None and known.shape is document.shape
+        return self._entries.get(document.metadata.uid or "") if same else None
+
     def pods(self) -> Mapping[str, PodEntry]:
         """Every pod that concerns devices, by uid."""
         return self._entries
@@ -113,12 +119,31 @@ class Intake:
         """Whether the pod was deleted lately; somebody else may not have heard of it yet."""
         return uid in self._gone
 
+    def past(self, entry: PodEntry, node: str | None = None) -> str:
+        """Why a pod cannot be placed any more, which whoever asks has not heard yet; else empty.
+
+        Args:
+            entry: the pod as the request has it.
+            node: where it is to go; that it is there already is no fault.
+        """
+        key = entry.pod.key
+        if self.is_gone(entry.pod.uid):
+            return f"pod {key} is gone"
+        known = self.pod(entry.pod.uid)
+        if known is None:
+            return ""
+        if known.pod.finished:
+            return f"pod {key} has ended"
+        if known.pod.node is not None and known.pod.node != node:
+            return f"pod {key} is on node {known.pod.node} already"
+        return ""
+
     # --- nodes -------------------------------------------------------------------------------
 
     def node_changed(self, document: Document) -> list[Event]:
         """A Node is there, or has changed."""
         place = self._places.setdefault(document.name, _Place())
-        if _stale(document, place.node):
+        if outdated(document, place.node):
             return []
         place.node = document
         return self._renew(document.name, place)
@@ -126,7 +151,7 @@ class Intake:
     def device_changed(self, document: Document) -> list[Event]:
         """A Device object is there, or has changed."""
         place = self._places.setdefault(document.name, _Place())
-        if _stale(document, place.device):
+        if outdated(document, place.device):
             return []
         place.device = document
         return self._renew(document.name, place)
@@ -207,11 +232,14 @@ class Intake:
     def pod_changed(self, document: Document) -> list[Event]:
         """A pod is there, or has changed; one without devices is not kept.
 
-        A pod that cannot be decoded at all holds whatever it held.
+        A pod that cannot be decoded at all holds whatever it held. One that is gone stays gone:
+        a uid is never given again, so whatever still comes of it is old.
         """
         uid = document.metadata.uid or ""
+        if uid in self._gone:
+            return []
         known = self._documents.get(uid)
-        if _stale(document, known):
+        if outdated(document, known):
             return []
         if known is None and not self.translation.concerns(document):
             return []
@@ -256,16 +284,16 @@ class Intake:
 
         One that breaks a rule is refused, loudly (`problems`), and the last good one stays.
         """
-        held = self._configs if document.kind == _CONFIG else self._quotas
-        if self._is_foreign(document) or _stale(document, held.get(document.identity)):
+        if document.kind == _CONFIG:
+            return self._config(document, changed=self._configs.changed(document))
+        if outdated(document, self._quotas.get(document.identity)):
             return []
-        before = dict(held)
-        held[document.identity] = document
+        before = dict(self._quotas)
+        self._quotas[document.identity] = document
         try:
-            events = self._settings() if document.kind == _CONFIG else self._limits()
+            events = self._limits()
         except InvalidDocument as error:
-            held.clear()
-            held.update(before)
+            self._quotas = before
             self.problems[document.label] = str(error)
             return []
         self.problems.pop(document.label, None)
@@ -273,27 +301,28 @@ class Intake:
 
     def config_gone(self, document: Document) -> list[Event]:
         """A ConfigMap or ResourceQuota is there no more: its defaults hold again."""
-        held = self._configs if document.kind == _CONFIG else self._quotas
+        if document.kind == _CONFIG:
+            return self._config(document, changed=self._configs.gone(document))
         self.problems.pop(document.label, None)
-        if held.pop(document.identity, None) is None:
+        if self._quotas.pop(document.identity, None) is None:
             return []
-        return self._settings() if document.kind == _CONFIG else self._limits()
+        return self._limits()
 
-    def _is_foreign(self, document: Document) -> bool:
-        outside = bool(self.namespaces) and document.namespace not in self.namespaces
-        return outside and document.kind == _CONFIG
+    def _config(self, document: Document, *, changed: bool) -> list[Event]:
+        problem = self._configs.refused.get(document.label)
+        if problem is None:
+            self.problems.pop(document.label, None)
+        else:
+            self.problems[document.label] = problem
+        return self._settings() if changed else []
 
     def _limits(self) -> list[Event]:
         quotas, _notes = translate_quotas(self._quotas.values())
         return [QuotasChanged(quotas)]
 
     def _settings(self) -> list[Event]:
-        """Put the ConfigMaps in force: read every node and pod again if that changed anything.
-
-        Raises:
-            InvalidDocument: one of them breaks a rule; nothing has changed then.
-        """
-        config = translate_config(self._configs.values())
+        """Put the ConfigMaps in force: read every node and pod again if that changed anything."""
+        config = self._configs.configuration
         events: list[Event] = []
         policy = config.policy or self.policy
         if policy != self._told_policy:
@@ -321,13 +350,3 @@ class Intake:
     def _next(self) -> int:
         self._version += 1
         return self._version
-
-
-def _stale(document: Document, known: Document | None) -> bool:
-    """Whether a newer state of the same object is known already."""
-    if known is None or known.metadata.uid != document.metadata.uid:
-        return False
-    new, old = document.metadata.resource_version, known.metadata.resource_version
-    if not new or not old or not new.isdecimal() or not old.isdecimal():
-        return False
-    return int(new) < int(old)

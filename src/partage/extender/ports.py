@@ -13,7 +13,7 @@ from typing import Protocol
 from partage.extender.translation import PodEntry
 from partage.model.allocation import Allocation
 from partage.model.reason import Refusal
-from partage.scheduler.events import Quarantined
+from partage.scheduler.events import Quarantined, Unserviceable
 from partage.wire.documents import Document
 
 __all__ = [
@@ -121,9 +121,11 @@ class Hooks:
         refused: a pod waits, or waits for another reason than before.
         placed: a pod was bound.
         quarantined: capacity was closed because of a pod.
+        unserviceable: cards are configured so that they serve nobody.
     """
 
     wake: Callable[[Sequence[str]], None] = _nothing
     refused: Callable[[PodEntry, Refusal], None] = _nothing
     placed: Callable[[PodEntry, Allocation], None] = _nothing
     quarantined: Callable[[Quarantined], None] = _nothing
+    unserviceable: Callable[[Unserviceable], None] = _nothing

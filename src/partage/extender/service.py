@@ -8,22 +8,25 @@ that between a decision and its entry in the books nothing else can happen.
 A pod without devices is answered at once: it is decoded as far as its resource names, and no more.
 """
 
+import asyncio
 import logging
-import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from partage.extender.audit import Audit, audit
+from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
+from partage.extender.filling import filled, permuted
 from partage.extender.intake import Intake
 from partage.extender.meters import Meters
 from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
 from partage.extender.translation import PodEntry
 from partage.extender.verbs import HOLD
 from partage.model.errors import InvalidDocument, LedgerError
+from partage.model.policy import Policy
+from partage.scheduler.engine import Engine
 from partage.wire.documents import Document
 from partage.wire.extender import (
     Victims,
@@ -81,7 +84,9 @@ class SchedulerService:
         locks: NodeLocks | None = None,
         settings: ServiceSettings | None = None,
         meters: Meters | None = None,
+        engine: Callable[[Policy], Engine] = Engine,
     ) -> None:
+        self._engine = engine
         self._binder = binder
         self.clock = clock
         self.meters = meters or Meters()
@@ -96,9 +101,12 @@ class SchedulerService:
         self._plain: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[str, PodEntry] = OrderedDict()
         self._woken: OrderedDict[str, float] = OrderedDict()
+        self._late: list[Callable[[], object]] | None = None
 
     def _new_books(self) -> Books:
-        return Books(self._make_intake(), self._hooks, hold=self._settings.hold)
+        return Books(
+            self._make_intake(), self._hooks, hold=self._settings.hold, engine=self._engine
+        )
 
     @property
     def closed(self) -> str:
@@ -118,7 +126,7 @@ class SchedulerService:
     ) -> None:
         """Make the books anew from a fresh list of everything; Bindings on their way end first.
 
-        The order in which equal nodes are preferred is a seeded permutation over creation time and
+        Facts that come in meanwhile are kept, and taken in last. The order in which equal nodes are preferred is a seeded permutation over creation time and
         uid, so that it does not depend on names and is the same after a restart.
 
         Args:
@@ -127,26 +135,22 @@ class SchedulerService:
             pods: pods.
             configs: ConfigMaps and ResourceQuotas.
         """
-        self.rebuilt = False
-        await self.bindings.drain()
-        books, now = self._new_books(), self.clock.monotonic()
-        for document in configs:
-            books.take(books.intake.config_changed(document), now)
-        for document in devices:
-            books.take(books.intake.device_changed(document), now)
-        for document in permuted(nodes, self._settings.seed):
-            books.take(books.intake.node_changed(document), now)
-        for document in pods:
-            books.take(books.intake.pod_changed(document), now)
-        # Nobody is forgotten who waited; what is nominated is told by the pods themselves.
-        for waiting in self.books.waiting:
-            if books.intake.pod(waiting.entry.pod.uid) is not None:
-                books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
-        books.counts += self.books.counts
-        self.books = books
-        for entry in list(books.intake.pods().values()):
-            books.pod_seen(entry, now)
-        self.rebuilt = True
+        before, self.rebuilt = self.rebuilt, False
+        late: list[Callable[[], object]] = []
+        self._late = late
+        try:
+            await self.bindings.drain()
+            inputs = (configs, devices, permuted(nodes, self._settings.seed), pods)
+            self.books = await filled(
+                self._new_books(), self.books, inputs, self.clock.monotonic()
+            )
+            before = True
+        finally:
+            # If that was not to be, the old books must not have missed anything.
+            self._late = None
+            for fact in late:
+                fact()
+            self.rebuilt = before
 
     def lead(self) -> None:
         """Serve the verbs. The caller has waited out the fence and rebuilt."""
@@ -167,8 +171,22 @@ class SchedulerService:
             _LOG.error("the books disagree with the API server: %s", self.last_audit)
         return self.last_audit
 
+    async def audit_gently(self, pods: Callable[[], Sequence[Document]]) -> Audit | None:
+        """As `audit`, with others served meanwhile; None where the books were made anew meanwhile.
+
+        Args:
+            pods: what the API server has at the moment of the call.
+        """
+        books = self.books
+        if await doubtful(books, pods, lambda: asyncio.sleep(0)):
+            return self.audit(pods()) if books is self.books else None
+        if books is not self.books:
+            return None
+        self.last_audit = Audit()
+        return self.last_audit
+
     async def tick(self) -> None:
-        """What time brings: holds end, waiting pods are woken, unknown Bindings are read back.
+        """What time brings: holds end, waiting pods are woken, what nobody told of is read.
 
         The driver calls this every second or so.
         """
@@ -176,6 +194,8 @@ class SchedulerService:
         for uid in list(self.books.unread):
             if uid not in self.bindings.busy:
                 await self.bindings.read_back(self.books, uid)
+        for entry in self.books.unheard(self.clock.monotonic()):
+            await self.bindings.look_for(self.books, entry)
 
     async def close(self) -> None:
         """Let what is on its way end."""
@@ -184,24 +204,41 @@ class SchedulerService:
 
     # --- facts of the API server -------------------------------------------------------------
 
+    def _postponed(self, fact: Callable[[], object]) -> bool:
+        """Whether the books are being made anew, so that the fact has to wait for them."""
+        if self._late is None:
+            return False
+        self._late.append(fact)
+        return True
+
     def node_changed(self, document: Document) -> None:
         """A Node is there, or has changed."""
+        if self._postponed(lambda: self.node_changed(document)):
+            return
         self.books.take(self.books.intake.node_changed(document), self.clock.monotonic())
 
     def node_gone(self, name: str) -> None:
         """A Node is there no more."""
+        if self._postponed(lambda: self.node_gone(name)):
+            return
         self.books.take(self.books.intake.node_gone(name), self.clock.monotonic())
 
     def device_changed(self, document: Document) -> None:
         """A Device object is there, or has changed."""
+        if self._postponed(lambda: self.device_changed(document)):
+            return
         self.books.take(self.books.intake.device_changed(document), self.clock.monotonic())
 
     def device_gone(self, name: str) -> None:
         """A Device object is there no more."""
+        if self._postponed(lambda: self.device_gone(name)):
+            return
         self.books.take(self.books.intake.device_gone(name), self.clock.monotonic())
 
     def pod_changed(self, document: Document) -> None:
         """A pod is there, or has changed."""
+        if self._postponed(lambda: self.pod_changed(document)):
+            return
         now = self.clock.monotonic()
         events = self.books.intake.pod_changed(document)
         entry = self.books.intake.pod(document.metadata.uid or "")
@@ -211,6 +248,8 @@ class SchedulerService:
 
     def pod_gone(self, uid: str) -> None:
         """A pod is there no more."""
+        if self._postponed(lambda: self.pod_gone(uid)):
+            return
         events = self.books.intake.pod_gone(uid)
         self._seen.pop(uid, None)
         self._plain.pop(uid, None)
@@ -219,11 +258,15 @@ class SchedulerService:
 
     def config_changed(self, document: Document) -> str:
         """A ConfigMap or ResourceQuota; what is wrong with it, empty when it is in force."""
+        if self._postponed(lambda: self.config_changed(document)):
+            return ""
         self.books.take(self.books.intake.config_changed(document), self.clock.monotonic())
         return self.books.intake.problems.get(document.label, "")
 
     def config_gone(self, document: Document) -> None:
         """A ConfigMap or ResourceQuota is there no more."""
+        if self._postponed(lambda: self.config_gone(document)):
+            return
         self.books.take(self.books.intake.config_gone(document), self.clock.monotonic())
 
     # --- the verbs ---------------------------------------------------------------------------
@@ -236,8 +279,9 @@ class SchedulerService:
             if entry is None:
                 self.books.counts["filter without devices"] += 1
                 return passing_reply(args)
-            if self.books.intake.is_gone(entry.pod.uid):
-                return error_reply(f"pod {entry.pod.key} is gone")
+            past = self.books.intake.past(entry)
+            if past:
+                return error_reply(past)
             now = self.clock.monotonic()
             listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
             answer = self.books.verbs.filter(entry.pod, listed, now, one=not entry.flexible)
@@ -281,6 +325,9 @@ class SchedulerService:
             entry.pod.namespace, entry.pod.name,
         ):  # fmt: skip
             return bind_reply(f"uid {args.uid} is that of pod {entry.pod.key}")
+        past = self.books.intake.past(entry, args.node) if entry is not None else ""
+        if past:
+            return bind_reply(past)
         problem = await self.bindings.bind(self.books, args, entry)
         if not problem:
             self._plain.pop(args.uid, None)
@@ -345,12 +392,3 @@ class SchedulerService:
         if document is None or document.metadata.uid != uid:
             raise InvalidDocument(f"there is no pod {namespace}/{name} with uid {uid}")
         return self._entry(document)
-
-
-def permuted(nodes: Iterable[Document], seed: int) -> Sequence[Document]:
-    """Nodes in the explicit order: a seeded permutation over creation time and uid."""
-    ordered = sorted(
-        nodes, key=lambda d: (d.metadata.creation_timestamp or "", d.metadata.uid or d.name)
-    )
-    random.Random(seed).shuffle(ordered)  # noqa: S311 # a reproducible order, not a secret
-    return ordered

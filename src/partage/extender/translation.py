@@ -16,10 +16,11 @@ import msgspec
 
 from partage.model.node import Node
 from partage.model.pod import Pod
+from partage.vendors import names
 from partage.vendors.base import PodView
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
-from partage.wire.asking import is_flexible, names_devices
+from partage.wire.asking import concerns_devices, is_flexible
 from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.life import finished
@@ -68,13 +69,7 @@ class Translation:
 
     def concerns(self, document: Document) -> bool:
         """Whether the pod names a device resource, or carries a record of devices."""
-        shape = document.shape
-        spec = shape.spec if isinstance(shape, shapes.Pod) else None
-        if names_devices(spec, self.context):
-            return True
-        metadata = shape.metadata
-        annotations = metadata.annotations if metadata else None
-        return bool(annotations) and bool(RESERVED.in_annotations(annotations or ()))
+        return concerns_devices(document, self.context)
 
     def read(self, document: Document, version: int = 0) -> PodEntry:
         """The pod of a document; its record is not looked at.
@@ -109,8 +104,25 @@ class Translation:
         record = recover(entry.translated.view, place, context.settings, context.families)
         if record == pod.record:
             return entry
-        pod = replace(pod, record=record)
-        return replace(entry, translated=replace(entry.translated, pod=pod))
+        # Written out, because `replace` takes much of the time of a start.
+        own = Pod(
+            uid=pod.uid,
+            namespace=pod.namespace,
+            name=pod.name,
+            priority=pod.priority,
+            node=pod.node,
+            finished=pod.finished,
+            request=pod.request,
+            host=pod.host,
+            constraint=pod.constraint,
+            tolerations=pod.tolerations,
+            quota=pod.quota,
+            record=record,
+            version=pod.version,
+        )
+        translated = entry.translated
+        told = TranslatedPod(own, translated.view, translated.where)
+        return PodEntry(told, entry.flexible, entry.nominated)
 
 
 def _key(document: Document, spec: shapes.PodSpec) -> bytes:
@@ -120,6 +132,7 @@ def _key(document: Document, spec: shapes.PodSpec) -> bytes:
     record's, which is not read here.
     """
     annotations = document.annotations
+    annotations.pop(names.WOKEN, None)  # another moment at every wake-up, and never read
     written = RESERVED.in_annotations(annotations)
     for name in written:
         annotations[name] = ""

@@ -25,7 +25,7 @@ __all__ = ["WaitingPod", "WaitingRoom"]
 
 _MOST: Final = 100_000
 _AGAIN: Final = 5.0
-"""Seconds for which a woken pod is not woken again: kube-scheduler has its turn."""
+"""Seconds for which a woken pod that has not come yet is not woken again."""
 
 
 @dataclass(slots=True)
@@ -37,12 +37,20 @@ class WaitingPod:
         refusal: why, as it was last told.
         since: when it was first refused, seconds on the service's steady clock.
         woken: when it was last woken; None when it was not.
+        asked: it has been woken, and has not been heard of since.
+        told: the newest room that it has been woken for or refused in spite of.
     """
 
     entry: PodEntry
     refusal: Refusal
     since: float
     woken: float | None = None
+    asked: bool = False
+    told: int = 0
+
+    def has_its_turn(self, now: float) -> bool:
+        """Whether it was woken lately and may still come."""
+        return self.asked and self.woken is not None and self.woken + _AGAIN > now
 
 
 class WaitingRoom:
@@ -51,7 +59,8 @@ class WaitingRoom:
     def __init__(self, batch: int = 64) -> None:
         self._batch = batch
         self._pods: OrderedDict[str, WaitingPod] = OrderedDict()
-        self._nodes: set[str] = set()
+        self._rooms: dict[str, int] = {}
+        self._newest = 0
 
     def __len__(self) -> int:
         """How many wait."""
@@ -75,10 +84,11 @@ class WaitingRoom:
         if known is None:
             if len(self._pods) >= _MOST:
                 self._pods.popitem(last=False)
-            self._pods[entry.pod.uid] = WaitingPod(entry, refusal, now)
+            self._pods[entry.pod.uid] = WaitingPod(entry, refusal, now, told=self._newest)
             return True
         news = (known.refusal.code, known.refusal.message) != (refusal.code, refusal.message)
         known.entry, known.refusal = entry, refusal
+        known.asked, known.told = False, self._newest
         return news
 
     def leave(self, uid: str) -> WaitingPod | None:
@@ -88,34 +98,50 @@ class WaitingRoom:
     def room_on(self, node: str) -> None:
         """Room appeared on a node."""
         if self._pods:
-            self._nodes.add(node)
+            self._newest += 1
+            self._rooms[node] = self._newest
+
+    def woken(self, uid: str, now: float) -> bool:
+        """A pod is woken for room that is kept for it; whether it waits at all."""
+        waiting = self._pods.get(uid)
+        if waiting is None:
+            return False
+        waiting.woken, waiting.asked, waiting.told = now, True, self._newest
+        return True
 
     def to_wake(self, engine: Engine, now: float) -> list[str]:
-        """The next pods to wake, most important first; nobody twice within five seconds.
+        """The next pods to wake, most important first; nobody twice for the same room.
+
+        Who was woken and has not come yet is left alone for five seconds, and not forgotten: the
+        room is looked at again until everybody has been told of it.
 
         Args:
             engine: the books.
             now: seconds on the service's steady clock.
         """
-        if not self._nodes:
+        if not self._rooms:
             return []
-        if not self._pods:
-            self._nodes.clear()
-            return []
-        among = _marked(engine, self._nodes)
+        found: list[WaitingPod] = []
+        postponed = False
+        among: dict[int, Bools] = {}
         verdicts: dict[tuple[int, ...], bool] = {}
-        found = [
-            waiting
-            for waiting in self._pods.values()
-            if (waiting.woken is None or waiting.woken + _AGAIN <= now)
-            and _may_fit(engine, waiting, among, verdicts)
-        ]
+        for waiting in self._pods.values():
+            told = waiting.told
+            if told >= self._newest:
+                continue
+            if waiting.has_its_turn(now):
+                postponed = True
+                continue
+            if told not in among:
+                among[told] = _marked(engine, (n for n, r in self._rooms.items() if r > told))
+            if _may_fit(engine, waiting, among[told], verdicts):
+                found.append(waiting)
         found.sort(key=lambda waiting: (-waiting.entry.pod.priority, waiting.since))
-        if len(found) <= self._batch:
-            self._nodes.clear()
+        if len(found) <= self._batch and not postponed:
+            self._rooms.clear()
         chosen = found[: self._batch]
         for waiting in chosen:
-            waiting.woken = now
+            waiting.woken, waiting.asked, waiting.told = now, True, self._newest
         return [waiting.entry.pod.uid for waiting in chosen]
 
 
@@ -138,7 +164,7 @@ def _may_fit(
     if waiting.refusal.code is ReasonCode.QUOTA_EXCEEDED:
         # A quota depends on the namespace and on what is granted, not only on the class.
         return isinstance(engine.explain(pod, reasons=False), Placement)
-    alike = _alike(pod)
+    alike = (waiting.told, *_alike(pod))
     verdict = verdicts.get(alike)
     if verdict is None:
         found, _ = engine.candidates(pod, among, most=1)

@@ -10,6 +10,7 @@ from typing import Final
 
 from partage.model.allocation import Charge
 from partage.model.device import Device, DeviceType
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.reason import ReasonCode
 
@@ -64,6 +65,9 @@ class Card:
         closed_detail: more about that.
         extras_free: native units left.
         functions_taken: PCI addresses of its virtual functions in use.
+        instances: hardware instances on it, by start; what is added for a decision comes last.
+        holders: the pod of each instance as `namespace/name`, in the same order.
+        takes_instances: whether another instance may be made on it at all.
     """
 
     device: Device
@@ -76,6 +80,9 @@ class Card:
     closed_detail: str = ""
     extras_free: dict[str, int] | None = None
     functions_taken: frozenset[str] = frozenset()
+    instances: tuple[MigSlice, ...] = ()
+    holders: tuple[str, ...] = ()
+    takes_instances: bool = False
 
 
 def is_flat(node: Node, cards: Sequence[Device]) -> bool:
@@ -105,8 +112,8 @@ def doubles(devices: Sequence[Device]) -> frozenset[tuple[DeviceType, int]]:
 
 def bounded(charge: Charge) -> Charge:
     """The charge, with absurd amounts cut down to what the columns can count."""
-    units = (amount for _unit, amount in charge.extras)
-    if max(charge.core_milli, charge.memory_bytes, charge.slots, *units) <= CEILING:
+    most = max(charge.core_milli, charge.memory_bytes, charge.slots)
+    if most <= CEILING and all(amount <= CEILING for _unit, amount in charge.extras):
         return charge
     return replace(
         charge,

@@ -44,6 +44,8 @@ class Plane:
         open: whether it takes new pods at all.
         closed: why it takes none, as a position in `CLOSED`.
         kind: which kind of card it is (an index into `Ledger.kinds`); 0 where there is none.
+        cut: what instances are on the card (an index into `Ledger.cuts`); 0 where no instance
+            can be made.
         extras: native units by name: (total, free).
     """
 
@@ -51,6 +53,7 @@ class Plane:
         "closed",
         "core_free",
         "core_total",
+        "cut",
         "extras",
         "kind",
         "memory_free",
@@ -73,6 +76,7 @@ class Plane:
         self.open: Bools = np.zeros(shape, np.bool_)
         self.closed: NDArray[np.int8] = np.zeros(shape, np.int8)
         self.kind: Ints = np.zeros(shape, np.int64)
+        self.cut: Ints = np.zeros(shape, np.int64)
         self.extras: dict[str, tuple[Ints, Ints]] = {}
 
     @property

@@ -81,6 +81,10 @@ class Informer(Generic[T]):
         self._mirror: Mirror[T] = Mirror()
         self._interruption: Interrupted | None = None
         self._stopping = asyncio.Event()
+        self._refreshing = asyncio.Event()
+        self._begun = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         # Both the stream and the resync hand over objects, and neither may overtake the other. The
         # stream asks for the lock in the same step in which the mirror changed, and the lock is
         # given in turn; so what the resync reads under it has been handed over already.
@@ -104,6 +108,16 @@ class Informer(Generic[T]):
     def stop(self) -> None:
         """Have `run` return once what was handed over has been handled."""
         self._stopping.set()
+
+    async def refresh(self) -> None:
+        """List afresh while `run` runs, and wait for it; what differs is told as any change is.
+
+        The list is read after this call, so it holds all that was written before.
+        """
+        self._begun.clear()
+        self._refreshing.set()
+        await self._begun.wait()
+        await self.synced.wait()
 
     async def run(self) -> None:
         """Follow until stopped or cancelled; cancelling also cancels handlers at work."""
@@ -136,6 +150,31 @@ class Informer(Generic[T]):
         )
 
     async def _listen(self, dispatcher: Dispatcher[Key, Seen[T] | Gone[T]] | None) -> None:
+        """Follow, and begin again with a list whenever `refresh` asks for it."""
+        name = f"informer:{self._scope.resource.plural}:follow"
+        while True:
+            # What came in by now may have been read before `refresh` was called.
+            self._mirror.expire()
+            self.synced.clear()
+            self._refreshing.clear()
+            self._begun.set()
+            following = asyncio.create_task(self._follow(dispatcher), name=name)
+            asked = asyncio.create_task(self._refreshing.wait(), name=f"{name}:refresh")
+            try:
+                await asyncio.wait((following, asked), return_when=asyncio.FIRST_COMPLETED)
+                while not self._idle.is_set() and not following.done():
+                    # What the mirror has taken in must be handed over, or handlers miss it.
+                    idle = asyncio.create_task(self._idle.wait(), name=f"{name}:idle")
+                    await asyncio.wait((following, idle), return_when=asyncio.FIRST_COMPLETED)
+                    idle.cancel()
+            finally:
+                for task in (following, asked):
+                    task.cancel()
+                await asyncio.wait((following, asked))
+            if not following.cancelled():
+                following.result()
+
+    async def _follow(self, dispatcher: Dispatcher[Key, Seen[T] | Gone[T]] | None) -> None:
         batches = follow(
             self._client,
             self._scope,
@@ -145,12 +184,14 @@ class Informer(Generic[T]):
         )
         async with contextlib.aclosing(batches):
             async for batch in batches:
+                self._idle.clear()
                 for change in batch:
                     self._note(change)
                     if self._observer is not None:
                         self._observer(change)
                 if dispatcher is not None:
                     await self._hand_over(dispatcher, batch)
+                self._idle.set()
 
     async def _hand_over(
         self, dispatcher: Dispatcher[Key, Seen[T] | Gone[T]], batch: list[Change[T]]

@@ -4,7 +4,17 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-__all__ = ["CONFIG_MAPS", "EVENTS", "LEASES", "NAMESPACES", "NODES", "PODS", "Resource", "Scope"]
+__all__ = [
+    "CONFIG_MAPS",
+    "EVENTS",
+    "LEASES",
+    "NAMESPACES",
+    "NODES",
+    "PODS",
+    "QUOTAS",
+    "Resource",
+    "Scope",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,7 @@ PODS: Final = Resource("", "v1", "pods")
 NODES: Final = Resource("", "v1", "nodes", namespaced=False)
 NAMESPACES: Final = Resource("", "v1", "namespaces", namespaced=False)
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
+QUOTAS: Final = Resource("", "v1", "resourcequotas")
 EVENTS: Final = Resource("", "v1", "events")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 

@@ -65,6 +65,12 @@ class WorkQueue(Generic[K]):
         """Keys ready or delayed, not those being worked on."""
         return len(self._ready) + len(self._due)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is ready, due or in hand; keys may still be delayed."""
+        due = self._delayed and self._delayed[0][0] <= self._clock.monotonic()
+        return not (self._ready or self._working or due)
+
     def add(self, key: K) -> None:
         """Have the key worked on as soon as may be; it need not wait for a delay any more."""
         self._due.pop(key, None)

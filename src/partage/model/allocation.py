@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
 from partage.model.request import Phase, Scope
 
 __all__ = [
@@ -34,15 +35,6 @@ class GrantMode(StrEnum):
     SHARE = "share"  # an amount, by software
     MIG = "mig"  # a hardware instance
     VENDOR = "vendor"  # an amount, cut by the vendor's own plugin
-
-
-@dataclass(frozen=True, slots=True)
-class MigSlice:
-    """A hardware instance: profile name, first memory unit, units taken."""
-
-    profile: str
-    start: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +95,7 @@ class Charge:
     sharers: int | None = None
     functions: tuple[str, ...] = ()
     fence: Scope | None = None
+    instances: tuple[MigSlice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +133,10 @@ def charges_of(grants: Iterable[Grant]) -> tuple[Charge, ...]:
     grants = tuple(grants)
     if len(grants) == 1:
         return (_single(grants[0]),)
+    if all(grant.phase is Phase.MAIN for grant in grants):
+        apart = {(grant.type, grant.minor, grant.uuid): grant for grant in grants}
+        if len(apart) == len(grants):
+            return tuple([_single(apart[key]) for key in sorted(apart)])
     running: dict[tuple[DeviceType, int, str], Charge] = {}
     peaks: dict[tuple[DeviceType, int, str], list[Charge]] = defaultdict(list)
     ordered = sorted(grants, key=lambda grant: grant.phase is Phase.MAIN)
@@ -165,6 +162,8 @@ def charges_of(grants: Iterable[Grant]) -> tuple[Charge, ...]:
 
 
 def _single(grant: Grant) -> Charge:
+    """What one grant takes; an instance at an unknown position takes the whole card."""
+    astray = grant.mode is GrantMode.MIG and grant.mig is None
     return Charge(
         type=grant.type,
         minor=grant.minor,
@@ -173,10 +172,11 @@ def _single(grant: Grant) -> Charge:
         memory_bytes=grant.memory_bytes,
         slots=grant.slots,
         extras=grant.extras,
-        exclusive=grant.exclusive or grant.mode is GrantMode.WHOLE,
+        exclusive=grant.exclusive or grant.mode is GrantMode.WHOLE or astray,
         sharers=grant.sharers,
         functions=(grant.function[1],) if grant.function else (),
         fence=grant.fence,
+        instances=() if grant.mig is None else (grant.mig,),
     )
 
 
@@ -192,6 +192,7 @@ def together(left: Charge, right: Charge) -> Charge:
         sharers=_lowest(left.sharers, right.sharers),
         functions=tuple(sorted({*left.functions, *right.functions})),
         fence=_lowest(left.fence, right.fence),
+        instances=_side_by_side(left.instances, right.instances),
     )
 
 
@@ -206,7 +207,33 @@ def _peak(left: Charge, right: Charge) -> Charge:
         sharers=_lowest(left.sharers, right.sharers),
         functions=tuple(sorted({*left.functions, *right.functions})),
         fence=_lowest(left.fence, right.fence),
+        instances=_one_after_another(left.instances, right.instances),
     )
+
+
+def _side_by_side(left: tuple[MigSlice, ...], right: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
+    """The instances of both; one that both name is there twice, which no card can have."""
+    return _in_order((*left, *right)) if left and right else left or right
+
+
+def _one_after_another(
+    left: tuple[MigSlice, ...], right: tuple[MigSlice, ...]
+) -> tuple[MigSlice, ...]:
+    """The instances of both, where one may serve both in turn."""
+    if not left or not right:
+        return left or right
+    kept = list(left)
+    more = []
+    for one in right:
+        if one in kept:
+            kept.remove(one)
+        else:
+            more.append(one)
+    return _in_order((*left, *more))
+
+
+def _in_order(instances: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
+    return tuple(sorted(instances, key=lambda one: (one.start, one.size, one.profile)))
 
 
 def _merge(

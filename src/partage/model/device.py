@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from partage.model.cutting import Cutting
 from partage.model.errors import InvalidValue
 
 __all__ = [
@@ -42,6 +43,7 @@ class SliceMode(StrEnum):
 
     SHARE = "hami-core"  # by software, any amount
     MIG = "mig"  # into hardware instances
+    EITHER = "either"  # by whatever the first pod on it needs, as long as one is on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Device:
         hidden_from: protocols that their own configuration keeps away from this card.
         health_detail: why it is unhealthy.
         vendor_cut: shares of it are cut by its vendor's own plugin.
+        cutting: which hardware instances it may be cut into; None when into none.
     """
 
     type: DeviceType
@@ -113,6 +116,7 @@ class Device:
     hidden_from: frozenset[str] = frozenset()
     health_detail: str = ""
     vendor_cut: bool = False
+    cutting: Cutting | None = None
 
     def __post_init__(self) -> None:
         """Refuse amounts that cannot be."""

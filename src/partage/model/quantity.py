@@ -14,13 +14,14 @@ from typing import Final, Literal
 
 from partage.model.errors import InvalidQuantity
 
-__all__ = ["Quantity", "binary", "decimal"]
+__all__ = ["Quantity", "binary", "brief", "decimal"]
 
 Format = Literal["BinarySI", "DecimalExponent", "DecimalSI"]
 
 NANO: Final = 10**9
 MAXIMUM: Final = (2**63 - 1) * NANO
 _LONGEST: Final = 64
+_BRIEF: Final = 6
 
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL: Final = {
@@ -97,6 +98,12 @@ def decimal(value: int) -> Quantity:
 def binary(value: int) -> Quantity:
     """A whole number printed with binary suffixes: `binary(2**30)` prints `1Gi`."""
     return Quantity(value * NANO, "BinarySI")
+
+
+def brief(value: int) -> str:
+    """Bytes for people: the canonical text where it is short, else GiB with one decimal."""
+    text = str(binary(value))
+    return text if len(text) <= _BRIEF else f"{value / 2**30:.1f}Gi"
 
 
 def _scaled(number: int, base: int, suffixes: tuple[str, ...]) -> str:

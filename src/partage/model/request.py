@@ -104,6 +104,9 @@ class DeviceRequest:
         scope_code: the code of refusal when the scope cannot be met.
         scope_exclusive: within each scope of this size, nobody else's devices may be in use, now
             or later.
+        instances: hardware instances will do, several of them on one card too.
+        profile: the profile that each instance must have: its name, or the compute part of it
+            (`3g`) for the plain one; shares will not do then. Empty when amounts decide.
     """
 
     type: DeviceType
@@ -124,6 +127,8 @@ class DeviceRequest:
     scope: Scope | None = None
     scope_code: ReasonCode = ReasonCode.TOPOLOGY_SCOPE
     scope_exclusive: Scope | None = None
+    instances: bool = False
+    profile: str = ""
 
     def __post_init__(self) -> None:
         """Refuse requests for less than nothing."""

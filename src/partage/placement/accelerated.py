@@ -1,7 +1,7 @@
-"""Scores plain requests through `compiled`: gathers what its loops need, and when they apply.
+"""Scores plain requests in compiled loops: gathers what they need, and says when they apply.
 
-Everything else (several groups, joint placement, strategies that are not compiled) takes the
-NumPy way; the caller cannot tell the results apart.
+Everything else (several groups, joint placement, draws by lot) takes the NumPy way; the caller
+cannot tell the results apart.
 """
 
 from collections.abc import Mapping
@@ -15,35 +15,30 @@ from partage.model.device import DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest, PodRequest
 from partage.placement.baselines import demand
-from partage.placement.compiled import (
+from partage.placement.compiled.columns import (
     STRATEGIES,
     Asked,
     Cards,
     Counts,
-    Measured,
+    Found,
+    Host,
+    Index,
     Places,
     Room,
     Shapes,
-    card_points,
-    measure,
-    rescore,
+    Used,
+    Wanted,
 )
+from partage.placement.compiled.fitting import fit
+from partage.placement.compiled.fragmentation import card_points, measure, node_points
+from partage.placement.compiled.scores import node_scores
 from partage.placement.fast import is_plain
-from partage.placement.fragmentation import Gauge, Index
+from partage.placement.fragmentation import Gauge
 from partage.placement.kernel import Nodes
 
-__all__ = ["FastGauge", "Rescorer"]
+__all__ = ["BookRescorer", "FastGauge", "GaugeRescorer", "Rescorer", "Scratch"]
 
 _MOST: Final = 2**62
-_NO_INTS: Final = np.zeros(0, np.int64)
-_NO_FLOATS: Final = np.zeros(0)
-_NO_TABLE: Final = np.zeros((1, 0), np.int64)
-_NO_COUNTS: Final = Counts(_NO_TABLE, _NO_TABLE, _NO_TABLE, _NO_INTS, _NO_FLOATS)
-_NO_SHAPES: Final = Shapes(
-    _NO_INTS, _NO_INTS, _NO_FLOATS, _NO_INTS, np.zeros(0, np.intp), np.zeros((0, 1), np.bool_),
-    _NO_INTS, _NO_FLOATS, _NO_FLOATS,
-)  # fmt: skip
-_NOTHING: Final = Measured(_NO_COUNTS, _NO_SHAPES)
 
 
 class FastGauge(Gauge):
@@ -52,19 +47,17 @@ class FastGauge(Gauge):
     Attributes:
         counts: the columns, for the loops.
         shapes: the lens, for the loops.
-        measured: both together.
     """
 
     def allocate(self) -> None:
         """Make room for the nodes and cards in the books."""
         super().allocate()
         lens = self.lens
-        self.counts = Counts(self.left, self.fit.T, self.small.T, self.total, self.frag)
-        self.shapes = Shapes(
+        self.counts: Counts = (self.left, self.fit.T, self.small.T, self.total, self.frag)
+        self.shapes: Shapes = (
             lens.cpu, lens.count, lens.chance, lens.thresholds, lens.row, lens.allowed,
             lens.plain_cpu, lens.plain_chance, lens.points,
         )  # fmt: skip
-        self.measured = Measured(self.counts, self.shapes)
 
     def blank(self, steps: int, size: int) -> Ints:
         """Node by node in memory, as the loops read it."""
@@ -72,8 +65,8 @@ class FastGauge(Gauge):
 
     def write(self, nodes: Index) -> None:
         """Write the columns of some nodes."""
-        cpu = self.ledger.host_free["cpu"]
-        measure(nodes, _cards(self.ledger), cpu, self.counts, self.shapes)
+        plane, cpu = self.ledger.planes[DeviceType.GPU], self.ledger.host_free["cpu"]
+        measure(nodes, plane.open, plane.core_free, plane.kind, cpu, self.counts, self.shapes)
 
     def card_scores(
         self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
@@ -88,88 +81,156 @@ class FastGauge(Gauge):
         return dict(zip(rows.tolist(), points.tolist(), strict=True))
 
 
+class Scratch:
+    """Room for the nodes that fit, which all classes use in turn."""
+
+    def __init__(self) -> None:
+        self._found: Found = (np.zeros(0, np.intp), np.zeros((0, 0), np.bool_))
+
+    def found(self, shape: tuple[int, ...]) -> Found:
+        """Room for so many cards and nodes."""
+        cards, nodes = shape
+        if self._found[1].shape != (nodes, cards):
+            self._found = (np.zeros(nodes, np.intp), np.zeros((nodes, cards), np.bool_))
+        return self._found
+
+
 class Rescorer:
-    """Writes the scores of one class of plain requests."""
+    """Writes the scores of one class of plain requests; by itself, nodes are all alike."""
 
     def __init__(
-        self,
-        request: PodRequest,
-        host: Mapping[str, int],
-        strategy: Strategy,
-        gauge: FastGauge | None,
+        self, request: PodRequest, host: Mapping[str, int], ledger: Ledger, scratch: Scratch
     ) -> None:
+        """Prepare what does not change.
+
+        Args:
+            request: plain, or without devices.
+            host: ordinary resources that the pod asks.
+            ledger: the books.
+            scratch: shared by all classes.
+        """
         needs = {name: min(amount, _MOST) for name, amount in host.items() if amount > 0}
         self._names = (*needs, "cpu", "cpu", "cpu", "cpu")[:4]
         amounts = (*needs.values(), -_MOST, -_MOST, -_MOST, -_MOST)
         self._needs = (amounts[0], amounts[1], amounts[2], amounts[3])
-        self._cpu = host.get("cpu", 0)
-        self._gauge = gauge
-        self._asked = _asked(STRATEGIES[strategy], request)
+        self._scratch = scratch
+        self._asked = _asked(request)
+        self._room: Room | None = None
+        self._places: Places | None = None
+        self.ledger = ledger
+        asked = request.groups[0].request if request.groups else None
+        self.wanted: Wanted = (
+            *demand(asked), asked is not None and asked.whole, host.get("cpu", 0),
+            host.get("memory", 0),
+        )  # fmt: skip
 
     @staticmethod
-    def applies(
-        request: PodRequest, host: Mapping[str, int], strategy: Strategy, gauge: Gauge | None
-    ) -> bool:
+    def applies(request: PodRequest, host: Mapping[str, int]) -> bool:
         """Whether the loops know such requests: plain, with at most four ordinary resources."""
-        return (
-            strategy in STRATEGIES
-            and (not request.groups or is_plain(request))
-            and sum(amount > 0 for amount in host.values()) <= 4
-            and (strategy is not Strategy.FGD or isinstance(gauge, FastGauge))
-        )
+        plain = not request.groups or is_plain(request)
+        return plain and sum(amount > 0 for amount in host.values()) <= 4
 
     def score(
-        self,
-        ledger: Ledger,
-        suits: Bools | None,
-        eligible: tuple[Bools, Ints],
-        rank: Ints,
-        value: Ints,
-        nodes: Nodes,
-    ) -> bool:
-        """Write `value` for some nodes; False where a resource is not in the books."""
-        free = ledger.host_free
-        one, two, three, four = map(free.get, self._names)
-        if one is None or two is None or three is None or four is None:
+        self, suits: Bools | None, eligible: tuple[Bools, Ints], rank: Ints, value: Ints,
+        flags: Ints, nodes: Nodes,
+    ) -> bool:  # fmt: skip
+        """Write `value` and `flags` of some nodes; False where a resource is not in the books."""
+        ledger = self.ledger
+        plane = ledger.planes[DeviceType.GPU]
+        places, room = self._places, self._room
+        if places is None or places[0] is not ledger.present:
+            places = self._places = None
+            room = self._room = self._columns()
+        if room is None:
             return False
-        measured = _NOTHING
-        if self._gauge is not None:
-            self._gauge.refresh()
-            measured = self._gauge.measured
-        cards = _cards(ledger)
-        rescore(
+        if places is None or places[1] is not eligible[0] or places[3] is not rank:
+            places = self._places = (ledger.present, *eligible, rank)
+        cards: Cards = (
+            plane.open, plane.core_free, plane.memory_free, plane.memory_total, plane.slots_free,
+            plane.tenants,
+        )  # fmt: skip
+        found = self._scratch.found(plane.open.shape)
+        many = fit(
             np.arange(value.size) if isinstance(nodes, slice) else nodes,
             value,
-            Places(ledger.present, *eligible, rank),
-            Room((one, two, three, four), self._needs, free["cpu"], self._cpu),
+            places,
+            room,
             self._asked,
-            cards.open if suits is None else suits,
+            plane.open if suits is None else suits,
             cards,
-            measured,
+            found,
         )
+        if many:
+            self._finish(many, found, value, flags)
         return True
 
+    def _finish(self, many: int, found: Found, value: Ints, _flags: Ints) -> None:
+        """Add the strategy's score to the value of the first `many` nodes found."""
 
-def _cards(ledger: Ledger) -> Cards:
-    plane = ledger.planes[DeviceType.GPU]
-    return Cards(
-        plane.open, plane.core_free, plane.memory_free, plane.memory_total, plane.slots_free,
-        plane.tenants, plane.kind, ledger.hosted,
-    )  # fmt: skip
+    def _columns(self) -> Room | None:
+        free = self.ledger.host_free
+        one, two, three, four = map(free.get, self._names)
+        if one is None or two is None or three is None or four is None:
+            return None
+        return (one, two, three, four), self._needs
 
 
-def _asked(strategy: int, request: PodRequest) -> Asked:
+class BookRescorer(Rescorer):
+    """For strategies that look at nothing but the books."""
+
+    def __init__(
+        self, request: PodRequest, host: Mapping[str, int], ledger: Ledger, scratch: Scratch,
+        strategy: Strategy,
+    ) -> None:  # fmt: skip
+        super().__init__(request, host, ledger, scratch)
+        self._strategy = STRATEGIES[strategy]
+
+    def _finish(self, many: int, found: Found, value: Ints, _flags: Ints) -> None:
+        ledger = self.ledger
+        plane = ledger.planes[DeviceType.GPU]
+        host: Host = (
+            ledger.host_free["cpu"], ledger.host_total["cpu"],
+            ledger.host_free["memory"], ledger.host_total["memory"],
+        )  # fmt: skip
+        cards: Used = (
+            plane.open, plane.core_free, plane.core_total, plane.memory_free, plane.memory_total,
+            plane.kind,
+        )  # fmt: skip
+        node_scores(
+            many, found, value, self._strategy, self.wanted, host, ledger.hosted, ledger.bare,
+            cards,
+        )  # fmt: skip
+
+
+class GaugeRescorer(Rescorer):
+    """For FGD."""
+
+    def __init__(
+        self, request: PodRequest, host: Mapping[str, int], gauge: FastGauge, scratch: Scratch
+    ) -> None:
+        super().__init__(request, host, gauge.ledger, scratch)
+        self._gauge = gauge
+
+    def _finish(self, many: int, found: Found, value: Ints, _flags: Ints) -> None:
+        gauge, ledger = self._gauge, self.ledger
+        gauge.refresh()
+        node_points(
+            many, found, value, self.wanted, ledger.host_free["cpu"],
+            ledger.planes[DeviceType.GPU].kind, gauge.counts, gauge.shapes,
+        )  # fmt: skip
+
+
+def _asked(request: PodRequest) -> Asked:
     if not request.groups:
-        return Asked(strategy, 0, False, False, 0, 0, 0, -1, False)
+        return 0, False, False, 0, 0, 0, -1, False
     asked = request.groups[0].request
-    return Asked(
-        strategy=strategy,
-        cards=asked.count,
-        whole=asked.whole,
-        alone=asked.unused or asked.exclusive,
-        core=min(asked.core_milli, CEILING + 1),
-        memory=min(asked.memory_bytes, CEILING + 1),
-        memory_milli=asked.memory_milli,
-        sharers=-1 if asked.sharers is None else asked.sharers,
-        claims=asked.claims_core and not asked.core_milli,
+    return (
+        asked.count,
+        asked.whole,
+        asked.unused or asked.exclusive,
+        min(asked.core_milli, CEILING + 1),
+        min(asked.memory_bytes, CEILING + 1),
+        asked.memory_milli,
+        -1 if asked.sharers is None else asked.sharers,
+        asked.claims_core and not asked.core_milli,
     )

@@ -8,7 +8,8 @@ then what it has left.
 from dataclasses import dataclass, replace
 
 from partage.inventory.ledger import Card
-from partage.model.device import MILLI, SliceMode
+from partage.model.device import MILLI, Device, SliceMode
+from partage.model.mig import MigSlice
 from partage.model.reason import CardReason, ReasonCode
 from partage.model.request import CardFilter, DeviceRequest
 
@@ -26,6 +27,7 @@ class Need:
         slots: sharers it counts for.
         room: sharers fewer that the card may take afterwards: more than `slots` where the request
             limits who may join.
+        instance: the hardware instance that is taken, if one is.
     """
 
     core_milli: int
@@ -33,6 +35,7 @@ class Need:
     extras: tuple[tuple[str, int], ...] = ()
     slots: int = 1
     room: int = 1
+    instance: MigSlice | None = None
 
 
 def need_of(card: Card, request: DeviceRequest) -> Need:
@@ -53,8 +56,15 @@ def need_of(card: Card, request: DeviceRequest) -> Need:
     return Need(core, memory, request.extras)
 
 
-def unsuitable(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
-    """Why the card is the wrong one whatever it has left, or None."""
+def unsuitable(
+    card: Card, request: DeviceRequest, protocol: str, *, by_instance: bool = False
+) -> CardReason | None:
+    """Why the card is the wrong one whatever it has left, or None.
+
+    Args:
+        by_instance: whether it should serve by a hardware instance, instead of by a share or as a
+            whole.
+    """
     device, wanted = card.device, request.filter
     minor = device.minor
     if protocol in device.hidden_from:
@@ -71,12 +81,9 @@ def unsuitable(card: Card, request: DeviceRequest, protocol: str) -> CardReason 
         )
     if any(t.lower() in model for t in wanted.avoid_types):
         return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=f"{device.model} is refused")
-    if wanted.modes and device.mode not in wanted.modes:
-        return CardReason(
-            ReasonCode.MODE_MISMATCH,
-            minor,
-            detail=f"it is in mode {device.mode}, asked {' or '.join(wanted.modes)}",
-        )
+    mode = _mode_problem(device, wanted, by_instance=by_instance)
+    if mode:
+        return CardReason(ReasonCode.MODE_MISMATCH, minor, detail=mode)
     if wanted.use_uuids and device.uuid not in wanted.use_uuids:
         return CardReason(ReasonCode.UUID_MISMATCH, minor, detail=f"it is {device.uuid}")
     if device.uuid in wanted.avoid_uuids:
@@ -85,11 +92,29 @@ def unsuitable(card: Card, request: DeviceRequest, protocol: str) -> CardReason 
         return CardReason(
             ReasonCode.INSUFFICIENT_DEVICES, minor, detail="its labels do not match the selector"
         )
-    if device.mode is SliceMode.MIG and not request.whole:
-        return CardReason(
-            ReasonCode.MIG_PLACEMENT, minor, detail="the card is cut into instances only"
-        )
-    return None
+    cut = _cutting_problem(device, by_instance=by_instance)
+    return CardReason(ReasonCode.MIG_PLACEMENT, minor, detail=cut) if cut else None
+
+
+def _cutting_problem(device: Device, *, by_instance: bool) -> str:
+    """Why a card that is cut this way serves by no instance, or by nothing else."""
+    if by_instance and device.cutting is None:
+        return f"{device.model or 'the card'} cannot be cut into instances"
+    if not by_instance and device.mode is SliceMode.MIG:
+        return "the card is cut into instances only"
+    return ""
+
+
+def _mode_problem(device: Device, wanted: CardFilter, *, by_instance: bool) -> str:
+    """Why a card of this mode is the wrong one; one in mode either is of the mode that is asked."""
+    mode = device.mode
+    if mode is SliceMode.EITHER:
+        mode = SliceMode.MIG if by_instance else SliceMode.SHARE
+    elif by_instance and mode is SliceMode.SHARE:
+        return f"it is in mode {mode}"
+    if wanted.modes and mode not in wanted.modes:
+        return f"it is in mode {device.mode}, asked {' or '.join(wanted.modes)}"
+    return ""
 
 
 def _vendor_problem(vendor: str, wanted: CardFilter) -> str:
@@ -160,6 +185,8 @@ def _held(card: Card, request: DeviceRequest) -> CardReason | None:
     minor = card.device.minor
     if card.closed is not None:
         return CardReason(card.closed, minor, detail=card.closed_detail)
+    if card.instances:
+        return CardReason(ReasonCode.CARD_NOT_IDLE, minor, detail="it is cut into instances")
     if request.filter.functions is not None and not free_functions(card, request):
         return CardReason(
             ReasonCode.INSUFFICIENT_DEVICES, minor, detail="no free virtual function matches"
@@ -215,3 +242,6 @@ def give(card: Card, need: Need, functions: tuple[str, ...] = ()) -> None:
         free = card.extras_free or {}
         card.extras_free = {**free, **{u: free.get(u, 0) + a for u, a in need.extras}}
     card.functions_taken -= frozenset(functions)
+    if need.instance is not None:
+        place = len(card.instances) - 1 - card.instances[::-1].index(need.instance)
+        card.instances = (*card.instances[:place], *card.instances[place + 1 :])

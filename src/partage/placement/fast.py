@@ -1,4 +1,4 @@
-"""The common case without detours: one container, one share or some whole cards, a flat node.
+"""The common case without detours: one container, shares of cards or some whole cards.
 
 Most pods ask for one thing of one kind, and most nodes have no partition table. For those the
 cards are read straight from the columns. The answer is that of `pod.place`, card for card (a law
@@ -7,14 +7,15 @@ under test); everything else is left to it.
 
 from collections.abc import Mapping, Sequence
 
-from partage.inventory.ledger import Ledger
+from partage.inventory.ledger import Card, Ledger
 from partage.inventory.plane import Plane
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.policy import CardOrder, Strategy
-from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup, Scope
+from partage.placement.grouping import has_tree, in_scopes
 
-__all__ = ["choose", "is_plain"]
+__all__ = ["choose", "is_plain", "simple"]
 
 _PLAIN_ORDER = CardOrder()
 
@@ -30,12 +31,20 @@ def is_plain(request: PodRequest) -> bool:
         and len(group.containers) == 1
         and request.card_order == _PLAIN_ORDER
         and asked.type is DeviceType.GPU
-        and (asked.count == 1 or asked.whole)
         and not (asked.every or asked.templated or asked.core_unit or asked.extras)
         and asked.scope is None
         and asked.scope_exclusive is None
         and asked.filter.functions is None
     )
+
+
+def simple(ledger: Ledger, request: DeviceRequest, index: int) -> bool:
+    """Whether a node leaves a plain request free to take any of its cards."""
+    if not request.whole and request.count == 1:
+        return True
+    node = ledger.node_at(index)
+    bound = node.single_numa or (request.whole and node.honour_partitions)
+    return not bound and not (request.whole and node.partitions)
 
 
 def choose(
@@ -46,7 +55,7 @@ def choose(
     strategy: Strategy,
     ranking: Mapping[int, int] | None,
 ) -> tuple[Grant, ...]:
-    """Grants for a plain request on a flat node; empty where the node cannot serve it.
+    """Grants for a plain request on a node that is `simple` for it; empty where it has no room.
 
     Args:
         suits: for each row, whether the card is the right one at all.
@@ -70,17 +79,32 @@ def choose(
         ]  # fmt: skip
         if len(rows) < request.count:
             return ()
-        if strategy not in (Strategy.FIRST_FIT, Strategy.SPREAD):
-            rows.sort(key=totals.__getitem__)
-        chosen = rows[: request.count]
-        return tuple(_grant(ledger, group, index, row) for row in chosen)
-    row = _share_row(
-        plane, request, suits, index, (open_, tenants, core, memory), strategy, ranking
-    )
-    return () if row is None else (_grant(ledger, group, index, row),)
+        chosen = [] if ledger.is_flat(index) else _nearest(ledger, request, index, rows, tenants)
+        if not chosen:
+            if strategy not in (Strategy.FIRST_FIT, Strategy.SPREAD):
+                rows.sort(key=totals.__getitem__)
+            chosen = rows[: request.count]
+        return tuple([_grant(ledger, group, index, row) for row in chosen])
+    columns = (open_, tenants, core, memory)
+    chosen = _share_rows(plane, request, suits, index, columns, strategy, ranking)
+    return tuple([_grant(ledger, group, index, row) for row in chosen])
 
 
-def _share_row(
+def _nearest(
+    ledger: Ledger, request: DeviceRequest, index: int, rows: list[int], tenants: list[int]
+) -> list[int]:
+    """The rows of whole cards that lie best together; none where nobody knows how they lie."""
+    everyone = [
+        Card(device, row, 0, 0, 0, tenants[row])
+        for row, device in enumerate(ledger.devices(request.type, index))
+    ]
+    if not has_tree(everyone, Scope.PCIE):
+        return []
+    fitting = [everyone[row] for row in rows]  # rows are in the order of minors
+    return [card.row for card in next(in_scopes(everyone, fitting, request))]
+
+
+def _share_rows(
     plane: Plane,
     request: DeviceRequest,
     suits: Sequence[bool],
@@ -88,14 +112,15 @@ def _share_row(
     columns: tuple[list[bool], list[int], list[int], list[int]],
     strategy: Strategy,
     ranking: Mapping[int, int] | None,
-) -> int | None:
+) -> list[int]:
+    """The best rows for a share of each, best first; empty where too few fit."""
     open_, tenants, core, memory = columns
     core_totals = plane.core_total[:, index].tolist()
     totals = plane.memory_total[:, index].tolist()
     slots = plane.slots_free[:, index].tolist()
     alone = request.unused or request.exclusive
     claims = request.claims_core and not request.core_milli
-    best: tuple[int, int] | None = None
+    found: list[tuple[int, int]] = []
     for row, fit in enumerate(suits):
         if not fit or not open_[row] or slots[row] < 1 or core[row] < request.core_milli:
             continue
@@ -107,7 +132,7 @@ def _share_row(
         if ranking is not None:
             key = -ranking.get(row, 0)
         elif strategy is Strategy.FIRST_FIT:
-            return row
+            key = 0
         elif strategy is Strategy.PARTAGE:
             spare = (memory[row] - need) * MILLI // totals[row] if totals[row] else 0
             key = core[row] - request.core_milli + spare
@@ -115,9 +140,12 @@ def _share_row(
             key = _used(core_totals[row], core[row]) + _used(totals[row], memory[row])
             if strategy is not Strategy.SPREAD:
                 key = -key
-        if best is None or key < best[0]:
-            best = (key, row)
-    return None if best is None else best[1]
+        found.append((key, row))
+    if len(found) < request.count:
+        return []
+    if request.count == 1:
+        return [min(found)[1]]
+    return [row for _, row in sorted(found)[: request.count]]
 
 
 def _used(total: int, free: int) -> int:

@@ -9,6 +9,7 @@ Sums are made in the published order (shape after shape, six buckets, then bucke
 scores are truncated to integers, and another order of the same additions flips some of them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
@@ -26,7 +28,7 @@ from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand, left_of
 from partage.placement.kernel import Nodes
 
-__all__ = ["Gauge", "Lens", "Shape", "Workload", "fragmentation"]
+__all__ = ["Gauge", "Lens", "Shape", "Workload", "fragmentation", "score_steps"]
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -71,9 +73,11 @@ class Workload:
     @staticmethod
     def of(seen: Iterable[Shape]) -> "Workload":
         """The most frequent shapes that together cover 95 % of those seen."""
-        counts: dict[Shape, int] = {}
-        for shape in seen:
-            counts[shape] = counts.get(shape, 0) + 1
+        return Workload.counted(Counter(seen))
+
+    @staticmethod
+    def counted(counts: Mapping[Shape, int]) -> "Workload":
+        """The same, for shapes that were counted already."""
         merged: dict[Shape, int] = {}
         for shape, count in counts.items():
             cpu = shape.cpu_milli or _DEFAULT_CPU
@@ -144,7 +148,7 @@ class Lens:
             plain_cpu=np.array([s.cpu_milli for s, _ in plain], np.int64),
             plain_chance=np.array([p for _, p in plain], np.float64),
             choosy=not bool(allowed.all()),
-            points=_points(),
+            points=score_steps(),
         )
 
 
@@ -164,18 +168,22 @@ class Gauge:
     def __init__(self, workload: Workload, ledger: Ledger) -> None:
         self.ledger = ledger
         self.workload = workload
-        self._seen = self._seen_nodes = 0
+        self._seen = 0
+        self._shape = (0, 0, 0)
         self._load()
 
     def refresh(self) -> None:
         """Bring the columns up to date with the ledger."""
         ledger = self.ledger
-        if self._seen_nodes != len(ledger.node_changes) or self._seen > len(ledger.changes):
+        if self._seen == len(ledger.changes):
+            return
+        shape = (len(ledger.kinds), *ledger.planes[DeviceType.GPU].open.shape)
+        changed = ledger.changes.since(self._seen)
+        if changed is None or self._shape != shape:
             self._load()
-        elif self._seen < len(ledger.changes):
-            changed = np.array(list(set(ledger.changes[self._seen :])), np.intp)
-            self._seen = len(ledger.changes)
-            self.write(changed)
+            return
+        self._seen = len(ledger.changes)
+        self.write(distinct(changed))
 
     def node_scores(
         self, host: Mapping[str, int], request: DeviceRequest | None, fits: Bools | None,
@@ -248,7 +256,7 @@ class Gauge:
     def _load(self) -> None:
         self.allocate()
         self._seen = len(self.ledger.changes)
-        self._seen_nodes = len(self.ledger.node_changes)
+        self._shape = (len(self.ledger.kinds), *self.left.shape)
         self.write(np.arange(self.total.size))
 
     def _cpu(self, nodes: Index) -> Ints:
@@ -407,7 +415,7 @@ def _points_of(lens: Lens, drop: Floats) -> Ints:
 
 
 @cache
-def _points() -> Floats:
+def score_steps() -> Floats:
     """The least drop in fragmentation that earns 1, 2, … 100 points.
 
     The published score is trunc(100 / (1 + exp(-drop / 1000))). Steps found once by bisection

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from partage.inventory.plane import Bools, Ints
 from partage.placement.tables import Prices
 
-__all__ = ["Guard"]
+__all__ = ["MARGIN", "Guard"]
 
 _MIB: Final = 2**20
 _MANY: Final = 2**20
-_MARGIN: Final = 3.0  # standard deviations of the number of pods to come
+MARGIN: Final = 3.0  # standard deviations of the number of pods to come
 
 Index = NDArray[np.intp]
 
@@ -28,26 +28,31 @@ class Guard:
 
     Attributes:
         supply: slots left in the cluster, by reserve.
+        slots: slots by reserve and node; those of a node lie together.
+        cards, cpu, memory: what one slot of each reserve is; memory in bytes.
+        allowed: by reserve and row of the prices' models, whether its cards will do.
+        need: slots wanted for each pod to come, by reserve.
+        per_pod: compute that a pod takes on average, milli.
     """
 
     def __init__(self, prices: Prices, size: int) -> None:
         reserves = self.reserves = prices.reserves
-        self._milli = max(prices.milli_per_pod, 1.0)
-        self._cards = np.array([r.count for r in reserves], np.int64)
-        self._cpu = np.array([r.cpu_milli for r in reserves], np.int64)
-        self._memory = np.array([r.memory_mib for r in reserves], np.int64) * _MIB
+        self.per_pod = max(prices.milli_per_pod, 1.0)
+        self.cards = np.array([r.count for r in reserves], np.int64)
+        self.cpu = np.array([r.cpu_milli for r in reserves], np.int64)
+        self.memory = np.array([r.memory_mib for r in reserves], np.int64) * _MIB
         self._least = np.array([r.least_cpu for r in reserves], np.int64)
-        self._need = np.array([r.need for r in reserves], np.float64)
+        self.need = np.array([r.need for r in reserves], np.float64)
         self._bits = np.left_shift(1, np.arange(len(reserves), dtype=np.int64))
         # The last column is for models that the prices do not know.
-        self._allowed: Bools = np.array(
+        self.allowed: Bools = np.array(
             [
                 [not r.count or not r.models or m in r.models for m in (*prices.models, None)]
                 for r in reserves
             ],
             np.bool_,
         ).reshape(len(reserves), len(prices.models) + 1)
-        self._slots: Ints = np.zeros((len(reserves), size), np.int64)
+        self.slots: Ints = np.zeros((size, len(reserves)), np.int64).T
         self.supply: Ints = np.zeros(len(reserves), np.int64)
 
     def write(self, nodes: Index, cpu: Ints, memory: Ints, idle: Ints, model: Index) -> None:
@@ -61,8 +66,8 @@ class Guard:
             model: row of the cards' model.
         """
         slots = self._counted(cpu, memory, idle, model)
-        self.supply += slots.sum(axis=1) - self._slots[:, nodes].sum(axis=1)
-        self._slots[:, nodes] = slots
+        self.supply += slots.sum(axis=1) - self.slots[:, nodes].sum(axis=1)
+        self.slots[:, nodes] = slots
 
     def flags(
         self, host: Mapping[str, int], count: int, nodes: Index,
@@ -76,12 +81,15 @@ class Guard:
             nodes: where it could go.
             left: what it would leave there, as `write` takes it.
         """
-        cpu = host.get("cpu", 0)
-        same = np.where(self._cards > 0, count >= self._cards, count == 0)
-        free = same & (cpu >= self._least)
-        lost = self._counted(*left) < self._slots[:, nodes]
-        lost &= ~free[:, None]
+        lost = self._counted(*left) < self.slots[:, nodes]
+        lost &= ~self.exempt(host, count)[:, None]
         result: Ints = (lost * self._bits[:, None]).sum(axis=0)
+        return result
+
+    def exempt(self, host: Mapping[str, int], count: int) -> Bools:
+        """By reserve, whether a pod that asks so much may take its slots."""
+        same = np.where(self.cards > 0, count >= self.cards, count == 0)
+        result: Bools = same & (host.get("cpu", 0) >= self._least)
         return result
 
     def tight(self, idle_milli: int) -> int:
@@ -90,14 +98,14 @@ class Guard:
         Args:
             idle_milli: compute left in the cluster: how many pods are still to come.
         """
-        wanted = self._need * (idle_milli / self._milli)
-        short = (wanted > 0) & (self.supply <= wanted + _MARGIN * np.sqrt(wanted))
+        wanted = self.need * (idle_milli / self.per_pod)
+        short = (wanted > 0) & (self.supply <= wanted + MARGIN * np.sqrt(wanted))
         return int((short * self._bits).sum())
 
     def _counted(self, cpu: Ints, memory: Ints, idle: Ints, model: Index) -> Ints:
-        slots: Ints = np.full((self._cards.size, cpu.size), _MANY, np.int64)
-        for have, asked in ((idle, self._cards), (cpu, self._cpu), (memory, self._memory)):
+        slots: Ints = np.full((self.cards.size, cpu.size), _MANY, np.int64)
+        for have, asked in ((idle, self.cards), (cpu, self.cpu), (memory, self.memory)):
             room = np.maximum(have, 0) // np.maximum(asked, 1)[:, None]
             np.minimum(slots, np.where(asked[:, None] > 0, room, _MANY), out=slots)
-        slots[~self._allowed[:, model]] = 0
+        slots[~self.allowed[:, model]] = 0
         return slots

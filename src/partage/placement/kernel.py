@@ -32,22 +32,36 @@ FITS: Final = len(LEADING)
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
 
-def suited(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes) -> Bools:
+def suited(
+    ledger: Ledger,
+    request: DeviceRequest,
+    protocol: str,
+    nodes: Nodes,
+    *,
+    by_instance: bool = False,
+) -> Bools:
     """Cards that are the right ones whatever they have left; see `card.unsuitable`."""
     plane = ledger.planes[request.type]
-    result: Bools = _unsuited_rank(ledger, plane, request, protocol, nodes) == FITS
+    ranks = _unsuited_rank(ledger, plane, request, protocol, nodes, by_instance=by_instance)
+    result: Bools = ranks == FITS
     return result
 
 
 def _unsuited_rank(
-    ledger: Ledger, plane: Plane, request: DeviceRequest, protocol: str, nodes: Nodes
+    ledger: Ledger,
+    plane: Plane,
+    request: DeviceRequest,
+    protocol: str,
+    nodes: Nodes,
+    *,
+    by_instance: bool = False,
 ) -> Codes:
     """Rank of the reason why a card is the wrong one, decided once a kind of card."""
     by_kind = np.full(len(ledger.kinds), FITS, np.int8)
     uuids = (*request.filter.use_uuids, *request.filter.avoid_uuids)
     for kind, device in enumerate(ledger.kinds):
         if device is not None:
-            by_kind[kind] = _kind_rank(device, request, protocol)
+            by_kind[kind] = _kind_rank(device, request, protocol, by_instance=by_instance)
     ranks: Codes = by_kind[plane.kind[:, nodes]]
     if not uuids:
         return ranks
@@ -70,9 +84,10 @@ def _unsuited_rank(
     return ranks
 
 
-def _kind_rank(device: Device, request: DeviceRequest, protocol: str) -> int:
+def _kind_rank(device: Device, request: DeviceRequest, protocol: str, *, by_instance: bool) -> int:
     anonymous = replace(request, filter=replace(request.filter, use_uuids=(), avoid_uuids=()))
-    reason = unsuitable(Card(device, 0, 0, 0, 0, 0), anonymous, protocol)
+    card = Card(device, 0, 0, 0, 0, 0)
+    reason = unsuitable(card, anonymous, protocol, by_instance=by_instance)
     return FITS if reason is None else _RANK[reason.code]
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from partage.inventory.ledger import Card
 from partage.model.allocation import Grant
-from partage.model.device import DeviceType
+from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
 from partage.model.policy import CardOrder, Strategy
 from partage.model.reason import CardReason, NodeReason, ReasonCode
@@ -26,8 +26,10 @@ from partage.model.request import (
     RequestGroup,
     Scope,
 )
+from partage.placement import instances
 from partage.placement.card import Need, free_functions, give, refusal, take
 from partage.placement.grouping import has_tree, in_scopes, partitions
+from partage.placement.instances import Place
 from partage.placement.order import best_linked, ordered
 from partage.placement.reasons import format_amount, node_reason
 from partage.placement.split import grants_of
@@ -48,11 +50,24 @@ class Pick:
         cards: which, in the order of choice.
         functions: the virtual function taken with each, or None.
         template: the sharing template that the request equals.
+        places: the hardware instance on each card, where instances serve the group.
     """
 
     cards: tuple[Card, ...]
     functions: tuple[tuple[int, str] | None, ...]
     template: str = ""
+    places: tuple[Place | None, ...] = ()
+
+    @property
+    def by_instances(self) -> bool:
+        """Whether instances serve the group."""
+        return bool(self.places)
+
+    @property
+    def parts(self) -> Iterator[tuple[Card, tuple[int, str] | None, Place | None]]:
+        """Each card with its virtual function and its instance."""
+        nothing: tuple[Place | None, ...] = (None,) * len(self.cards)
+        return zip(self.cards, self.functions, self.places or nothing, strict=True)
 
 
 def place(
@@ -82,7 +97,7 @@ def place(
     initial = search.initial(picks, [g for g in request.groups if g.phase is Phase.INIT])
     if isinstance(initial, NodeReason):
         return initial
-    return grants_of([(g, p.cards, p.functions, p.template) for g, p in picks + initial])
+    return grants_of([(g, p.parts, p.template) for g, p in picks + initial])
 
 
 class _Search:
@@ -124,11 +139,17 @@ class _Search:
         own = {id(card) for _, pick in picks for card in pick.cards}
         result: list[tuple[RequestGroup, Pick]] = []
         missing: NodeReason | None = None
+        # An instance keeps its place while the pod lives; who comes before may use it as it is.
+        kept = [(pick, self._take(other, pick)) for other, pick in picks if pick.by_instances]
         for group in groups:
             beside = [
-                (pick, self._take(other, pick)) for other, pick in picks if _lasts(other, group)
+                (pick, self._take(other, pick))
+                for other, pick in picks
+                if _lasts(other, group) and not pick.by_instances
             ]
-            best = max(
+            idle = [pick for other, pick in picks if not _lasts(other, group)]
+            again = _again(group, idle)
+            best = again or max(
                 islice(self._picks(group, {}), _MOST_ALTERNATIVES),
                 key=lambda pick: sum(id(card) in own for card in pick.cards),
                 default=None,
@@ -140,6 +161,10 @@ class _Search:
                 break
             result.append((group, best))
             own |= {id(card) for card in best.cards}
+            if best.by_instances and again is None:
+                kept.append((best, self._take(group, best)))
+        for pick, needs in kept:
+            self._give(pick, needs)
         if len(result) < len(groups):
             return missing or NodeReason(
                 ReasonCode.INSUFFICIENT_CARDS, "its init containers do not fit"
@@ -174,8 +199,38 @@ class _Search:
     # --- candidates for one group --------------------------------------------------------------
 
     def _picks(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
-        """Every way to serve the group that is worth trying, best first."""
+        """Every way to serve the group that is worth trying, best first: shares, then instances."""
         group = self._on_one_numa(group)
+        request = group.request
+        everyone = self.cards.get(request.type, ())
+        cut = any(card.device.mode is not SliceMode.SHARE for card in everyone)
+        if request.instances and cut and not request.every:
+            yield from self._in_one_pool(group, placed, everyone)
+        else:
+            yield from self._by_cards(group, placed)
+
+    def _in_one_pool(
+        self,
+        group: RequestGroup,
+        placed: Mapping[DeviceType, Pick],
+        everyone: Sequence[Card],
+    ) -> Iterator[Pick]:
+        """Shares or whole cards where enough cards give them; then instances."""
+        request = group.request
+        protocol = group.protocol
+        shares = [card for card in everyone if refusal(card, request, protocol) is None]
+        if len(shares) >= request.count:
+            yield from self._by_cards(group, placed)
+        cut = [card for card in everyone if instances.fits(card, request, protocol)]
+        for chosen in instances.choices(cut, request, self.request.card_order, self.strategy):
+            cards, places = zip(*chosen, strict=True)
+            yield Pick(cards, (None,) * len(cards), "", places)
+        told = [_pool_reason(card, request, protocol) for card in everyone]
+        refused = [reason for reason in told if reason is not None]
+        self._note(node_reason(request, refused, len(everyone) - len(refused), len(everyone)))
+
+    def _by_cards(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
+        """Every way to serve the group by shares or whole cards."""
         request = group.request
         everyone = list(self.cards.get(request.type, ()))
         template = ""
@@ -485,12 +540,40 @@ class _Search:
     def _take(self, group: RequestGroup, pick: Pick) -> list[Need]:
         return [
             take(card, group.request, (function[1],) if function else ())
-            for card, function in zip(pick.cards, pick.functions, strict=True)
+            if place is None
+            else instances.take(card, place)
+            for card, function, place in pick.parts
         ]
 
     def _give(self, pick: Pick, needs: Sequence[Need]) -> None:
         for card, function, need in zip(pick.cards, pick.functions, needs, strict=True):
             give(card, need, (function[1],) if function else ())
+
+
+def _pool_reason(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
+    """Why a card gives too little, by a share or by instances; None where it gives a share."""
+    by_card = refusal(card, request, protocol)
+    by_instance = instances.refusal(card, request, protocol)
+    if by_card is None or (by_instance and by_instance.code is ReasonCode.MODE_MISMATCH):
+        return by_card
+    return by_instance or instances.too_few(card, request)
+
+
+def _again(group: RequestGroup, idle: Sequence[Pick]) -> Pick | None:
+    """Instances of the pod itself that serve an init container before their owners run."""
+    request = group.request
+    if not request.instances:
+        return None
+    fitting = [
+        (card, place)
+        for pick in idle
+        for card, _, place in pick.parts
+        if place is not None and instances.serves(card, place, request)
+    ]
+    if len(fitting) < request.count:
+        return None
+    cards, places = zip(*fitting[: request.count], strict=True)
+    return Pick(cards, (None,) * len(cards), "", places)
 
 
 def _lasts(other: RequestGroup, group: RequestGroup) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from partage.inventory.changes import distinct
 from partage.inventory.ledger import UNCHECKED, Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
@@ -25,7 +26,7 @@ from partage.placement.guard import Guard
 from partage.placement.kernel import Nodes
 from partage.placement.tables import UNITS, Floats, Prices
 
-__all__ = ["TIER", "PriceGauge"]
+__all__ = ["SCARCE", "TIER", "PriceGauge", "set_bonus", "told"]
 
 TIER: Final = 2**33
 """Added to every score, so that a place that is better kept free can fall below all others."""
@@ -37,7 +38,8 @@ _MOST_NODE: Final = 2**13 - 1  # milli left on a node that are told apart
 _MOST_CARD: Final = 2**10 - 1
 _PLENTY: Final = 1e6  # cores and GiB of nodes that do not tell
 _SETS: Final = 20.0  # milli a card for a full set of idle cards, at full demand for sets
-_SCARCE: Final = 0.1
+SCARCE: Final = 0.1
+"""Milli lost for each milli taken of a model that is sought as much as there is of it."""
 _MIB: Final = 2**20
 
 
@@ -51,29 +53,41 @@ class PriceGauge:
         left: compute left by card and node, milli.
         total: the same by node.
         idle: untouched cards by node.
+        model: row of the card's model in the prices, by card and node.
+        sums: worth of all cards of a node, by node and pair of prices.
+        value: of the node, all in all.
+        guard: slots of reserves.
+        worth, scarcity: as the prices say, with one more row for models that they do not know.
+        bonus: what keeping so many untouched cards together is worth.
+        row: row of the model, by kind of card.
+        milli: compute left in the cluster.
     """
 
     def __init__(self, prices: Prices, ledger: Ledger) -> None:
         self.prices = prices
         self.ledger = ledger
-        self._seen = self._seen_nodes = 0
+        self._seen = 0
+        self._shape = (0, 0, 0)
         # The last row is for models that the prices do not know: worth their compute.
         models, units, pairs = prices.worth.shape
-        self._worth: Floats = np.zeros((models + 1, units, pairs))
-        self._worth[:models] = prices.worth
-        self._worth[models] = (MILLI / UNITS * np.arange(units))[:, None]
-        self._scarcity: Floats = np.append(prices.scarcity, 0.0)
+        self.worth: Floats = np.zeros((models + 1, units, pairs))
+        self.worth[:models] = prices.worth
+        self.worth[models] = (MILLI / UNITS * np.arange(units))[:, None]
+        self.scarcity: Floats = np.append(prices.scarcity, 0.0)
         self._load()
 
     def refresh(self) -> None:
         """Bring the columns up to date with the ledger."""
         ledger = self.ledger
-        if self._seen_nodes != len(ledger.node_changes) or self._seen > len(ledger.changes):
+        if self._seen == len(ledger.changes):
+            return
+        shape = (len(ledger.kinds), *ledger.planes[DeviceType.GPU].open.shape)
+        changed = ledger.changes.since(self._seen)
+        if changed is None or self._shape != shape:
             self._load()
-        elif self._seen < len(ledger.changes):
-            changed = np.array(sorted(set(ledger.changes[self._seen :])), np.intp)
-            self._seen = len(ledger.changes)
-            self._write(changed)
+            return
+        self._seen = len(ledger.changes)
+        self.write(distinct(changed))
 
     def node_scores(
         self, host: Mapping[str, int], request: DeviceRequest | None, fits: Bools | None,
@@ -85,27 +99,35 @@ class PriceGauge:
         if request is None or fits is None or not count:
             return self._settled(host, index, 0, np.zeros(index.size, np.intp))
         if request.whole:
-            model = self._model[fits.argmax(axis=0), index]
+            model = self.model[fits.argmax(axis=0), index]
             return self._settled(host, index, count, model)
         # Cards of one node and model with as much left score the same: one of them will do.
-        codes = self.left[:, index] * self._worth.shape[0] + self._model[:, index]
+        codes = self.left[:, index] * self.worth.shape[0] + self.model[:, index]
         ordered = np.sort(np.where(fits, codes, -1), axis=0)
         fresh = ordered >= 0
         fresh[1:] &= ordered[1:] != ordered[:-1]
         row, column = np.nonzero(fresh)
-        left, model = np.divmod(ordered[row, column], self._worth.shape[0])
+        left, model = np.divmod(ordered[row, column], self.worth.shape[0])
         score = self._shared(host, index[column], left, model, (count, milli))
         result: Ints = np.full(index.size, TIER, np.int64)
         np.maximum.at(result, column, score)
         return result
 
     def card_scores(
-        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools, index: int
+        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
     ) -> dict[int, int]:
-        """Score of each fitting card of a node, by row; for shares."""
-        rows = np.flatnonzero(fits[:, 0])
+        """Score of each card of a node, by row; for shares.
+
+        Args:
+            host: ordinary resources that the pod asks.
+            request: what it asks of a card.
+            fits: which cards fit; None for all that have compute enough.
+            index: the node.
+        """
+        _, milli = demand(request)
+        rows = np.flatnonzero(self.left[:, index] >= milli if fits is None else fits[:, 0])
         nodes = np.full(rows.size, index)
-        left, model = self.left[rows, index], self._model[rows, index]
+        left, model = self.left[rows, index], self.model[rows, index]
         score = self._shared(host, nodes, left, model, demand(request))
         return dict(zip(rows.tolist(), score.tolist(), strict=True))
 
@@ -122,54 +144,67 @@ class PriceGauge:
         cpu, memory = (
             self.ledger.host_free[name][index] - host.get(name, 0) for name in ("cpu", "memory")
         )
-        return self._guard.flags(host, count, index, (cpu, memory, idle, self._model[0, index]))
+        return self.guard.flags(host, count, index, (cpu, memory, idle, self.model[0, index]))
+
+    def offer(self, value: Ints, flags: Ints, step: int) -> Ints:
+        """The values, those of places that take a slot from a short reserve less by `step`."""
+        tight = self.tight()
+        return np.where(flags & tight, value - step, value) if tight else value
+
+    def best(self, value: Ints, flags: Ints, step: int) -> int:
+        """The first node with the highest offer, -1 where all are below 0."""
+        offer = self.offer(value, flags, step)
+        index = int(offer.argmax())
+        return index if offer[index] >= 0 else -1
 
     def tight(self) -> int:
         """A bit for each reserve that is short; see `Guard`."""
         self.refresh()
-        return self._guard.tight(self._milli)
+        return self.guard.tight(self.milli)
 
     # --- columns ---------------------------------------------------------------------------------
 
     def _load(self) -> None:
+        self.allocate()
+        self._seen = len(self.ledger.changes)
+        self._shape = (len(self.ledger.kinds), *self.left.shape)
+        self.write(np.arange(self.total.size))
+
+    def allocate(self) -> None:
+        """Make room for the nodes and cards in the books."""
         ledger = self.ledger
         cards, size = ledger.planes[DeviceType.GPU].open.shape
         known = {name: row for row, name in enumerate(self.prices.models)}
         names = [device.model if device else "" for device in ledger.kinds]
-        self._row = np.array([known.get(name, len(known)) for name in names], np.intp)
-        shares = self.prices.sets
-        self._bonus: Floats = np.array(
-            [_SETS * sum(part * b * (f // b) for b, part in shares) for f in range(cards + 1)]
-        )
-        self.left: Ints = np.zeros((cards, size), np.int64)
+        self.row = np.array([known.get(name, len(known)) for name in names], np.intp)
+        self.bonus: Floats = set_bonus(self.prices, cards)
+        self.left: Ints = np.zeros((size, cards), np.int64).T  # cards of a node lie together
         self.total: Ints = np.zeros(size, np.int64)
         self.idle: Ints = np.zeros(size, np.int64)
-        self._model = np.zeros((cards, size), np.intp)
-        self._sums: Floats = np.zeros((size, self.prices.pairs.shape[0]))
-        self._value: Floats = np.zeros(size)
-        self._guard = Guard(self.prices, size)
-        self._milli = 0
-        self._seen = len(ledger.changes)
-        self._seen_nodes = len(ledger.node_changes)
-        self._write(np.arange(size))
+        self.model: Index = np.zeros((size, cards), np.intp).T
+        self.sums: Floats = np.zeros((size, self.prices.pairs.shape[0]))
+        self.value: Floats = np.zeros(size)
+        self.guard = Guard(self.prices, size)
+        self.milli = 0
 
-    def _write(self, nodes: Index) -> None:
+    def write(self, nodes: Index) -> None:
+        """Write the columns of some nodes, each once."""
         plane = self.ledger.planes[DeviceType.GPU]
         left = np.maximum(left_of(plane, nodes), 0)
-        model = self._row[plane.kind[:, nodes]]
-        sums = np.zeros((nodes.size, self._sums.shape[1]))
+        model = self.row[plane.kind[:, nodes]]
+        sums = np.zeros((nodes.size, self.sums.shape[1]))
         for card in range(left.shape[0]):
-            sums += self._worth[model[card], _units(left[card])]
+            sums += self.worth[model[card], _units(left[card])]
         self.left[:, nodes] = left
         total = left.sum(axis=0)
-        self._milli += int((total - self.total[nodes]).sum())
+        self.milli += int((total - self.total[nodes]).sum())
         self.total[nodes] = total
         self.idle[nodes] = (left >= MILLI).sum(axis=0)
-        self._model[:, nodes] = model
-        self._sums[nodes] = sums
-        self._value[nodes] = self._least({}, nodes, sums)
+        self.model[:, nodes] = model
+        self.sums[nodes] = sums
+        self.value[nodes] = self._least({}, nodes, sums)
         cpu, memory = (self.ledger.host_free[name][nodes] for name in ("cpu", "memory"))
-        self._guard.write(nodes, cpu, memory, self.idle[nodes], model[0])
+        self.guard.write(nodes, cpu, memory, self.idle[nodes], model[0])
 
     def _least(self, host: Mapping[str, int], nodes: Index, sums: Floats) -> Floats:
         """Value of nodes once `host` is taken off them."""
@@ -191,12 +226,12 @@ class PriceGauge:
 
     def _settled(self, host: Mapping[str, int], nodes: Index, count: int, model: Index) -> Ints:
         """Scores of whole cards, or of a pod without cards."""
-        change = count * (self._worth[model, 0] - self._worth[model, UNITS])
-        loss = self._value[nodes] - self._least(host, nodes, self._sums[nodes] + change)
+        change = count * (self.worth[model, 0] - self.worth[model, UNITS])
+        loss = self.value[nodes] - self._least(host, nodes, self.sums[nodes] + change)
         if count:
             idle = self.idle[nodes]
-            loss += _SCARCE * self._scarcity[model] * (count * MILLI)
-            loss += self._bonus[idle] - self._bonus[np.maximum(idle - count, 0)]
+            loss += SCARCE * self.scarcity[model] * (count * MILLI)
+            loss += self.bonus[idle] - self.bonus[np.maximum(idle - count, 0)]
         rest = np.maximum(self.total[nodes] - count * MILLI, 0)
         return _packed(loss, rest, np.zeros(nodes.size, np.int64))
 
@@ -207,13 +242,22 @@ class PriceGauge:
         """Scores of taking a share of a card, for pairs of node and what that card has left."""
         count, milli = asked
         rest = np.maximum(card - milli, 0)
-        change = self._worth[model, _units(rest)] - self._worth[model, _units(card)]
-        loss = self._value[nodes] - self._least(host, nodes, self._sums[nodes] + change)
-        loss += _SCARCE * self._scarcity[model] * (count * milli)
+        change = self.worth[model, _units(rest)] - self.worth[model, _units(card)]
+        loss = self.value[nodes] - self._least(host, nodes, self.sums[nodes] + change)
+        loss += SCARCE * self.scarcity[model] * (count * milli)
         idle = self.idle[nodes]
         taken = (card >= MILLI) & (rest < MILLI)
-        loss += self._bonus[idle] - self._bonus[np.maximum(idle - taken, 0)]
+        loss += self.bonus[idle] - self.bonus[np.maximum(idle - taken, 0)]
         return _packed(loss, np.maximum(self.total[nodes] - count * milli, 0), rest)
+
+
+def told(ledger: Ledger, host: Mapping[str, int], index: int) -> tuple[float, float]:
+    """Cores and GiB that a node has left once `host` is taken off it."""
+    cpu, memory = int(ledger.host_free["cpu"][index]), int(ledger.host_free["memory"][index])
+    cores = (cpu - host.get("cpu", 0)) / 1000
+    gib = (memory - host.get("memory", 0)) / (1024 * _MIB)
+    unknown = UNCHECKED // 2
+    return _PLENTY if cpu >= unknown else cores, _PLENTY if memory >= unknown else gib
 
 
 def _units(left: Ints) -> Ints:
@@ -228,3 +272,10 @@ def _packed(loss: Floats, node: Ints, card: Ints) -> Ints:
     key |= np.minimum(card, _MOST_CARD)
     result: Ints = TIER + (TIER - 1 - key)
     return result
+
+
+def set_bonus(prices: Prices, cards: int) -> Floats:
+    """What 0 to `cards` idle cards of one node are worth as sets, milli."""
+    return np.array(
+        [_SETS * sum(part * b * (f // b) for b, part in prices.sets) for f in range(cards + 1)]
+    )

@@ -22,7 +22,10 @@ from partage.placement.mix import Mix, Stock
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import UNITS, Floats, Prices
 
-__all__ = ["PAIRS", "Config", "Learner", "SolverMissing", "learn", "solver_there"]
+__all__ = [
+    "PAIRS", "Config", "Learner", "SolverMissing", "knapsack", "learn", "solver", "solver_there",
+    "taken",
+]  # fmt: skip
 
 _BREAKS: Final = np.array([0, 0.87, 0.9, 0.92, 0.94, 0.96, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.4, 2])
 _KNEE: Final = 0.88
@@ -150,13 +153,18 @@ def knapsack(size: Ints, profit: Floats) -> tuple[Floats, Ints]:
 def solver_there() -> bool:
     """Whether prices can be learnt here."""
     try:
-        _highs()
+        solver()
     except SolverMissing:
         return False
     return True
 
 
-def _highs() -> Any:
+def solver() -> Any:
+    """The solver's module.
+
+    Raises:
+        SolverMissing: it is not installed.
+    """
     try:
         import highspy  # noqa: PLC0415 # an optional extra
     except ImportError:
@@ -182,7 +190,7 @@ class _Programme:
         self._build()
 
     def _build(self) -> None:
-        highspy = _highs()
+        highspy = solver()
         h = self._h = highspy.Highs()
         h.silent()
         for option, value in (("threads", 1), ("parallel", "off")):
@@ -274,11 +282,11 @@ class _Programme:
         added = False
         for model in range(models):
             if best[UNITS, model] > per_card[model] + _WORTHWHILE:
-                added |= self._add(model, _taken(items.size, last[:, model]))
+                added |= self._add(model, taken(items.size, last[:, model]))
         return added
 
 
-def _taken(size: Ints, last: Ints) -> dict[int, int]:
+def taken(size: Ints, last: Ints) -> dict[int, int]:
     """The pattern that a knapsack chose for a whole card."""
     pattern: dict[int, int] = {}
     room = UNITS
@@ -306,6 +314,9 @@ class Learner:
         self._programme = _Programme(mix, stock, self.items)
         self._chances: Floats = mix.counts / mix.counts.sum()
         self._reserves = reserves_of(mix, stock)
+        # The patterns that the mix itself needs are there from the first candidate on.
+        self._programme.configure(Config())
+        self._programme.solve(self._chances)
 
     def prices(self, config: Config) -> Prices:
         """The prices of one configuration."""

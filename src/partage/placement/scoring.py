@@ -159,9 +159,5 @@ def _first(scene: Scene) -> Ints:
 
     Only pods without devices tell nodes apart: cards that they strand serve nobody.
     """
-    plain = np.zeros(scene.ledger.present[scene.nodes].shape, np.int64)
-    if scene.request is None:
-        plain += 1
-        for plane in scene.ledger.planes.values():
-            plain &= ~(plane.kind[:, scene.nodes] > 0).any(axis=0)
-    return plain
+    bare: Ints = scene.ledger.bare[scene.nodes].astype(np.int64)
+    return bare if scene.request is None else np.zeros_like(bare)

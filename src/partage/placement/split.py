@@ -5,27 +5,34 @@ A group that serves one container is granted as it was asked. A group that serve
 so that every grant has an owner and the sum is what the pod asked.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from partage.inventory.ledger import Card
 from partage.model.allocation import Grant, GrantMode
+from partage.model.device import Device
 from partage.model.request import ContainerAsk, Phase, RequestGroup
 from partage.placement.card import Need, need_of
+from partage.placement.instances import Place
 
-__all__ = ["grants_of"]
+__all__ = ["by_instance", "grants_of"]
 
-Choice = tuple[RequestGroup, Sequence[Card], Sequence[tuple[int, str] | None], str]
+Part = tuple[Card, tuple[int, str] | None, Place | None]
+Choice = tuple[RequestGroup, Iterable[Part], str]
 
 
 def grants_of(choices: Sequence[Choice]) -> tuple[Grant, ...]:
-    """Grants for every group and the devices chosen for it, by container in the pod's order."""
+    """Grants for every group and the devices chosen for it, by container in the pod's order.
+
+    Each device comes with its virtual function and its hardware instance, where it has one.
+    """
     result: list[tuple[int, Grant]] = []
-    for group, cards, functions, template in choices:
+    for group, chosen, template in choices:
         parts = [
-            _grant(group, card, function, template)
-            for card, function in zip(cards, functions, strict=True)
-        ]
+            _grant(group, card, function, template) if place is None
+            else by_instance(group, card.device, place)
+            for card, function, place in chosen
+        ]  # fmt: skip
         result += _among(parts, sorted(group.containers, key=lambda c: c.position))
     result.sort(key=lambda item: item[0])
     return tuple(grant for _, grant in result)
@@ -111,6 +118,21 @@ def _pour(
                 mine[p] = amount * right // total - amount * left // total
         result.append(mine)
     return result
+
+
+def by_instance(group: RequestGroup, device: Device, place: Place) -> Grant:
+    """A grant of an instance, still nobody's; all of it is its container's."""
+    return Grant(
+        container="",
+        type=device.type,
+        minor=device.minor,
+        uuid=device.uuid,
+        core_milli=place.core_milli,
+        memory_bytes=place.memory_bytes,
+        mode=GrantMode.MIG,
+        protocol=group.protocol,
+        mig=place.instance,
+    )
 
 
 def _grant(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from partage.model.policy import Strategy
 from partage.placement.fragmentation import Workload
 
 __all__ = ["UNITS", "Floats", "Prices", "Reserve", "Tables"]
@@ -71,9 +72,17 @@ class Tables:
         workload: the usual requests, for `fgd`.
         seed: of the draws of `random`.
         prices: for `partage`; None until they are learnt.
+        stand_in: decides for `partage` where it has no prices; None for its own first fit.
     """
 
     version: int = 0
     workload: Workload = Workload()
     seed: int = 0
     prices: Prices | None = None
+    stand_in: Strategy | None = None
+
+    def settled(self, strategy: Strategy) -> Strategy:
+        """The strategy that decides where `strategy` is wanted."""
+        if strategy is Strategy.PARTAGE and self.prices is None and self.stand_in is not None:
+            return self.stand_in
+        return strategy

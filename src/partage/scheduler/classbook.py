@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Final
 
 from partage.inventory.ledger import Ledger
 from partage.model.pod import Pod
-from partage.model.policy import Policy
+from partage.model.policy import Policy, Strategy
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.priced import PriceGauge
-from partage.placement.tables import Tables
+from partage.placement.tables import Prices, Tables
 from partage.scheduler.classes import RequestClass, class_key
 from partage.scheduler.eligibility import Eligibility, eligibility_key
 
 if TYPE_CHECKING:  # importing it imports numba, where that is installed
-    from partage.placement.accelerated import Rescorer
+    from partage.scheduler.fastpath import FastPath
 
 __all__ = ["ClassBook"]
 
@@ -25,10 +25,11 @@ class ClassBook:
 
     def __init__(self, ledger: Ledger, *, accelerate: bool = False) -> None:
         self._ledger = ledger
-        self._accelerate = accelerate
+        self._fast = _fast() if accelerate else None
         self._gauge: Gauge | None = None
         self._priced: PriceGauge | None = None
         self._classes: dict[object, RequestClass] = {}
+        self._former: dict[object, RequestClass] = {}  # those of the last policy or tables
         self._eligible: dict[object, Eligibility] = {}
         # Values are immutable, so the same objects always ask the same. The pod is kept so that
         # its parts' identities are not used again.
@@ -36,6 +37,7 @@ class ClassBook:
 
     def clear(self) -> None:
         """Forget all classes; what nodes are in question for whom stays."""
+        self._former = dict(self._classes)
         self._classes.clear()
         self._known.clear()
         self._gauge = None
@@ -52,6 +54,9 @@ class ClassBook:
         if group is None:
             group = RequestClass.of(pod, policy, tables, self._eligibility(pod))
             self._equip(group, tables)
+            former = self._former.pop(key, None)
+            if former is not None:
+                group.follow(former)
             if len(self._classes) >= _MOST_CLASSES:
                 del self._classes[next(iter(self._classes))]
                 self._known.clear()
@@ -63,17 +68,28 @@ class ClassBook:
 
     def _equip(self, group: RequestClass, tables: Tables) -> None:
         """Give a new class the gauges that all share, and compiled loops where they apply."""
-        fast = self._accelerate
         if group.measures and tables.workload.shapes:
             if self._gauge is None:
-                self._gauge = _gauge(tables.workload, self._ledger, fast=fast)
+                self._gauge = self._gauge_of(tables.workload)
             group.gauge = self._gauge
         if group.prices and tables.prices is not None:
             if self._priced is None:
-                self._priced = PriceGauge(tables.prices, self._ledger)
+                self._priced = self._priced_of(tables.prices)
             group.priced = self._priced
-        if fast:
-            group.rescorer = _rescorer(group)
+            node = group.node_strategy is Strategy.PARTAGE
+            group.guarded = node and bool(tables.prices.reserves)
+        if self._fast is not None:
+            group.rescorer = self._fast.rescorer(group, self._ledger)
+
+    def _gauge_of(self, workload: Workload) -> Gauge:
+        if self._fast is None:
+            return Gauge(workload, self._ledger)
+        return self._fast.gauge(workload, self._ledger)
+
+    def _priced_of(self, prices: Prices) -> PriceGauge:
+        if self._fast is None:
+            return PriceGauge(prices, self._ledger)
+        return self._fast.price_gauge(prices, self._ledger)
 
     def _eligibility(self, pod: Pod) -> Eligibility:
         key = eligibility_key(pod)
@@ -85,19 +101,7 @@ class ClassBook:
         return found
 
 
-def _gauge(workload: Workload, ledger: Ledger, *, fast: bool) -> Gauge:
-    if not fast:
-        return Gauge(workload, ledger)
-    from partage.placement.accelerated import FastGauge  # noqa: PLC0415 # imports numba
+def _fast() -> "FastPath":
+    from partage.scheduler.fastpath import FastPath  # noqa: PLC0415 # imports numba
 
-    return FastGauge(workload, ledger)
-
-
-def _rescorer(group: RequestClass) -> "Rescorer | None":
-    from partage.placement.accelerated import FastGauge, Rescorer  # noqa: PLC0415 # imports numba
-
-    request, host, strategy = group.pod.request, group.pod.host, group.node_strategy
-    if not Rescorer.applies(request, host, strategy, group.gauge):
-        return None
-    gauge = group.gauge if isinstance(group.gauge, FastGauge) else None
-    return Rescorer(request, host, strategy, gauge)
+    return FastPath()

@@ -5,21 +5,23 @@ since are scored afresh before each decision; the result is the same as that of 
 under test).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
+from partage.model.allocation import Grant
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, Refusal
-from partage.model.request import DeviceRequest
+from partage.model.request import DeviceRequest, RequestGroup
 from partage.placement import kernel, scoring
 from partage.placement.fast import is_plain
 from partage.placement.fragmentation import Gauge
+from partage.placement.instance_kernel import ALIKE, SHARES_FIRST, CutView, cut_views
 from partage.placement.priced import TIER, PriceGauge
 from partage.placement.scoring import Scene
 from partage.placement.tables import Tables
@@ -60,14 +62,17 @@ class RequestClass:
         plain: the request is of the common kind that `placement.fast` serves.
         tables: what the strategies have learnt.
         value: score and order in one number a node; -1 where the pod cannot go.
+        flags: a bit for each reserve that loses a slot by a pod of the class on the node.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
         eligible: which nodes are in question, whatever they have left.
+        guarded: places that take a slot from a short reserve stand behind all others.
         gauge: fragmentation of every node, for strategies that look at it.
         priced: value of every node, for the default strategy once it has learnt prices.
         rescorer: scores the class in compiled loops, where it is set.
-        flags: a bit for each reserve that loses a slot by a pod of the class on the node.
         refusal: why no node could host a pod of the class, when last asked.
         refused_at: how many changes the ledger had seen then.
+        shut_at: `made_room` of the ledger when no node passed the kernel; -1 where that is not
+            the last word.
     """
 
     pod: Pod
@@ -77,23 +82,27 @@ class RequestClass:
     plain: bool = False
     tables: Tables = field(default_factory=Tables)
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    flags: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
+    guarded: bool = False
     gauge: Gauge | None = None
     priced: PriceGauge | None = None
     rescorer: "Rescorer | None" = None
     refusal: Refusal | None = None
     refused_at: int = -1
-    flags: Ints | None = None
+    shut_at: int = -1
     _suits: list[Bools] = field(default_factory=list)
-    _seen: int = 0
+    _cut: "list[CutView | None]" = field(default_factory=list)
+    _seen: int = -1
     _seen_nodes: int = -1
 
     @staticmethod
     def of(pod: Pod, policy: Policy, tables: Tables, eligible: Eligibility) -> "RequestClass":
         """The class of a pod under the policy and tables in force."""
-        node_strategy = pod.request.node_strategy or policy.node
+        node_strategy = tables.settled(pod.request.node_strategy or policy.node)
+        card_strategy = tables.settled(policy.card)
         return RequestClass(
-            pod, node_strategy, policy.card, eligible, is_plain(pod.request), tables
+            pod, node_strategy, card_strategy, eligible, is_plain(pod.request), tables
         )
 
     @property
@@ -114,41 +123,60 @@ class RequestClass:
         return self.card_strategy.scores_cards
 
     @property
-    def _guarded(self) -> bool:
-        if self.node_strategy is not Strategy.PARTAGE or self.priced is None:
-            return False
-        return bool(self.priced.prices.reserves)
-
-    @property
     def offer(self) -> Ints:
         """`value`, with places that take a slot from a short reserve behind all others."""
-        if self.flags is None or self.priced is None:
+        if not self.guarded or self.priced is None:
             return self.value
-        tight = self.priced.tight()
-        if not tight:
-            return self.value
-        return np.where(self.flags & tight, self.value - TIER * RANKS, self.value)
+        return self.priced.offer(self.value, self.flags, TIER * RANKS)
+
+    def follow(self, former: "RequestClass") -> None:
+        """Take over what an equal class knew that neither policy nor tables decide."""
+        seen, suits, cut = former._seen_nodes, former._suits, former._cut  # noqa: SLF001 # its own
+        if seen >= 0 and not cut and former.eligible is self.eligible:
+            self.value, self.flags = former.value, former.flags
+            self._suits, self._seen_nodes = suits, seen
+
+    def shut(self, ledger: Ledger) -> bool:
+        """Whether no node can host the class, since none could and nothing has made room."""
+        return self.shut_at == ledger.made_room
+
+    def shut_down(self, ledger: Ledger) -> None:
+        """Remember that no node can host the class until something makes room.
+
+        For plain requests the kernel is exact, and others only take what it counts. A bounded
+        search may find a place just because somebody took another.
+        """
+        exact = (self.plain or not self.pod.request.groups) and not self.failed
+        self.shut_at = ledger.made_room if exact else -1
+
+    def best(self, among: Bools | None = None) -> int:
+        """The node that the pod should have, or -1 where there is none.
+
+        Args:
+            among: by node index, the nodes that may be chosen; None for all.
+        """
+        if not self.value.size:
+            return -1
+        if among is None and self.guarded and self.priced is not None:
+            return self.priced.best(self.value, self.flags, TIER * RANKS)
+        offer = self.offer if among is None else np.where(among, self.offer, -1)
+        index = int(offer.argmax())
+        return index if offer[index] >= 0 else -1
 
     def refresh(self, ledger: Ledger, rank: Ints) -> None:
         """Bring the scores up to date with the ledger."""
-        if self._seen_nodes != len(ledger.node_changes):
-            self._refresh_nodes(ledger)
-            self._score(ledger, rank, slice(None))
-            self.failed.clear()
-            self._seen = len(ledger.changes)
-            return
         if self._seen == len(ledger.changes):
             return
-        recent: Iterable[int] = ledger.changes[self._seen :]
-        if self.rescorer is None:
-            recent = set(recent)  # compiled loops rather do a node twice
-        dirty = np.array(list(recent), np.intp)
+        stale = self._seen_nodes != len(ledger.node_changes) and self._refresh_nodes(ledger)
+        dirty = ledger.changes.since(self._seen)
         self._seen = len(ledger.changes)
-        redraw = self.node_strategy is Strategy.RANDOM
-        if redraw or dirty.size * _PARTIAL > self.value.size:
+        redraw = stale or dirty is None or self.node_strategy is Strategy.RANDOM
+        if dirty is None or redraw or dirty.size * _PARTIAL > self.value.size:
             self.failed.clear()
             self._score(ledger, rank, slice(None))
             return
+        if self.rescorer is None:
+            dirty = distinct(dirty)  # compiled loops rather do a node twice
         if self.failed:
             for index in dirty.tolist():
                 self.failed.pop(index, None)
@@ -157,11 +185,14 @@ class RequestClass:
     def fits(self, ledger: Ledger, nodes: kernel.Nodes) -> tuple[Bools, list[Bools]]:
         """Nodes that the kernel passes, and for each group the cards that serve it."""
         passed = kernel.host_fits(ledger, self.pod.host, nodes) & self.eligible.allowed[nodes]
-        fits = []
+        fits: list[Bools] = []
         for group, suits in zip(self.pod.request.groups, self._suits, strict=True):
             cards = kernel.fitting(ledger, group.request, kernel.at(suits, nodes), nodes)
             count = 1 if group.request.every else group.request.count
-            passed &= cards.sum(axis=0) >= count
+            enough = cards.sum(axis=0) >= count
+            if self._cut and (cut := self._cut[len(fits)]) is not None:
+                enough |= cut.fits(ledger, nodes)
+            passed &= enough
             fits.append(cards)
         return passed, fits
 
@@ -170,17 +201,24 @@ class RequestClass:
         column: list[bool] = self._suits[0][:, index].tolist()
         return column
 
+    def instance(self, ledger: Ledger, asked: RequestGroup, index: int) -> tuple[Grant, ...]:
+        """The grant where an instance of a node serves a plain request; empty: ask `place`."""
+        cut = self._cut[0] if self._cut else None
+        if cut is None or self.card_strategy in ALIKE:
+            return ()
+        return cut.choose(ledger, asked, index)
+
     def ranking(self, ledger: Ledger, index: int) -> dict[int, int] | None:
         """Score of each fitting card of a node, where the strategy scores cards itself."""
         nodes = np.asarray([index], np.intp)
-        if self.rescorer and self.gauge and self.card_strategy is Strategy.FGD:
-            asked = self.pod.request.groups[0].request
-            if asked.whole:
-                return None
-            self.gauge.refresh()
-            return self.gauge.card_scores(self.pod.host, asked, None, index)
-        _, fits = self.fits(ledger, nodes)
         request = self.pod.request.groups[0].request
+        gauge = self.priced if self.card_strategy is Strategy.PARTAGE else self.gauge
+        if self.rescorer is not None and gauge is not None:
+            if request.whole:
+                return None
+            gauge.refresh()
+            return gauge.card_scores(self.pod.host, request, None, index)
+        _, fits = self.fits(ledger, nodes)
         scene = self._scene(ledger, request, fits[0], nodes)
         return scoring.ranking(scene, self.card_strategy)
 
@@ -190,22 +228,33 @@ class RequestClass:
         self.value[index] = -1
 
     def _score(self, ledger: Ledger, rank: Ints, nodes: kernel.Nodes) -> None:
-        if self.rescorer is not None:
+        if self.rescorer is not None and not self._cut:
             suits = self._suits[0] if self._suits else None
             eligible = (self.eligible.allowed, self.eligible.preference)
-            if self.rescorer.score(ledger, suits, eligible, rank, self.value, nodes):
+            if self.rescorer.score(suits, eligible, rank, self.value, self.flags, nodes):
                 return
         passed, fits = self.fits(ledger, nodes)
         groups = self.pod.request.groups
         request, cards = (groups[0].request, fits[0]) if groups else (None, None)
         scene = self._scene(ledger, request, cards, nodes)
         score = scoring.score(scene, self.node_strategy)
-        if self._guarded and self.priced is not None:
-            if self.flags is None or self.flags.size != self.value.size:
-                self.flags = np.zeros(self.value.size, np.int64)
+        if self.guarded and self.priced is not None:
             self.flags[nodes] = self.priced.flags(self.pod.host, request, nodes, score)
+        if self._cut and request is not None and cards is not None:
+            score = self._with_instances(ledger, nodes, score, cards)
         score = score + self.eligible.preference[nodes] * _PREFERENCE
         self.value[nodes] = np.where(passed, score * RANKS + (RANKS - 1 - rank[nodes]), -1)
+
+    def _with_instances(
+        self, ledger: Ledger, nodes: kernel.Nodes, score: Ints, cards: Bools
+    ) -> Ints:
+        """The scores, where the pod's first request may be served by instances."""
+        cut = self._cut[0]
+        if cut is None or self.node_strategy in ALIKE:
+            return score
+        shares = cards.sum(axis=0) >= self.pod.request.groups[0].request.count
+        score = np.minimum(score, SHARES_FIRST - 1) + SHARES_FIRST
+        return np.where(shares, score, cut.worth(ledger, nodes))
 
     def _scene(
         self,
@@ -222,11 +271,28 @@ class RequestClass:
             ledger, self.pod.host, request, fits, nodes, self.tables, self.gauge, self.priced
         )
 
-    def _refresh_nodes(self, ledger: Ledger) -> None:
+    def _refresh_nodes(self, ledger: Ledger) -> bool:
+        """Judge the nodes that came, changed or went; whether all must be scored again."""
         self.eligible.refresh(ledger)
-        self.value = np.full(ledger.present.shape[0], -1, np.int64)
-        self._suits = [
-            kernel.suited(ledger, group.request, group.protocol, slice(None))
-            for group in self.pod.request.groups
-        ]
+        changed = ledger.node_changes.since(max(self._seen_nodes, 0))
+        known = self._seen_nodes >= 0 and self.value.size == ledger.present.shape[0]
         self._seen_nodes = len(ledger.node_changes)
+        groups = self.pod.request.groups
+        before = bool(self._cut)
+        self._cut = cut_views(ledger, groups)
+        same = before == bool(self._cut) and all(
+            suits.shape == ledger.planes[group.request.type].open.shape
+            for group, suits in zip(groups, self._suits, strict=False)
+        )
+        if not known or not same or changed is None or changed.size * _PARTIAL > self.value.size:
+            self.value = np.full(ledger.present.shape[0], -1, np.int64)
+            self.flags = np.zeros(self.value.size, np.int64)
+            self._suits = [
+                kernel.suited(ledger, group.request, group.protocol, slice(None))
+                for group in groups
+            ]
+            return True
+        nodes = distinct(changed)
+        for group, suits in zip(groups, self._suits, strict=True):
+            suits[:, nodes] = kernel.suited(ledger, group.request, group.protocol, nodes)
+        return False

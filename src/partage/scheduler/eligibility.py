@@ -51,9 +51,9 @@ class Eligibility:
             self.preference = np.zeros(size, np.int64)
             self.objections.clear()
             self._seen = 0
-        changed = ledger.node_changes[self._seen :]
+        changed = ledger.node_changes.since(self._seen)
         self._seen = len(ledger.node_changes)
-        for index in set(changed):
+        for index in range(len(ledger.nodes)) if changed is None else set(changed.tolist()):
             self._judge(ledger, index)
 
     def _judge(self, ledger: Ledger, index: int) -> None:

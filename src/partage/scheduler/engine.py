@@ -18,29 +18,22 @@ The engine knows no clock, chance, network or file. Node order is the order in w
 first seen: the driver makes it explicit.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Final
 
 import numpy as np
 
-from partage.inventory.ledger import Card, Ledger, Suspicion
-from partage.inventory.plane import Bools, Ints
-from partage.model.allocation import Allocation, Grant
-from partage.model.device import DeviceType
+from partage.inventory.ledger import Suspicion
+from partage.inventory.plane import Bools
+from partage.model.allocation import Allocation
+from partage.model.device import SliceMode
 from partage.model.errors import LedgerError
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
-from partage.model.request import PodRequest
-from partage.placement.fast import choose
-from partage.placement.pod import place
-from partage.placement.tables import Tables
-from partage.scheduler.classbook import ClassBook
-from partage.scheduler.classes import RANKS, RequestClass
+from partage.scheduler.choice import Chooser, amounts
+from partage.scheduler.classes import RANKS
 from partage.scheduler.events import (
     Action,
     BindFailed,
@@ -60,14 +53,12 @@ from partage.scheduler.events import (
     ReadBack,
     Released,
     TablesChanged,
+    Unserviceable,
 )
-from partage.scheduler.explain import brief, refuse, why
+from partage.scheduler.explain import why
 from partage.scheduler.facts import fact_of, rebuild
-from partage.scheduler.quota import QuotaBook, metered
 
 __all__ = ["Engine", "State", "fact_of", "rebuild"]
-
-_MOST_CHANGES: Final = 2**20
 
 
 class State(StrEnum):
@@ -79,7 +70,7 @@ class State(StrEnum):
     BOUND = "bound"  # the API server says so
 
 
-class Engine:
+class Engine(Chooser):
     """All state of scheduling: the ledger, the pods' states, quotas, and scores by class."""
 
     def __init__(self, policy: Policy | None = None, *, accelerate: bool = False) -> None:
@@ -90,19 +81,17 @@ class Engine:
             accelerate: score plain requests in compiled loops; needs numba to be fast, decides
                 the same without it.
         """
-        self.ledger = Ledger()
-        self.policy = policy or Policy()
-        self.tables = Tables()
-        self.quotas = QuotaBook()
+        super().__init__(policy, accelerate=accelerate)
         self.states: dict[str, State] = {}
         self._pods: dict[str, Pod] = {}
         self._gone: set[str] = set()
         self._node_versions: dict[str, int] = {}
-        self._rank = np.zeros(16, np.int64)
         self._next_rank = 0
-        self._classes = ClassBook(self.ledger, accelerate=accelerate)
-        self._insists = np.zeros(0, np.bool_)
-        self._insisting_at = -1
+
+    @property
+    def decision_id(self) -> str:
+        """What the last decision is called where a journal is kept; empty where none is."""
+        return ""
 
     # --- events ------------------------------------------------------------------------------
 
@@ -161,7 +150,18 @@ class Engine:
                 self._rank = grown
             self._rank[index] = self._next_rank
             self._next_rank = min(self._next_rank + 1, RANKS - 1)
-        return [Released(node.name)]
+        useless = [
+            f"{device.uuid} ({device.model or 'model unknown'})"
+            for device in node.devices
+            if device.mode is SliceMode.MIG and device.cutting is None
+        ]
+        if not useless:
+            return [Released(node.name)]
+        message = (
+            f"in mode mig, but not to be cut into instances, so they serve no pod: "
+            f"cards {', '.join(useless)}"
+        )
+        return [Released(node.name), Unserviceable(node.name, message)]
 
     def _node_gone(self, name: str, version: int) -> None:
         known = self._node_versions.get(name, 0)
@@ -202,10 +202,9 @@ class Engine:
                     allocation.node,
                     f"{uuid} is booked beyond its means by {' and '.join(pods)}",
                 )
-                for uuid, pods in self.ledger.overbooked(allocation.node).items()
-                if pod.key in pods
+                for uuid, pods in self.ledger.overbooked(pod.uid).items()
             ]
-        self.quotas.apply(pod.uid, pod.namespace, _amounts(pod, allocation.grants))
+        self.quotas.apply(pod.uid, pod.namespace, amounts(pod, allocation.grants))
         if suspicion is None:
             if self.ledger.acquit(pod.uid):
                 actions.append(Released(allocation.node))
@@ -222,6 +221,10 @@ class Engine:
     def _pod_read(self, uid: str, pod: Pod | None) -> list[Action]:
         if pod is None or pod.uid != uid:
             return self._pod_gone(uid)
+        known = self._pods.get(uid)
+        if known is not None and known.node is None and not known.finished:
+            # A pod that waits becomes nothing older: whatever was read is news.
+            pod = replace(pod, version=max(pod.version, known.version))
         actions = self._pod_seen(pod)
         if pod.node is None and self.states.get(uid) is State.UNKNOWN:
             actions += self._release(uid)
@@ -301,7 +304,7 @@ class Engine:
         if isinstance(grants, NodeReason):
             message = f"node {name}: {grants.message}"
             return Refusal(grants.code, message, {name: grants}, {grants.code: 1})
-        excess = self.quotas.excess(pod.namespace, _amounts(pod, grants))
+        excess = self.quotas.excess(pod.namespace, amounts(pod, grants))
         if excess:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
         allocation = Allocation(pod.uid, pod.namespace, pod.name, name, grants, pod.host)
@@ -329,155 +332,8 @@ class Engine:
 
     def _reserve(self, pod: Pod, allocation: Allocation, state: State) -> None:
         self.ledger.apply(allocation)
-        self.quotas.apply(pod.uid, pod.namespace, _amounts(pod, allocation.grants))
+        self.quotas.apply(pod.uid, pod.namespace, amounts(pod, allocation.grants))
         self.states[pod.uid] = state
-
-    def explain(
-        self, pod: Pod, *, reasons: bool = True, among: Bools | None = None
-    ) -> Placement | Refusal:
-        """The decision that `schedule` would take, without taking it.
-
-        Args:
-            pod: the pod.
-            reasons: see `schedule`.
-            among: by node index, the nodes that may be chosen; None for all.
-        """
-        # 1. A request that breaks its protocol's rules waits whatever the cluster.
-        if pod.request.fault is not None:
-            return Refusal(pod.request.fault.code, pod.request.fault.message)
-        # 2. So does one that its namespace's quota does not allow.
-        excess = self.quotas.excess(pod.namespace, pod.quota)
-        if excess:
-            return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
-        # 3. Bring the scores of its class up to date.
-        group = self._class_of(pod)
-        group.refresh(self.ledger, self._rank)
-        # 4. Try nodes from the best down; the exact rule has the last word.
-        while group.value.size:
-            value = group.offer if among is None else np.where(among, group.offer, -1)
-            index = int(value.argmax())
-            if value[index] < 0:
-                break
-            grants = self._try(group, pod, index)
-            if isinstance(grants, NodeReason):
-                group.fail(index, grants)
-                continue
-            node = self.ledger.node_at(index)
-            # 5. Keys that count what is granted are known only now.
-            excess = self.quotas.excess(pod.namespace, _amounts(pod, grants))
-            if excess:
-                return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
-            allocation = Allocation(pod.uid, pod.namespace, pod.name, node.name, grants, pod.host)
-            return Placement(allocation, pod.request.notes)
-        # 6. Nothing fits: say why, node by node.
-        return refuse(self.ledger, group) if reasons else brief(group)
-
-    def feasible(self, pod: Pod, among: Bools | None = None) -> dict[str, int]:
-        """Every node that can host the pod now, in node order, with its score.
-
-        Args:
-            pod: a pod without a fault.
-            among: by node index, the nodes that are asked about; None for all.
-        """
-        found, scores = self.candidates(pod, among)
-        order = np.argsort(self._rank[found], kind="stable")
-        return {
-            self.ledger.node_at(index).name: score
-            for index, score in zip(found[order].tolist(), scores[order].tolist(), strict=True)
-        }
-
-    def candidates(
-        self, pod: Pod, among: Bools | None = None, most: int | None = None
-    ) -> tuple[Ints, Ints]:
-        """Indexes of the nodes that can host the pod now, in no order, and their scores.
-
-        Args:
-            pod: a pod without a fault.
-            among: by node index, the nodes that are asked about; None for all.
-            most: where only the exact rule can tell, it is asked from the best node down until so
-                many fit; None asks it of every node.
-        """
-        group = self._class_of(pod)
-        group.refresh(self.ledger, self._rank)
-        offer = group.offer
-        value = offer if among is None else np.where(among, offer, -1)
-        found = np.flatnonzero(value >= 0)
-        # For plain requests the kernel is exact, but where cards must belong together.
-        unsure = self._insisting()[found] if group.plain else np.ones(found.size, np.bool_)
-        if unsure.any():
-            best_first = found[unsure][np.argsort(-value[found[unsure]], kind="stable")]
-            proven = self._proven(group, pod, best_first.tolist(), most)
-            found = np.concatenate([found[~unsure], np.array(proven, found.dtype)])
-        return found, offer[found] // RANKS
-
-    def _proven(
-        self, group: RequestClass, pod: Pod, indexes: list[int], most: int | None
-    ) -> list[int]:
-        """Those of the nodes that the exact rule passes."""
-        proven: list[int] = []
-        for index in indexes:
-            if most is not None and len(proven) >= most:
-                break
-            grants = self._try(group, pod, index)
-            if isinstance(grants, NodeReason):
-                group.fail(index, grants)
-            else:
-                proven.append(index)
-        return proven
-
-    def _insisting(self) -> Bools:
-        """By node index, whether the node says which cards belong together."""
-        if self._insisting_at != len(self.ledger.node_changes):
-            self._insisting_at = len(self.ledger.node_changes)
-            column = np.zeros(self.ledger.present.shape[0], np.bool_)
-            for index, node in enumerate(self.ledger.nodes):
-                if node is not None:
-                    column[index] = node.honour_partitions or node.single_numa
-            self._insists = column
-        return self._insists
-
-    def fits_without(self, pod: Pod, name: str, victims: Iterable[str]) -> bool:
-        """Whether the pod would fit on a node if these pods were gone (preemption's dry run)."""
-        index = self.ledger.index.get(name)
-        if index is None or pod.request.fault is not None:
-            return False
-        taken = [a for uid in victims if (a := self.ledger.undo(uid)) is not None]
-        group = self._class_of(pod)
-        group.refresh(self.ledger, self._rank)
-        fits = group.value[index] >= 0 and not isinstance(self._try(group, pod, index), NodeReason)
-        for allocation in taken:
-            self.ledger.apply(allocation)
-        return fits
-
-    def _try(self, group: RequestClass, pod: Pod, index: int) -> tuple[Grant, ...] | NodeReason:
-        if not pod.request.groups:
-            return ()
-        scores = group.ranking(self.ledger, index) if group.scores_cards else None
-        if group.plain and self.ledger.is_flat(index):
-            chosen = choose(
-                self.ledger,
-                pod.request.groups[0],
-                group.suits(index),
-                index,
-                group.card_strategy,
-                scores,
-            )
-            if chosen:
-                return chosen
-        return place(
-            self.ledger.node_at(index),
-            cards_of(self.ledger, pod.request, index),
-            pod.request,
-            group.card_strategy,
-            scores,
-        )
-
-    def _class_of(self, pod: Pod) -> RequestClass:
-        if len(self.ledger.changes) > _MOST_CHANGES:
-            # Classes remember how far they have read the log: both start over together.
-            self._classes.clear()
-            self.ledger.changes.clear()
-        return self._classes.find(pod, self.policy, self.tables)
 
     # --- checking ----------------------------------------------------------------------------
 
@@ -502,16 +358,5 @@ class Engine:
             )
 
 
-def cards_of(ledger: Ledger, request: PodRequest, index: int) -> Mapping[DeviceType, list[Card]]:
-    """Scratch copies of a node's cards of the types that a request names."""
-    types = {group.request.type for group in request.groups}
-    return {type_: ledger.cards(type_, index) for type_ in types}
-
-
 def _same(one: Node, other: Node) -> bool:
     return replace(one, version=0) == replace(other, version=0)
-
-
-def _amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:
-    counted = metered(pod.request, grants)
-    return Counter(pod.quota) + Counter(counted) if counted else pod.quota

@@ -33,6 +33,7 @@ __all__ = [
     "ReadBack",
     "Released",
     "TablesChanged",
+    "Unserviceable",
 ]
 
 
@@ -156,6 +157,14 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True)
+class Unserviceable:
+    """Cards of a node are configured so that they serve nobody: tell people why."""
+
+    node: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     """Room appeared on a node: pods that wait may fit now."""
 
@@ -169,4 +178,4 @@ class ReadBack:
     uid: str
 
 
-Action = Quarantined | Released | ReadBack
+Action = Quarantined | Released | ReadBack | Unserviceable

@@ -39,7 +39,10 @@ def metered(request: PodRequest, grants: Iterable[Grant]) -> dict[str, int]:
 
     Containers that run at different times count by maximum, as in the books.
     """
-    if not any(group.metered for group in request.groups):
+    for group in request.groups:
+        if group.metered:
+            break
+    else:
         return {}
     counted: dict[tuple[str, str, int], list[Grant]] = {}
     given = list(grants)
@@ -76,7 +79,9 @@ class QuotaBook:
         if not amounts:
             return
         self._of[uid] = (namespace, amounts)
-        self._used.setdefault(namespace, Counter()).update(amounts)
+        used = self._used.setdefault(namespace, Counter())
+        for key, amount in amounts.items():  # `update` costs five times as much, at every pod
+            used[key] += amount
 
     def undo(self, uid: str) -> None:
         """Count a pod no more."""
@@ -84,14 +89,22 @@ class QuotaBook:
         if entry is not None:
             self._used[entry[0]].subtract(entry[1])
 
+    @property
+    def counted(self) -> dict[str, tuple[str, Mapping[str, int]]]:
+        """What is counted of each pod, by uid: its namespace and amounts."""
+        return dict(self._of)
+
     def used(self, namespace: str) -> Mapping[str, int]:
         """What the namespace uses, by key."""
         return self._used.get(namespace, {})
 
     def excess(self, namespace: str, amounts: Mapping[str, int]) -> str:
         """Which quota the pod would exceed, as a sentence; empty when none."""
+        quotas = self.quotas.by_namespace.get(namespace)
+        if not quotas:
+            return ""
         used = self.used(namespace)
-        for quota in self.quotas.by_namespace.get(namespace, ()):
+        for quota in quotas:
             for key, hard in quota.hard:
                 asked = amounts.get(key, 0)
                 if asked and used.get(key, 0) + asked > hard:

@@ -37,11 +37,13 @@ class Site:
             app, access_log=None, keepalive_timeout=limits.idle, shutdown_timeout=_LINGER,
             max_line_size=limits.head, max_field_size=limits.head,
         )  # fmt: skip
+        self._app = app
         self._access = access
         self._limits = limits
         self._hot = dict(hot or {})
         self._tls = tls
         self._server: asyncio.Server | None = None
+        self._second: asyncio.Server | None = None
         self._open: set[Front] = set()
         self.port = 0
         self._host = ""
@@ -52,6 +54,15 @@ class Site:
         scheme = "https" if self._tls else "http"
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{scheme}://{host}:{self.port}"
+
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """Method and path of everything that is served; parts in braces stand for any text."""
+        return [
+            (route.method, route.resource.canonical)
+            for route in self._app.router.routes()
+            if route.resource is not None
+        ]
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 takes any that is free.
@@ -76,11 +87,26 @@ class Site:
         self._host = host
         self.port = self._server.sockets[0].getsockname()[1]
 
+    async def start_plain(self, host: str, port: int) -> None:
+        """Listen on a second port without TLS, after `start`; nobody shows a certificate there.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        fallback = self._runner.server
+        assert fallback is not None  # noqa: S101 # `start` comes first
+        routes = HotRoutes(self._hot, self._access, self._limits, fallback, self._open)
+        self._second = await asyncio.get_running_loop().create_server(
+            lambda: Front(routes), host, port, backlog=1024
+        )
+
     async def stop(self) -> None:
         """Take no more connections, let requests end, and close."""
         if self._server is None:
             return
         self._server.close()
+        if self._second is not None:
+            self._second.close()
         for front in list(self._open):
             front.finish()
         await self._runner.cleanup()
@@ -88,4 +114,4 @@ class Site:
             await asyncio.wait([front.closed for front in self._open], timeout=_LINGER)
         for front in list(self._open):
             front.abort()
-        self._server = None
+        self._server = self._second = None

@@ -21,6 +21,7 @@ __all__ = [
     "LEVELS",
     "Curves",
     "Waiting",
+    "allocation_curve",
     "allocation_of",
     "curves",
     "failed_by_kind",
@@ -73,12 +74,17 @@ def allocation_of(run: Run) -> Floats:
     return np.round(np.cumsum(taken) * 100.0 / max(run.trace.capacity, 1), 2)
 
 
+def allocation_curve(run: Run) -> dict[int, float]:
+    """Allocation by arrived load, both in percent; much cheaper than all curves."""
+    level = np.round(arrived_load(run)).astype(np.int64)
+    return {x: _rounded(value) for x, value in _means(level, allocation_of(run)).items()}
+
+
 def curves(run: Run) -> Curves:
     """All curves of a run of the published protocol."""
     level = np.round(arrived_load(run)).astype(np.int64)
     capacity = max(run.trace.capacity, 1)
-    allocated = allocation_of(run)
-    allocation = _means(level, allocated)
+    allocation = _means(level, allocation_of(run))
     stuck = _fragmentation(run)
     free = run.trace.capacity - np.cumsum(np.where(run.node >= 0, _demand(run), 0))
     amount = _means(level, np.round(stuck, 2))

@@ -18,7 +18,7 @@ from partage.vendors.base import PlacedPod, Rendering
 from partage.wire.cluster import Cluster
 from partage.wire.pods import TranslatedPod
 
-__all__ = ["CLOCK", "Outcome", "PodOutcome", "schedule"]
+__all__ = ["CLOCK", "Outcome", "PodOutcome", "queue", "schedule", "started"]
 
 CLOCK = 1_700_000_000 * 10**9
 """Time of offline decisions in nanoseconds since 1970, fixed so that runs can be compared."""
@@ -73,34 +73,48 @@ def schedule(
         now: time of the decisions, nanoseconds since 1970.
     """
     chosen = policy or cluster.policy or Policy()
-    engine = Engine(chosen)
-    notes = list(cluster.notes)
-    nodes = list(cluster.nodes)
-    if seed is not None:
-        random.Random(seed).shuffle(nodes)  # noqa: S311 # a reproducible order, not a secret
-    for node in nodes:
-        engine.handle(NodeSeen(node))
-    engine.handle(QuotasChanged(cluster.quotas))
-    for translated in cluster.pods:
-        if translated.pod.node is not None or translated.pod.finished:
-            notes += [
-                f"node {action.node}: quarantined devices: {action.message}"
-                for action in engine.handle(PodSeen(translated.pod))
-                if isinstance(action, Quarantined)
-            ]
+    engine, notes = started(cluster, chosen, seed)
     outcomes: dict[str, PodOutcome] = {}
-    for translated in _queue(cluster.pods):
+    for translated in queue(cluster.pods):
         outcomes[translated.pod.uid] = _decide(engine, cluster, translated, now)
     return Outcome(
         cluster=cluster,
         pods=tuple(outcomes.get(t.pod.uid) or _bound(engine, t) for t in cluster.pods),
         ledger=engine.ledger,
         policy=chosen,
-        notes=tuple(notes),
+        notes=(*cluster.notes, *notes),
     )
 
 
-def _queue(pods: Sequence[TranslatedPod]) -> list[TranslatedPod]:
+def started(
+    cluster: Cluster, policy: Policy, seed: int | None = None
+) -> tuple[Engine, tuple[str, ...]]:
+    """An engine that knows the cluster's nodes, quotas and bound pods, and what it noticed.
+
+    Args:
+        cluster: what the documents say.
+        policy: the policy in force.
+        seed: permutes the order of the nodes; None keeps the documents'.
+    """
+    engine = Engine(policy)
+    nodes = list(cluster.nodes)
+    if seed is not None:
+        random.Random(seed).shuffle(nodes)  # noqa: S311 # a reproducible order, not a secret
+    for node in nodes:
+        engine.handle(NodeSeen(node))
+    engine.handle(QuotasChanged(cluster.quotas))
+    notes = tuple(
+        f"node {action.node}: quarantined devices: {action.message}"
+        for translated in cluster.pods
+        if translated.pod.node is not None or translated.pod.finished
+        for action in engine.handle(PodSeen(translated.pod))
+        if isinstance(action, Quarantined)
+    )
+    return engine, notes
+
+
+def queue(pods: Sequence[TranslatedPod]) -> list[TranslatedPod]:
+    """The pods that wait, in the order in which they are decided: by priority, then as written."""
     waiting = [t for t in pods if t.pod.node is None and not t.pod.finished]
     return sorted(waiting, key=lambda translated: -translated.pod.priority)
 

@@ -10,7 +10,7 @@ what came of them; every rule is the engine's. Two modes:
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import cycle, islice
@@ -28,10 +28,10 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint, Operator, Requirement, Selector
-from partage.placement.compiled import STRATEGIES
+from partage.placement.compiled.columns import STRATEGIES
 from partage.placement.fragmentation import Shape, Workload
 from partage.placement.mix import Ask, Stock
-from partage.placement.tables import Tables
+from partage.placement.tables import UNITS, Prices, Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import (
     BindSucceeded,
@@ -42,8 +42,9 @@ from partage.scheduler.events import (
     TablesChanged,
 )
 from partage.sim.kernel import Kernel
-from partage.sim.learning import Learning, ask_of
+from partage.sim.learning import Learning, Lesson, ask_of
 from partage.sim.openb import NodeRow, PodRow, Sequence, Trace
+from partage.sim.queue import Queue
 
 __all__ = ["Life", "Lives", "Progress", "Run", "cluster", "poisson", "replay", "trace_lives"]
 
@@ -87,7 +88,7 @@ class Run:
         seconds: wall time of the decisions, reading and building excluded.
         cpu_seconds: processor time of the same; on a busy machine the fairer figure.
         tables_seconds, tables_cpu_seconds: what making tables took, not part of the above.
-        tables_built: how often prices were made.
+        tables_chosen: what was chosen each time: `prices`, or the strategy that stands in for them.
         counts: the mix of requests at the end, what was known before included.
         engine: the engine, as it was at the end.
         accelerated: whether compiled loops were used.
@@ -109,7 +110,7 @@ class Run:
     cpu_seconds: float = 0.0
     tables_seconds: float = 0.0
     tables_cpu_seconds: float = 0.0
-    tables_built: int = 0
+    tables_chosen: list[str] = field(default_factory=list)
     counts: Counter[Ask] = field(default_factory=Counter)
     accelerated: bool = False
 
@@ -241,7 +242,7 @@ def replay(
     seed: int = 0,
     progress: Progress | None = None,
     accelerate: bool | None = None,
-    history: Mapping[Ask, int] | None = None,
+    lesson: Lesson | None = None,
 ) -> Run:
     """Run the trace under the policy.
 
@@ -253,7 +254,7 @@ def replay(
         seed: of the policy's own draws, if it makes any.
         progress: told after each arrival.
         accelerate: use compiled loops; None for where numba is installed. Results are the same.
-        history: the mix of requests that is known before; None where it is learnt on the way.
+        lesson: what the default policy is told; None for nothing, and the usual rules.
     """
     fast = find_spec("numba") is not None if accelerate is None else accelerate
     engine = Engine(policy, accelerate=fast)
@@ -268,13 +269,13 @@ def replay(
         np.full(len(mine), -1, np.int64), np.full(len(mine), -1, np.int64),
         np.full(len(mine), np.nan),
     )  # fmt: skip
-    driver = _Driver(run, waits=lives is not None, history=history)
+    run.accelerated = fast and policy.node in STRATEGIES
+    driver = _Driver(run, waits=lives is not None, lesson=lesson or Lesson(), fast=fast)
     driver.warm_up()
     driver.learn(0)
     apart, apart_used = run.tables_seconds, run.tables_cpu_seconds
     start, used = perf_counter(), process_time()
     driver.drive(progress or (lambda _: None))
-    run.accelerated = fast and policy.node in STRATEGIES
     run.seconds, run.cpu_seconds = perf_counter() - start, process_time() - used
     run.seconds -= run.tables_seconds - apart
     run.cpu_seconds -= run.tables_cpu_seconds - apart_used
@@ -284,17 +285,18 @@ def replay(
 class _Driver:
     """Stands where the cluster would: brings pods, takes their places down, ends them."""
 
-    def __init__(self, run: Run, *, waits: bool, history: Mapping[Ask, int] | None) -> None:
+    def __init__(self, run: Run, *, waits: bool, lesson: Lesson, fast: bool) -> None:
         self.run = run
         priced = Strategy.PARTAGE in (run.policy.node, run.policy.card)
-        self.learning = Learning(Stock.of(cluster(run.trace)), history) if priced else None
-        run.counts.update(history or {})
+        stock = Stock.of(cluster(run.trace))
+        self.learning = Learning(run.trace, stock, lesson, fast=fast)
+        self.learns = priced
         self.asks = [ask_of(row) for row in run.trace.pods]
         self.waits = waits
         self.engine = run.engine
         self.rows = {node.name: row for row, node in enumerate(run.trace.nodes)}
         self.of_row, self.templates = _templates(run.trace)
-        self.waiting: dict[int, None] = {}
+        self.queue = Queue(self.templates)
         self.kernel: Kernel[tuple[bool, int]] = Kernel(
             min((life.start for life in run.lives), default=0.0)
         )
@@ -313,8 +315,19 @@ class _Driver:
     def warm_up(self) -> None:
         """Ask for one decision of each kind, so that nothing is compiled while the clock runs."""
         kinds = {pod.kind: row for row, pod in enumerate(self.run.trace.pods)}
-        for row in kinds.values():
-            self.engine.explain(self.templates[self.of_row[row]], reasons=False)
+        some = [self.templates[self.of_row[row]] for row in kinds.values()]
+        for pod in some:
+            self.engine.explain(pod, reasons=False)
+        if not (self.learns and self.run.accelerated):
+            return
+        # Prices come later; loops that need them are loaded with some that mean nothing.
+        other = Engine(self.run.policy, accelerate=True)
+        for node in cluster(self.run.trace):
+            other.handle(NodeSeen(node))
+        pairs, worth = np.zeros((1, 2)), np.zeros((0, UNITS + 1, 1))
+        other.handle(TablesChanged(Tables(prices=Prices((), pairs, worth, np.zeros(0)))))
+        for pod in some:
+            other.explain(pod, reasons=False)
 
     def drive(self, progress: Progress) -> None:
         """Take every event in its turn."""
@@ -323,23 +336,23 @@ class _Driver:
             if arrives:
                 if number:
                     self.learn(number)
-                run.counts[self.asks[run.lives[number].row]] += 1
+                self.learning.seen[self.asks[run.lives[number].row]] += 1
                 if not self._place(number) and self.waits:
-                    self.waiting[number] = None
+                    self.queue.add(number, self.of_row[run.lives[number].row])
                 progress(number + 1)
             else:
                 self._end(number)
+        run.counts.update(self.learning.counts)
 
     def learn(self, arrived: int) -> None:
         """Let the engine have new tables where they are due."""
-        if self.learning is None or not self.learning.wants(arrived):
+        if not self.learns:
             return
-        self.learning.counts = self.run.counts
         used = process_time()
-        tables = self.learning.due(arrived, self.engine.tables)
+        tables = self.learning.next(arrived, self.engine.tables, self.engine.ledger)
         self.run.tables_cpu_seconds += process_time() - used
         self.run.tables_seconds = self.learning.seconds
-        self.run.tables_built = self.learning.built
+        self.run.tables_chosen = self.learning.chosen
         if tables is not None:
             self.engine.handle(TablesChanged(tables))
 
@@ -360,6 +373,7 @@ class _Driver:
         if row.cards == 1 and row.milli < MILLI:
             run.card[number] = allocation.grants[0].minor
         run.started[number] = self.kernel.now
+        self.learning.running[self.asks[life.row]] += 1
         if self.waits:
             self.free -= row.demand
             run.idle.append((self.kernel.now, self.free))
@@ -371,18 +385,10 @@ class _Driver:
         run.card_left.append(ledger.planes[DeviceType.GPU].core_free[:, index].copy())
 
     def _end(self, number: int) -> None:
-        self.free += self.run.trace.pods[self.run.lives[number].row].demand
+        row = self.run.lives[number].row
+        self.free += self.run.trace.pods[row].demand
+        self.learning.running[self.asks[row]] -= 1
         self.run.idle.append((self.kernel.now, self.free))
-        actions = self.engine.handle(PodGone(str(number)))
-        if not any(isinstance(action, Released) for action in actions):
-            return
-        refused: set[int] = set()
-        for waiting in list(self.waiting):
-            # Places only fill up during the round: who is refused once stays refused.
-            number = self.of_row[self.run.lives[waiting].row]
-            if number in refused:
-                continue
-            if self._place(waiting):
-                del self.waiting[waiting]
-            else:
-                refused.add(number)
+        for action in self.engine.handle(PodGone(str(number))):
+            if isinstance(action, Released):
+                self.queue.retry(self.engine.ledger, action.node, self._place)

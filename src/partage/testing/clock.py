@@ -76,7 +76,12 @@ class SteppedClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Move time, waking sleepers one moment at a time and letting each go on."""
+        """Move time, waking sleepers one moment at a time and letting each go on.
+
+        Whoever is about to sleep goes to sleep first: a task that was made but has not begun would
+        otherwise count its seconds from the end.
+        """
+        await self._settle()
         end = self._now + seconds
         while self._sleepers and self._sleepers[0][0] <= end:
             moment, _, future = heapq.heappop(self._sleepers)

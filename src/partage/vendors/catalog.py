@@ -10,6 +10,8 @@ from typing import Final
 from partage.vendors import names
 from partage.vendors.base import Family
 from partage.vendors.families import cambricon, hami, huawei, koordinator, metax, qgpu
+from partage.vendors.families.hami.cards import RegisteredCard as HamiCard
+from partage.vendors.families.hami.cards import encode_cards as encode_hami_cards
 from partage.vendors.families.koordinator.amounts import ALIASES as KOORDINATOR_ALIASES
 from partage.vendors.families.koordinator.partitions import (
     honoured,
@@ -24,6 +26,8 @@ from partage.vendors.settings import Settings
 __all__ = [
     "FAMILIES",
     "KOORDINATOR_ALIASES",
+    "HamiCard",
+    "encode_hami_cards",
     "honoured",
     "koordinator_reports",
     "koordinator_totals",

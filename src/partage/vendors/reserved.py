@@ -84,6 +84,7 @@ RESERVED: Final = ReservedKeys(
             names.HAMI_POD_TIME,
             names.HAMI_TO_ALLOCATE,
             names.HAMI_ALLOCATED,
+            names.HAMI_MIG_ALLOCATIONS,
             names.HAMI_BIND_PHASE,
             names.HAMI_BIND_TIME,
             names.QGPU_ALLOCATED,

@@ -53,6 +53,11 @@ class HamiSettings:
         default_count: devices when a pod names memory or cores but no count; 0 = none.
         memory_factor: bytes of `gpumem` are this many MiB each.
         split_count: the most sharers of a card.
+        geometries: layouts that cards of some models may have, in order of preference; models
+            that no entry names may have any.
+        mig_allowlist: (models, profiles that may be made on them).
+        mig_record: how instances are written on pods: `suffix`, as the UUID's suffix of HAMi 2.5
+            where the card has geometries, or `allocations`, as the annotation of HAMi 2.10.
     """
 
     count_name: str = "nvidia.com/gpu"
@@ -70,6 +75,7 @@ class HamiSettings:
     disable_core_limit: bool = False
     geometries: tuple[MigGeometry, ...] = ()
     mig_allowlist: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    mig_record: str = "suffix"
     nodes: Mapping[str, HamiNodeSettings] = field(default_factory=dict)
 
 

@@ -4,7 +4,7 @@ A body that is no AdmissionReview is answered with 400 and a sentence; everythin
 review. The settings are asked for at each call, because they change while the service runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from aiohttp import web
@@ -60,13 +60,14 @@ def make_app(
     context: Callable[[], Context],
     admission: Callable[[], Admission] = Admission,
     limits: Limits | None = None,
+    routes: Iterable[web.RouteDef] = (),
 ) -> web.Application:
-    """The webhook as an application of its own, with its probes."""
+    """The webhook as an application of its own, with its probes and further routes."""
 
     async def healthy(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
     app = web.Application(middlewares=[guard()], client_max_size=(limits or Limits()).body)
     app.add_routes(review_routes(context, admission, limits))
-    app.add_routes([web.get("/healthz", healthy), web.get("/readyz", healthy)])
+    app.add_routes([web.get("/healthz", healthy), web.get("/readyz", healthy), *routes])
     return app

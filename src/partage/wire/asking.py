@@ -3,12 +3,24 @@
 Most pods of a cluster have not, and must cost next to nothing: they are answered on this alone.
 """
 
+from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
 from partage.wire.context import Context
+from partage.wire.documents import Document
 
-__all__ = ["is_flexible", "names_devices"]
+__all__ = ["concerns_devices", "is_flexible", "names_devices"]
 
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def concerns_devices(document: Document, context: Context) -> bool:
+    """Whether a pod names a device resource, or carries a record of devices."""
+    shape = document.shape
+    spec = shape.spec if isinstance(shape, shapes.Pod) else None
+    if names_devices(spec, context):
+        return True
+    annotations = shape.metadata.annotations if shape.metadata else None
+    return bool(annotations) and bool(RESERVED.in_annotations(annotations or ()))
 
 
 def names_devices(spec: shapes.PodSpec | None, context: Context) -> bool:

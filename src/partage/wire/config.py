@@ -23,7 +23,7 @@ from partage.wire.config_hami import device_config, node_config
 from partage.wire.documents import Document, explain, texts
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 
-__all__ = ["Configuration", "translate_config"]
+__all__ = ["Configuration", "keys_read", "translate_config"]
 
 _MODES: Final = ("native", "sgpu", "shared", "vgpu")
 _MEMORY_NAMES: Final = ("koordinator.sh/gpu-memory", "kubernetes.io/gpu-memory")
@@ -84,6 +84,14 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
             if note:
                 result = replace(result, notes=(*result.notes, note))
     return result
+
+
+def keys_read(document: Document) -> tuple[str, ...]:
+    """The keys of a ConfigMap that set something, in order; empty for any other document."""
+    shape = document.shape
+    if not isinstance(shape, shapes.ConfigMap):
+        return ()
+    return tuple(sorted(key for key in shape.data or () if _reader(document.name, key)))
 
 
 def _refused(document: Document, key: str, text: str, error: InvalidValue) -> InvalidDocument:

@@ -20,7 +20,8 @@ from partage.wire.yaml_values import TEMPLATE
 
 __all__ = ["device_config", "node_config"]
 
-_MODES: Final = ("", "hami-core", "mig")
+_MODES: Final = ("", "hami-core", "mig", "either")
+_MIG_RECORDS: Final = ("suffix", "allocations")
 _PROFILE: Final = re.compile(r"[0-9]+g\..+")
 _RESOURCE: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9](?:[-._A-Za-z0-9]*[A-Za-z0-9])?"
@@ -64,6 +65,7 @@ class _Nvidia(msgspec.Struct, frozen=True):
     no_core_limit: bool | None = msgspec.field(default=None, name="disableCoreLimit")
     geometries: list[_Geometry] | None = msgspec.field(default=None, name="knownMigGeometries")
     allowlist: list[_Allowed] | None = msgspec.field(default=None, name="migProfileAllowlist")
+    mig_record: str | None = msgspec.field(default=None, name="migRecord")
 
 
 class _DeviceConfig(msgspec.Struct, frozen=True):
@@ -118,6 +120,7 @@ def device_config(value: Any, known: HamiSettings) -> HamiSettings:
         disable_core_limit=bool(nvidia.no_core_limit),
         geometries=_geometries(nvidia.geometries or []),
         mig_allowlist=_allowlist(nvidia.allowlist or []),
+        mig_record=_mig_record(nvidia.mig_record),
         nodes=known.nodes,
     )
     if not settings.count_name:
@@ -141,7 +144,8 @@ def node_config(text: str, known: HamiSettings) -> HamiSettings:
         field = f"nodeconfig[{index}]"
         if (entry.mode or "") not in _MODES:
             raise InvalidValue(
-                f"field {field}.operatingmode: {entry.mode!r} is not one of hami-core, mig"
+                f"field {field}.operatingmode: {entry.mode!r} is not one of "
+                + ", ".join(_MODES[1:])
             )
         hidden = entry.hidden or _Filter()
         split = entry.split
@@ -227,6 +231,16 @@ def _instance(field: str, instance: _Instance) -> tuple[str, int, int]:
         raise InvalidValue(f"field {field}: {instance.name!r} is not a profile such as 1g.10gb")
     memory = _number(f"{field}.{instance.name}.memory", instance.memory, 0, 1)
     return instance.name, memory, _number(f"{field}.{instance.name}.count", instance.count, 0, 1)
+
+
+def _mig_record(given: str | None) -> str:
+    if given is None:
+        return _MIG_RECORDS[0]
+    if given not in _MIG_RECORDS:
+        raise InvalidValue(
+            f"field nvidia.migRecord: {given!r} is not one of {', '.join(_MIG_RECORDS)}"
+        )
+    return given
 
 
 def _allowlist(given: list[_Allowed]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:

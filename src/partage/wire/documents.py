@@ -25,7 +25,16 @@ from partage.wire.culprits import with_keys
 from partage.wire.json_values import json_values, with_quoted_numbers
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 
-__all__ = ["Batch", "Document", "decode", "explain", "invalid", "read_paths", "texts"]
+__all__ = [
+    "Batch",
+    "Document",
+    "decode",
+    "explain",
+    "invalid",
+    "outdated",
+    "read_paths",
+    "texts",
+]
 
 _T = TypeVar("_T")
 
@@ -137,6 +146,16 @@ def invalid(document: Document, error: InvalidValue) -> InvalidDocument:
     """The error for a broken rule whose message begins with `field …: `."""
     field, _, rule = str(error).removeprefix("field ").partition(": ")
     return document.invalid(field, rule)
+
+
+def outdated(document: Document, known: Document | None) -> bool:
+    """Whether a newer state of the same object is known already."""
+    if known is None or known.metadata.uid != document.metadata.uid:
+        return False
+    new, old = document.metadata.resource_version, known.metadata.resource_version
+    if not new or not old or not new.isdecimal() or not old.isdecimal():
+        return False
+    return int(new) < int(old)
 
 
 def texts(given: Mapping[str, str | None] | None) -> dict[str, str]:

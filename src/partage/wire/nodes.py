@@ -36,13 +36,20 @@ from partage.wire.device_objects import translate_devices
 from partage.wire.documents import Document, invalid
 from partage.wire.routing import UNDECIDED
 
-__all__ = ["TranslatedNode", "allocatable_of", "node_totals", "translate_node"]
+__all__ = [
+    "COPIED_LABELS",
+    "TranslatedNode",
+    "allocatable_of",
+    "device_totals",
+    "node_totals",
+    "translate_node",
+]
 
 _NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode")
 
 _NOT_READY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
-_COPIED: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
+COPIED_LABELS: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
 """Labels that Koordinator's manager copies from the Device object to the node."""
 
 
@@ -145,8 +152,7 @@ def node_totals(
     """
     stale = koordinator_reports(settings)
     own = {name: amount for name, amount in allocatable.items() if name not in stale}
-    vendor = node.properties.get("vendor", "") or node.labels.get(names.GPU_VENDOR, "")
-    totals = {**own, **koordinator_totals(node.devices, vendor)}
+    totals = {**own, **device_totals(node)}
     cards = [d for d in node.devices if d.type is DeviceType.GPU and d.healthy]
     qgpu = qgpu_totals(node.devices)
     for name in (names.QGPU_CORE, names.QGPU_MEMORY, names.QGPU_GREEDY):
@@ -160,11 +166,20 @@ def node_totals(
     return {name: str(amount) for name, amount in sorted(totals.items())}
 
 
+def device_totals(node: Node) -> dict[str, Quantity]:
+    """Koordinator's names, in both dialects, with what the node's healthy devices have.
+
+    No kubelet plugin serves these names: a controller writes them to the node's status.
+    """
+    vendor = node.properties.get("vendor", "") or node.labels.get(names.GPU_VENDOR, "")
+    return koordinator_totals(node.devices, vendor)
+
+
 def _labels(node: Document | None, device: Document | None) -> dict[str, str]:
     """The node's labels with those that Koordinator copies from the Device object."""
     labels = node.labels if node else {}
     given = device.labels if device else {}
-    return labels | {key: given[key] for key in _COPIED if given.get(key)}
+    return labels | {key: given[key] for key in COPIED_LABELS if given.get(key)}
 
 
 def _single_numa(labels: Mapping[str, str]) -> tuple[bool, str]:

@@ -7,12 +7,20 @@ may be added, none changes its meaning (DESIGN, interfaces that stay stable).
 from typing import Any
 
 from partage.inventory.ledger import Card
-from partage.model.allocation import Allocation, Grant
+from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
+from partage.model.quantity import brief
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 
-__all__ = ["closed_code", "device_document", "grant_document", "refusal_document", "said"]
+__all__ = [
+    "closed_code",
+    "device_document",
+    "grant_document",
+    "grant_text",
+    "refusal_document",
+    "said",
+]
 
 
 def grant_document(grant: Grant, node: str) -> dict[str, Any]:
@@ -36,6 +44,22 @@ def grant_document(grant: Grant, node: str) -> dict[str, Any]:
             {"minor": grant.function[0], "busID": grant.function[1]} if grant.function else None
         ),
     }
+
+
+def grant_text(grant: Grant) -> str:
+    """One container's part of one device in a few words, for people."""
+    if grant.mode is GrantMode.WHOLE:
+        return f"whole card ({brief(grant.memory_bytes)})"
+    if grant.mig is not None:
+        return f"{grant.mig.profile} at {grant.mig.start} ({brief(grant.memory_bytes)})"
+    percent = f"{grant.core_milli / 10:g}%"
+    if grant.type is not DeviceType.GPU:
+        suffix = f" VF {grant.function[1]}" if grant.function else ""
+        return f"{grant.type.value} {percent}{suffix}"
+    template = f" {grant.template}" if grant.template else ""
+    if not grant.core_milli:
+        return f"{brief(grant.memory_bytes)}, no core limit{template}"
+    return f"{percent} + {brief(grant.memory_bytes)}{template}"
 
 
 def refusal_document(refusal: Refusal) -> dict[str, Any]:

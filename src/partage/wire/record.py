@@ -24,7 +24,7 @@ from partage.model.request import Phase, Scope
 from partage.vendors import names
 from partage.wire.documents import explain
 
-__all__ = ["SOURCE", "VERSION", "decode", "encode"]
+__all__ = ["SOURCE", "VERSION", "decode", "encode", "readdressed"]
 
 VERSION: Final = 1
 SOURCE: Final = "partage"
@@ -117,6 +117,16 @@ def decode(text: str, uid: str, node: str) -> Record:
         for device in container.devices
     )
     return Record(grants=grants, source=SOURCE)
+
+
+def readdressed(text: str, uid: str) -> str:
+    """The same record made out to another uid: that of the pod which stands for the first one.
+
+    Raises:
+        msgspec.MsgspecError: the text is no record.
+    """
+    document = msgspec.json.decode(text, type=_Document)
+    return msgspec.json.encode(msgspec.structs.replace(document, uid=uid)).decode()
 
 
 def _refused(why: str) -> Record:

@@ -14,6 +14,7 @@ from typing import Final
 
 from partage.model.allocation import Charge, Grant, charges_of, together
 from partage.model.device import MILLI
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.pod import Record
 from partage.model.request import Phase
@@ -93,8 +94,11 @@ def _difference(
         by_container: whether theirs tells which container has what.
     """
     protocols = {grant.protocol for grant in theirs.grants}
+    mine_of = tuple(grant for grant in ours if grant.protocol in protocols)
+    if mine_of == theirs.grants:
+        return ""  # nearly always
     charges = _by_container if by_container else _charges
-    mine = charges([grant for grant in ours if grant.protocol in protocols])
+    mine = charges(mine_of)
     told = charges(theirs.grants)
     for key in sorted({**mine, **told} if complete else told):
         name = " of container ".join(key)
@@ -126,15 +130,21 @@ def _by_container(grants: Sequence[Grant]) -> Mapping[_Key, Charge]:
     return result
 
 
+def _written(instances: Sequence[MigSlice]) -> str:
+    return ", ".join(f"{one.profile} at {one.start}" for one in instances)
+
+
 def _amounts_differ(mine: Charge, told: Charge) -> str:
     """Amounts that both tell and that differ by more than the protocols' units."""
     if mine.uuid and told.uuid and mine.uuid != told.uuid:
         return f"uuid {mine.uuid} and {told.uuid}"
+    if mine.instances and told.instances and mine.instances != told.instances:
+        return f"instances {_written(mine.instances)} and {_written(told.instances)}"
     core = min(mine.core_milli, MILLI), min(told.core_milli, MILLI)
-    if all(core) and abs(core[0] - core[1]) >= _PERCENT:
+    parts = max(mine.slots, told.slots, 1)  # each of them was rounded on its own
+    if all(core) and abs(core[0] - core[1]) >= _PERCENT * parts:
         return f"{mine.core_milli} and {told.core_milli} thousandths of compute"
     memory = mine.memory_bytes, told.memory_bytes
-    tolerance = _COARSEST * max(mine.slots, told.slots, 1)
-    if all(memory) and abs(memory[0] - memory[1]) >= tolerance:
+    if all(memory) and abs(memory[0] - memory[1]) >= _COARSEST * parts:
         return f"{memory[0]} and {memory[1]} bytes of memory"
     return ""

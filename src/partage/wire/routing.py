@@ -112,6 +112,7 @@ def _group(container: ContainerView, count: int) -> RequestGroup:
             core_milli=MILLI,
             memory_milli=MILLI,
             whole=True,
+            instances=True,
             filter=CardFilter(vendors=("nvidia",)),
         ),
         containers=(ContainerAsk(container.name, container.phase),),

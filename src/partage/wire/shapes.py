@@ -301,6 +301,7 @@ class PodStatus(_Part, frozen=True):
     """What the kubelet says of a pod."""
 
     phase: str | None = None
+    conditions: list[Condition] | None = None
     nominated_node_name: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None

@@ -299,6 +299,7 @@ def test_type_and_uuid_lists_filter_cards() -> None:
         ("hami-core", (SliceMode.SHARE,)),
         ("mig,hami-core", (SliceMode.SHARE, SliceMode.MIG)),
         ("only mig please", (SliceMode.MIG,)),
+        ("either", ()),
     ],
 )
 def test_a_mode_matches_as_a_substring(text: str, modes: tuple[SliceMode, ...]) -> None:
@@ -307,6 +308,52 @@ def test_a_mode_matches_as_a_substring(text: str, modes: tuple[SliceMode, ...]) 
 
     assert reading.fault is None
     assert reading.groups[0].request.filter.modes == modes
+
+
+@pytest.mark.parametrize(
+    ("text", "instances"),
+    [("", True), ("mig", True), ("mig,hami-core", True), ("hami-core", False)],
+)
+def test_instances_will_do_unless_the_mode_says_otherwise(text: str, *, instances: bool) -> None:
+    """An unmarked pod gets a share or an instance."""
+    reading = read(container({GPU: 1}), annotations={names.HAMI_VGPU_MODE: text})
+
+    assert reading.groups[0].request.instances is instances
+
+
+def test_a_whole_card_in_mode_mig_is_an_instance_of_all_of_it() -> None:
+    """All memory and compute, but not the card itself: that would never be in mode mig."""
+    (group,) = read(container({GPU: 1}), annotations={names.HAMI_VGPU_MODE: "mig"}).groups
+
+    assert not group.request.whole
+    assert (group.request.core_milli, group.request.memory_milli) == (1000, 1000)
+
+
+@pytest.mark.parametrize("profile", ["3g", "1g.10gb", "1g.10gb+me", "1g.24gb-me"])
+def test_a_profile_may_be_named(profile: str) -> None:
+    """Then shares will not do."""
+    (group,) = read(container({GPU: 1}), annotations={names.MIG_PROFILE: profile}).groups
+
+    assert group.request.profile == profile
+    assert group.request.filter.modes == (SliceMode.MIG,)
+
+
+@pytest.mark.parametrize(
+    ("profile", "mode", "told"),
+    [
+        pytest.param("large", "", "must be a profile such as", id="no-profile"),
+        pytest.param("3g", "hami-core", "allows hami-core only", id="shares-only"),
+    ],
+)
+def test_a_profile_that_cannot_be_meant_is_a_fault(profile: str, mode: str, told: str) -> None:
+    """The pod waits with the rule."""
+    wishes = {names.MIG_PROFILE: profile, names.HAMI_VGPU_MODE: mode}
+
+    fault = read(container({GPU: 1}), annotations=wishes).fault
+
+    assert fault is not None
+    assert fault.code is ReasonCode.INVALID_REQUEST
+    assert told in fault.message
 
 
 @pytest.mark.parametrize("text", ["mps", "MIG", "hami"])

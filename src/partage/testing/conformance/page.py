@@ -16,6 +16,9 @@ _HEAD: Final = """# Conformance with the four published documents
 Written by `make conformance`; do not edit. Each row is something that one of the documents prints or promises. The
 input goes through the real command (`partage schedule - -o json`), and what comes out is compared with the print.
 Every row that says *pass* is a test in `tests/conformance`. Rows of a later release are listed and not checked.
+
+What needs a running cluster (`kubectl get device`, `get node -o yaml`, `apply`, `get pod -o yaml`, `describe`, `logs`, the
+debug API, the metrics) is walked through step by step, document by document, in `tests/embedded`.
 """
 
 

@@ -287,9 +287,6 @@ LATER: Final[tuple[Later, ...]] = (
         "annotation written",
     ),
     Later(
-        "000", "node allocatable written to the cluster", "the controllers", "computed and printed"
-    ),
-    Later(
         "000", "`Device` reported by the node's components", "the node agent", "read from files"
     ),
     Later("000", "feature gate `DevicePluginAdaption=true`", "never: the adaption is always on"),

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from partage.testing.conformance.case import Case, Later, Misprint
+from partage.testing.conformance.case import Case, Expectation, Later, Misprint
 from partage.testing.conformance.parts import exits, join, node, node_says, placed, pod, pod_says
 
 __all__ = ["CASES", "LATER", "MISPRINTS"]
@@ -145,6 +145,53 @@ metadata:
 """
 
 
+def _one(name: str, mib: int) -> str:
+    return pod(
+        name,
+        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(mib)},
+        annotations={"nvidia.com/vgpu-mode": "mig"},
+    )
+
+
+def _running(name: str, devices: str, *, phase: str = "Running") -> str:
+    return f"""
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations:
+    hami.io/vgpu-node: MIG-NODE-A
+    hami.io/vgpu-devices-allocated: "{devices}"
+spec:
+  nodeName: MIG-NODE-A
+  containers:
+    - name: main
+      resources:
+        limits:
+          nvidia.com/gpu: 1
+          nvidia.com/gpumem: 4000
+status:
+  phase: {phase}
+"""
+
+
+def _instance(
+    name: str, position: int, uuid: str, profile: str, start: int, mib: int
+) -> Expectation:
+    size = {"1g": 1, "2g": 2, "3g": 4}[profile.partition(".")[0]]
+    return pod_says(
+        name,
+        "allocations",
+        position,
+        value={
+            "uuid": uuid,
+            "mode": "mig",
+            "memory_bytes": mib * _MIB,
+            "mig": {"profile": profile, "start": start, "size": size},
+        },
+    )
+
+
 CASES: Final[tuple[Case, ...]] = (
     Case(
         id="002-node-config",
@@ -244,39 +291,146 @@ CASES: Final[tuple[Case, ...]] = (
         ),
     ),
     Case(
-        id="002-mig-pod-waits",
+        id="002-mig-pod",
         printed="the pod: `vgpu-mode: mig`, gpu 2, gpumem 8000: two instances of at least 8 GB",
         documents=join(
             _NODE_CONFIG, _DEVICE_CONFIG, _node("MIG-NODE-A", "GPU-a", "GPU-b"), _published()
         ),
         expected=(
-            exits(3),
-            pod_says("gpu-pod", "reason", "nodes", "MIG-NODE-A", "code", value="MigPlacement"),
+            exits(0),
+            placed("gpu-pod", "MIG-NODE-A"),
+            _instance("gpu-pod", 0, "GPU-a", "2g.10gb", 4, 10240),
+            _instance("gpu-pod", 1, "GPU-a", "2g.10gb", 2, 10240),
+            pod_says(
+                "gpu-pod",
+                "annotations",
+                value={
+                    "hami.io/vgpu-devices-allocated": "GPU-a[1-0],NVIDIA,10240,28:"
+                    "GPU-a[1-1],NVIDIA,10240,28:;"
+                },
+            ),
         ),
-        how="only that it waits with this reason; placing it is in the table below",
+        how="one card: the second geometry is the first with an entry of 8000 MiB; slots 0 and 1",
+    ),
+    Case(
+        id="002-one-card",
+        printed="two instances where the node has one card",
+        documents=join(_NODE_CONFIG, _DEVICE_CONFIG, _node("MIG-NODE-A", "GPU-a"), _published()),
+        expected=(
+            exits(0),
+            _instance("gpu-pod", 0, "GPU-a", "2g.10gb", 4, 10240),
+            _instance("gpu-pod", 1, "GPU-a", "2g.10gb", 2, 10240),
+        ),
+        how="an early gate of HAMi 2.5 refuses this; the document does not",
+    ),
+    Case(
+        id="002-templates-in-order",
+        printed="templates are searched in order until one can run the task",
+        documents=join(
+            _NODE_CONFIG,
+            _DEVICE_CONFIG,
+            _node("MIG-NODE-A", "GPU-a"),
+            _one("small", 5000),
+            _one("medium", 9000),
+            _one("large", 20000),
+        ),
+        expected=(
+            exits(3),
+            _instance("small", 0, "GPU-a", "1g.5gb", 6, 5120),
+            _instance("medium", 0, "GPU-a", "2g.10gb", 4, 10240),
+            pod_says("large", "reason", "code", value="MigPlacement"),
+        ),
+        how="1g is of the first geometry; with 2g the card is of the second, which keeps the 1g "
+        "where it is; no geometry has 3g beside them",
+    ),
+    Case(
+        id="002-layout-changes",
+        printed="the layout of a card follows its pods and new demand",
+        documents=join(
+            _NODE_CONFIG,
+            _DEVICE_CONFIG,
+            _node("MIG-NODE-A", "GPU-a"),
+            _running("old", "GPU-a[0-0],NVIDIA,5120,14:;", phase="Succeeded"),
+            _running("kept", "GPU-a[2-0],NVIDIA,20480,42:;"),
+            _one("more", 20000),
+        ),
+        expected=(
+            exits(0),
+            _instance("more", 0, "GPU-a", "3g.20gb", 0, 20480),
+            pod_says(
+                "more",
+                "annotations",
+                value={"hami.io/vgpu-devices-allocated": "GPU-a[2-1],NVIDIA,20480,42:;"},
+            ),
+        ),
+        how="a pod that has ended holds nothing; the running instance stays where its record says",
+    ),
+    Case(
+        id="002-any-layout",
+        printed="without a template of the model: instances as the task needs them",
+        documents=join(
+            _NODE_CONFIG,
+            _node("MIG-NODE-A", "GPU-a"),
+            _one("a", 4000),
+            _one("b", 9000),
+            _one("c", 19000),
+            _one("d", 15000),
+        ),
+        expected=(
+            exits(3),
+            _instance("a", 0, "GPU-a", "1g.5gb", 6, 4864),
+            _instance("b", 0, "GPU-a", "2g.10gb", 4, 9856),
+            pod_says(
+                "c",
+                "annotations",
+                value={
+                    "hami.io/vgpu-mig-allocations": '[{"containerIndex":0,"deviceIndex":0,'
+                    '"gpuUUID":"GPU-a","profile":"3g.20gb","placement":{"start":0,"size":4}}]'
+                },
+            ),
+            pod_says(
+                "d",
+                "reason",
+                "nodes",
+                "MIG-NODE-A",
+                "cards",
+                0,
+                value={
+                    "detail": "needs 3g.20gb (start 0 or 4), blocked by pod default/c at 0, "
+                    "pod default/b at 4, pod default/a at 6"
+                },
+            ),
+        ),
+        how="any layout that the card can have; written as HAMi 2.10 does",
+    ),
+    Case(
+        id="002-before-ampere",
+        printed="cards before Ampere cannot be used in mode MIG",
+        documents=join(
+            _NODE_CONFIG,
+            _node("MIG-NODE-A", "GPU-a").replace("NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-32GB"),
+            _one("a", 4000),
+        ),
+        expected=(
+            exits(3),
+            pod_says(
+                "a",
+                "reason",
+                "nodes",
+                "MIG-NODE-A",
+                "cards",
+                0,
+                value={
+                    "code": "MigPlacement",
+                    "detail": "Tesla V100-SXM2-32GB cannot be cut into instances",
+                },
+            ),
+        ),
     ),
 )
 
 LATER: Final[tuple[Later, ...]] = (
-    Later(
-        "002",
-        "the pod gets two MIG instances, created as needed",
-        "exact MIG placement",
-        "waits with MigPlacement",
-    ),
-    Later(
-        "002",
-        "templates are searched in order until one can run the pod",
-        "exact MIG placement",
-        "the table is read",
-    ),
-    Later(
-        "002",
-        "the layout of a card changes with its pods and new demand",
-        "exact MIG placement and the node agent",
-    ),
-    Later("002", "metrics `nodeGPUMigInstance{…}` on port 31993", "the scheduler service"),
-    Later("002", "cards before Ampere cannot be in mode mig", "exact MIG placement"),
+    Later("002", "instances are made and removed on the card", "the node agent"),
     Later(
         "002",
         "restart of two pods after a change of configuration",
@@ -308,12 +462,12 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "002",
         "7g.79gb for 80 GB cards",
         "NVIDIA calls it 7g.80gb",
-        "either name, by MIG placement",
+        "either name: the card's own profile is meant",
     ),
     Misprint(
         "002",
         "HELP text of nodeGPUMigInstance describes the sharing mode",
         "whether an instance is used",
-        "comes with the metrics",
+        "the printed text, so that what reads it keeps working",
     ),
 )

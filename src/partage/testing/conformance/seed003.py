@@ -216,18 +216,7 @@ CASES: Final[tuple[Case, ...]] = (
 
 LATER: Final[tuple[Later, ...]] = (
     Later(
-        "003",
-        "`curl …/apis/v1/plugins/DeviceShare/nodeDeviceSummaries[/host04]`: the debug API",
-        "the scheduler service",
-    ),
-    Later(
         "003", "`kubectl get lease koord-scheduler …`: finding the leader", "the scheduler service"
-    ),
-    Later(
-        "003",
-        "node allocatable and capacity written to the cluster",
-        "the controllers",
-        "computed and printed",
     ),
     Later(
         "003",

@@ -7,6 +7,7 @@ Source: hami.md 3 and 13 (case 27).
 """
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -14,7 +15,14 @@ from msgspec import Meta, Struct
 
 from partage.model.errors import InvalidRecord
 
-__all__ = ["RegisteredCard", "decode_cards", "decode_scores"]
+__all__ = [
+    "RegisteredCard",
+    "RegisteredPlace",
+    "RegisteredProfile",
+    "decode_cards",
+    "decode_scores",
+    "encode_cards",
+]
 
 T = TypeVar("T")
 _MOST: Final = 2**31 - 1
@@ -25,6 +33,31 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
     **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
 }
+
+
+class RegisteredPlace(Struct, frozen=True):
+    """One legal place of an instance: first memory unit and units taken."""
+
+    start: _Count = 0
+    size: Annotated[int, Meta(ge=1, le=64)] = 1
+
+
+class RegisteredProfile(Struct, frozen=True):
+    """One size of instance as the node's driver tells it (HAMi 2.10).
+
+    Attributes:
+        name: such as `1g.10gb`.
+        memory_mib: memory of an instance in MiB.
+        cores: compute in percent of the card, rounded up.
+        slices: compute slices.
+        places: where it may be; all of one size.
+    """
+
+    name: Annotated[str, Meta(min_length=1)]
+    memory_mib: _Count = msgspec.field(name="memoryMB", default=0)
+    cores: _Count = msgspec.field(name="core", default=0)
+    slices: _Count = msgspec.field(name="sliceCount", default=0)
+    places: tuple[RegisteredPlace, ...] = msgspec.field(name="placements", default=())
 
 
 class RegisteredCard(Struct, frozen=True):
@@ -40,6 +73,7 @@ class RegisteredCard(Struct, frozen=True):
         numa: its NUMA node.
         mode: `hami-core`, `mig` or empty.
         healthy: whether the plugin finds it healthy.
+        profiles: sizes of instances that it can be cut into, where the plugin tells them.
     """
 
     uuid: Annotated[str, Meta(min_length=1)] = msgspec.field(name="id")
@@ -51,6 +85,7 @@ class RegisteredCard(Struct, frozen=True):
     numa: _Score = 0
     mode: str = ""
     healthy: bool = msgspec.field(name="health", default=False)
+    profiles: tuple[RegisteredProfile, ...] = msgspec.field(name="migProfiles", default=())
 
 
 class _Links(Struct, frozen=True):
@@ -74,6 +109,11 @@ def decode_cards(text: str) -> tuple[RegisteredCard, ...]:
     if len({card.uuid for card in cards}) != len(cards):
         raise InvalidRecord("a card is registered twice")
     return cards
+
+
+def encode_cards(cards: Iterable[RegisteredCard]) -> str:
+    """The registration annotation of these cards, in today's form."""
+    return msgspec.json.encode(list(cards)).decode()
 
 
 def decode_scores(text: str) -> dict[tuple[str, str], int]:

@@ -20,6 +20,7 @@ from partage.model.node import Verdict
 from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.base import NodeView, Registration
+from partage.vendors.families.hami.bounds import CardFacts, cutting_of
 from partage.vendors.families.hami.cards import RegisteredCard, decode_cards, decode_scores
 from partage.vendors.families.hami.request import MIB, NAME, sharers
 from partage.vendors.families.hami.wishes import split_list
@@ -28,7 +29,12 @@ from partage.vendors.settings import HamiNodeSettings, Settings
 __all__ = ["VENDOR", "memory_scaling", "register"]
 
 VENDOR: Final = "nvidia"
-_MODES: Final = {"": SliceMode.SHARE, "hami-core": SliceMode.SHARE, "mig": SliceMode.MIG}
+_MODES: Final = {
+    "": SliceMode.SHARE,
+    "hami-core": SliceMode.SHARE,
+    "mig": SliceMode.MIG,
+    "either": SliceMode.EITHER,
+}
 
 
 def register(node: NodeView, settings: Settings) -> Registration:
@@ -55,6 +61,7 @@ def register(node: NodeView, settings: Settings) -> Registration:
         ]
     else:
         devices = _from_registration(cards or (), node, settings, notes)
+    devices = tuple(_cut(device, cards, node, settings, notes) for device in devices)
     devices = _cordoned(devices, node)
     links = _links(node, notes)
     return Registration(
@@ -195,6 +202,7 @@ def _configured(device: Device, node: NodeView, settings: Settings, notes: list[
     mode = _mode("", node, settings, notes)
     if mode is SliceMode.MIG:
         return replace(device, slots=slots, mode=mode)
+    device = replace(device, mode=mode) if mode is not device.mode else device
     core, memory = _core_scaling(node.name, settings), memory_scaling(node.name, settings)
     if slots == device.slots and core == memory == 1:
         return device
@@ -218,6 +226,45 @@ def _mode(registered: str, node: NodeView, settings: Settings, notes: list[str])
             f"{registered}; the configuration counts"
         )
     return _MODES.get(wanted or registered, SliceMode.SHARE)
+
+
+def _cut(
+    device: Device,
+    cards: tuple[RegisteredCard, ...] | None,
+    node: NodeView,
+    settings: Settings,
+    notes: list[str],
+) -> Device:
+    """The card with the instances it may be cut into, where its mode allows any.
+
+    A card that cannot be cut takes nothing in mode mig, and is shared by software alone in mode
+    either; the note tells why.
+    """
+    if device.mode is SliceMode.SHARE or device.type is not DeviceType.GPU:
+        return device
+    card = next((card for card in cards or () if card.uuid == device.uuid), None)
+    cutting, problem = cutting_of(
+        CardFacts(
+            model=device.model,
+            product=device.labels.get(names.PCI_PRODUCT, ""),
+            memory_bytes=device.memory_bytes,
+            core_milli=device.core_milli,
+            branch=_branch(node),
+            profiles=card.profiles if card is not None else (),
+        ),
+        settings.hami,
+    )
+    if problem:
+        notes.append(f"card {device.uuid} in mode {device.mode}: {problem}")
+    if cutting is None and device.mode is SliceMode.EITHER:
+        return replace(device, mode=SliceMode.SHARE)
+    return replace(device, cutting=cutting)
+
+
+def _branch(node: NodeView) -> int:
+    """First number of the node's driver version; 0 when it does not tell."""
+    first = node.labels.get(names.GPU_DRIVER_VERSION, "").partition(".")[0]
+    return int(first) if first.isdecimal() and len(first) < 6 else 0
 
 
 def _hidden(device: Device, node: NodeView, settings: Settings) -> Device:

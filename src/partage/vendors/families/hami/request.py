@@ -229,6 +229,7 @@ def _rule(container: ContainerView, name: str, rule: str) -> str:
 def _group(
     container: ContainerView, amounts: _Amounts, wishes: Wishes, settings: Settings
 ) -> RequestGroup:
+    whole = amounts.whole and not wishes.only_instances
     alone = amounts.cores == 100 and not amounts.whole
     bound = wishes.numa_bind and amounts.count > 1
     request = DeviceRequest(
@@ -237,7 +238,7 @@ def _group(
         core_milli=amounts.cores * MILLI // 100,
         memory_bytes=amounts.memory_mib * MIB,
         memory_milli=amounts.percentage * 10,
-        whole=amounts.whole,
+        whole=whole,
         unused=alone or wishes.unused,
         exclusive=alone,
         claims_core=amounts.cores == 0,
@@ -245,6 +246,8 @@ def _group(
         filter=wishes.filter,
         scope=Scope.NUMA if bound else None,
         scope_code=ReasonCode.NUMA_MISMATCH if bound else ReasonCode.TOPOLOGY_SCOPE,
+        instances=wishes.instances,
+        profile=wishes.profile,
     )
     return RequestGroup(
         protocol=NAME,

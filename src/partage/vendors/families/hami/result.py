@@ -1,17 +1,22 @@
 """What HAMi writes on a pod for its allocation, and how that is read back.
 
 The two device annotations, the node, the times and the phase are what HAMi's own node plugin and
-its monitors look for. A hardware instance carries the plain UUID of its card here; the geometry
-suffix comes with the MIG placement.
+its monitors look for. Hardware instances are written as the operator's settings say: as a suffix
+of the card's UUID (HAMi 2.5), or in an annotation of their own (HAMi 2.10); `mig_records` has both.
 
-Source: hami.md 1.5, 6 (environment) and 13 (cases 31, 41).
+An instance whose place a record does not tell takes its whole card, so that nothing is made on it.
+
+Source: hami.md 1.5, 5, 6 (environment) and 13 (cases 31, 41, 50); seed 002.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import Device, DeviceType, SliceMode
 from partage.model.errors import InvalidRecord
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.pod import Record
 from partage.model.request import Phase
@@ -20,9 +25,17 @@ from partage.vendors.base import ContainerView, PlacedPod, PodView, Rendering
 from partage.vendors.families.hami.codec import (
     NVIDIA,
     ContainerDevice,
+    MigMark,
     decode_pod_devices,
     encode_pod_devices,
     parse_mig_uuid,
+)
+from partage.vendors.families.hami.mig_records import (
+    Listed,
+    decode_listed,
+    encode_listed,
+    slot_of,
+    slot_uuid,
 )
 from partage.vendors.families.hami.registration import memory_scaling
 from partage.vendors.families.hami.request import MIB, NAME, percentage_of, priority_of, sharers
@@ -43,9 +56,26 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
         container.name: tuple(g for g in grants if g.container == container.name)
         for container in placed.pod.containers
     }
+    cards = {device.uuid: device for device in placed.node.devices}
+    suffixes = settings.hami.mig_record == "suffix"
+    marked = {
+        grant: mark
+        for grant in grants
+        if suffixes
+        and grant.mig is not None
+        and grant.uuid in cards
+        and (mark := slot_uuid(grant, cards[grant.uuid].cutting))
+    }
     text = encode_pod_devices(
-        [[_encoded(grant) for grant in held] for held in by_container.values()]
+        [[_encoded(grant, marked) for grant in held] for held in by_container.values()]
     )
+    listed = [
+        (container, position, grant)
+        for container, held in enumerate(by_container.values())
+        for position, grant in enumerate(held)
+        if grant.mig is not None
+    ]
+    exact = {names.HAMI_MIG_ALLOCATIONS: encode_listed(listed)}
     node, seconds = placed.allocation.node, str(placed.now // _SECOND)
     return Rendering(
         annotations={
@@ -55,6 +85,7 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
             names.HAMI_ALLOCATED: text,
             names.HAMI_BIND_PHASE: "allocating",
             names.HAMI_BIND_TIME: seconds,
+            **(exact if len(marked) < len(listed) else {}),
         },
         labels={names.HAMI_POD_NODE: node},
         env={
@@ -80,8 +111,9 @@ def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
         return Record(source=NAME, problem=f"annotation {names.HAMI_ALLOCATED}: {error}")
 
 
-def _encoded(grant: Grant) -> ContainerDevice:
-    return ContainerDevice(grant.uuid, grant.memory_bytes // MIB, _percent(grant))
+def _encoded(grant: Grant, marked: Mapping[Grant, str]) -> ContainerDevice:
+    uuid = marked.get(grant, grant.uuid)
+    return ContainerDevice(uuid, grant.memory_bytes // MIB, _percent(grant))
 
 
 def _percent(grant: Grant) -> int:
@@ -119,11 +151,64 @@ def _recovered(text: str, pod: PodView, node: Node, settings: Settings) -> tuple
     slots = decode_pod_devices(text)
     cards = {device.uuid: device for device in node.devices if device.type is DeviceType.GPU}
     limit = sharers(settings)
+    listed = _listed(pod)
+    owners = _owners(pod, len(slots))
     return tuple(
-        _grant(container, entry, cards, limit, percentage_of(container, settings.hami))
-        for container, entries in zip(_owners(pod, len(slots)), slots, strict=True)
-        for entry in entries
+        _grant(
+            container,
+            entry,
+            cards,
+            limit,
+            percentage_of(container, settings.hami),
+            _Instance(
+                listed.get((pod.containers.index(container), position)),
+                by_suffix=names.ALLOCATION not in pod.annotations,
+            ),
+        )
+        for container, entries in zip(owners, slots, strict=True)
+        for position, entry in enumerate(entries)
     )
+
+
+def _listed(pod: PodView) -> Mapping[tuple[int, int], Listed]:
+    text = pod.annotations.get(names.HAMI_MIG_ALLOCATIONS, "").strip()
+    if not text:
+        return {}
+    try:
+        return decode_listed(text)
+    except InvalidRecord as error:
+        raise InvalidRecord(f"{names.HAMI_MIG_ALLOCATIONS}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """What a pod's records say of one entry beside the entry itself.
+
+    Attributes:
+        listed: its row in the annotation of HAMi 2.10.
+        by_suffix: whether a geometry's slot tells its place. The table may have changed since, so
+            it does not where Partage's own record tells.
+    """
+
+    listed: Listed | None
+    by_suffix: bool
+
+    def place(self, uuid: str, mark: MigMark | None, card: Device) -> MigSlice | None:
+        """Where on its card the instance is; None when nothing tells.
+
+        Raises:
+            InvalidRecord: the row is about another card.
+        """
+        if self.listed is not None:
+            if self.listed.gpu != uuid:
+                raise InvalidRecord(
+                    f"the instance is on {uuid}, but {names.HAMI_MIG_ALLOCATIONS} says "
+                    f"{self.listed.gpu}"
+                )
+            return self.listed.instance
+        if mark is None or not self.by_suffix:
+            return None
+        return slot_of(mark, card.cutting)
 
 
 def _owners(pod: PodView, slots: int) -> tuple[ContainerView, ...]:
@@ -142,15 +227,18 @@ def _grant(
     cards: dict[str, Device],
     limit: int,
     percentage: int,
+    instance: _Instance,
 ) -> Grant:
     if entry.type != NVIDIA:
         raise InvalidRecord(f"device {entry.uuid} is of type {entry.type}, not {NVIDIA}")
     marked = "[" in entry.uuid or "]" in entry.uuid
-    uuid = parse_mig_uuid(entry.uuid).uuid if marked else entry.uuid
+    mark = parse_mig_uuid(entry.uuid) if marked else None
+    uuid = entry.uuid if mark is None else mark.uuid
     card = cards.get(uuid)
     if card is None:
         raise InvalidRecord(f"card {uuid} is not on the node")
-    if marked and card.mode is not SliceMode.MIG:
+    place = instance.place(uuid, mark, card)
+    if (marked or place is not None) and card.mode is SliceMode.SHARE:
         raise InvalidRecord(
             f"{entry.uuid} is a hardware instance, but the card is not in mode mig"
         )
@@ -159,7 +247,7 @@ def _grant(
             f"{entry.memory_mib} MiB and {entry.cores} % are more than card {uuid} has"
         )
     whole = entry.cores == _FULL and entry.memory_mib == card.memory_bytes // MIB
-    mode = _mode(card, whole=whole)
+    mode = _mode(card, whole=whole, instance=marked or place is not None)
     return Grant(
         container=container.name,
         phase=container.phase,
@@ -170,10 +258,11 @@ def _grant(
         core_milli=card.core_milli if mode is GrantMode.WHOLE else entry.cores * 10,
         memory_bytes=card.memory_bytes
         if mode is GrantMode.WHOLE
-        else _memory(entry, card, percentage),
+        else _memory(entry, card, 0 if mode is GrantMode.MIG else percentage),
         mode=mode,
         exclusive=entry.cores == _FULL and mode is GrantMode.SHARE,
-        sharers=limit,
+        sharers=limit if place is None else None,
+        mig=place,
     )
 
 
@@ -188,7 +277,7 @@ def _memory(entry: ContainerDevice, card: Device, percentage: int) -> int:
     return exact if exact // MIB == entry.memory_mib else entry.memory_mib * MIB
 
 
-def _mode(card: Device, *, whole: bool) -> GrantMode:
-    if card.mode is SliceMode.MIG:
+def _mode(card: Device, *, whole: bool, instance: bool) -> GrantMode:
+    if instance or card.mode is SliceMode.MIG:
         return GrantMode.MIG
     return GrantMode.WHOLE if whole else GrantMode.SHARE

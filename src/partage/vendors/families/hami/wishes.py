@@ -21,6 +21,8 @@ __all__ = ["Wishes", "parse_bool", "read_wishes", "split_list"]
 
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _WEIGHT: Final = re.compile(r"[0-9]{1,9}")
+_WRITTEN: Final = (SliceMode.SHARE, SliceMode.MIG)
+_PROFILE: Final = re.compile(r"[0-9]{1,2}g(?:\.[0-9]{1,4}gb(?:[+-][a-z.]{1,8})?)?")
 _WEIGHT_NAMES: Final = ("slot", "core", "memory")
 
 
@@ -34,6 +36,7 @@ class Wishes:
         unused: only cards without another tenant.
         node_strategy: the pod's own strategy between nodes.
         card_order: the pod's own order of cards.
+        profile: the profile that each instance must have; empty when amounts decide.
         fault: the first annotation that breaks its rule.
         notes: annotations that were read otherwise than their author may think.
     """
@@ -43,13 +46,27 @@ class Wishes:
     unused: bool = False
     node_strategy: Strategy | None = None
     card_order: CardOrder = CardOrder()
+    profile: str = ""
     fault: Fault | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def instances(self) -> bool:
+        """Whether hardware instances will do."""
+        return not self.filter.modes or SliceMode.MIG in self.filter.modes
+
+    @property
+    def only_instances(self) -> bool:
+        """Whether nothing else will do."""
+        return self.filter.modes == (SliceMode.MIG,)
 
 
 def read_wishes(annotations: Mapping[str, str]) -> Wishes:
     """The wishes in a pod's annotations."""
     modes, mode_fault = _modes(annotations)
+    profile = annotations.get(names.MIG_PROFILE, "").strip()
+    if profile and mode_fault is None:
+        modes, mode_fault = _for_profile(profile, modes)
     weights, weight_fault = _weights(annotations)
     numa_bind = parse_bool(annotations.get(names.HAMI_NUMA_BIND, ""))
     node_strategy, node_notes = _node_strategy(annotations)
@@ -67,6 +84,7 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
         unused=unused,
         node_strategy=node_strategy,
         card_order=replace(order, by_numa=order.by_numa or numa_bind, weights=weights),
+        profile=profile,
         fault=mode_fault or weight_fault,
         notes=node_notes + order_notes,
     )
@@ -87,14 +105,33 @@ def _modes(annotations: Mapping[str, str]) -> tuple[tuple[SliceMode, ...], Fault
     text = annotations.get(names.HAMI_VGPU_MODE, "")
     if not text.strip():
         return (), None
-    modes = tuple(mode for mode in SliceMode if mode.value in text)
+    if SliceMode.EITHER in text:
+        return (), None
+    modes = tuple(mode for mode in _WRITTEN if mode.value in text)
     if modes:
         return modes, None
-    known = " or ".join(SliceMode)
+    known = " or ".join(_WRITTEN)
     return (), Fault(
         f"annotation {names.HAMI_VGPU_MODE} is {text!r}: no card has such a mode; write {known}",
         ReasonCode.MODE_MISMATCH,
     )
+
+
+def _for_profile(
+    profile: str, modes: tuple[SliceMode, ...]
+) -> tuple[tuple[SliceMode, ...], Fault | None]:
+    """A profile is of instances: shares will not do beside it."""
+    if not _PROFILE.fullmatch(profile):
+        return modes, Fault(
+            f"annotation {names.MIG_PROFILE} is {profile!r}: it must be a profile such as "
+            "1g.10gb or 3g.40gb+me, or the compute part of one such as 3g"
+        )
+    if modes and SliceMode.MIG not in modes:
+        return modes, Fault(
+            f"annotation {names.MIG_PROFILE} asks for an instance, but {names.HAMI_VGPU_MODE} "
+            f"allows {' or '.join(modes)} only"
+        )
+    return (SliceMode.MIG,), None
 
 
 def _weights(annotations: Mapping[str, str]) -> tuple[CardWeights | None, Fault | None]:

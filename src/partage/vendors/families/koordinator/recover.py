@@ -5,8 +5,8 @@ koordinator.md 4). Whatever cannot be trusted becomes the record's problem, so t
 keeps the capacity closed instead of handing it out twice.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -31,6 +31,10 @@ _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
 _LASTING: Final = (Phase.SIDECAR, Phase.MAIN, Phase.INIT)
 _COUNTS: Final = frozenset({names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON})
+_OF_KIND: Final = {
+    kind: frozenset(found) | {old for old, new in ALIASES.items() if new in found}
+    for kind, found in NAMES.items()
+}
 _NATIVE: Final = (names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP)
 
 
@@ -74,7 +78,6 @@ def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
 def _grants(
     document: Mapping[str, list[_Entry] | None], pod: PodView, node: Node, settings: Settings
 ) -> tuple[Grant, ...]:
-    devices = {(device.type, device.minor): device for device in node.devices}
     fences = _fences(pod)
     seen: set[tuple[DeviceType, int]] = set()
     result = []
@@ -86,14 +89,15 @@ def _grants(
             if (kind, entry.minor) in seen:
                 raise InvalidValue(f"{name} {entry.minor} is listed twice")
             seen.add((kind, entry.minor))
-            device = _device(devices, kind, entry)
-            grant = _grant(device, entry, _owner(pod, kind, settings))
-            result.append(replace(grant, fence=fences.get(kind)))
+            device = _device(node, kind, entry)
+            result.append(_grant(device, entry, _owner(pod, kind, settings), fences.get(kind)))
     return tuple(sorted(result, key=lambda grant: (grant.type, grant.minor)))
 
 
 def _fences(pod: PodView) -> dict[DeviceType, Scope | None]:
     """Around which scope of its devices the pod's hint keeps others away."""
+    if names.DEVICE_ALLOCATE_HINT not in pod.annotations:
+        return {}
     try:
         hints = hints_of(pod.annotations).by_type
     except InvalidValue:  # no such pod is ever placed; its record may still be true
@@ -101,10 +105,9 @@ def _fences(pod: PodView) -> dict[DeviceType, Scope | None]:
     return {kind: hint.exclusive for kind, hint in hints.items()}
 
 
-def _device(
-    devices: Mapping[tuple[DeviceType, int], Device], kind: DeviceType, entry: _Entry
-) -> Device:
-    device = devices.get((kind, entry.minor))
+def _device(node: Node, kind: DeviceType, entry: _Entry) -> Device:
+    found = (d for d in node.devices if d.minor == entry.minor and d.type is kind)
+    device = next(found, None)
     if device is None:
         raise InvalidValue(f"the node has no {kind} with minor {entry.minor}")
     if entry.id and entry.id != device.uuid:
@@ -119,9 +122,10 @@ def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
     because they run beside everything else, and init containers last, whose demand ends with
     them: what runs beside the grant is then never counted too low.
     """
-    ordered = sorted(pod.containers, key=lambda c: _LASTING.index(c.phase))
-    of_kind = frozenset(NAMES[kind]) | {old for old, new in ALIASES.items() if new in NAMES[kind]}
-    for wanted in (of_kind, owned(settings)):
+    ordered: Sequence[ContainerView] = pod.containers
+    if len(ordered) > 1:
+        ordered = sorted(ordered, key=lambda c: _LASTING.index(c.phase))
+    for wanted in (_OF_KIND[kind], owned(settings)):
         for container in ordered:
             if any(_is_ours(name, container, settings) for name in container.names & wanted):
                 return _Owner(container.name, container.phase)
@@ -136,7 +140,7 @@ def _is_ours(name: str, container: ContainerView, settings: Settings) -> bool:
     return not any(other.startswith(domain) for other in container.names - owned(settings))
 
 
-def _grant(device: Device, entry: _Entry, owner: _Owner) -> Grant:
+def _grant(device: Device, entry: _Entry, owner: _Owner, fence: Scope | None) -> Grant:
     amounts = _amounts(entry)
     extras = tuple((unit, amounts[unit]) for unit in sorted(_NATIVE) if amounts.get(unit))
     core, memory, whole = _compute(device, amounts, dict(extras))
@@ -157,6 +161,7 @@ def _grant(device: Device, entry: _Entry, owner: _Owner) -> Grant:
         extras=device.extras if whole else extras,
         function=_function(functions[0], device) if functions else None,
         template=extension.template or "",
+        fence=fence,
     )
 
 

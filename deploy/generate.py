@@ -1,0 +1,139 @@
+"""Writes what in deploy/ follows from the program: the chart's files and the plain manifests.
+
+    .venv/bin/python deploy/generate.py files       the chart's files/: definitions, rules, configuration
+    .venv/bin/python deploy/generate.py kustomize   deploy/kustomize, from `helm template` (needs helm)
+
+Tests compare what is there with what this would write.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from partage.daemon.beside import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
+from partage.embedded.definitions import DEFINITIONS, DEVICES
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.webhook.installation import Endpoint, installation
+from partage.webhook.settings import Admission
+from partage.wire.context import Context
+
+HERE: Final = Path(__file__).parent
+CHART: Final = HERE / "helm" / "partage"
+KUBE_VERSION: Final = "1.36.4"
+NAMESPACES: Final = {
+    "default": "partage-system",
+    "qgpu": "kube-system",
+    "koordinator": "koordinator-system",
+    "hami": "kube-system",
+}
+"""Profiles, and the namespace that each is installed into."""
+_MOUNT: Final = "/etc/partage"
+_PLACEHOLDER: Final = "@RESOURCES@"
+_ELASTICGPU: Final[dict[str, Any]] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "gpus.elasticgpu.io"},
+    "spec": {
+        "group": "elasticgpu.io",
+        "scope": "Cluster",
+        "names": {"plural": "gpus", "singular": "gpu", "kind": "GPU", "listKind": "GPUList"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "deprecated": True,
+                "deprecationWarning": "elasticgpu.io is kept for old versions of qGPU; Partage does not read it",
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+def files() -> dict[str, str]:
+    """The chart's generated files by name."""
+    context = Context.of(Settings(), FAMILIES)
+    known = sorted({*context.owners, *context.triggers})
+    rules = json.dumps(installation(Endpoint(), context, Admission()), indent=2)
+    listed = "', '".join(known)
+    admission = {
+        "resources": known,
+        "objects": json.loads(rules.replace(listed, _PLACEHOLDER)),
+    }
+    access = ExtenderAccess(
+        "https://service", f"{_MOUNT}/ca.crt", f"{_MOUNT}/tls.crt", f"{_MOUNT}/tls.key"
+    )
+    beside = kube_scheduler_config(
+        access, left_to_the_ledger(FAMILIES, Settings()), ["partage-scheduler"]
+    )
+    devices = next(one for one in DEFINITIONS if one["metadata"]["name"] == DEVICES)
+    made = {
+        "admission.json": admission,
+        "kube-scheduler.json": beside,
+        "devices.json": devices,
+        "elasticgpu.json": _ELASTICGPU,
+    }
+    return {name: json.dumps(value, indent=2) + "\n" for name, value in made.items()}
+
+
+def rendered(helm: str, profile: str, *options: str) -> str:
+    """What `helm template` makes of a profile."""
+    values = [] if profile == "default" else ["-f", str(CHART / "profiles" / f"{profile}.yaml")]
+    command = [
+        helm, "template", "partage", str(CHART), "-n", NAMESPACES[profile],
+        "--kube-version", KUBE_VERSION, *values, *options,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 # a program of the tool cache
+
+
+def kustomize(helm: str) -> dict[str, str]:
+    """The plain manifests: path under deploy/kustomize to text."""
+    made: dict[str, str] = {}
+    for profile, namespace in NAMESPACES.items():
+        objects = [one for one in yaml.safe_load_all(rendered(helm, profile)) if one]
+        for one in objects:
+            metadata = one["metadata"]
+            metadata.get("labels", {}).pop("app.kubernetes.io/managed-by", None)
+            if one["kind"] == "CustomResourceDefinition":
+                metadata.pop("annotations", None)
+        if namespace != "kube-system":
+            space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            objects.insert(0, space)
+        head = "# Made by deploy/generate.py from the chart; change that instead.\n"
+        text = yaml.safe_dump_all(objects, sort_keys=False, width=120)
+        made[f"{profile}/partage.yaml"] = head + text
+        made[f"{profile}/kustomization.yaml"] = (
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [partage.yaml]\n"
+        )
+    return made
+
+
+def main() -> None:
+    """Write files or kustomize."""
+    what, *rest = sys.argv[1:] or ["files"]
+    if what == "files":
+        root, made = CHART / "files", files()
+    else:
+        helm = rest[0] if rest else "helm"
+        root, made = HERE / "kustomize", kustomize(helm)
+    for name, text in made.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        sys.stdout.write(f"{path}\n")
+
+
+if __name__ == "__main__":
+    main()

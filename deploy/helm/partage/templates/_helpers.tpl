@@ -1,0 +1,115 @@
+{{- define "partage.labels" -}}
+app.kubernetes.io/name: partage
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/part-of: partage
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "partage.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* Clusters' versions may have a vendor's suffix, the image has none. */ -}}
+{{- define "partage.kubeSchedulerImage" -}}
+{{- with .Values.kubeScheduler.image -}}
+{{ .repository }}:{{ .tag | default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $.Capabilities.KubeVersion.Version) }}
+{{- end -}}
+{{- end }}
+
+{{- define "partage.account" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
+{{- end }}
+
+{{- /* Resource names of the published tables, HAMi's replaced by the values, as a JSON list in order. */ -}}
+{{- define "partage.renamed" -}}
+{{- $to := dict "nvidia.com/gpu" .root.Values.resourceName "nvidia.com/gpumem" .root.Values.resourceMem "nvidia.com/gpumem-percentage" .root.Values.resourceMemPercentage "nvidia.com/gpucores" .root.Values.resourceCores "nvidia.com/priority" .root.Values.resourcePriority -}}
+{{- $names := list -}}
+{{- range .names -}}
+{{- $names = append $names (get $to . | default .) -}}
+{{- end -}}
+{{- /* Koordinator's manifests ask for whole cards by this name, whatever HAMi's is. */ -}}
+{{- if has "nvidia.com/gpu" .names }}{{- $names = append $names "nvidia.com/gpu" -}}{{- end -}}
+{{- $names | uniq | sortAlpha | toJson -}}
+{{- end }}
+
+{{- define "partage.configNamespaces" -}}
+{{- append .Values.configNamespaces .Release.Namespace | uniq | sortAlpha | toJson -}}
+{{- end }}
+
+{{- define "partage.excluded" -}}
+{{- concat (list "kube-system" "kube-public" "kube-node-lease" "partage-system" .Release.Namespace) .Values.webhook.excludeNamespaces | uniq | sortAlpha | toJson -}}
+{{- end }}
+
+{{- define "partage.writers" -}}
+{{- $users := .Values.webhook.writers -}}
+{{- range list "partage-scheduler" "partage-controller" "partage-agent" .Values.names.scheduler .Values.names.agent -}}
+{{- $users = append $users (include "partage.account" (dict "root" $ "name" .)) -}}
+{{- end -}}
+{{- $users | uniq | sortAlpha | toJson -}}
+{{- end }}
+
+{{- define "partage.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "partage.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* Where pods of a component go: its own node choice, and apart from each other. */ -}}
+{{- define "partage.placed" -}}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        app.kubernetes.io/instance: {{ .root.Release.Name }}
+        app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- /* Options of `partage webhook` that decide what is admitted. */ -}}
+{{- define "partage.admission" -}}
+- --namespace={{ .Release.Namespace }}
+- --service={{ .Values.names.webhook }}
+- --configuration={{ .Values.webhook.configuration }}
+- --secret={{ .Values.webhook.tlsSecret }}
+- --scheduler-name={{ first .Values.schedulerNames }}
+{{- range .Values.schedulerNames }}
+- --serve={{ . }}
+{{- end }}
+- {{ .Values.webhook.convertDefault | ternary "--convert-default" "--keep-default" }}
+{{- range .Values.webhook.excludeNamespaces }}
+- --exclude-namespace={{ . }}
+{{- end }}
+{{- range include "partage.writers" . | fromJsonArray }}
+- --writer={{ . }}
+{{- end }}
+{{- with .Values.webhook.breakGlass }}
+- --break-glass={{ . }}
+{{- end }}
+- {{ .Values.webhook.denyPrivileged | ternary "--deny-privileged" "--allow-privileged" }}
+{{- range include "partage.configNamespaces" . | fromJsonArray }}
+- --config-namespace={{ . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,356 @@
+/* Stand-in for libcuda.so.1: devices, contexts, streams, events, kernels, graphs and modules. */
+#include "cuda.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+__thread CUcontext fake_current;
+__thread int fake_capture_mode;
+static __thread CUcontext stack[8];
+static __thread int depth;
+static _Atomic uint64_t serial = 1;
+static _Atomic int global_captures, broken_captures;
+static struct cu_context primaries[FAKE_CARDS];
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic unsigned char event_used[FAKE_EVENTS];
+static _Atomic uint64_t event_round[FAKE_EVENTS]; /* how often each was recorded */
+static _Atomic uint64_t event_time[FAKE_EVENTS]; /* of events known to be over; 0: ask the card */
+
+uint64_t fake_serial(void) { return atomic_fetch_add(&serial, 1); }
+
+int fake_ask(struct request request, struct answer *answer)
+{
+    struct answer none = {0};
+    if (!answer) return link_ask(&request, NULL) ? 0 : 999;
+    *answer = none;
+    return link_ask(&request, answer) ? answer->result : 999;
+}
+
+CUresult fake_unsafe(void)
+{
+    if (atomic_load(&global_captures) == 0 || fake_capture_mode == CU_CAPTURE_RELAXED) return CUDA_SUCCESS;
+    atomic_store(&broken_captures, 1);
+    return 900;
+}
+
+CUresult cuInit(unsigned flags)
+{
+    struct answer answer;
+    return flags ? CUDA_ERROR_INVALID_VALUE : fake_ask((struct request){.kind = ASK_MEMORY_INFO}, &answer);
+}
+
+CUresult cuDriverGetVersion(int *version);
+CUresult cuDriverGetVersion(int *version) { *version = 12080; return CUDA_SUCCESS; }
+
+CUresult cuDeviceGetCount(int *count);
+CUresult cuDeviceGetCount(int *count)
+{
+    struct answer answer;
+    int result = fake_ask((struct request){.kind = ASK_MEMORY_INFO}, &answer);
+    *count = 0;
+    for (uint32_t i = 0; i < FAKE_CARDS && result == 0; i++) {
+        fake_ask((struct request){.kind = ASK_MEMORY_INFO, .card = i}, &answer);
+        *count += answer.a > 0;
+    }
+    return result;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuDeviceGet(CUdevice *device, int ordinal) { *device = ordinal; return CUDA_SUCCESS; }
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+    link_uuid((uint32_t)device, uuid->bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult open_context(CUcontext context, CUdevice device)
+{
+    struct answer answer;
+    if (fake_take(device, FAKE_CONTEXT_BYTES) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
+    int result = fake_ask((struct request){.kind = ASK_CONTEXT_NEW, .card = (uint32_t)device}, &answer);
+    *context = (struct cu_context){answer.a, device, 1};
+    return result;
+}
+
+static void end_context(CUcontext context)
+{
+    struct answer answer;
+    fake_ask((struct request){.kind = ASK_CONTEXT_END, .context = context->id}, &answer);
+    fake_give(context->device, FAKE_CONTEXT_BYTES);
+    context->retained = 0;
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+    CUcontext fresh = calloc(1, sizeof *fresh);
+    (void)flags;
+    CUresult result = fresh ? open_context(fresh, device) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) {
+        free(fresh);
+        return result;
+    }
+    *context = fake_current = fresh;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    end_context(context);
+    if (fake_current == context) fake_current = NULL;
+    free(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&primary_lock);
+    if (primaries[device].retained == 0) result = open_context(&primaries[device], device);
+    else primaries[device].retained++;
+    *context = &primaries[device];
+    pthread_mutex_unlock(&primary_lock);
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    pthread_mutex_lock(&primary_lock);
+    if (primaries[device].retained == 1) end_context(&primaries[device]);
+    else if (primaries[device].retained) primaries[device].retained--;
+    pthread_mutex_unlock(&primary_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    pthread_mutex_lock(&primary_lock);
+    if (primaries[device].retained) end_context(&primaries[device]);
+    pthread_mutex_unlock(&primary_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxGetCurrent(CUcontext *context) { *context = fake_current; return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxSetCurrent(CUcontext context) { fake_current = context; return CUDA_SUCCESS; }
+CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    stack[depth++ % 8] = fake_current;
+    fake_current = context;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxPopCurrent_v2(CUcontext *context);
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+    if (context) *context = fake_current;
+    fake_current = stack[--depth % 8];
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    *device = fake_current->device;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    (void)limit, (void)value;
+    return fake_current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    *stream = calloc(1, sizeof **stream);
+    (void)flags;
+    if (!*stream) return CUDA_ERROR_OUT_OF_MEMORY;
+    (*stream)->id = fake_serial() + 16;
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy_v2(CUstream stream) { free(stream); return CUDA_SUCCESS; }
+
+static uint64_t stream_id(CUstream stream)
+{
+    return (uintptr_t)stream < 16 ? (uint64_t)(uintptr_t)stream : stream->id;
+}
+
+static int captures_on(CUstream stream) { return (uintptr_t)stream >= 16 && stream->graph != NULL; }
+
+static CUresult about_stream(uint32_t kind, CUstream stream)
+{
+    struct answer answer;
+    CUresult refused = fake_unsafe();
+    if (refused) return refused;
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    return fake_ask((struct request){.kind = kind, .context = fake_current->id, .stream = stream_id(stream)}, &answer);
+}
+
+CUresult cuStreamQuery(CUstream stream);
+CUresult cuStreamQuery(CUstream stream) { return about_stream(ASK_STREAM, stream); }
+CUresult cuStreamSynchronize(CUstream stream) { return about_stream(ASK_STREAM_WAIT, stream); }
+CUresult cuCtxSynchronize(void) { return about_stream(ASK_CONTEXT_WAIT, NULL); }
+
+CUresult cuEventCreate(CUevent *event, unsigned flags);
+CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+    (void)flags;
+    CUresult refused = fake_unsafe();
+    if (refused) return refused;
+    for (uintptr_t i = 1; i < FAKE_EVENTS; i++) {
+        if (atomic_exchange(&event_used[i], 1)) continue;
+        *event = (CUevent)i;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult cuEventDestroy_v2(CUevent event);
+CUresult cuEventDestroy_v2(CUevent event)
+{
+    atomic_store(&event_used[(uintptr_t)event % FAKE_EVENTS], 0);
+    return CUDA_SUCCESS;
+}
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+    CUresult refused = fake_unsafe();
+    uint64_t i = (uintptr_t)event % FAKE_EVENTS;
+    if (refused || captures_on(stream)) return refused ? refused : 901;
+    atomic_store(&event_time[i], link_is_instant() ? link_now() : 0);
+    uint64_t name = i + FAKE_EVENTS * (atomic_fetch_add(&event_round[i], 1) + 1);
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    return fake_ask((struct request){.kind = ASK_MARK, .context = fake_current->id, .stream = stream_id(stream),
+                                     .a = name, .b = link_now()}, NULL);
+}
+static CUresult about_event(uint32_t kind, CUevent event, uint64_t *time)
+{
+    struct answer answer;
+    CUresult refused = fake_unsafe();
+    _Atomic uint64_t *known = &event_time[(uintptr_t)event % FAKE_EVENTS];
+    if (refused) return refused;
+    if (time && (*time = atomic_load(known)) != 0) return CUDA_SUCCESS;
+    uint64_t i = (uintptr_t)event % FAKE_EVENTS, name = i + FAKE_EVENTS * atomic_load(&event_round[i]);
+    CUresult result = fake_ask((struct request){.kind = kind, .a = name}, &answer);
+    if (result == CUDA_SUCCESS) atomic_store(known, answer.a);
+    if (time) *time = answer.a;
+    return result;
+}
+CUresult cuEventQuery(CUevent event);
+CUresult cuEventQuery(CUevent event) { return about_event(ASK_EVENT, event, NULL); }
+CUresult cuEventSynchronize(CUevent event) { return about_event(ASK_EVENT_WAIT, event, NULL); }
+CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to);
+CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
+{
+    uint64_t a, b;
+    CUresult result = about_event(ASK_EVENT, from, &a);
+    if (result == CUDA_SUCCESS) result = about_event(ASK_EVENT, to, &b);
+    if (result == CUDA_SUCCESS) *ms = (float)((double)((int64_t)(b - a)) / 1e6);
+    return result;
+}
+
+static CUresult run(uint64_t ns, CUstream stream)
+{
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    if (captures_on(stream)) {
+        stream->graph->ns += ns;
+        stream->graph->kernels++;
+        return CUDA_SUCCESS;
+    }
+    return fake_ask((struct request){.kind = ASK_KERNEL, .context = fake_current->id, .stream = stream_id(stream),
+                                     .a = ns, .b = link_now()}, NULL);
+}
+
+/* A kernel's first parameter is how long it runs, in ns. */
+static uint64_t duration(void **params)
+{
+    uint64_t ns = 1000;
+    if (params && params[0]) memcpy(&ns, params[0], sizeof ns);
+    return ns;
+}
+
+#define UNUSED_SHAPE (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared
+CUresult cuLaunchKernel(LAUNCH_ARGS, void **extra)
+{
+    UNUSED_SHAPE, (void)extra;
+    return run(duration(params), stream);
+}
+CUresult cuLaunchKernel_ptsz(LAUNCH_ARGS, void **extra)
+{
+    UNUSED_SHAPE, (void)extra;
+    return run(duration(params), stream ? stream : CU_STREAM_PER_THREAD);
+}
+CUresult cuLaunchCooperativeKernel(LAUNCH_ARGS)
+{
+    UNUSED_SHAPE;
+    return run(duration(params), stream);
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
+{
+    (void)function, (void)extra;
+    return run(duration(params), config->hStream);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode);
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    int old = fake_capture_mode;
+    fake_capture_mode = *mode;
+    *mode = old;
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamIsCapturing(CUstream stream, int *status);
+CUresult cuStreamIsCapturing(CUstream stream, int *status) { *status = captures_on(stream); return CUDA_SUCCESS; }
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+    if ((uintptr_t)stream < 16) return CUDA_ERROR_INVALID_VALUE;
+    stream->graph = calloc(1, sizeof *stream->graph);
+    stream->mode = mode;
+    atomic_fetch_add(&global_captures, mode == 0);
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    if (!captures_on(stream)) return CUDA_ERROR_INVALID_VALUE;
+    *graph = stream->graph;
+    stream->graph = NULL;
+    atomic_fetch_sub(&global_captures, stream->mode == 0);
+    return atomic_exchange(&broken_captures, 0) ? 901 : CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+    (void)flags;
+    *exec = calloc(1, sizeof **exec);
+    **exec = (struct cu_graph_exec){graph->ns, graph->memory, 0};
+    return CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return run(graph->ns, stream); }
+CUresult cuGraphExecDestroy(CUgraphExec graph) { free(graph); return CUDA_SUCCESS; }
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphDestroy(CUgraph graph) { free(graph); return CUDA_SUCCESS; }
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    (void)image;
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    if (fake_take(fake_current->device, FAKE_MODULE_BYTES) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
+    *module = calloc(1, sizeof **module);
+    (*module)->device = fake_current->device;
+    return CUDA_SUCCESS;
+}
+CUresult cuModuleUnload(CUmodule module)
+{
+    fake_give(module->device, FAKE_MODULE_BYTES);
+    free(module);
+    return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    (void)name;
+    *function = (CUfunction)module;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,332 @@
+/* Stand-in for libcuda.so.1: memory of every kind, and the lookup of functions. */
+#include "cuda.h"
+#include "../src/symbols.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NOTES 65536
+
+static struct { uint64_t key, bytes, other; } notes[NOTES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t next_address = 0x7f0000000000ull;
+
+struct cu_pool { CUdevice device; uint64_t reserved, used; };
+static struct cu_pool default_pools[FAKE_CARDS];
+
+CUresult fake_take(CUdevice device, uint64_t bytes)
+{
+    struct answer answer;
+    return fake_ask((struct request){.kind = ASK_MEMORY_TAKE, .card = (uint32_t)device, .a = bytes}, &answer);
+}
+
+void fake_give(CUdevice device, uint64_t bytes)
+{
+    fake_ask((struct request){.kind = ASK_MEMORY_GIVE, .card = (uint32_t)device, .a = bytes}, NULL);
+}
+
+uint64_t fake_address(uint64_t bytes)
+{
+    return atomic_fetch_add(&next_address, (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE);
+}
+
+void fake_note(uint64_t key, uint64_t bytes, uint64_t other)
+{
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < NOTES; i++) {
+        if (notes[i].key && notes[i].key != key) continue;
+        notes[i].key = key, notes[i].bytes = bytes, notes[i].other = other;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+int fake_recall(uint64_t key, uint64_t *bytes, uint64_t *other, int forget)
+{
+    int found = 0;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < NOTES && !found; i++) {
+        if (notes[i].key != key) continue;
+        *bytes = notes[i].bytes;
+        *other = notes[i].other;
+        if (forget) notes[i].key = 0;
+        found = 1;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static CUresult allocate(CUdeviceptr *pointer, uint64_t bytes)
+{
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t whole = (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE;
+    CUresult result = fake_take(fake_current->device, whole);
+    if (result != CUDA_SUCCESS) return result;
+    *pointer = fake_address(whole);
+    fake_note(*pointer, whole, (uint64_t)fake_current->device);
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(uint64_t key)
+{
+    uint64_t bytes, device;
+    if (!fake_recall(key, &bytes, &device, 1)) return CUDA_ERROR_INVALID_VALUE;
+    fake_give((CUdevice)device, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) { return allocate(pointer, bytes); }
+CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) { (void)bytes; *pointer = 16; return CUDA_SUCCESS; }
+CUresult cuMemFree_v2(CUdeviceptr pointer) { return pointer ? release(pointer) : CUDA_SUCCESS; }
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    (void)element;
+    *pitch = (width + 511) / 512 * 512;
+    return allocate(pointer, *pitch * height);
+}
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    if (!fake_current || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    *pointer = fake_address(bytes);
+    fake_note(*pointer, 0, (uint64_t)fake_current->device); /* pages stay on the host until touched */
+    return CUDA_SUCCESS;
+}
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    struct answer answer;
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    fake_ask((struct request){.kind = ASK_MEMORY_INFO, .card = (uint32_t)fake_current->device}, &answer);
+    *total = answer.a;
+    *free = answer.a - answer.b;
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    struct answer answer;
+    fake_ask((struct request){.kind = ASK_MEMORY_INFO, .card = (uint32_t)device}, &answer);
+    *bytes = answer.a;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
+{
+    uint64_t bytes, other;
+    if (!fake_recall(pointer, &bytes, &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    *base = pointer;
+    *size = other >> 32 ? other >> 32 << 20 : bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocationProp *prop, unsigned long long flags)
+{
+    (void)flags;
+    if (bytes % FAKE_GRANULE) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = fake_take(prop->location.id, bytes);
+    if (result != CUDA_SUCCESS) return result;
+    *handle = fake_serial() | 1ull << 62;
+    fake_note(*handle, bytes, (uint64_t)prop->location.id | 1ull << 32); /* one reference */
+    return CUDA_SUCCESS;
+}
+
+static CUresult drop_handle(uint64_t handle, int64_t by)
+{
+    uint64_t bytes, other;
+    if (!fake_recall(handle, &bytes, &other, 1)) return CUDA_ERROR_INVALID_VALUE;
+    int64_t left = (int64_t)(other >> 32) + by;
+    if (left > 0) fake_note(handle, bytes, (other & 0xffffffff) | (uint64_t)left << 32);
+    else fake_give((CUdevice)(other & 0xffffffff), bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemHandle handle) { return drop_handle(handle, -1); }
+CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
+{
+    (void)offset, (void)flags;
+    CUresult result = drop_handle(handle, 1);
+    if (result == CUDA_SUCCESS) fake_note(pointer | 1ull << 63, bytes, handle);
+    return result;
+}
+CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
+{
+    uint64_t size, handle;
+    for (CUdeviceptr at = pointer; at < pointer + bytes; at += size) {
+        if (!fake_recall(at | 1ull << 63, &size, &handle, 1)) return CUDA_ERROR_INVALID_VALUE;
+        drop_handle(handle, -1);
+    }
+    return CUDA_SUCCESS;
+}
+CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
+{
+    uint64_t size, found;
+    if (!fake_recall((uint64_t)(uintptr_t)address | 1ull << 63, &size, &found, 0)) return CUDA_ERROR_INVALID_VALUE;
+    *handle = found;
+    return drop_handle(found, 1);
+}
+/* A shared handle is a number: the size of what is behind it. */
+CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared, int type)
+{
+    (void)type;
+    *handle = fake_serial() | 1ull << 62;
+    (void)shared;
+    fake_note(*handle, 0, 1ull << 32);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t align, CUdeviceptr wish, unsigned long long flags);
+CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t align, CUdeviceptr wish, unsigned long long flags)
+{
+    (void)align, (void)wish, (void)flags;
+    *pointer = fake_address(bytes);
+    return CUDA_SUCCESS;
+}
+
+/* Handles of memory in another process: its address and size. */
+CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
+{
+    uint64_t values[3] = {pointer, 0, (uint64_t)getpid()}, other;
+    if (!fake_recall(pointer, &values[1], &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, values, sizeof values);
+    return CUDA_SUCCESS;
+}
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned flags)
+{
+    uint64_t values[3];
+    (void)flags;
+    memcpy(values, &handle, sizeof values);
+    *pointer = fake_address(values[1]);
+    fake_note(*pointer, 0, values[1] >> 20 << 32);
+    return CUDA_SUCCESS;
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) { return release(pointer); }
+
+CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device);
+CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device)
+{
+    default_pools[device].device = device;
+    *pool = &default_pools[device];
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
+{
+    *pool = calloc(1, sizeof **pool);
+    (*pool)->device = props->location.id;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolDestroy(CUpool pool)
+{
+    fake_give(pool->device, pool->reserved);
+    free(pool);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t least = pool->used > keep ? pool->used : keep;
+    least = (least + FAKE_POOL_STEP - 1) / FAKE_POOL_STEP * FAKE_POOL_STEP;
+    if (least < pool->reserved) {
+        fake_give(pool->device, pool->reserved - least);
+        pool->reserved = least;
+    }
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value);
+CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
+{
+    uint64_t result = attribute == CU_POOL_RESERVED_CURRENT ? pool->reserved : pool->used;
+    memcpy(value, &result, sizeof result);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)
+{
+    uint64_t whole = (bytes + 511) / 512 * 512;
+    CUresult result = CUDA_SUCCESS;
+    (void)stream;
+    pthread_mutex_lock(&lock);
+    uint64_t need = pool->used + whole > pool->reserved ? pool->used + whole - pool->reserved : 0;
+    need = (need + FAKE_POOL_STEP - 1) / FAKE_POOL_STEP * FAKE_POOL_STEP;
+    if (need) result = fake_take(pool->device, need);
+    if (result == CUDA_SUCCESS) {
+        pool->reserved += need;
+        pool->used += whole;
+        *pointer = fake_address(whole);
+    }
+    pthread_mutex_unlock(&lock);
+    if (result == CUDA_SUCCESS) fake_note(*pointer, whole, (uint64_t)(uintptr_t)pool);
+    return result;
+}
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    CUpool pool;
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    cuDeviceGetMemPool(&pool, fake_current->device);
+    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+}
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+    uint64_t bytes, pool;
+    (void)stream;
+    if (!fake_recall(pointer, &bytes, &pool, 1)) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    ((CUpool)(uintptr_t)pool)->used -= bytes;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+static uint64_t array_size(size_t width, size_t height, size_t depth, unsigned channels)
+{
+    uint64_t bytes = (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * channels * 4;
+    return (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE;
+}
+static CUresult make_array(void **array, uint64_t bytes)
+{
+    CUdeviceptr address;
+    CUresult result = allocate(&address, bytes);
+    if (result == CUDA_SUCCESS) *array = (void *)(uintptr_t)address;
+    return result;
+}
+CUresult cuArrayCreate_v2(CUarray *array, const CUarrayShape *shape)
+{
+    return make_array((void **)array, array_size(shape->Width, shape->Height, 1, shape->NumChannels));
+}
+CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3D *shape)
+{
+    return make_array((void **)array, array_size(shape->Width, shape->Height, shape->Depth, shape->NumChannels));
+}
+CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, unsigned levels)
+{
+    (void)levels;
+    return make_array((void **)array, array_size(shape->Width, shape->Height, shape->Depth, shape->NumChannels) * 4 / 3);
+}
+CUresult cuArrayDestroy(CUarray array) { return release((uint64_t)(uintptr_t)array); }
+CUresult cuMipmappedArrayDestroy(CUmipmap array) { return release((uint64_t)(uintptr_t)array); }
+CUresult cuImportExternalMemory(CUexternal *external, const CUexternalMemory *description)
+{
+    (void)description;
+    *external = (CUexternal)(uintptr_t)(fake_serial() + 4096);
+    return CUDA_SUCCESS;
+}
+CUresult cuDestroyExternalMemory(CUexternal external) { (void)external; return CUDA_SUCCESS; }
+
+/* Newer names first, as a driver gives the newest that the asked version knows. */
+CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags, int *status)
+{
+    static const char *const endings[] = {"_v2", "", NULL};
+    char name[128];
+    (void)version;
+    *address = NULL;
+    for (int i = 0; endings[i] && !*address; i++) {
+        snprintf(name, sizeof name, "%s%s%s", symbol, endings[i], flags & CU_PROC_PER_THREAD_STREAM ? "_ptsz" : "");
+        *address = symbol_of("libcuda.so.1", name);
+        snprintf(name, sizeof name, "%s%s", symbol, endings[i]);
+        if (!*address) *address = symbol_of("libcuda.so.1", name);
+    }
+    if (status) *status = *address ? 0 : 1;
+    return *address ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,40 @@
+/* Between the modelled card (fake/card.c) and the stand-ins for the driver: one request, at most one answer. */
+#ifndef FAKE_WIRE_H
+#define FAKE_WIRE_H
+
+#include <stdint.h>
+
+#define FAKE_SOCKET "FAKE_GPU_SOCKET" /* environment: path of the modelled cards' socket */
+#define FAKE_INSTANT "instant"         /* in its place: no card, every call succeeds at once (for timing callers) */
+#define FAKE_EVENTS 1024 /* of one client; an event is its number + FAKE_EVENTS * how often it was recorded */
+#define FAKE_CARDS 4
+
+enum request_kind {
+    ASK_HELLO = 1,    /* a: client, b: pid                     -> a: cards */
+    ASK_MEMORY_TAKE,  /* card, a: bytes                        -> result */
+    ASK_MEMORY_GIVE,  /* card, a: bytes                        no answer */
+    ASK_MEMORY_INFO,  /* card                                  -> a: total, b: used */
+    ASK_CONTEXT_NEW,  /* card                                  -> a: context */
+    ASK_CONTEXT_END,  /* context                               -> */
+    ASK_KERNEL,       /* context, stream, a: ns, b: made at    no answer */
+    ASK_MARK,         /* context, stream, a: event, b: made at no answer */
+    ASK_EVENT,        /* a: event                              -> result, a: time */
+    ASK_EVENT_WAIT,   /* a: event                              -> when it is over */
+    ASK_STREAM,       /* context, stream                       -> result */
+    ASK_STREAM_WAIT,  /* context, stream                       -> when it is empty */
+    ASK_CONTEXT_WAIT, /* context                               -> when it is empty */
+    ASK_SERVED,       /* card, a: pid                          -> a: device ns of the process, b: of all */
+};
+
+struct request {
+    uint32_t kind, card;
+    uint64_t context, stream, a, b;
+};
+
+struct answer {
+    int32_t result;
+    uint32_t pad;
+    uint64_t a, b;
+};
+
+#endif

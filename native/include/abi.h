@@ -1,0 +1,124 @@
+/*
+ * The parts of the CUDA driver API and of NVML that the library speaks, as their public documentation
+ * states them: names, signatures, values and the offsets of the few fields that are read.
+ */
+#ifndef PARTAGE_ABI_H
+#define PARTAGE_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned long long CUmemHandle; /* CUmemGenericAllocationHandle */
+typedef struct cu_context *CUcontext;
+typedef struct cu_stream *CUstream;
+typedef struct cu_event *CUevent;
+typedef struct cu_function *CUfunction;
+typedef struct cu_module *CUmodule;
+typedef struct cu_library *CUlibrary;
+typedef struct cu_graph *CUgraph;
+typedef struct cu_graph_exec *CUgraphExec;
+typedef struct cu_graph_node *CUgraphNode;
+typedef struct cu_array *CUarray;
+typedef struct cu_mipmap *CUmipmap;
+typedef struct cu_pool *CUpool;
+typedef struct cu_external *CUexternal;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_DEINITIALIZED = 4,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_NOT_PERMITTED = 800,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+};
+
+typedef struct { unsigned char bytes[16]; } CUuuid;
+typedef struct { char reserved[64]; } CUipcMem;
+
+typedef struct {
+    size_t Width, Height;
+    int Format;
+    unsigned NumChannels;
+} CUarrayShape;
+
+typedef struct {
+    size_t Width, Height, Depth;
+    int Format;
+    unsigned NumChannels, Flags;
+} CUarray3D;
+
+typedef struct {
+    size_t size, alignment;
+    unsigned reserved[4];
+} CUarrayNeed;
+
+typedef struct {
+    int type;     /* handle type of a location: 1 is a device */
+    int id;
+} CUlocation;
+enum { CU_LOCATION_DEVICE = 1 };
+
+typedef struct {
+    int type, requestedHandleTypes;
+    CUlocation location;
+    void *win32HandleMetaData;
+    struct { unsigned char compressionType, gpuDirectRDMACapable; unsigned short usage; unsigned char reserved[4]; } allocFlags;
+} CUallocationProp;
+
+typedef struct {
+    int allocType, handleTypes;
+    CUlocation location;
+    void *win32SecurityAttributes;
+    size_t maxSize;
+    unsigned short usage;
+    unsigned char reserved[54];
+} CUpoolProps;
+
+typedef struct {
+    unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+    CUstream hStream;
+    void *attrs;
+    unsigned numAttrs;
+} CUlaunchConfig;
+
+typedef struct {
+    int type;
+    union { int fd; struct { void *handle; const void *name; } win32; const void *nvSci; } handle;
+    unsigned long long size;
+    unsigned flags, reserved[16];
+} CUexternalMemory;
+
+typedef struct {
+    CUpoolProps poolProps;
+    const void *accessDescs;
+    size_t accessDescCount;
+    size_t bytesize;
+    CUdeviceptr dptr;
+} CUmemAllocNode;
+
+enum { CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 };
+enum { CU_GRAPH_MEM_RESERVED_CURRENT = 2 };
+enum { CU_LIMIT_MALLOC_HEAP_SIZE = 2 };
+enum { CU_POINTER_DEVICE_ORDINAL = 9 };
+enum { CU_CAPTURE_RELAXED = 2 };
+enum { CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1 };
+enum { CU_PROC_PER_THREAD_STREAM = 2 };
+enum { CU_MEM_ATTACH_GLOBAL = 1 };
+#define CU_STREAM_PER_THREAD ((CUstream)2)
+
+typedef int nvmlReturn;
+typedef struct nvml_device *nvmlDevice;
+typedef struct { unsigned long long total, free, used; } nvmlMemory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } nvmlMemory2;
+enum { NVML_SUCCESS = 0, NVML_ERROR_FUNCTION_NOT_FOUND = 13 };
+
+#endif

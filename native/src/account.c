@@ -1,0 +1,198 @@
+#include "account.h"
+#include "lock.h"
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define FOREIGN_NS 60000000000ull /* a process in another pid namespace is known by its beat alone */
+
+static char *put_number(char *to, uint64_t value)
+{
+    char digits[20];
+    int count = 0;
+    do digits[count++] = (char)('0' + value % 10);
+    while (value /= 10);
+    while (count) *to++ = digits[--count];
+    return to;
+}
+
+/* State letter, threads and start time of a process from its stat line; false if it has none. */
+static bool read_stat(uint64_t pid, char *state, uint64_t *threads, uint64_t *start)
+{
+    char path[48] = "/proc/", text[1024];
+    strcpy(put_number(path + 6, pid), "/stat");
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    ssize_t size = read(file, text, sizeof text - 1);
+    close(file);
+    text[size > 0 ? size : 0] = 0;
+    const char *at = strrchr(text, ')'); /* the name may hold anything */
+    if (!at || at[1] != ' ') return false;
+    *state = at[2];
+    uint64_t values[23] = {0};
+    int field = 2;
+    for (at += 1; *at && field < 22; at++) {
+        if (*at == ' ') field++;
+        else if (*at >= '0' && *at <= '9') values[field] = values[field] * 10 + (uint64_t)(*at - '0');
+    }
+    *threads = values[20];
+    *start = 0;
+    for (; *at >= '0' && *at <= '9'; at++) *start = *start * 10 + (uint64_t)(*at - '0');
+    return field == 22;
+}
+
+static uint64_t pid_space(void)
+{
+    char text[64];
+    ssize_t size = readlink("/proc/self/ns/pid", text, sizeof text);
+    uint64_t space = 0;
+    for (ssize_t i = 0; i < size; i++)
+        if (text[i] >= '0' && text[i] <= '9') space = space * 10 + (uint64_t)(text[i] - '0');
+    return space ? space : 1;
+}
+
+bool self_read(struct self *self)
+{
+    char state;
+    uint64_t threads, start, pid = (uint64_t)syscall(SYS_getpid);
+    if (!read_stat(pid, &state, &threads, &start)) return false;
+    self->identity = identity_pack(pid, start);
+    self->space = pid_space();
+    return true;
+}
+
+static bool is_running(uint64_t identity)
+{
+    char state = 'X';
+    uint64_t threads, start;
+    if (!read_stat(identity_pid(identity), &state, &threads, &start)) return false;
+    if (start != identity_start(identity)) return false;
+    return (state != 'Z' && state != 'X') || threads > 1;
+}
+
+bool place_is_alive(const struct place *place, const struct self *self, uint64_t now)
+{
+    uint64_t owner = atomic_load(&place->owner);
+    if (owner == 0) return false;
+    uint64_t space = atomic_load(&place->space), beat = atomic_load(&place->beat);
+    bool settling = owner & IDENTITY_SETTLING; /* its namespace may not be written yet */
+    if (space == self->space || settling) return is_running(owner);
+    return beat > now || now - beat < FOREIGN_NS;
+}
+
+static bool occupy(struct place *place, uint64_t seen, const struct self *self, uint64_t now)
+{
+    uint64_t settling = self->identity | IDENTITY_SETTLING;
+    if (!atomic_compare_exchange_strong(&place->owner, &seen, settling)) return false;
+    for (uint32_t i = 0; i < CARDS; i++) {
+        atomic_store(&place->cards[i].counted, 0);
+        atomic_store(&place->cards[i].allowance, 0);
+        atomic_store(&place->cards[i].overhead, 0);
+        atomic_store(&place->cards[i].swapped, 0);
+    }
+    atomic_store(&place->state, 0);
+    atomic_store(&place->beat, now);
+    atomic_store(&place->space, self->space);
+    return atomic_compare_exchange_strong(&place->owner, &settling, self->identity);
+}
+
+struct place *place_take(struct account *account, const struct self *self, uint64_t now)
+{
+    for (uint32_t i = 0; i < PLACES; i++) {
+        struct place *place = &account->places[i];
+        uint64_t seen = atomic_load(&place->owner);
+        if (seen != 0 && place_is_alive(place, self, now)) continue;
+        if (!occupy(place, seen, self, now)) continue;
+        uint64_t used = atomic_load(&account->used_places);
+        while (used < i + 1 && !atomic_compare_exchange_weak(&account->used_places, &used, i + 1)) {
+        }
+        return place;
+    }
+    return NULL;
+}
+
+void place_leave(struct place *place, const struct self *self)
+{
+    uint64_t mine = self->identity;
+    atomic_compare_exchange_strong(&place->owner, &mine, 0);
+}
+
+static uint64_t added(uint64_t a, uint64_t b) { return a > UINT64_MAX / 2 - b ? UINT64_MAX / 2 : a + b; }
+
+static uint64_t clamped(uint64_t value) { return value > UINT64_MAX / 4 ? UINT64_MAX / 4 : value; }
+
+static uint64_t held(struct place *place, uint32_t card)
+{
+    struct holding *holding = &place->cards[card];
+    uint64_t allowance = atomic_load(&holding->allowance), overhead = atomic_load(&holding->overhead);
+    uint64_t base = clamped(overhead ? overhead : allowance); /* measured, else estimated */
+    return added(clamped(atomic_load(&holding->counted)), base);
+}
+
+static uint64_t sum(struct account *account, uint32_t card, const struct self *self, uint64_t now, bool alive)
+{
+    uint64_t total = 0, used = atomic_load(&account->used_places);
+    for (uint32_t i = 0; i < PLACES && i < used; i++) {
+        struct place *place = &account->places[i];
+        uint64_t owner = atomic_load(&place->owner), bytes = held(place, card);
+        if (owner == 0 || owner & IDENTITY_SETTLING || bytes == 0) continue;
+        if (alive && owner != self->identity && !place_is_alive(place, self, now)) continue;
+        total = added(total, bytes);
+    }
+    return total;
+}
+
+uint64_t memory_used(struct account *account, uint32_t card, const struct self *self, uint64_t now)
+{
+    return sum(account, card, self, now, true);
+}
+
+bool memory_take(struct account *account, struct place *place, uint32_t card, uint64_t bytes, uint64_t most,
+                 const struct self *self, uint64_t now)
+{
+    _Atomic uint64_t *counted = &place->cards[card].counted;
+    if (bytes > UINT64_MAX / 4) return false;
+    /* First count, then look: two that race may both be refused, never both be let through. */
+    for (uint64_t attempt = 0; attempt < 3; attempt++) {
+        atomic_fetch_add(counted, bytes);
+        if (most == 0 || sum(account, card, self, now, false) <= most) return true;
+        if (sum(account, card, self, now, true) <= most) return true;
+        memory_give(counted, bytes);
+        struct timespec pause = {0, (long)((self->identity >> 42) % 7 + 1) * 20000};
+        if (attempt < 2 && bytes <= most && sum(account, card, self, now, true) <= most - bytes)
+            nanosleep(&pause, NULL); /* another's attempt was in the way */
+        else if (attempt < 2) break;
+    }
+    return false;
+}
+
+void memory_give(_Atomic uint64_t *counted, uint64_t bytes)
+{
+    uint64_t seen = atomic_load(counted);
+    while (!atomic_compare_exchange_weak(counted, &seen, seen > bytes ? seen - bytes : 0)) {
+    }
+}
+
+uint64_t handle_hash(const void *bytes, size_t length)
+{
+    const unsigned char *byte = bytes;
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (size_t i = 0; i < length; i++) hash = (hash ^ byte[i]) * 0x100000001b3ull;
+    return hash ? hash : 1;
+}
+
+void export_note(struct account *account, uint64_t handle, const struct self *self)
+{
+    struct export_mark *mark = &account->exports[handle % EXPORTS];
+    atomic_store(&mark->owner, self->identity);
+    atomic_store(&mark->handle, handle);
+}
+
+bool export_is_ours(struct account *account, uint64_t handle, const struct self *self)
+{
+    struct export_mark *mark = &account->exports[handle % EXPORTS];
+    uint64_t owner = atomic_load(&mark->owner);
+    if (atomic_load(&mark->handle) != handle || owner == 0) return false;
+    return owner == self->identity || is_running(owner);
+}

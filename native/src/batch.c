@@ -1,0 +1,244 @@
+#include "batch.h"
+#include "driver.h"
+#include <stdatomic.h>
+#include <string.h>
+
+#define EXACT_EVERY 16 /* one batch in so many is a single launch, to learn what one costs */
+
+_Atomic uint32_t captures;
+
+/* Own driver calls must not end another's capture, and need the batch's context in whatever thread they run. */
+struct aside {
+    int mode;
+    bool pushed;
+};
+
+static struct aside step_aside(CUcontext context)
+{
+    struct aside aside = {.mode = -1};
+    CUcontext current = NULL;
+    int mode = CU_CAPTURE_RELAXED;
+    ASK((CUcontext *), cuCtxGetCurrent, &current);
+    if (current != context) aside.pushed = ASK((CUcontext), cuCtxPushCurrent_v2, context) == CUDA_SUCCESS;
+    if (atomic_load_explicit(&captures, memory_order_acquire) == 0) return aside;
+    if (ASK((int *), cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS) aside.mode = mode;
+    return aside;
+}
+
+static void step_back(struct aside aside)
+{
+    CUcontext popped;
+    if (aside.mode >= 0) ASK((int *), cuThreadExchangeStreamCaptureMode, &aside.mode);
+    if (aside.pushed) ASK((CUcontext *), cuCtxPopCurrent_v2, &popped);
+}
+
+static CUresult record(const struct batch *batch, CUevent event)
+{
+    struct aside aside = step_aside(batch->context);
+    CUresult result = ASK((CUevent, CUstream), cuEventRecord, event, batch->stream);
+    step_back(aside);
+    return result;
+}
+
+static bool is_done(const struct batch *batch)
+{
+    struct aside aside = step_aside(batch->context);
+    CUresult result = ASK((CUevent), cuEventQuery, batch->end);
+    step_back(aside);
+    return result != CUDA_ERROR_NOT_READY;
+}
+
+static bool elapsed(CUcontext context, CUevent from, CUevent to, int64_t *ns)
+{
+    float ms = 0;
+    struct aside aside = step_aside(context);
+    CUresult result = ASK((float *, CUevent, CUevent), cuEventElapsedTime, &ms, from, to);
+    step_back(aside);
+    if (result != CUDA_SUCCESS || !(ms > -1e9f && ms < 1e9f)) return false;
+    *ns = (int64_t)((double)ms * 1e6);
+    return true;
+}
+
+static struct graph_cost *cost_of(const struct gate *gate, uint64_t graph)
+{
+    return (struct graph_cost *)&gate->graphs[(graph * 0x9e3779b97f4a7c15ull) >> 58];
+}
+
+uint64_t batch_expect(const struct gate *gate, uint64_t graph)
+{
+    const struct graph_cost *cost = cost_of(gate, graph);
+    if (graph == 0) return gate->kernel_ns;
+    return cost->graph == graph ? cost->ns : MS;
+}
+
+static void learn(struct gate *gate, const struct batch *batch, uint64_t ns)
+{
+    uint64_t each = ns / (batch->count ? batch->count : 1);
+    if (each == 0) each = 1;
+    if (batch->graph) {
+        *cost_of(gate, batch->graph) = (struct graph_cost){batch->graph, each};
+        return;
+    }
+    uint64_t old = gate->batches_learnt++ ? gate->kernel_ns : each;
+    gate->kernel_ns = gate->batches_learnt < 8 ? (old + each) / 2 + 1 : (old * 7 + each) / 8 + 1;
+}
+
+static bool make_events(struct batch *batch)
+{
+    /* Events are kept with their slot as long as the context is the same. */
+    if (batch->start && batch->end) return true;
+    struct aside aside = step_aside(batch->context);
+    if (!batch->start) ASK((CUevent *, unsigned), cuEventCreate, &batch->start, CU_EVENT_DEFAULT);
+    if (!batch->end) ASK((CUevent *, unsigned), cuEventCreate, &batch->end, CU_EVENT_DEFAULT);
+    step_back(aside);
+    return batch->start && batch->end;
+}
+
+static void free_events(struct batch *batch)
+{
+    if (batch->start) ASK((CUevent), cuEventDestroy_v2, batch->start);
+    if (batch->end) ASK((CUevent), cuEventDestroy_v2, batch->end);
+    batch->start = batch->end = NULL;
+}
+
+static struct batch *free_slot(struct gate *gate, CUcontext context)
+{
+    struct batch *other = NULL;
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        if (batch->state != BATCH_FREE) continue;
+        if (batch->context == context || !batch->start) return batch;
+        other = batch;
+    }
+    if (other) free_events(other);
+    return other;
+}
+
+struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, uint64_t now)
+{
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        if (batch->state != BATCH_OPEN || batch->stream != stream || batch->context != context) continue;
+        if (graph == 0 && batch->graph == 0 && now - batch->last < MS) return batch;
+        if (batch->busy == 0) batch_close(gate, batch, now);
+    }
+    struct batch *fresh = free_slot(gate, context);
+    if (!fresh) return NULL;
+    fresh->context = context;
+    fresh->stream = stream;
+    if (!make_events(fresh) || record(fresh, fresh->start) != CUDA_SUCCESS) return NULL;
+    fresh->state = BATCH_OPEN;
+    fresh->graph = graph;
+    fresh->opened = fresh->last = now;
+    fresh->count = fresh->busy = 0;
+    fresh->expected = fresh->lead = 0;
+    gate->batches_made++;
+    return fresh;
+}
+
+static void settle(struct gate *gate, struct batch *batch, uint64_t ns, uint64_t now)
+{
+    gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
+    batch->state = BATCH_FREE;
+    gate->held_since = 0; /* something ended: patience begins anew */
+    if (ns == 0) return;
+    arbiter_charge(&gate->outer, ns, now);
+    if (gate->has_inner) arbiter_charge(&gate->inner, ns, now);
+    if (gate->capped) quota_charge(&gate->books->paid, ns, gate->quota, now);
+    atomic_fetch_add(&gate->books->served, ns);
+}
+
+void batch_drop(struct gate *gate, struct batch *batch) { settle(gate, batch, 0, 0); }
+
+void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
+{
+    struct aside aside = step_aside(batch->context);
+    bool dry = now - batch->last > gate->kernel_ns &&
+               ASK((CUstream), cuStreamQuery, batch->stream) == CUDA_SUCCESS;
+    step_back(aside);
+    if (dry) {
+        /* Marked now, the end would count the idle time since: take the launches' own span instead. */
+        uint64_t most = now - batch->opened, span = batch->last - batch->opened + gate->kernel_ns;
+        if (span < batch->expected) span = batch->expected;
+        settle(gate, batch, span < most ? span : most, now);
+        return;
+    }
+    batch->state = BATCH_FLYING;
+    if (record(batch, batch->end) != CUDA_SUCCESS) batch_drop(gate, batch);
+}
+
+void batch_close_old(struct gate *gate, uint64_t age, uint64_t now)
+{
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        /* A per-thread stream is another one in this thread: its batches are closed where they are made. */
+        if (batch->state != BATCH_OPEN || batch->busy || batch->stream == CU_STREAM_PER_THREAD) continue;
+        if (batch->count && now - batch->opened >= age) batch_close(gate, batch, now);
+    }
+}
+
+static struct frontier *frontier_of(struct gate *gate, CUcontext context)
+{
+    struct frontier *empty = NULL;
+    for (uint32_t i = 0; i < FRONTIERS; i++) {
+        if (gate->frontiers[i].context == context) return &gate->frontiers[i];
+        if (!gate->frontiers[i].context && !empty) empty = &gate->frontiers[i];
+    }
+    if (empty) empty->context = context;
+    return empty;
+}
+
+/* Device time of a batch that was not counted yet: from its start or the latest end, whichever is later. */
+static uint64_t fresh_time(struct gate *gate, struct batch *batch, uint64_t *whole)
+{
+    int64_t span, beyond;
+    struct frontier *frontier = frontier_of(gate, batch->context);
+    *whole = 0;
+    if (!elapsed(batch->context, batch->start, batch->end, &span) || span < 0) return batch->expected;
+    if ((uint64_t)span > batch->lead) span -= (int64_t)batch->lead;
+    *whole = (uint64_t)span;
+    if (!frontier) return *whole;
+    if (frontier->event && elapsed(batch->context, frontier->event, batch->end, &beyond)) {
+        if (beyond <= 0) return 0;
+        if (beyond < span) span = beyond;
+    }
+    CUevent latest = batch->end; /* the slot takes the old event in exchange */
+    batch->end = frontier->event;
+    frontier->event = latest;
+    return (uint64_t)span;
+}
+
+void batch_harvest(struct gate *gate, uint64_t now)
+{
+    gate->oldest = 0;
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        if (batch->state != BATCH_FLYING) continue;
+        gate->last_work = now;
+        if (!is_done(batch)) {
+            if (gate->oldest == 0 || batch->opened < gate->oldest) gate->oldest = batch->opened;
+            continue;
+        }
+        gate->last_end = now;
+        uint64_t whole, fresh = fresh_time(gate, batch, &whole);
+        if (whole) learn(gate, batch, whole);
+        settle(gate, batch, fresh, now);
+    }
+}
+
+void batch_forget_context(struct gate *gate, CUcontext context)
+{
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        if (batch->context != context) continue;
+        if (batch->state != BATCH_FREE) batch_drop(gate, batch);
+        free_events(batch);
+        batch->context = NULL;
+    }
+    for (uint32_t i = 0; i < FRONTIERS; i++) {
+        struct frontier *frontier = &gate->frontiers[i];
+        if (frontier->context != context) continue;
+        if (frontier->event) ASK((CUevent), cuEventDestroy_v2, frontier->event);
+        memset(frontier, 0, sizeof *frontier);
+    }
+}

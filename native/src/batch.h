@@ -1,0 +1,22 @@
+/* Batches of launches and what they cost in device time. The gate's lock is held in every call. */
+#ifndef PARTAGE_BATCH_H
+#define PARTAGE_BATCH_H
+
+#include "gate.h"
+
+/* Expected device ns of one launch. */
+uint64_t batch_expect(const struct gate *gate, uint64_t graph);
+/* The open batch of a stream, or a new one; NULL when the table is full or events fail. */
+struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, uint64_t now);
+/* Ends a batch: its end is marked on the stream, or estimated when the stream has run dry. */
+void batch_close(struct gate *gate, struct batch *batch, uint64_t now);
+/* Closes those that have been open for `age` ns. */
+void batch_close_old(struct gate *gate, uint64_t age, uint64_t now);
+/* Counts the batches that are over. */
+void batch_harvest(struct gate *gate, uint64_t now);
+/* Drops a batch without measuring it. */
+void batch_drop(struct gate *gate, struct batch *batch);
+/* Lets go of a context's events. */
+void batch_forget_context(struct gate *gate, CUcontext context);
+
+#endif

@@ -1,0 +1,253 @@
+#include "container.h"
+#include "driver.h"
+#include "ledger.h"
+#include "symbols.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define STATUS_CLOSED 2
+#define STATUS_OPEN 1
+#define DEVICES 64
+
+static struct container container;
+static struct lock opening;
+static _Atomic uint32_t status;          /* 0 until opened */
+static _Atomic uint32_t joined;
+static _Atomic uint32_t complained;
+static _Atomic int card_of_device[DEVICES]; /* index + 1; -1: none; 0: not asked */
+
+void container_complain(const char *what, const char *why, uint32_t line)
+{
+    char text[512];
+    if (atomic_exchange(&complained, 1)) return;
+    int size = line ? snprintf(text, sizeof text, "partage: %s, line %u: %s; the card stays closed\n", what, line, why)
+                    : snprintf(text, sizeof text, "partage: %s: %s; the card stays closed\n", what, why);
+    if (size > 0 && write(STDERR_FILENO, text, (size_t)size) < 0) return;
+}
+
+/* "folder of the library / name"; false when the library's own path is not absolute or too long. */
+static bool beside(const char *name, char *path, size_t room)
+{
+    if (!symbol_home((const void *)&container_get, path, room) || path[0] != '/') return false;
+    char *folder = strrchr(path, '/');
+    size_t left = room - (size_t)(folder + 1 - path);
+    if (strlen(name) >= left) return false;
+    strcpy(folder + 1, name);
+    return true;
+}
+
+static bool read_limits(void)
+{
+    static char text[LIMITS_BYTES + 1];
+    char path[1024];
+    const char *why;
+    if (!beside("limits", path, sizeof path)) {
+        container_complain("limits", "the library was not loaded by its absolute path", 0);
+        return false;
+    }
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    size_t size = 0;
+    for (ssize_t part = 1; file >= 0 && part > 0 && size < sizeof text; size += part > 0 ? (size_t)part : 0)
+        part = read(file, text + size, sizeof text - size);
+    if (file < 0) {
+        container_complain(path, strerror(errno), 0);
+        return false;
+    }
+    close(file);
+    uint32_t line = limits_parse(text, size, &container.limits, &why);
+    if (line) container_complain(path, why, line);
+    return line == 0;
+}
+
+/* Maps a shared file that must have its size and its mark already; the agent made it. */
+static void *map_shared(const char *name, size_t bytes, uint64_t magic)
+{
+    char path[1024];
+    void *memory = MAP_FAILED;
+    int file = beside(name, path, sizeof path) ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (file >= 0 && lseek(file, 0, SEEK_END) >= (off_t)bytes)
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (file >= 0) close(file);
+    if (memory == MAP_FAILED) {
+        container_complain(name, "cannot be mapped, or is too short", 0);
+        return NULL;
+    }
+    if (atomic_load((_Atomic uint64_t *)memory) != magic) {
+        container_complain(name, "is not of this version", 0);
+        munmap(memory, bytes);
+        return NULL;
+    }
+    return memory;
+}
+
+/* After a fork the child is another process: nothing of the parent's work is its own. */
+static void in_child(void)
+{
+    uint32_t seen = atomic_load(&status);
+    ledger_forget();
+    watch_forget();
+    atomic_store(&joined, 0);
+    container.place = NULL;
+    opening = (struct lock){0};
+    for (uint32_t i = 0; i < CARDS; i++) {
+        memset(&container.cards[i].gate, 0, sizeof container.cards[i].gate);
+        container.cards[i].small_lock = (struct lock){0};
+        container.cards[i].small_bytes = 0;
+    }
+    for (int i = 0; i < DEVICES; i++) atomic_store(&card_of_device[i], 0);
+    if (seen == STATUS_OPEN && !self_read(&container.self)) atomic_store(&status, STATUS_CLOSED);
+}
+
+static bool open_all(void)
+{
+    if (!read_limits()) return false;
+    container.account = map_shared(container.limits.account, sizeof *container.account, ACCOUNT_MAGIC);
+    if (!container.account) return false;
+    if (!self_read(&container.self)) {
+        container_complain("/proc/self/stat", "cannot be read", 0);
+        return false;
+    }
+    for (uint32_t i = 0; i < container.limits.count; i++) {
+        struct card *card = &container.cards[i];
+        card->limits = &container.limits.cards[i];
+        card->index = i;
+        card->device = -1;
+    }
+    pthread_atfork(NULL, NULL, in_child);
+    return true;
+}
+
+struct container *container_get(void)
+{
+    uint32_t seen = atomic_load_explicit(&status, memory_order_acquire);
+    if (seen == 0) {
+        lock_take(&opening);
+        seen = atomic_load(&status);
+        if (seen == 0) {
+            seen = open_all() ? STATUS_OPEN : STATUS_CLOSED;
+            atomic_store_explicit(&status, seen, memory_order_release);
+        }
+        lock_give(&opening);
+    }
+    return seen == STATUS_OPEN ? &container : NULL;
+}
+
+static void format_uuid(const CUuuid *uuid, const char *prefix, char *text)
+{
+    text += sprintf(text, "%s", prefix);
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) *text++ = '-';
+        text += sprintf(text, "%02x", uuid->bytes[i]);
+    }
+}
+
+struct card *card_named(const char *uuid)
+{
+    struct container *all = container_get();
+    for (uint32_t i = 0; all && i < all->limits.count; i++)
+        if (strcmp(all->cards[i].limits->uuid, uuid) == 0) return &all->cards[i];
+    return NULL;
+}
+
+/* A turn among the container's own processes needs a seat on the inner page. */
+static bool seat_inner(struct turn_page *page, uint32_t *index)
+{
+    for (uint32_t i = 0; i < SEATS; i++) {
+        _Atomic uint64_t *tenant = &page->seats[i].tenant;
+        uint64_t seen = atomic_load(tenant);
+        struct place stale = {.owner = seen, .space = container.self.space};
+        if (seen != 0 && seen != container.self.identity && place_is_alive(&stale, &container.self, 0)) continue;
+        if (!atomic_compare_exchange_strong(tenant, &seen, container.self.identity)) continue;
+        atomic_store(&page->seats[i].wants, 0);
+        *index = i;
+        return true;
+    }
+    return false;
+}
+
+static bool open_gate(struct card *card)
+{
+    const struct card_limits *limits = card->limits;
+    struct gate *gate = &card->gate;
+    uint32_t inner = 0;
+    struct turn_page *page = map_shared(limits->page, sizeof *page, CARD_MAGIC);
+    if (!page) return false;
+    gate->books = &container.account->books[card->index];
+    gate->quota = limits->core;
+    gate->capped = limits->policy == POLICY_FIXED_SHARE && limits->core < 1000;
+    gate->kernel_ns = 4 * MS; /* unknown: few are launched until the first is measured */
+    gate->outer = (struct arbiter){page, &gate->books->clock, limits->slot, container.limits.container,
+                                   terms_pack(limits->policy, limits->priority, limits->core), 0};
+    struct turn_page *own = &container.account->inner[card->index];
+    gate->has_inner = seat_inner(own, &inner);
+    gate->inner = (struct arbiter){own, &gate->inner_clock, inner, container.self.identity,
+                                   terms_pack(POLICY_BURST_SHARE, PRIORITY_ORDINARY, 100), 0};
+    gate->open = true;
+    return true;
+}
+
+static int find_card(CUdevice device)
+{
+    CUuuid uuid;
+    char text[NAME_BYTES];
+    CUresult result = ASK((CUuuid *, CUdevice), cuDeviceGetUuid_v2, &uuid, device);
+    if (result != CUDA_SUCCESS) result = ASK((CUuuid *, CUdevice), cuDeviceGetUuid, &uuid, device);
+    if (result != CUDA_SUCCESS) return 0;
+    format_uuid(&uuid, "GPU-", text);
+    struct card *card = card_named(text);
+    if (!card) {
+        format_uuid(&uuid, "MIG-", text);
+        card = card_named(text);
+    }
+    if (!card) return -1;
+    card->device = device;
+    return (int)card->index + 1;
+}
+
+bool container_join(void)
+{
+    struct container *all = container_get();
+    if (!all) return false;
+    if (atomic_load_explicit(&joined, memory_order_acquire)) return true;
+    lock_take(&opening);
+    bool good = atomic_load(&joined);
+    if (!good) {
+        all->place = place_take(all->account, &all->self, clock_now());
+        good = all->place != NULL;
+        if (!good) container_complain("account", "no place is free for this process", 0);
+        uint64_t state = PLACE_LIMITED;
+        for (uint32_t i = 0; good && i < all->limits.count; i++) {
+            if (all->limits.cards[i].policy == POLICY_NONE) continue;
+            good = open_gate(&all->cards[i]);
+            state |= PLACE_GATED;
+        }
+        if (all->place) atomic_store(&all->place->state, good ? state : PLACE_FAULT);
+        atomic_store_explicit(&joined, good, memory_order_release);
+    }
+    lock_give(&opening);
+    return good;
+}
+
+struct card *card_of(CUdevice device)
+{
+    if (device < 0 || device >= DEVICES || !container_join()) return NULL;
+    int seen = atomic_load_explicit(&card_of_device[device], memory_order_acquire);
+    if (seen == 0) {
+        seen = find_card(device);
+        atomic_store_explicit(&card_of_device[device], seen, memory_order_release);
+    }
+    return seen > 0 ? &container.cards[seen - 1] : NULL;
+}
+
+struct card *card_current(void)
+{
+    CUdevice device;
+    if (ASK((CUdevice *), cuCtxGetDevice, &device) != CUDA_SUCCESS) return NULL;
+    return card_of(device);
+}

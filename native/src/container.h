@@ -1,0 +1,44 @@
+/*
+ * What this process knows of its container: limits, account, pages, and which card a device is.
+ *
+ * Opened by the first call that needs it. The files lie beside the library itself, in a folder that the
+ * agent mounts read-only (the pages and the account writable); no environment variable is read.
+ */
+#ifndef PARTAGE_CONTAINER_H
+#define PARTAGE_CONTAINER_H
+
+#include "account.h"
+#include "abi.h"
+#include "gate.h"
+#include "limits.h"
+#include "lock.h"
+
+struct card {
+    const struct card_limits *limits;
+    uint32_t index; /* in the limits and in the account */
+    CUdevice device; /* -1: CUDA has not named it */
+    struct gate gate;
+    struct lock small_lock;
+    uint64_t small_bytes; /* of allocations that share granules */
+};
+
+struct container {
+    struct limits limits;
+    struct account *account;
+    struct place *place;
+    struct self self;
+    struct card cards[CARDS];
+};
+
+/* The container, or NULL when its files cannot be trusted: then nothing is allowed. */
+struct container *container_get(void);
+/* Takes a place in the account and learns the devices' names; after the driver's cuInit. */
+bool container_join(void);
+/* The card of a device or of the thread's context; NULL: no limits are set for it. */
+struct card *card_of(CUdevice device);
+struct card *card_current(void);
+struct card *card_named(const char *uuid);
+/* Writes one line to standard error, once a process. */
+void container_complain(const char *what, const char *why, uint32_t line);
+
+#endif

@@ -1,0 +1,79 @@
+#include "driver.h"
+#include "symbols.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+struct row {
+    const char *name, *base;
+    int since, per_thread;
+    const char *soname;
+    void *ours;
+};
+
+#define SONAME_CUDA CUDA_SONAME
+#define SONAME_NVML NVML_SONAME
+#define HOOK_ROW(name, base, since, per_thread, library)                                                 \
+    {#name, base, since, per_thread, SONAME_##library, (void *)name},
+static const struct row rows[HOOK_COUNT] = {HOOKS(HOOK_ROW)};
+
+static void *_Atomic found_rows[HOOK_COUNT];
+static char absent; /* marks what the driver does not have */
+
+void *driver_function(void *_Atomic *slot, const char *soname, const char *name)
+{
+    void *found = atomic_load_explicit(slot, memory_order_acquire);
+    if (!found) {
+        found = symbol_of(soname, name);
+        if (found || symbol_of(soname, "cuInit") || symbol_of(soname, "nvmlDeviceGetUUID"))
+            atomic_store_explicit(slot, found ? found : &absent, memory_order_release);
+    }
+    return found == &absent ? NULL : found;
+}
+
+void *driver_hooked(enum hook hook)
+{
+    return driver_function(&found_rows[hook], rows[hook].soname, rows[hook].name);
+}
+
+void *driver_standin(const char *name, void *found)
+{
+    for (int i = 0; i < HOOK_COUNT; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return symbol_is_from(rows[i].soname, found) ? rows[i].ours : found;
+    return found;
+}
+
+/* Is `found` a variant of `base` that the table does not know? Its signature may differ: let it be. */
+static bool is_unknown_variant(const char *base, const void *found)
+{
+    static const char *const endings[] = {"", "_ptsz"};
+    char name[96];
+    size_t length = strlen(base);
+    if (length + 10 > sizeof name) return true;
+    memcpy(name, base, length);
+    for (char version = '2'; version <= '9'; version++) {
+        for (int i = 0; i < 2; i++) {
+            name[length] = '_', name[length + 1] = 'v', name[length + 2] = version;
+            strcpy(name + length + 3, endings[i]);
+            if (symbol_of(CUDA_SONAME, name) == found) return true;
+        }
+    }
+    return false;
+}
+
+void *driver_standin_versioned(const char *base, int version, int per_thread, void *found)
+{
+    int best = -1;
+    for (int i = 0; i < HOOK_COUNT; i++) {
+        if (strcmp(rows[i].base, base) != 0) continue;
+        if (driver_hooked((enum hook)i) == found) return rows[i].ours;
+        /* Where there is no per-thread row, the plain one serves both. */
+        if (rows[i].per_thread > per_thread || rows[i].since > version) continue;
+        if (best < 0 || rows[i].per_thread > rows[best].per_thread ||
+            (rows[i].per_thread == rows[best].per_thread && rows[i].since > rows[best].since))
+            best = i;
+    }
+    if (best < 0 || !driver_hooked((enum hook)best) || is_unknown_variant(base, found)) return found;
+    return rows[best].ours;
+}

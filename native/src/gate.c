@@ -1,0 +1,246 @@
+#include "gate.h"
+#include "batch.h"
+#include "container.h"
+#include <stdatomic.h>
+
+#define AHEAD_NS (8 * MS)        /* launched and not counted: at most this much, or one launch */
+#define BATCH_NS (MS / 2)        /* a batch is closed when it expects this much */
+#define BATCH_MOST 64            /* or holds so many launches */
+#define CHECK_NS 200000ull       /* launches pass unasked for this long */
+#define DRAIN_PATIENCE (250 * MS) /* work that does not end is passed by: it may wait for what is held back */
+#define IDLE_NS (5 * MS)         /* without work for this long: it rests */
+#define IDLE_BUSY_NS (MS / 2)    /* and for this long while others wait */
+
+static struct arbiter *arbiters(struct gate *gate, int i)
+{
+    return i == 0 ? (gate->has_inner ? &gate->inner : NULL) : &gate->outer;
+}
+
+static void pass_all(struct gate *gate, uint64_t now)
+{
+    for (int i = 1; i >= 0; i--) {
+        struct arbiter *arbiter = arbiters(gate, i);
+        if (!arbiter || !arbiter_holds(arbiter, now)) continue;
+        arbiter_pass(arbiter, now);
+        bell_ring(&arbiter->page->bell);
+    }
+}
+
+static void rest_all(struct gate *gate, uint64_t now)
+{
+    bool last = true;
+    if (gate->has_inner) {
+        last = arbiter_waiting(&gate->inner, now) == 0;
+        arbiter_rest(&gate->inner, now);
+        bell_ring(&gate->inner.page->bell);
+    }
+    /* The container's seat stays as long as another process of it has work. */
+    if (!last) return;
+    arbiter_rest(&gate->outer, now);
+    bell_ring(&gate->outer.page->bell);
+}
+
+static void want_all(struct gate *gate, uint64_t now)
+{
+    if (gate->has_inner) arbiter_want(&gate->inner, now);
+    arbiter_want(&gate->outer, now);
+    if (gate->wanting) return;
+    gate->wanting = true;
+    gate->held_since = 0;
+    if (gate->capped) quota_open(&gate->books->paid, now, WINDOW_NS);
+    watch_wake();
+}
+
+/* Waits for work to end: closes what is open, counts what is over. False: nothing is in the way any more. */
+static bool drains(struct gate *gate, uint64_t now, uint64_t *wait)
+{
+    batch_close_old(gate, 0, now);
+    batch_harvest(gate, now);
+    if (gate->pending == 0) return false;
+    if (gate->held_since == 0) gate->held_since = now;
+    /* Asks again half-way to when the work should have ended, and often once that is near. */
+    uint64_t since = gate->last_end > gate->last_launch ? gate->last_end : gate->last_launch;
+    uint64_t due = since + gate->pending, left = due > now ? (due - now) / 2 : 0;
+    *wait = left < 30000 ? 30000 : left > MS ? MS : left;
+    return now - gate->held_since < DRAIN_PATIENCE;
+}
+
+static bool has_turn(struct gate *gate, uint64_t now, uint64_t *wait)
+{
+    for (int i = 0; i < 2; i++) {
+        struct arbiter *arbiter = arbiters(gate, i);
+        if (!arbiter) continue;
+        if (arbiter_holds(arbiter, now)) {
+            if (arbiter_keep(arbiter, now, gate->pending)) continue;
+            if (drains(gate, now, wait)) return false;
+            gate->held_since = 0;
+            arbiter_pass(arbiter, now);
+            bell_ring(&arbiter->page->bell);
+        }
+        /* Work of an earlier turn must end before the next begins. */
+        if (gate->pending && drains(gate, now, wait)) return false;
+        *wait = MS / 2;
+        if (!arbiter_try(arbiter, now)) return false;
+    }
+    return true;
+}
+
+/* Is enough launched already? By what it was expected to take, or by how long the device has been at it. */
+static bool is_ahead(const struct gate *gate, uint64_t expected, uint64_t now)
+{
+    if (gate->pending == 0) return false;
+    return gate->pending + expected > AHEAD_NS || (gate->oldest && now - gate->oldest > 2 * AHEAD_NS);
+}
+
+/* May a launch pass now? Otherwise *wait says when to ask again. */
+static bool may_pass(struct gate *gate, uint64_t expected, uint64_t now, uint64_t *wait)
+{
+    *wait = MS / 2;
+    if (gate->wanting && now < gate->go_until && gate->pending + expected <= AHEAD_NS) return true;
+    batch_harvest(gate, now);
+    if (gate->capped) {
+        uint64_t unpaid = quota_wait(&gate->books->paid, gate->pending, gate->quota, now);
+        if (unpaid > 0 && gate->wanting) {
+            gate->go_until = 0;
+            if (drains(gate, now, wait)) return false;
+            unpaid = quota_wait(&gate->books->paid, 0, gate->quota, now);
+            if (unpaid > 0) {
+                rest_all(gate, now);
+                *wait = unpaid < 20 * MS ? unpaid : 20 * MS;
+                return false;
+            }
+        }
+    }
+    want_all(gate, now);
+    if (is_ahead(gate, expected, now) && drains(gate, now, wait) && is_ahead(gate, expected, now)) return false;
+    if (!has_turn(gate, now, wait)) {
+        gate->go_until = 0;
+        return false;
+    }
+    if (gate->pending == 0) gate->held_since = 0;
+    gate->go_until = now + CHECK_NS;
+    return true;
+}
+
+/* Sleeps with the lock given back, unless the turn has changed since the bell was `seen`. */
+static void sleep_for(struct gate *gate, uint32_t seen, uint64_t ns)
+{
+    lock_give(&gate->lock);
+    bell_wait(&gate->outer.page->bell, seen, ns);
+    lock_take(&gate->lock);
+}
+
+void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph)
+{
+    uint64_t wait, begun = clock_now(), now = begun;
+    uint32_t bell = atomic_load(&gate->outer.page->bell);
+    lock_take(&gate->lock);
+    ticket->expected = batch_expect(gate, graph);
+    gate->waiters++;
+    while (!may_pass(gate, ticket->expected, now, &wait)) {
+        sleep_for(gate, bell, wait);
+        bell = atomic_load(&gate->outer.page->bell);
+        now = clock_now();
+        ticket->expected = batch_expect(gate, graph);
+    }
+    gate->waiters--;
+    if (now != begun) atomic_fetch_add(&gate->books->waited, now - begun);
+    ticket->gate = gate;
+    ticket->idle_since = gate->pending ? 0 : clock_now();
+    ticket->batch = batch_open(gate, context, stream, graph, now);
+    if (ticket->batch) {
+        ticket->batch->busy++;
+        ticket->batch->count++;
+        ticket->batch->expected += ticket->expected;
+        gate->pending += ticket->expected;
+    }
+    if (gate->pending == ticket->expected) gate->last_launch = now; /* the device was idle until now */
+    gate->last_work = now;
+    lock_give(&gate->lock);
+    ticket->launched = ticket->idle_since ? clock_now() : 0;
+}
+
+void gate_leave(struct ticket *ticket, bool launched)
+{
+    struct gate *gate = ticket->gate;
+    struct batch *batch = ticket->batch;
+    if (!batch) return;
+    lock_take(&gate->lock);
+    batch->busy--;
+    if (launched) {
+        batch->last = gate->last_work;
+        if (ticket->idle_since && batch->count == 1) batch->lead = ticket->launched - ticket->idle_since;
+    } else {
+        batch->count--;
+        batch->expected -= ticket->expected;
+        gate->pending -= ticket->expected < gate->pending ? ticket->expected : gate->pending;
+    }
+    bool full = batch->expected >= BATCH_NS || batch->count >= BATCH_MOST || batch->graph ||
+                batch->stream == CU_STREAM_PER_THREAD || gate->batches_made % 16 == 1;
+    if (batch->count == 0 && batch->busy == 0) batch_drop(gate, batch);
+    else if (full && batch->busy == 0 && batch->state == BATCH_OPEN) batch_close(gate, batch, batch->last);
+    lock_give(&gate->lock);
+}
+
+void gate_settle(struct gate *gate)
+{
+    if (!gate->open) return;
+    lock_take(&gate->lock);
+    if (gate->wanting) batch_close_old(gate, 0, clock_now());
+    lock_give(&gate->lock);
+}
+
+void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all)
+{
+    if (!gate->open) return;
+    lock_take(&gate->lock);
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        if (batch->state == BATCH_OPEN && batch->busy == 0 && batch->stream == stream && !all)
+            batch_close(gate, batch, clock_now());
+    }
+    if (all) batch_forget_context(gate, context);
+    lock_give(&gate->lock);
+}
+
+bool gate_watch(struct gate *gate)
+{
+    lock_take(&gate->lock);
+    uint64_t now = clock_now();
+    if (gate->wanting) {
+        batch_close_old(gate, MS, now);
+        batch_harvest(gate, now);
+        uint64_t idle = arbiter_waiting(&gate->outer, now) ? IDLE_BUSY_NS : IDLE_NS;
+        bool quiet = gate->pending == 0 && gate->waiters == 0;
+        if (quiet && now - gate->last_work > idle) {
+            gate->wanting = false;
+            gate->go_until = 0;
+            rest_all(gate, now);
+        } else {
+            for (int i = 0; i < 2; i++) {
+                struct arbiter *arbiter = arbiters(gate, i);
+                if (!arbiter) continue;
+                arbiter_beat(arbiter, now);
+                if (!arbiter_holds(arbiter, now)) continue;
+                arbiter_renew(arbiter, now);
+                if (arbiter_keep(arbiter, now, gate->pending)) continue;
+                gate->go_until = 0;
+                if (quiet) pass_all(gate, now);
+            }
+        }
+    }
+    bool works = gate->wanting;
+    lock_give(&gate->lock);
+    return works;
+}
+
+void gate_shut(struct gate *gate)
+{
+    if (!gate->open) return;
+    lock_take(&gate->lock);
+    gate->wanting = false;
+    gate->open = false;
+    rest_all(gate, clock_now());
+    if (gate->has_inner) atomic_store(&gate->inner.page->seats[gate->inner.index].tenant, 0);
+    lock_give(&gate->lock);
+}

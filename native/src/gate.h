@@ -1,0 +1,93 @@
+/*
+ * The gate before the device: holds launches back until the quota and the turn allow them, and measures what
+ * they cost in device time by events around batches of launches.
+ *
+ * A batch is a run of launches on one stream; its event pair is read once it is over. Busy time is the union
+ * of batches: each is counted from its start, or from the latest end counted before, whichever is later.
+ */
+#ifndef PARTAGE_GATE_H
+#define PARTAGE_GATE_H
+
+#include "abi.h"
+#include "arbiter.h"
+#include "lock.h"
+
+#define BATCHES 64
+#define FRONTIERS 8
+#define GRAPHS 64
+
+struct batch {
+    enum { BATCH_FREE, BATCH_OPEN, BATCH_FLYING } state;
+    CUcontext context;
+    CUstream stream;
+    CUevent start, end;
+    uint64_t opened, last; /* when the first and the last launch were made */
+    uint64_t lead;         /* idle time between the start's mark and the first launch */
+    uint64_t expected;     /* device ns that its launches are expected to take */
+    uint32_t count, busy;  /* launches; launches being made right now */
+    uint64_t graph;        /* of which graph, or 0 for kernels */
+};
+
+struct frontier {
+    CUcontext context;
+    CUevent event; /* the latest end that was counted */
+};
+
+struct graph_cost {
+    uint64_t graph, ns;
+};
+
+struct gate {
+    struct lock lock;
+    _Atomic bool open;      /* set up; false: launches pass */
+    bool wanting;           /* has work */
+    uint32_t waiters;       /* threads that are held back */
+    uint64_t go_until;      /* launches pass without asking until then */
+    uint64_t pending;       /* expected device ns of batches not yet counted */
+    uint64_t kernel_ns;     /* expected device ns of one launch */
+    uint64_t batches_made, batches_learnt;
+    uint64_t oldest;        /* when the oldest batch that still flies was opened; 0: none does */
+    uint64_t last_work;     /* when work was last launched or seen running */
+    uint64_t last_launch;   /* when work was last launched on an idle device */
+    uint64_t last_end;      /* when a batch was last seen to have ended */
+    uint64_t held_since;    /* since when launches wait and nothing ended; 0 is not */
+    uint32_t quota;         /* thousandths; enforced as a cap when `capped` */
+    bool capped, has_inner;
+    struct arbiter outer, inner;
+    _Atomic uint64_t inner_clock;
+    struct card_books *books;
+    struct batch batches[BATCHES];
+    struct frontier frontiers[FRONTIERS];
+    struct graph_cost graphs[GRAPHS];
+};
+
+struct ticket {
+    struct gate *gate;
+    struct batch *batch;
+    uint64_t expected;
+    uint64_t idle_since; /* the mark was made at this time on an idle device; 0: the device was busy */
+    uint64_t launched;   /* when the driver was called */
+};
+
+/* Before a launch; may wait. `graph` names the graph, or is 0. The driver's capture must not be active. */
+void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph);
+/* After it. */
+void gate_leave(struct ticket *ticket, bool launched);
+/* Before the caller waits for the device: what is open is closed, so that it is measured to its end. */
+void gate_settle(struct gate *gate);
+/* Before a stream (or, with stream NULL and `all`, a context) goes away. */
+void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all);
+/* One round of the watch: counts what ended, rests, passes or renews the turn. True: has work. */
+bool gate_watch(struct gate *gate);
+/* The process ends: gives back its turns. */
+void gate_shut(struct gate *gate);
+
+/* The watch: one thread a process, awake only while a gate has work. */
+void watch_wake(void);
+void watch_stop(void);
+void watch_forget(void);
+
+/* Captures in progress in this process; while there are any, own event calls step aside. */
+extern _Atomic uint32_t captures;
+
+#endif

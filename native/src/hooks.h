@@ -1,0 +1,200 @@
+/*
+ * The functions that the library stands in for. One row each:
+ *     HOOK(exported name, name asked of cuGetProcAddress, first CUDA version, per-thread stream, library)
+ * The exported name is also the name of our own definition, so a direct call lands here as well.
+ */
+#ifndef PARTAGE_HOOKS_H
+#define PARTAGE_HOOKS_H
+
+#include "abi.h"
+
+#define HOOKS(HOOK)                                                                                   \
+    HOOK(cuInit, "cuInit", 2000, 0, CUDA)                                                              \
+    HOOK(cuGetProcAddress, "cuGetProcAddress", 11030, 0, CUDA)                                         \
+    HOOK(cuGetProcAddress_v2, "cuGetProcAddress", 12000, 0, CUDA)                                      \
+    HOOK(cuMemAlloc_v2, "cuMemAlloc", 3020, 0, CUDA)                                                   \
+    HOOK(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, 0, CUDA)                                         \
+    HOOK(cuMemAllocManaged, "cuMemAllocManaged", 6000, 0, CUDA)                                        \
+    HOOK(cuMemFree_v2, "cuMemFree", 3020, 0, CUDA)                                                     \
+    HOOK(cuMemAlloc, "cuMemAlloc", 2000, 0, CUDA)                                                      \
+    HOOK(cuMemAllocPitch, "cuMemAllocPitch", 2000, 0, CUDA)                                            \
+    HOOK(cuMemFree, "cuMemFree", 2000, 0, CUDA)                                                        \
+    HOOK(cuMemGetInfo, "cuMemGetInfo", 2000, 0, CUDA)                                                  \
+    HOOK(cuArrayCreate, "cuArrayCreate", 2000, 0, CUDA)                                                \
+    HOOK(cuArray3DCreate, "cuArray3DCreate", 2000, 0, CUDA)                                            \
+    HOOK(cuMemGetInfo_v2, "cuMemGetInfo", 3020, 0, CUDA)                                               \
+    HOOK(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 3020, 0, CUDA)                                       \
+    HOOK(cuMemCreate, "cuMemCreate", 10020, 0, CUDA)                                                   \
+    HOOK(cuMemRelease, "cuMemRelease", 10020, 0, CUDA)                                                 \
+    HOOK(cuMemMap, "cuMemMap", 10020, 0, CUDA)                                                         \
+    HOOK(cuMemUnmap, "cuMemUnmap", 10020, 0, CUDA)                                                     \
+    HOOK(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000, 0, CUDA)                   \
+    HOOK(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, 0, CUDA)             \
+    HOOK(cuMemAllocAsync, "cuMemAllocAsync", 11020, 0, CUDA)                                           \
+    HOOK(cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, 1, CUDA)                                      \
+    HOOK(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, 0, CUDA)                           \
+    HOOK(cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync", 11020, 1, CUDA)                      \
+    HOOK(cuMemPoolCreate, "cuMemPoolCreate", 11020, 0, CUDA)                                           \
+    HOOK(cuMemPoolDestroy, "cuMemPoolDestroy", 11020, 0, CUDA)                                         \
+    HOOK(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, 0, CUDA)                                           \
+    HOOK(cuArrayCreate_v2, "cuArrayCreate", 3020, 0, CUDA)                                             \
+    HOOK(cuArray3DCreate_v2, "cuArray3DCreate", 3020, 0, CUDA)                                         \
+    HOOK(cuArrayDestroy, "cuArrayDestroy", 2000, 0, CUDA)                                              \
+    HOOK(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", 5000, 0, CUDA)                              \
+    HOOK(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", 5000, 0, CUDA)                            \
+    HOOK(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, 0, CUDA)                                        \
+    HOOK(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000, 0, CUDA)                                  \
+    HOOK(cuIpcOpenMemHandle, "cuIpcOpenMemHandle", 4010, 0, CUDA)                                      \
+    HOOK(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, 0, CUDA)                                    \
+    HOOK(cuImportExternalMemory, "cuImportExternalMemory", 10000, 0, CUDA)                             \
+    HOOK(cuDestroyExternalMemory, "cuDestroyExternalMemory", 10000, 0, CUDA)                           \
+    HOOK(cuCtxCreate, "cuCtxCreate", 2000, 0, CUDA)                                                    \
+    HOOK(cuCtxCreate_v2, "cuCtxCreate", 3020, 0, CUDA)                                                 \
+    HOOK(cuCtxCreate_v3, "cuCtxCreate", 11040, 0, CUDA)                                                \
+    HOOK(cuCtxCreate_v4, "cuCtxCreate", 12050, 0, CUDA)                                                \
+    HOOK(cuCtxDestroy, "cuCtxDestroy", 2000, 0, CUDA)                                                  \
+    HOOK(cuCtxDestroy_v2, "cuCtxDestroy", 4000, 0, CUDA)                                               \
+    HOOK(cuCtxSetLimit, "cuCtxSetLimit", 3010, 0, CUDA)                                                \
+    HOOK(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, 0, CUDA)                          \
+    HOOK(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, 0, CUDA)                        \
+    HOOK(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0, CUDA)                    \
+    HOOK(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", 7000, 0, CUDA)                            \
+    HOOK(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 0, CUDA)                        \
+    HOOK(cuModuleLoad, "cuModuleLoad", 2000, 0, CUDA)                                                  \
+    HOOK(cuModuleLoadData, "cuModuleLoadData", 2000, 0, CUDA)                                          \
+    HOOK(cuModuleLoadDataEx, "cuModuleLoadDataEx", 2010, 0, CUDA)                                      \
+    HOOK(cuModuleLoadFatBinary, "cuModuleLoadFatBinary", 2000, 0, CUDA)                                \
+    HOOK(cuModuleUnload, "cuModuleUnload", 2000, 0, CUDA)                                              \
+    HOOK(cuLibraryLoadData, "cuLibraryLoadData", 12000, 0, CUDA)                                       \
+    HOOK(cuLibraryLoadFromFile, "cuLibraryLoadFromFile", 12000, 0, CUDA)                               \
+    HOOK(cuLibraryUnload, "cuLibraryUnload", 12000, 0, CUDA)                                           \
+    HOOK(cuLaunch, "cuLaunch", 2000, 0, CUDA)                                                          \
+    HOOK(cuLaunchGrid, "cuLaunchGrid", 2000, 0, CUDA)                                                  \
+    HOOK(cuLaunchGridAsync, "cuLaunchGridAsync", 2000, 0, CUDA)                                        \
+    HOOK(cuLaunchKernel, "cuLaunchKernel", 4000, 0, CUDA)                                              \
+    HOOK(cuLaunchKernel_ptsz, "cuLaunchKernel", 7000, 1, CUDA)                                         \
+    HOOK(cuLaunchKernelEx, "cuLaunchKernelEx", 11060, 0, CUDA)                                         \
+    HOOK(cuLaunchKernelEx_ptsz, "cuLaunchKernelEx", 11060, 1, CUDA)                                    \
+    HOOK(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel", 9000, 0, CUDA)                        \
+    HOOK(cuLaunchCooperativeKernel_ptsz, "cuLaunchCooperativeKernel", 9000, 1, CUDA)                   \
+    HOOK(cuLaunchCooperativeKernelMultiDevice, "cuLaunchCooperativeKernelMultiDevice", 9000, 0, CUDA)  \
+    HOOK(cuGraphLaunch, "cuGraphLaunch", 10000, 0, CUDA)                                               \
+    HOOK(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, 1, CUDA)                                          \
+    HOOK(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, 0, CUDA)                             \
+    HOOK(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, 0, CUDA)                                     \
+    HOOK(cuStreamBeginCapture, "cuStreamBeginCapture", 10000, 0, CUDA)                                 \
+    HOOK(cuStreamBeginCapture_ptsz, "cuStreamBeginCapture", 10000, 1, CUDA)                            \
+    HOOK(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 0, CUDA)                              \
+    HOOK(cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture", 10010, 1, CUDA)                         \
+    HOOK(cuStreamBeginCaptureToGraph, "cuStreamBeginCaptureToGraph", 12030, 0, CUDA)                   \
+    HOOK(cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph", 12030, 1, CUDA)              \
+    HOOK(cuStreamEndCapture, "cuStreamEndCapture", 10000, 0, CUDA)                                     \
+    HOOK(cuStreamEndCapture_ptsz, "cuStreamEndCapture", 10000, 1, CUDA)                                \
+    HOOK(cuStreamDestroy, "cuStreamDestroy", 2000, 0, CUDA)                                            \
+    HOOK(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0, CUDA)                                         \
+    HOOK(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0, CUDA)                                    \
+    HOOK(cuStreamSynchronize_ptsz, "cuStreamSynchronize", 7000, 1, CUDA)                               \
+    HOOK(cuEventSynchronize, "cuEventSynchronize", 2000, 0, CUDA)                                      \
+    HOOK(cuCtxSynchronize, "cuCtxSynchronize", 2000, 0, CUDA)                                          \
+    HOOK(nvmlDeviceGetMemoryInfo, "", 0, 0, NVML)                                                      \
+    HOOK(nvmlDeviceGetMemoryInfo_v2, "", 0, 0, NVML)
+
+CUresult cuInit(unsigned flags);
+CUresult cuGetProcAddress(const char *symbol, void **address, int version, uint64_t flags);
+CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags, int *status);
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element);
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags);
+CUresult cuMemFree_v2(CUdeviceptr pointer);
+CUresult cuMemAlloc(unsigned *pointer, unsigned bytes);
+CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element);
+CUresult cuMemFree(unsigned pointer);
+CUresult cuMemGetInfo(unsigned *free, unsigned *total);
+CUresult cuArrayCreate(CUarray *array, const void *shape);
+CUresult cuArray3DCreate(CUarray *array, const void *shape);
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
+CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocationProp *prop, unsigned long long flags);
+CUresult cuMemRelease(CUmemHandle handle);
+CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags);
+CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
+CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address);
+CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared, int type);
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream);
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream);
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream);
+CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props);
+CUresult cuMemPoolDestroy(CUpool pool);
+CUresult cuMemPoolTrimTo(CUpool pool, size_t keep);
+CUresult cuArrayCreate_v2(CUarray *array, const CUarrayShape *shape);
+CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3D *shape);
+CUresult cuArrayDestroy(CUarray array);
+CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, unsigned levels);
+CUresult cuMipmappedArrayDestroy(CUmipmap array);
+CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned flags);
+CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMem handle, unsigned flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr pointer);
+CUresult cuImportExternalMemory(CUexternal *external, const CUexternalMemory *description);
+CUresult cuDestroyExternalMemory(CUexternal external);
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device);
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
+CUresult cuCtxCreate_v3(CUcontext *context, void *params, int count, unsigned flags, CUdevice device);
+CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned flags, CUdevice device);
+CUresult cuCtxDestroy(CUcontext context);
+CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuCtxSetLimit(int limit, size_t value);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuDevicePrimaryCtxRelease(CUdevice device);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxReset(CUdevice device);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+CUresult cuModuleLoad(CUmodule *module, const char *path);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, void *options, void **values);
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image);
+CUresult cuModuleUnload(CUmodule module);
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void **jit_values, unsigned jit_count,
+                           void *options, void **values, unsigned count);
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, void **jit_values,
+                               unsigned jit_count, void *options, void **values, unsigned count);
+CUresult cuLibraryUnload(CUlibrary library);
+CUresult cuLaunch(CUfunction function);
+CUresult cuLaunchGrid(CUfunction function, int width, int height);
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream);
+#define LAUNCH_ARGS                                                                                       \
+    CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,    \
+        unsigned shared, CUstream stream, void **params
+CUresult cuLaunchKernel(LAUNCH_ARGS, void **extra);
+CUresult cuLaunchKernel_ptsz(LAUNCH_ARGS, void **extra);
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra);
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **params, void **extra);
+CUresult cuLaunchCooperativeKernel(LAUNCH_ARGS);
+CUresult cuLaunchCooperativeKernel_ptsz(LAUNCH_ARGS);
+CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned count, unsigned flags);
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream);
+CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                CUmemAllocNode *params);
+CUresult cuGraphExecDestroy(CUgraphExec graph);
+CUresult cuStreamBeginCapture(CUstream stream);
+CUresult cuStreamBeginCapture_ptsz(CUstream stream);
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode);
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const void *needs, const void *edges,
+                                     size_t count, int mode);
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const void *needs, const void *edges,
+                                          size_t count, int mode);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
+CUresult cuStreamDestroy(CUstream stream);
+CUresult cuStreamDestroy_v2(CUstream stream);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamSynchronize_ptsz(CUstream stream);
+CUresult cuEventSynchronize(CUevent event);
+CUresult cuCtxSynchronize(void);
+nvmlReturn nvmlDeviceGetMemoryInfo(nvmlDevice device, nvmlMemory *memory);
+nvmlReturn nvmlDeviceGetMemoryInfo_v2(nvmlDevice device, nvmlMemory2 *memory);
+
+#endif

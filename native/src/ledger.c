@@ -1,0 +1,113 @@
+#include "ledger.h"
+#include "lock.h"
+#include <stdlib.h>
+#include <string.h>
+
+static struct {
+    struct lock lock;
+    struct entry *entries;
+    uint32_t room, used; /* room is a power of two */
+} ledger;
+
+static uint32_t home(uint32_t kind, uint64_t key)
+{
+    uint64_t mixed = (key ^ (uint64_t)kind << 56) * 0x9e3779b97f4a7c15ull;
+    return (uint32_t)(mixed >> 32) & (ledger.room - 1);
+}
+
+static struct entry *seek(uint32_t kind, uint64_t key)
+{
+    for (uint32_t i = home(kind, key);; i = (i + 1) & (ledger.room - 1)) {
+        struct entry *entry = &ledger.entries[i];
+        if (entry->kind == 0 || (entry->kind == kind && entry->key == key)) return entry;
+    }
+}
+
+static bool grow(void)
+{
+    struct entry *old = ledger.entries;
+    uint32_t room = ledger.room;
+    struct entry *fresh = calloc(room ? room * 2 : 256, sizeof *fresh);
+    if (!fresh) return false;
+    ledger.entries = fresh;
+    ledger.room = room ? room * 2 : 256;
+    for (uint32_t i = 0; i < room; i++)
+        if (old[i].kind) *seek(old[i].kind, old[i].key) = old[i];
+    free(old);
+    return true;
+}
+
+/* Removes an entry and moves up those behind it that would no longer be found. */
+static void erase(struct entry *entry)
+{
+    uint32_t mask = ledger.room - 1, hole = (uint32_t)(entry - ledger.entries);
+    ledger.used--;
+    for (uint32_t i = (hole + 1) & mask; ledger.entries[i].kind; i = (i + 1) & mask) {
+        uint32_t wanted = home(ledger.entries[i].kind, ledger.entries[i].key);
+        if (((i - wanted) & mask) < ((i - hole) & mask)) continue;
+        ledger.entries[hole] = ledger.entries[i];
+        hole = i;
+    }
+    ledger.entries[hole].kind = 0;
+}
+
+bool ledger_put(struct entry entry)
+{
+    lock_take(&ledger.lock);
+    bool good = ledger.used + 1 <= ledger.room / 2 || grow();
+    if (good) {
+        struct entry *at = seek(entry.kind, entry.key);
+        ledger.used += at->kind == 0;
+        *at = entry;
+    }
+    lock_give(&ledger.lock);
+    return good;
+}
+
+static bool get(enum kind kind, uint64_t key, struct entry *found, bool remove)
+{
+    lock_take(&ledger.lock);
+    struct entry *at = ledger.room ? seek(kind, key) : NULL;
+    bool good = at && at->kind;
+    if (good) *found = *at;
+    if (good && remove) erase(at);
+    lock_give(&ledger.lock);
+    return good;
+}
+
+bool ledger_find(enum kind kind, uint64_t key, struct entry *found) { return get(kind, key, found, false); }
+
+bool ledger_take(enum kind kind, uint64_t key, struct entry *found) { return get(kind, key, found, true); }
+
+bool ledger_take_of(uint64_t context, struct entry *found)
+{
+    bool good = false;
+    lock_take(&ledger.lock);
+    for (uint32_t i = 0; context && i < ledger.room && !good; i++) {
+        good = ledger.entries[i].kind && ledger.entries[i].context == context;
+        if (!good) continue;
+        *found = ledger.entries[i];
+        erase(&ledger.entries[i]);
+    }
+    lock_give(&ledger.lock);
+    return good;
+}
+
+bool ledger_nth(enum kind kind, uint32_t n, struct entry *found)
+{
+    bool good = false;
+    lock_take(&ledger.lock);
+    for (uint32_t i = 0; i < ledger.room && !good; i++) {
+        if (ledger.entries[i].kind != (uint32_t)kind || n-- > 0) continue;
+        *found = ledger.entries[i];
+        good = true;
+    }
+    lock_give(&ledger.lock);
+    return good;
+}
+
+void ledger_forget(void)
+{
+    /* The lock may have been held by a thread that does not exist here; the memory is left behind. */
+    memset(&ledger, 0, sizeof ledger);
+}

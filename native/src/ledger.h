@@ -1,0 +1,33 @@
+/* What this process allocated: by kind and key, the bytes counted for it, on which card, in which context. */
+#ifndef PARTAGE_LEDGER_H
+#define PARTAGE_LEDGER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum kind { KIND_POINTER = 1, KIND_SMALL, KIND_SWAP, KIND_HANDLE, KIND_MAPPING, KIND_ARRAY, KIND_MIPMAP,
+            KIND_IMPORT, KIND_EXTERNAL, KIND_POOL, KIND_CONTEXT, KIND_MODULE, KIND_LIBRARY, KIND_HEAP,
+            KIND_GRAPHS, KIND_MEMORY_GRAPH };
+
+struct entry {
+    uint64_t key;
+    uint64_t bytes;
+    uint64_t other;  /* kind's own: references of a handle, handle of a mapping */
+    uint64_t context; /* freed with this context; 0 outlives all */
+    uint32_t card;
+    uint32_t kind;   /* 0: free */
+};
+
+/* False when out of host memory. Replaces an entry of the same kind and key. */
+bool ledger_put(struct entry entry);
+bool ledger_find(enum kind kind, uint64_t key, struct entry *found);
+/* Removes and returns; false if there is none. */
+bool ledger_take(enum kind kind, uint64_t key, struct entry *found);
+/* Removes one entry of a context, any kind; false when none is left. */
+bool ledger_take_of(uint64_t context, struct entry *found);
+/* The n-th entry of a kind, for walks; false past the end. */
+bool ledger_nth(enum kind kind, uint32_t n, struct entry *found);
+/* Forgets all (in a child after fork). */
+void ledger_forget(void);
+
+#endif

@@ -1,0 +1,104 @@
+/*
+ * Ways to a driver function that are not a direct call: dlsym, dlvsym and cuGetProcAddress.
+ *
+ * The C library's dlsym looks at its return address to serve RTLD_NEXT, so a call that we do not answer is
+ * passed on by a jump, with the caller's return address and arguments untouched.
+ */
+#include "container.h"
+#include "driver.h"
+#include "symbols.h"
+#include <string.h>
+
+#ifndef __x86_64__
+#error "the entry of dlsym is written for x86-64"
+#endif
+
+typedef void *lookup(void *handle, const char *name);
+typedef void *versioned_lookup(void *handle, const char *name, const char *version);
+
+static void *_Atomic libc_dlsym, *_Atomic libc_dlvsym;
+
+static void *own_libc(void *_Atomic *slot, const char *name)
+{
+    void *found = atomic_load_explicit(slot, memory_order_acquire);
+    if (found) return found;
+    found = symbol_of_libc(name);
+    atomic_store_explicit(slot, found, memory_order_release);
+    return found;
+}
+
+static bool is_of_interest(const char *name)
+{
+    return name && ((name[0] == 'c' && name[1] == 'u') || strncmp(name, "nvml", 4) == 0);
+}
+
+/* Where the entry below jumps: NULL in *result means it has no answer and goes on to what is returned. */
+__attribute__((used, visibility("hidden"))) void *lookup_choose(void *handle, const char *name, void **result)
+{
+    lookup *real = (lookup *)own_libc(&libc_dlsym, "dlsym");
+    *result = NULL;
+    if (real && is_of_interest(name)) {
+        void *found = real(handle, name);
+        void *ours = found ? driver_standin(name, found) : NULL;
+        if (ours != found) *result = ours;
+    }
+    return (void *)real;
+}
+
+__attribute__((used, visibility("hidden"))) void *lookup_choose_versioned(void *handle, const char *name,
+                                                                          const char *version, void **result)
+{
+    versioned_lookup *real = (versioned_lookup *)own_libc(&libc_dlvsym, "dlvsym");
+    *result = NULL;
+    if (real && is_of_interest(name)) {
+        void *found = real(handle, name, version);
+        void *ours = found ? driver_standin(name, found) : NULL;
+        if (ours != found) *result = ours;
+    }
+    return (void *)real;
+}
+
+/* Keeps the arguments, asks lookup_choose, then returns its answer or jumps on. */
+__asm__(".text\n"
+        ".globl dlsym\n.type dlsym,@function\n"
+        "dlsym:\n"
+        "    push %rdi\n    push %rsi\n    sub $24, %rsp\n"
+        "    lea 8(%rsp), %rdx\n"
+        "    call lookup_choose\n"
+        "    mov 8(%rsp), %rcx\n"
+        "    add $24, %rsp\n    pop %rsi\n    pop %rdi\n"
+        "    test %rcx, %rcx\n    jnz 1f\n"
+        "    test %rax, %rax\n    jz 2f\n"
+        "    jmp *%rax\n"
+        "1:  mov %rcx, %rax\n"
+        "2:  ret\n"
+        ".size dlsym,.-dlsym\n"
+        ".globl dlvsym\n.type dlvsym,@function\n"
+        "dlvsym:\n"
+        "    push %rdi\n    push %rsi\n    push %rdx\n    sub $16, %rsp\n"
+        "    lea 8(%rsp), %rcx\n"
+        "    call lookup_choose_versioned\n"
+        "    mov 8(%rsp), %rcx\n"
+        "    add $16, %rsp\n    pop %rdx\n    pop %rsi\n    pop %rdi\n"
+        "    test %rcx, %rcx\n    jnz 1f\n"
+        "    test %rax, %rax\n    jz 2f\n"
+        "    jmp *%rax\n"
+        "1:  mov %rcx, %rax\n"
+        "2:  ret\n"
+        ".size dlvsym,.-dlvsym\n");
+
+EXPORT CUresult cuGetProcAddress(const char *symbol, void **address, int version, uint64_t flags)
+{
+    CUresult result = CALL(cuGetProcAddress, symbol, address, version, flags);
+    if (result == CUDA_SUCCESS && symbol && address && *address)
+        *address = driver_standin_versioned(symbol, version, (flags & CU_PROC_PER_THREAD_STREAM) != 0, *address);
+    return result;
+}
+
+EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags, int *status)
+{
+    CUresult result = CALL(cuGetProcAddress_v2, symbol, address, version, flags, status);
+    if (result == CUDA_SUCCESS && symbol && address && *address)
+        *address = driver_standin_versioned(symbol, version, (flags & CU_PROC_PER_THREAD_STREAM) != 0, *address);
+    return result;
+}

@@ -1,0 +1,215 @@
+/* Plain, pitched and managed allocations, and what the cap makes visible of memory. */
+#include "memory.h"
+#include "driver.h"
+#include <stdatomic.h>
+
+static bool take(struct card *card, uint64_t bytes)
+{
+    struct container *all = container_get();
+    return memory_take(all->account, all->place, card->index, bytes, card->limits->memory, &all->self, clock_now());
+}
+
+bool memory_reserve(struct card *card, uint64_t bytes)
+{
+    struct container *all = container_get();
+    if (!all || !all->place) return false;
+    for (int attempt = 0; attempt < 3; attempt++) {
+        if (take(card, bytes)) return true;
+        pools_refresh(card, attempt > 0); /* what pools no longer hold is free again */
+    }
+    return false;
+}
+
+void memory_count_refusal(struct card *card)
+{
+    atomic_fetch_add(&container_get()->account->books[card->index].refused, 1);
+}
+
+static _Atomic uint64_t *counter(struct card *card)
+{
+    return &container_get()->place->cards[card->index].counted;
+}
+
+void memory_return(struct card *card, uint64_t bytes) { memory_give(counter(card), bytes); }
+
+void memory_force(struct card *card, uint64_t bytes) { atomic_fetch_add(counter(card), bytes); }
+
+bool memory_reserve_plain(struct card *card, uint64_t bytes, enum kind *kind)
+{
+    if (bytes > GRANULE / 2) {
+        *kind = KIND_POINTER;
+        return memory_reserve(card, whole_granules(bytes));
+    }
+    *kind = KIND_SMALL;
+    lock_take(&card->small_lock);
+    uint64_t before = whole_granules(card->small_bytes), after = whole_granules(card->small_bytes + bytes);
+    bool good = after == before || memory_reserve(card, after - before);
+    if (good) card->small_bytes += bytes;
+    lock_give(&card->small_lock);
+    return good;
+}
+
+void memory_release(const struct entry *entry)
+{
+    struct container *all = container_get();
+    if (!all || !all->place || entry->card >= CARDS) return;
+    struct card *card = &all->cards[entry->card];
+    if (entry->kind == KIND_SWAP) {
+        memory_give(&all->place->cards[entry->card].swapped, entry->bytes);
+    } else if (entry->kind == KIND_CONTEXT) {
+        memory_give(&all->place->cards[entry->card].allowance, entry->bytes);
+    } else if (entry->kind == KIND_SMALL) {
+        lock_take(&card->small_lock);
+        uint64_t before = whole_granules(card->small_bytes);
+        card->small_bytes -= entry->bytes < card->small_bytes ? entry->bytes : card->small_bytes;
+        memory_return(card, before - whole_granules(card->small_bytes));
+        lock_give(&card->small_lock);
+    } else {
+        memory_return(card, entry->bytes);
+    }
+}
+
+uint64_t context_now(void)
+{
+    CUcontext context = NULL;
+    ASK((CUcontext *), cuCtxGetCurrent, &context);
+    return (uint64_t)(uintptr_t)context;
+}
+
+static uint64_t small_size(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
+
+/* What is counted for an allocation of this kind. */
+static struct entry entry_of(struct card *card, enum kind kind, uint64_t bytes, uint64_t key)
+{
+    uint64_t counted = kind == KIND_SMALL ? small_size(bytes) : whole_granules(bytes);
+    return (struct entry){.key = key, .bytes = counted, .context = context_now(), .card = card->index,
+                          .kind = (uint32_t)kind};
+}
+
+/* Beyond the cap, where the limits allow it: memory that the driver may keep on the host. */
+static CUresult swap_in(struct card *card, CUdeviceptr *pointer, size_t bytes)
+{
+    struct container *all = container_get();
+    _Atomic uint64_t *swapped = &all->place->cards[card->index].swapped;
+    uint64_t size = whole_granules(bytes), total = atomic_fetch_add(swapped, size) + size;
+    for (uint32_t i = 0; i < PLACES && i < atomic_load(&all->account->used_places); i++) {
+        struct place *place = &all->account->places[i];
+        if (place != all->place && place_is_alive(place, &all->self, clock_now()))
+            total += atomic_load(&place->cards[card->index].swapped);
+    }
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (total <= card->limits->swap)
+        result = CALL(cuMemAllocManaged, pointer, bytes, CU_MEM_ATTACH_GLOBAL);
+    if (result == CUDA_SUCCESS) {
+        struct entry entry = entry_of(card, KIND_SWAP, bytes, *pointer);
+        if (ledger_put(entry)) return CUDA_SUCCESS;
+        CALL(cuMemFree_v2, *pointer);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory_give(swapped, size);
+    return result;
+}
+
+/* Counts `bytes`, has `make` allocate, keeps the books; `make` is a statement that sets `result`. */
+#define COUNTED(card, size, pointer, make)                                                               \
+    enum kind kind_ = KIND_POINTER;                                                                      \
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;                                                          \
+    struct entry entry_;                                                                                 \
+    if (!memory_reserve_plain(card, (size) > GRANULE / 2 ? (size) : small_size(size), &kind_)) {         \
+        if (card->limits->swap) result = swap_in(card, pointer, size);                                   \
+        if (result != CUDA_SUCCESS) memory_count_refusal(card);                                          \
+        return result;                                                                                   \
+    }                                                                                                    \
+    make;                                                                                                \
+    entry_ = entry_of(card, kind_, size, result == CUDA_SUCCESS ? *(pointer) : 0);                       \
+    if (result == CUDA_SUCCESS && !ledger_put(entry_)) {                                                 \
+        CALL(cuMemFree_v2, *(pointer));                                                                  \
+        result = CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+    }                                                                                                    \
+    if (result != CUDA_SUCCESS) memory_release(&entry_);                                                 \
+    return result
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+    struct card *card = card_current();
+    if (!card || !pointer || bytes == 0) return CALL(cuMemAlloc_v2, pointer, bytes);
+    COUNTED(card, bytes, pointer, result = CALL(cuMemAlloc_v2, pointer, bytes));
+}
+
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    struct card *card = card_current();
+    if (!card || !pointer || !pitch || width == 0 || height == 0 || width > SIZE_MAX / 4)
+        return CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
+    /* Rows are padded to at most 512 bytes. */
+    size_t row = (width + 511) / 512 * 512;
+    size_t bytes = height > SIZE_MAX / 4 / row ? SIZE_MAX / 4 : row * height;
+    COUNTED(card, bytes, pointer, result = CALL(cuMemAllocPitch_v2, pointer, pitch, width, height, element));
+}
+
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
+{
+    struct card *card = card_current();
+    if (!card || !pointer || bytes == 0) return CALL(cuMemAllocManaged, pointer, bytes, flags);
+    COUNTED(card, bytes, pointer, result = CALL(cuMemAllocManaged, pointer, bytes, flags));
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+    /* Taken out before the driver may give the address to another thread. */
+    struct entry entry;
+    bool known = ledger_take(KIND_POINTER, pointer, &entry) || ledger_take(KIND_SMALL, pointer, &entry) ||
+                 ledger_take(KIND_SWAP, pointer, &entry);
+    CUresult result = CALL(cuMemFree_v2, pointer);
+    if (known && result == CUDA_SUCCESS) memory_release(&entry);
+    else if (known) ledger_put(entry);
+    return result;
+}
+
+/* The entry points of before CUDA 3.2 address 4 GiB; they are not counted, so they are not allowed. */
+#define REFUSED(name, args, ...)                                                                         \
+    EXPORT CUresult name args { return card_current() ? CUDA_ERROR_NOT_SUPPORTED : CALL(name, __VA_ARGS__); }
+
+REFUSED(cuMemAlloc, (unsigned *pointer, unsigned bytes), pointer, bytes)
+REFUSED(cuMemAllocPitch, (unsigned *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element),
+        pointer, pitch, width, height, element)
+REFUSED(cuMemFree, (unsigned pointer), pointer)
+REFUSED(cuMemGetInfo, (unsigned *free, unsigned *total), free, total)
+REFUSED(cuArrayCreate, (CUarray *array, const void *shape), array, shape)
+REFUSED(cuArray3DCreate, (CUarray *array, const void *shape), array, shape)
+
+bool memory_view(struct card *card, uint64_t *used, uint64_t *most)
+{
+    struct container *all = container_get();
+    if (!all || card->limits->memory == 0) return false;
+    if (all->place) pools_refresh(card, false);
+    *most = card->limits->memory;
+    *used = memory_used(all->account, card->index, &all->self, clock_now());
+    if (*used > *most) *used = *most;
+    return true;
+}
+
+bool memory_room(struct card *card)
+{
+    uint64_t used, most;
+    return !memory_view(card, &used, &most) || used < most;
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    uint64_t used, most;
+    CUresult result = CALL(cuMemGetInfo_v2, free, total);
+    struct card *card = result == CUDA_SUCCESS && free && total ? card_current() : NULL;
+    if (!card || !memory_view(card, &used, &most) || most >= *total) return result;
+    *total = most;
+    if (most - used < *free) *free = most - used;
+    return result;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    CUresult result = CALL(cuDeviceTotalMem_v2, bytes, device);
+    struct card *card = result == CUDA_SUCCESS && bytes ? card_of(device) : NULL;
+    if (card && card->limits->memory && card->limits->memory < *bytes) *bytes = card->limits->memory;
+    return result;
+}

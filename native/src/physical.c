@@ -1,0 +1,190 @@
+/* Physical memory by handle: created, imported, mapped. It is free when no handle and no mapping is left. */
+#include "memory.h"
+#include "driver.h"
+
+#define MAPPED (1ull << 32) /* entry.other of a handle: references below, mappings above */
+
+static struct lock physical;
+
+/* Adds to a handle's references or mappings; frees its count when none is left. */
+static void change(CUmemHandle handle, uint64_t plus, uint64_t minus)
+{
+    struct entry entry;
+    if (!ledger_take(KIND_HANDLE, handle, &entry)) return;
+    entry.other += plus - (minus <= entry.other ? minus : entry.other);
+    if (entry.other == 0) memory_release(&entry);
+    else ledger_put(entry);
+}
+
+static CUresult hold(CUmemHandle handle, struct card *card, uint64_t bytes)
+{
+    struct entry entry = {.key = handle, .bytes = bytes, .other = 1, .card = card->index, .kind = KIND_HANDLE};
+    lock_take(&physical);
+    bool good = ledger_put(entry);
+    lock_give(&physical);
+    if (good) return CUDA_SUCCESS;
+    CALL(cuMemRelease, handle);
+    memory_return(card, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocationProp *prop, unsigned long long flags)
+{
+    struct card *card = NULL;
+    if (prop && handle && prop->location.type == CU_LOCATION_DEVICE) card = card_of(prop->location.id);
+    if (!card) return CALL(cuMemCreate, handle, bytes, prop, flags);
+    if (!memory_reserve(card, bytes)) {
+        memory_count_refusal(card);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = CALL(cuMemCreate, handle, bytes, prop, flags);
+    if (result == CUDA_SUCCESS) return hold(*handle, card, bytes);
+    memory_return(card, bytes);
+    return result;
+}
+
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared, int type)
+{
+    CUresult result = CALL(cuMemImportFromShareableHandle, handle, shared, type);
+    struct card *card = result == CUDA_SUCCESS && handle ? card_current() : NULL;
+    /* Its size shows when it is mapped; it is counted then. */
+    return card ? hold(*handle, card, 0) : result;
+}
+
+EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
+{
+    CUresult result = CALL(cuMemRetainAllocationHandle, handle, address);
+    if (result != CUDA_SUCCESS || !handle) return result;
+    lock_take(&physical);
+    change(*handle, 1, 0);
+    lock_give(&physical);
+    return result;
+}
+
+EXPORT CUresult cuMemRelease(CUmemHandle handle)
+{
+    lock_take(&physical);
+    CUresult result = CALL(cuMemRelease, handle);
+    if (result == CUDA_SUCCESS) change(handle, 0, 1);
+    lock_give(&physical);
+    return result;
+}
+
+static CUresult map(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
+{
+    struct entry entry;
+    bool known = ledger_find(KIND_HANDLE, handle, &entry);
+    bool imported = known && entry.bytes == 0;
+    struct card *card = known ? &container_get()->cards[entry.card] : NULL;
+    if (imported && !memory_reserve(card, bytes)) {
+        memory_count_refusal(card);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = CALL(cuMemMap, pointer, bytes, offset, handle, flags);
+    if (result != CUDA_SUCCESS) {
+        if (imported) memory_return(card, bytes);
+        return result;
+    }
+    if (!known) return result;
+    change(handle, MAPPED, 0);
+    struct entry mapping = {.key = pointer, .bytes = bytes, .other = handle, .card = entry.card, .kind = KIND_MAPPING};
+    ledger_put(mapping);
+    mapping.kind = KIND_IMPORT;
+    if (imported) ledger_put(mapping);
+    return result;
+}
+
+EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
+{
+    lock_take(&physical);
+    CUresult result = map(pointer, bytes, offset, handle, flags);
+    lock_give(&physical);
+    return result;
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
+{
+    struct entry mapping, imported;
+    lock_take(&physical);
+    CUresult result = CALL(cuMemUnmap, pointer, bytes);
+    for (CUdeviceptr at = pointer; result == CUDA_SUCCESS && at < pointer + bytes; at += mapping.bytes) {
+        if (!ledger_take(KIND_MAPPING, at, &mapping) || mapping.bytes == 0) break;
+        if (ledger_take(KIND_IMPORT, at, &imported)) memory_release(&imported);
+        change(mapping.other, 0, MAPPED);
+    }
+    lock_give(&physical);
+    return result;
+}
+
+/* Memory of another process by handle. What this container exported to itself is counted already. */
+EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
+{
+    CUresult result = CALL(cuIpcGetMemHandle, handle, pointer);
+    struct container *all = result == CUDA_SUCCESS && handle ? container_get() : NULL;
+    if (all) export_note(all->account, handle_hash(handle, sizeof *handle), &all->self);
+    return result;
+}
+
+static CUresult opened(CUresult result, CUdeviceptr *pointer, const CUipcMem *handle)
+{
+    struct container *all = container_get();
+    struct card *card = result == CUDA_SUCCESS && pointer ? card_current() : NULL;
+    if (!card || !all || export_is_ours(all->account, handle_hash(handle, sizeof *handle), &all->self)) return result;
+    CUdeviceptr base;
+    size_t bytes = 0;
+    ASK((CUdeviceptr *, size_t *, CUdeviceptr), cuMemGetAddressRange_v2, &base, &bytes, *pointer);
+    bytes = whole_granules(bytes);
+    struct entry entry = {.key = *pointer, .bytes = bytes, .context = context_now(), .card = card->index,
+                          .kind = KIND_IMPORT};
+    if (memory_reserve(card, bytes)) {
+        if (ledger_put(entry)) return CUDA_SUCCESS;
+        memory_return(card, bytes);
+    }
+    memory_count_refusal(card);
+    CALL(cuIpcCloseMemHandle, *pointer);
+    *pointer = 0;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMem handle, unsigned flags)
+{
+    return opened(CALL(cuIpcOpenMemHandle, pointer, handle, flags), pointer, &handle);
+}
+
+EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned flags)
+{
+    return opened(CALL(cuIpcOpenMemHandle_v2, pointer, handle, flags), pointer, &handle);
+}
+
+EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
+{
+    struct entry entry;
+    CUresult result = CALL(cuIpcCloseMemHandle, pointer);
+    if (result == CUDA_SUCCESS && ledger_take(KIND_IMPORT, pointer, &entry)) memory_release(&entry);
+    return result;
+}
+
+EXPORT CUresult cuImportExternalMemory(CUexternal *external, const CUexternalMemory *description)
+{
+    struct card *card = external && description ? card_current() : NULL;
+    uint64_t bytes = card ? whole_granules(description->size) : 0;
+    if (card && !memory_reserve(card, bytes)) {
+        memory_count_refusal(card);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = CALL(cuImportExternalMemory, external, description);
+    if (!card) return result;
+    struct entry entry = {.key = result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*external : 0, .bytes = bytes,
+                          .context = context_now(), .card = card->index, .kind = KIND_EXTERNAL};
+    if (result != CUDA_SUCCESS || !ledger_put(entry)) memory_return(card, bytes);
+    return result;
+}
+
+EXPORT CUresult cuDestroyExternalMemory(CUexternal external)
+{
+    struct entry entry;
+    CUresult result = CALL(cuDestroyExternalMemory, external);
+    if (result == CUDA_SUCCESS && ledger_take(KIND_EXTERNAL, (uint64_t)(uintptr_t)external, &entry))
+        memory_release(&entry);
+    return result;
+}

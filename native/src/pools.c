@@ -1,0 +1,197 @@
+/* Stream-ordered allocation: a pool is counted by what it really holds, as the driver says. */
+#include "memory.h"
+#include "driver.h"
+#include <stdatomic.h>
+
+static struct lock pools;
+static _Atomic bool graphs_allocate; /* a graph of this process has memory of its own */
+
+static bool ask_pool(CUpool pool, int attribute, uint64_t *value)
+{
+    *value = 0;
+    return ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, attribute, value) == CUDA_SUCCESS;
+}
+
+/* Brings one entry to `bytes`; false: that would pass the cap, and the entry stays as it is. */
+static bool bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force)
+{
+    struct container *all = container_get();
+    struct entry entry = {.key = key, .card = card->index, .kind = (uint32_t)kind};
+    ledger_find(kind, key, &entry);
+    if (bytes > entry.bytes) {
+        uint64_t more = bytes - entry.bytes;
+        if (force) memory_force(card, more);
+        else if (!memory_take(all->account, all->place, card->index, more, card->limits->memory, &all->self, clock_now()))
+            return false;
+    } else {
+        memory_return(card, entry.bytes - bytes);
+    }
+    entry.bytes = bytes;
+    ledger_put(entry);
+    return true;
+}
+
+static void refresh_graphs(struct card *card)
+{
+    uint64_t bytes = 0;
+    if (!atomic_load(&graphs_allocate) || card->device < 0) return;
+    if (ASK((CUdevice, int, void *), cuDeviceGetGraphMemAttribute, card->device, CU_GRAPH_MEM_RESERVED_CURRENT,
+            &bytes) == CUDA_SUCCESS)
+        bring(card, KIND_GRAPHS, card->index, bytes, true);
+}
+
+void pools_refresh(struct card *card, bool trim)
+{
+    struct entry entry;
+    uint64_t bytes;
+    lock_take(&pools);
+    for (uint32_t i = 0; ledger_nth(KIND_POOL, i, &entry); i++) {
+        CUpool pool = (CUpool)(uintptr_t)entry.key;
+        if (entry.card != card->index) continue;
+        if (trim) CALL(cuMemPoolTrimTo, pool, 0);
+        if (ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes)) bring(card, KIND_POOL, entry.key, bytes, true);
+    }
+    if (trim && atomic_load(&graphs_allocate) && card->device >= 0) ASK((CUdevice), cuDeviceGraphMemTrim, card->device);
+    refresh_graphs(card);
+    lock_give(&pools);
+}
+
+bool memory_of_graphs(struct card *card)
+{
+    (void)card;
+    return atomic_load(&graphs_allocate);
+}
+
+static bool is_captured(CUstream stream)
+{
+    int status = 0;
+    if (atomic_load(&captures) == 0) return false;
+    return ASK((CUstream, int *), cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status == 1;
+}
+
+/* An allocation inside a graph is made at launch; what can never fit is refused at once. */
+static bool graph_may_hold(struct card *card, uint64_t bytes)
+{
+    uint64_t used, most;
+    atomic_store(&graphs_allocate, true);
+    return !memory_view(card, &used, &most) || (bytes <= most && used <= most - bytes);
+}
+
+/* Room in the pool, or below the cap: counted before the driver grows the pool. */
+static bool prepare(struct card *card, CUpool pool, uint64_t bytes, uint64_t *grown)
+{
+    uint64_t reserved, used, key = (uint64_t)(uintptr_t)pool;
+    struct entry entry = {.key = key, .card = card->index, .kind = KIND_POOL};
+    *grown = 0;
+    if (!ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) || !ask_pool(pool, CU_POOL_USED_CURRENT, &used))
+        return false;
+    if (!ledger_find(KIND_POOL, key, &entry)) ledger_put(entry);
+    uint64_t spare = reserved > used ? reserved - used : 0;
+    if (bytes > spare) *grown = whole_granules(bytes - spare);
+    return *grown == 0 || memory_reserve(card, *grown);
+}
+
+static CUresult settle(struct card *card, CUpool pool, CUdeviceptr *pointer, CUstream stream, CUresult result)
+{
+    uint64_t reserved, key = (uint64_t)(uintptr_t)pool;
+    lock_take(&pools);
+    bool good = ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) && bring(card, KIND_POOL, key, reserved, false);
+    lock_give(&pools);
+    if (good || result != CUDA_SUCCESS) return result;
+    /* The pool grew by more than was asked, and past the cap: give back, then say what the driver would. */
+    ASK((CUdeviceptr, CUstream), cuMemFreeAsync, *pointer, stream);
+    CALL(cuStreamSynchronize, stream);
+    pools_refresh(card, true);
+    *pointer = 0;
+    memory_count_refusal(card);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Opens an allocation from `pool`; false: refused. */
+static bool admit(struct card *card, CUpool pool, uint64_t bytes, CUstream stream)
+{
+    uint64_t grown;
+    if (is_captured(stream)) return graph_may_hold(card, bytes);
+    if (!prepare(card, pool, bytes, &grown)) {
+        memory_count_refusal(card);
+        return false;
+    }
+    memory_return(card, grown); /* settle counts what the pool really took */
+    return true;
+}
+
+static struct card *card_and_pool(CUpool *pool)
+{
+    CUdevice device;
+    if (ASK((CUdevice *), cuCtxGetDevice, &device) != CUDA_SUCCESS) return NULL;
+    struct card *card = card_of(device);
+    if (card && ASK((CUpool *, CUdevice), cuDeviceGetMemPool, pool, device) != CUDA_SUCCESS) return NULL;
+    return card;
+}
+
+#define STREAM_ORDERED(name)                                                                             \
+    EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUstream stream)                            \
+    {                                                                                                    \
+        CUpool pool = NULL;                                                                              \
+        struct card *card = pointer && bytes ? card_and_pool(&pool) : NULL;                              \
+        if (!card) return CALL(name, pointer, bytes, stream);                                            \
+        if (!admit(card, pool, bytes, stream)) return CUDA_ERROR_OUT_OF_MEMORY;                          \
+        CUresult result = CALL(name, pointer, bytes, stream);                                            \
+        return is_captured(stream) ? result : settle(card, pool, pointer, stream, result);               \
+    }
+#define FROM_POOL(name)                                                                                  \
+    EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)               \
+    {                                                                                                    \
+        struct entry entry;                                                                              \
+        struct card *card = pointer && bytes && pool ? card_current() : NULL;                            \
+        if (card && ledger_find(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))                           \
+            card = &container_get()->cards[entry.card];                                                  \
+        if (!card) return CALL(name, pointer, bytes, pool, stream);                                      \
+        if (!admit(card, pool, bytes, stream)) return CUDA_ERROR_OUT_OF_MEMORY;                          \
+        CUresult result = CALL(name, pointer, bytes, pool, stream);                                      \
+        return is_captured(stream) ? result : settle(card, pool, pointer, stream, result);               \
+    }
+
+STREAM_ORDERED(cuMemAllocAsync)
+STREAM_ORDERED(cuMemAllocAsync_ptsz)
+FROM_POOL(cuMemAllocFromPoolAsync)
+FROM_POOL(cuMemAllocFromPoolAsync_ptsz)
+
+EXPORT CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
+{
+    CUresult result = CALL(cuMemPoolCreate, pool, props);
+    if (result != CUDA_SUCCESS || props->location.type != CU_LOCATION_DEVICE) return result;
+    struct card *card = card_of(props->location.id);
+    struct entry entry = {.key = (uint64_t)(uintptr_t)*pool, .card = card ? card->index : 0, .kind = KIND_POOL};
+    if (card) ledger_put(entry);
+    return result;
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUpool pool)
+{
+    struct entry entry;
+    lock_take(&pools);
+    CUresult result = CALL(cuMemPoolDestroy, pool);
+    if (result == CUDA_SUCCESS && ledger_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) memory_release(&entry);
+    lock_give(&pools);
+    return result;
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
+{
+    CUresult result = CALL(cuMemPoolTrimTo, pool, keep);
+    struct card *card = result == CUDA_SUCCESS ? card_current() : NULL;
+    if (card) pools_refresh(card, false);
+    return result;
+}
+
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                       CUmemAllocNode *params)
+{
+    struct card *card = params ? card_of(params->poolProps.location.id) : NULL;
+    if (card && !graph_may_hold(card, params->bytesize)) {
+        memory_count_refusal(card);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CALL(cuGraphAddMemAllocNode, node, graph, needs, count, params);
+}

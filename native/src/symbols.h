@@ -1,0 +1,21 @@
+/*
+ * Symbols of the objects that are loaded in this process, read from their own tables.
+ *
+ * The library stands in for dlsym and must run where no libdl is loaded, so it cannot ask dlsym itself.
+ */
+#ifndef PARTAGE_SYMBOLS_H
+#define PARTAGE_SYMBOLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Address of `name`, default version, in the loaded object whose soname is `soname`; NULL if absent. */
+void *symbol_of(const char *soname, const char *name);
+/* The same in whichever C library object (libc, libdl, libpthread) defines it. */
+void *symbol_of_libc(const char *name);
+/* Does `address` lie in the object named `soname`? */
+bool symbol_is_from(const char *soname, const void *address);
+/* Path of the object that holds `address`, as the loader knows it; false if it is not known or too long. */
+bool symbol_home(const void *address, char *path, size_t room);
+
+#endif

@@ -1,0 +1,106 @@
+/*
+ * Allocates by one path until it is refused, gives all back, and does it again. For the modelled card.
+ *
+ * Usage: memory PATH CHUNK_BYTES [WAY] [hold]
+ *   PATH  plain small pitch managed handle pool array import heap context module show
+ * Prints "refused CODE", "total BYTES" of each round, "info TOTAL FREE" as the driver shows them before and
+ * after. With `hold`, keeps the first round and waits for the end of its standard input.
+ */
+#include "../tools/driver.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST 4096
+
+static const struct driver *driver;
+static uint64_t held[MOST], spaces[MOST];
+static CUcontext context;
+
+static CUresult import(CUdeviceptr *pointer, size_t chunk)
+{
+    /* A handle of another container: the stand-in reads address, size and pid from it. */
+    uint64_t foreign[8] = {0x1000, chunk, 1};
+    CUipcMem handle;
+    memcpy(&handle, foreign, sizeof handle);
+    return driver->import_memory(pointer, handle, 1);
+}
+
+static CUresult map(uint64_t *space, uint64_t *handle, size_t chunk)
+{
+    CUallocationProp prop = {.type = 1, .location = {CU_LOCATION_DEVICE, 0}};
+    CUmemHandle made;
+    CUresult result = driver->create(&made, chunk, &prop, 0);
+    if (result != CUDA_SUCCESS) return result;
+    must(driver->reserve((CUdeviceptr *)space, chunk, 0, 0, 0), "cuMemAddressReserve");
+    must(driver->map(*space, chunk, 0, made, 0), "cuMemMap");
+    /* Released while mapped, as allocators do: the memory stays until it is unmapped. */
+    must(driver->release_handle(made), "cuMemRelease");
+    *handle = made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult take(const char *path, size_t chunk, int i)
+{
+    CUdeviceptr *pointer = (CUdeviceptr *)&held[i];
+    CUarray3D shape = {chunk / 4 / 1024, 1024, 0, 0x20, 1, 0};
+    size_t pitch;
+    if (strcmp(path, "plain") == 0 || strcmp(path, "small") == 0) return driver->alloc(pointer, chunk);
+    if (strcmp(path, "pitch") == 0) return driver->alloc_pitch(pointer, &pitch, chunk / 1024, 1024, 4);
+    if (strcmp(path, "managed") == 0) return driver->alloc_managed(pointer, chunk, 1);
+    if (strcmp(path, "handle") == 0) return map(&spaces[i], &held[i], chunk);
+    if (strcmp(path, "pool") == 0) return driver->alloc_async(pointer, chunk, NULL);
+    if (strcmp(path, "array") == 0) return driver->array((CUarray *)&held[i], &shape);
+    if (strcmp(path, "import") == 0) return import(pointer, chunk);
+    if (strcmp(path, "heap") == 0) return driver->set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, (8ull << 20) + chunk * (size_t)(i + 1));
+    if (strcmp(path, "context") == 0) return driver->make_context((CUcontext *)&held[i], 0, 0);
+    if (strcmp(path, "module") == 0) return driver->load((CUmodule *)&held[i], "");
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+static void give(const char *path, size_t chunk, int i)
+{
+    if (strcmp(path, "handle") == 0) must(driver->unmap(spaces[i], chunk), "cuMemUnmap");
+    else if (strcmp(path, "pool") == 0) must(driver->free_async(held[i], NULL), "cuMemFreeAsync");
+    else if (strcmp(path, "array") == 0) must(driver->end_array((CUarray)(uintptr_t)held[i]), "cuArrayDestroy");
+    else if (strcmp(path, "import") == 0) must(driver->end_import(held[i]), "cuIpcCloseMemHandle");
+    else if (strcmp(path, "heap") == 0) must(driver->set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 8ull << 20), "cuCtxSetLimit");
+    else if (strcmp(path, "context") == 0) must(driver->end_context((CUcontext)(uintptr_t)held[i]), "cuCtxDestroy");
+    else if (strcmp(path, "module") == 0) must(driver->unload((CUmodule)(uintptr_t)held[i]), "cuModuleUnload");
+    else must(driver->release_memory(held[i]), "cuMemFree");
+}
+
+static void show(void)
+{
+    size_t free, total, whole;
+    must(driver->set_current(context), "cuCtxSetCurrent");
+    must(driver->info(&free, &total), "cuMemGetInfo");
+    must(driver->total(&whole, 0), "cuDeviceTotalMem");
+    printf("info %zu %zu %zu\n", total, free, whole);
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = argc > 1 ? argv[1] : "show", *way = argc > 3 ? argv[3] : "dlsym";
+    size_t chunk = argc > 2 ? strtoull(argv[2], NULL, 10) : 32 << 20;
+    driver = driver_find(way);
+    if (!driver) return 4;
+    must(driver->init(0), "cuInit");
+    must(driver->retain(&context, 0), "cuDevicePrimaryCtxRetain");
+    show();
+    for (int round = 0; round < 2 && strcmp(path, "show") != 0; round++) {
+        CUresult result = CUDA_SUCCESS;
+        int count = 0;
+        must(driver->set_current(context), "cuCtxSetCurrent");
+        while (count < MOST && (result = take(path, chunk, count)) == CUDA_SUCCESS) count++;
+        printf("refused %d\ntotal %zu\n", result, (size_t)count * chunk);
+        if (argc > 4) {
+            fflush(stdout);
+            while (getchar() != EOF) {}
+            return 0;
+        }
+        while (count-- > 0) give(path, chunk, count);
+    }
+    show();
+    return 0;
+}

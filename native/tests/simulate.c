@@ -1,0 +1,225 @@
+/*
+ * The rule of turns in virtual time: a modelled card, tenants with wake-up latencies, no real clock.
+ * Prints each scenario's shares and fails where one is off by more than a point.
+ *
+ * Usage: simulate [SECONDS]   (virtual seconds of each scenario, 20 by default)
+ */
+#include "../src/arbiter.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEP 20000ull /* ns */
+#define MAX 16
+
+struct tenant {
+    struct arbiter arbiter;
+    _Atomic uint64_t clock, paid;
+    enum policy policy;
+    uint32_t quota;
+    uint64_t kernel;            /* ns of one kernel */
+    uint64_t from, until;       /* busy in this span of virtual time */
+    uint64_t queued, running;   /* kernels launched and not done; ns left of the first */
+    uint64_t began;             /* when the running kernel began */
+    uint64_t acts;              /* when it next looks (latency of its wake-up) */
+    uint64_t done, uncounted;   /* device ns in all; measured and not yet charged */
+    uint64_t first;             /* when its first kernel ended */
+    bool wanting;
+};
+
+static struct turn_page page;
+static uint64_t seed = 12345;
+
+static uint64_t chance(uint64_t below)
+{
+    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (seed >> 33) % below;
+}
+
+static bool may_launch(struct tenant *tenant, uint64_t now, bool *drain)
+{
+    uint64_t pending = tenant->queued * tenant->kernel;
+    *drain = false;
+    if (tenant->policy == POLICY_FIXED_SHARE &&
+        quota_wait(&tenant->paid, pending, tenant->quota, now) > 0) {
+        *drain = true;
+        return false;
+    }
+    if (pending > 0 && pending + tenant->kernel > 8 * MS) return false;
+    if (!arbiter_holds(&tenant->arbiter, now)) return tenant->queued == 0 && arbiter_try(&tenant->arbiter, now);
+    if (tenant->queued == 0 && tenant->arbiter.in_turn == 0 && !arbiter_try(&tenant->arbiter, now)) return false;
+    *drain = !arbiter_keep(&tenant->arbiter, now, pending);
+    return !*drain;
+}
+
+/* One look of a tenant: counts what ended, launches what it may, passes what it must. */
+static void act(struct tenant *tenant, uint64_t now)
+{
+    bool drain = false;
+    if (tenant->uncounted) {
+        arbiter_charge(&tenant->arbiter, tenant->uncounted, now);
+        quota_charge(&tenant->paid, tenant->uncounted, tenant->quota, now);
+        tenant->uncounted = 0;
+    }
+    if (now < tenant->from || now >= tenant->until) {
+        if (tenant->wanting && tenant->queued == 0) arbiter_rest(&tenant->arbiter, now);
+        if (tenant->queued == 0) tenant->wanting = false;
+        return;
+    }
+    if (!tenant->wanting) {
+        arbiter_want(&tenant->arbiter, now);
+        quota_open(&tenant->paid, now, WINDOW_NS);
+        tenant->wanting = true;
+    }
+    arbiter_beat(&tenant->arbiter, now);
+    while (may_launch(tenant, now, &drain)) {
+        if (tenant->queued++ == 0) tenant->running = tenant->kernel;
+    }
+    if (drain && tenant->queued == 0) {
+        if (tenant->policy == POLICY_FIXED_SHARE && quota_wait(&tenant->paid, 0, tenant->quota, now))
+            arbiter_rest(&tenant->arbiter, now), tenant->wanting = true;
+        else
+            arbiter_pass(&tenant->arbiter, now);
+    }
+    if (arbiter_holds(&tenant->arbiter, now)) arbiter_renew(&tenant->arbiter, now);
+    if (tenant->policy == POLICY_FIXED_SHARE && !quota_wait(&tenant->paid, 0, tenant->quota, now))
+        atomic_store(&page.seats[tenant->arbiter.index].wants, now ? now : 1);
+}
+
+/* The card runs for one step: contexts that have kernels take turns of two milliseconds. */
+static void run_card(struct tenant *tenants, uint32_t count, uint64_t now)
+{
+    static uint32_t current;
+    static uint64_t slice;
+    if (slice == 0 || tenants[current % count].queued == 0) {
+        for (uint32_t i = 1; i <= count; i++)
+            if (tenants[(current + i) % count].queued) {
+                current = (current + i) % count;
+                slice = 2 * MS;
+                break;
+            }
+    }
+    struct tenant *tenant = &tenants[current % count];
+    if (tenant->queued == 0) return;
+    if (tenant->running == tenant->kernel) tenant->began = now;
+    slice = slice > STEP ? slice - STEP : 0;
+    tenant->done += STEP;
+    tenant->running = tenant->running > STEP ? tenant->running - STEP : 0;
+    if (tenant->running == 0) {
+        tenant->uncounted += now + STEP - tenant->began;
+        if (!tenant->first) tenant->first = now;
+        if (--tenant->queued) tenant->running = tenant->kernel;
+    }
+}
+
+static void simulate(struct tenant *tenants, uint32_t count, uint64_t from, uint64_t until)
+{
+    for (uint64_t now = from; now < until; now += STEP) {
+        for (uint32_t i = 0; i < count; i++) {
+            if (tenants[i].acts > now) continue;
+            act(&tenants[i], now);
+            tenants[i].acts = now + STEP + chance(100000);
+        }
+        run_card(tenants, count, now);
+    }
+}
+
+static void open_card(struct tenant *tenants, uint32_t count)
+{
+    memset(&page, 0, sizeof page);
+    for (uint32_t i = 0; i < count; i++) {
+        struct tenant *tenant = &tenants[i];
+        tenant->arbiter = (struct arbiter){.page = &page, .clock = &tenant->clock, .index = i,
+            .tenant = i + 1, .terms = terms_pack(tenant->policy, PRIORITY_ORDINARY, tenant->quota)};
+        if (!tenant->until) tenant->until = UINT64_MAX;
+        if (!tenant->kernel) tenant->kernel = MS;
+    }
+}
+
+static int failures;
+
+static void expect(const char *what, uint32_t i, uint64_t done, uint64_t span, double points)
+{
+    double share = 100.0 * (double)done / (double)span;
+    bool good = share <= points + 1 && share >= points - 1;
+    printf("%-34s tenant %2u  %6.2f %%  expected %6.2f %%%s\n", what, i, share, points, good ? "" : "  WRONG");
+    failures += !good;
+}
+
+static void steady(const char *what, struct tenant *tenants, uint32_t count, const double *points, uint64_t seconds)
+{
+    open_card(tenants, count);
+    simulate(tenants, count, MS, seconds * 1000 * MS);
+    for (uint32_t i = 0; i < count; i++) expect(what, i, tenants[i].done, (seconds * 1000 - 1) * MS, points[i]);
+}
+
+static void fixed_shares(uint64_t seconds)
+{
+    for (uint32_t quota = 50; quota <= 950; quota += 50) {
+        struct tenant alone[1] = {{.policy = POLICY_FIXED_SHARE, .quota = quota, .kernel = 700000}};
+        steady("fixed-share alone", alone, 1, (double[]){quota / 10.0}, seconds);
+        struct tenant pair[2] = {{.policy = POLICY_FIXED_SHARE, .quota = quota, .kernel = 3 * MS},
+                                 {.policy = POLICY_FIXED_SHARE, .quota = 1000 - quota, .kernel = 200000}};
+        steady("fixed-share pair", pair, 2, (double[]){quota / 10.0, 100 - quota / 10.0}, seconds);
+    }
+    for (uint32_t count = 4; count <= 16; count *= 2) {
+        struct tenant many[MAX] = {0};
+        double points[MAX];
+        for (uint32_t i = 0; i < count; i++) {
+            many[i] = (struct tenant){.policy = POLICY_FIXED_SHARE, .quota = 1000 / count, .kernel = MS};
+            points[i] = 100.0 / count;
+        }
+        steady("fixed-share many", many, count, points, seconds);
+    }
+}
+
+static void bursts(uint64_t seconds)
+{
+    struct tenant three[3] = {{.policy = POLICY_BURST_SHARE, .quota = 50}, {.policy = POLICY_BURST_SHARE, .quota = 50},
+                              {.policy = POLICY_BURST_SHARE, .quota = 100, .from = seconds * 1000 * MS}};
+    steady("burst-share 5/5, 10 idle", three, 3, (double[]){50, 50, 0}, seconds);
+    uint64_t woke = seconds * 1000 * MS, before[3];
+    simulate(three, 3, woke, woke + 50 * MS);
+    for (int i = 0; i < 3; i++) before[i] = three[i].done;
+    printf("%-34s first kernel after %.1f ms, %.1f ms of 50 received\n", "burst-share 10 wakes",
+           (double)(three[2].first - woke) / 1e6, (double)three[2].done / 1e6);
+    failures += three[2].first > woke + 50 * MS;
+    simulate(three, 3, woke + 50 * MS, 2 * woke + 50 * MS);
+    for (uint32_t i = 0; i < 3; i++) expect("burst-share 5/5/10", i, three[i].done - before[i], woke, i == 2 ? 50 : 25);
+    struct tenant even[5] = {0};
+    for (int i = 0; i < 5; i++) even[i].policy = POLICY_BEST_EFFORT;
+    even[3].kernel = 6 * MS;
+    steady("best-effort", even, 5, (double[]){20, 20, 20, 20, 20}, seconds);
+    struct tenant mixed[3] = {{.policy = POLICY_FIXED_SHARE, .quota = 300}, {.policy = POLICY_BURST_SHARE, .quota = 200},
+                              {.policy = POLICY_BEST_EFFORT}};
+    steady("fixed 30, burst 20, best-effort", mixed, 3, (double[]){30, 20, 50}, seconds);
+}
+
+static void online_first(void)
+{
+    struct tenant two[2] = {{.policy = POLICY_BEST_EFFORT}, {.policy = POLICY_BEST_EFFORT, .from = 1000 * MS, .until = 1500 * MS}};
+    open_card(two, 2);
+    two[0].arbiter.terms = terms_pack(POLICY_BEST_EFFORT, PRIORITY_OFFLINE, 0);
+    two[1].arbiter.terms = terms_pack(POLICY_BEST_EFFORT, PRIORITY_ONLINE, 0);
+    simulate(two, 2, MS, 1010 * MS);
+    uint64_t offline = two[0].done;
+    simulate(two, 2, 1010 * MS, 1500 * MS);
+    expect("offline while online works", 0, two[0].done - offline, 490 * MS, 0);
+    offline = two[0].done;
+    simulate(two, 2, 1500 * MS, 1590 * MS);
+    expect("offline 90 ms after online ended", 0, two[0].done - offline, 90 * MS, 0);
+    offline = two[0].done;
+    simulate(two, 2, 1620 * MS, 2620 * MS);
+    expect("offline after the return time", 0, two[0].done - offline, 1000 * MS, 100);
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seconds = argc > 1 ? strtoull(argv[1], NULL, 10) : 20;
+    if (seconds < 1 || seconds > 1000) return fprintf(stderr, "simulate: 1 to 1000 seconds\n"), 2;
+    fixed_shares(seconds);
+    bursts(seconds);
+    online_first();
+    printf("%d wrong\n", failures);
+    return failures != 0;
+}

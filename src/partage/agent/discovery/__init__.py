@@ -1,0 +1,1 @@
+"""What devices a node has, found through vendors' libraries, sysfs, vendors' files, or simulated."""

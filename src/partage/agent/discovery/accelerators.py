@@ -1,0 +1,118 @@
+"""AMD, Ascend and Cambricon cards and FPGAs, as far as sysfs tells of them.
+
+AMD's driver tells memory and identity, so its cards can be handed out. Of Ascend and Cambricon
+cards only the vendor's own tools know the memory: those that no vendor file describes
+(`vendor_files`) are shown and closed.
+
+Source: kubernetes.md 6; koordinator.md 7.
+"""
+
+from typing import Final
+
+from partage.agent.discovery import pci
+from partage.agent.discovery.found import Found, Inventory, Roots
+from partage.agent.discovery.nvidia import label_text
+from partage.model.device import Device, DeviceType
+
+__all__ = ["discover_amd", "discover_by_tool", "discover_fpga"]
+
+_AMD: Final = 0x1002
+_XILINX: Final = 0x10EE
+_BY_TOOL: Final = {0x19E5: ("huawei", "npu-smi"), 0xCABC: ("cambricon", "cnmon")}
+_DISPLAY: Final = 0x03
+_ACCELERATOR: Final = 0x12
+_FIRST_RENDER: Final = 128
+_MOST_BYTES: Final = 2**50
+
+
+def discover_amd(roots: Roots) -> Inventory:
+    """AMD cards that the amdgpu driver serves."""
+    found, problems = [], []
+    for one in pci.functions(roots.sys):
+        if one.vendor != _AMD or one.virtual or one.kind >> 16 not in (_DISPLAY, _ACCELERATOR):
+            continue
+        names = [entry.name for entry in pci.entries(one.folder / "drm")]
+        render = [name.removeprefix("renderD") for name in names if name.startswith("renderD")]
+        if not render or not render[0].isascii() or not render[0].isdigit():
+            problems.append(
+                f"AMD card at {one.address}: its driver shows no render node; left out"
+            )
+            continue
+        minor = int(render[0][:6]) - _FIRST_RENDER
+        if minor < 0:
+            problems.append(f"AMD card at {one.address}: renderD{render[0]} is no render node")
+            continue
+        found.append(_amd(roots, one, minor, names))
+    return Inventory(tuple(found), tuple(problems))
+
+
+def _amd(roots: Roots, one: pci.PciFunction, minor: int, names: list[str]) -> Found:
+    memory = pci.number(one.folder / "mem_info_vram_total") or 0
+    memory = memory if 0 < memory <= _MOST_BYTES else 0
+    mode = pci.text(one.folder / "current_compute_partition") or "SPX"
+    ill, reason = "", ""
+    if not memory:
+        ill, reason = "the driver tells no memory", "MemoryUnknown"
+    elif mode != "SPX":
+        ill, reason = f"cards in compute partition mode {mode} are not handled", "Partitioned"
+    product = pci.text(one.folder / "product_name") or one.model
+    unique = pci.text(one.folder / "unique_id") or ""
+    device = Device(
+        type=DeviceType.GPU,
+        minor=minor,
+        uuid=f"GPU-{unique}" if unique.isalnum() else one.address,
+        vendor="amd",
+        model=label_text(product),
+        healthy=not ill,
+        memory_bytes=memory,
+        topology=pci.place(one.folder),
+        health_detail=ill,
+    )
+    files = [roots.dev / "kfd", *(roots.dev / "dri" / name for name in names)]
+    return Found(
+        device, reason=reason, product=product, files=tuple(str(f) for f in files if f.exists())
+    )
+
+
+def discover_by_tool(roots: Roots) -> Inventory:
+    """Cards of vendors whose own tools alone know their memory; closed."""
+    found: list[Found] = []
+    problems: list[str] = []
+    numbers: dict[str, int] = {}
+    for one in pci.functions(roots.sys):
+        vendor, tool = _BY_TOOL.get(one.vendor, ("", ""))
+        if not vendor or one.virtual or one.kind >> 16 != _ACCELERATOR:
+            continue
+        minor = numbers.setdefault(vendor, 0)
+        numbers[vendor] += 1
+        ill = f"its memory is known to {tool} alone; let koord-device-daemon write a device file"
+        problems.append(f"{vendor} card at {one.address}: {ill}")
+        device = Device(
+            type=DeviceType.GPU,
+            minor=minor,
+            uuid=one.address,
+            vendor=vendor,
+            model=one.model,
+            healthy=False,
+            topology=pci.place(one.folder),
+            health_detail=ill,
+        )
+        found.append(Found(device, reason="MemoryUnknown"))
+    return Inventory(tuple(found), tuple(problems))
+
+
+def discover_fpga(roots: Roots) -> Inventory:
+    """FPGA cards: one for each PCI device, whatever number of functions it has."""
+    found: dict[str, Found] = {}
+    for one in pci.functions(roots.sys):
+        card = one.address.rpartition(".")[0]
+        if one.vendor != _XILINX or one.virtual or one.kind >> 16 != _ACCELERATOR or card in found:
+            continue
+        device = Device(
+            type=DeviceType.FPGA,
+            minor=len(found),
+            uuid=one.address,
+            topology=pci.place(one.folder),
+        )
+        found[card] = Found(device)
+    return Inventory(tuple(found.values()))

@@ -1,0 +1,82 @@
+"""What a search of a node comes to: devices with their facts, and what was odd.
+
+A device whose facts cannot be trusted is never left open: it is reported unhealthy with the reason,
+so that nobody is granted anything on it, or it is left out with a problem that says why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from partage.model.device import Device
+
+__all__ = ["Found", "Inventory", "Roots"]
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Where a node's own files are; an agent in a container has them mounted elsewhere.
+
+    Attributes:
+        sys: sysfs.
+        proc: procfs.
+        dev: device files.
+        libraries: folders of vendors' libraries, searched in order; where NVIDIA's is in none of
+            them, the system's loader looks for it.
+        vendor_files: folder of the device files that koord-device-daemon writes.
+        simulated: file that describes simulated devices; None where devices are real.
+    """
+
+    sys: Path = Path("/sys")
+    proc: Path = Path("/proc")
+    dev: Path = Path("/dev")
+    libraries: tuple[Path, ...] = (
+        Path("/opt/mxdriver/lib"),
+        Path("/opt/maca/lib"),
+        Path("/opt/mxn100/lib"),
+    )
+    vendor_files: Path = Path("/var/run/koordlet/xpu-device-infos")
+    simulated: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One device as found.
+
+    Attributes:
+        device: what the scheduler will read of it.
+        reason: of the condition, where it is unhealthy; one CamelCase word.
+        product: the name by which the vendor's own software calls the card.
+        driver: version of its driver; empty when unknown.
+        percent: whether its compute is given in percent, beside any native units.
+        mig: whether the card is in MIG mode; None where that is unknown or there is none.
+        files: device files that a container needs to use it, where they are known and there.
+    """
+
+    device: Device
+    reason: str = ""
+    product: str = ""
+    driver: str = ""
+    percent: bool = True
+    mig: bool | None = None
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All that one search found.
+
+    Attributes:
+        found: the devices.
+        problems: what could not be read or understood, one sentence each.
+        links: number of direct links between two cards, by their identities, the smaller first.
+    """
+
+    found: tuple[Found, ...] = ()
+    problems: tuple[str, ...] = ()
+    links: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices alone."""
+        return tuple(one.device for one in self.found)

@@ -1,0 +1,167 @@
+"""Health of NVIDIA cards by the errors their driver reports (XID), and when it comes back.
+
+Upstream's plugins close a card for good at the first error that is not an application's, until they
+are restarted. Here an error says what it takes to trust the card again, and a restart of the agent
+forgets nothing: what the Device object says is read back.
+
+Source: koordinator.md 7 and hami.md 3 (the errors of applications); NVIDIA's published catalog of
+XID errors (the rest).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+__all__ = ["SEVERITIES", "Ailment", "HealthBook", "Severity", "severity_of"]
+
+_REASON: Final = re.compile(r"Xid([0-9]{1,5})")
+
+
+class Severity(StrEnum):
+    """What an error says of the card."""
+
+    APPLICATION = "application"
+    """A program's own fault, or one that the card contained; the card is as good as before."""
+    SUSPECT = "suspect"
+    """Not known to be harmless; trusted again after a quiet time."""
+    RESET = "reset"
+    """The card needs a reset: trusted again once it went away and came back, or after a reboot."""
+    REBOOT = "reboot"
+    """The machine needs a reboot, or the card a visit."""
+
+
+SEVERITIES: Final[Mapping[int, Severity]] = {
+    13: Severity.APPLICATION,  # exception in a program's shader or kernel
+    31: Severity.APPLICATION,  # a program's illegal address
+    43: Severity.APPLICATION,  # a program was stopped
+    45: Severity.APPLICATION,  # clean-up after a program
+    63: Severity.APPLICATION,  # a row is to be remapped at the next reset
+    68: Severity.APPLICATION,  # exception in the video processor
+    94: Severity.APPLICATION,  # memory error that hit one program only
+    109: Severity.APPLICATION,  # a context took too long to switch
+    48: Severity.RESET,  # double-bit memory error
+    61: Severity.RESET,  # internal micro-controller, breakpoint
+    62: Severity.RESET,  # internal micro-controller, halt
+    64: Severity.RESET,  # remapping a row failed
+    74: Severity.RESET,  # NVLink
+    95: Severity.RESET,  # memory error that was not contained
+    119: Severity.RESET,  # the card's system processor does not answer
+    120: Severity.RESET,  # the card's system processor failed
+    140: Severity.RESET,  # memory error that could not be recovered
+    79: Severity.REBOOT,  # fell off the bus
+}
+"""What is known of single errors; any other is suspect."""
+
+_RANKS: Final = tuple(Severity)
+
+
+def severity_of(xid: int) -> Severity:
+    """What an error says of its card."""
+    return SEVERITIES.get(xid, Severity.SUSPECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Ailment:
+    """Why a card is not trusted.
+
+    Attributes:
+        xid: the gravest error since it was.
+        since: when that was last reported; seconds of a clock that never goes back.
+        missed: whether the card has been away since.
+    """
+
+    xid: int
+    since: float
+    missed: bool = False
+
+    @property
+    def reason(self) -> str:
+        """As Koordinator's agent names it."""
+        return f"Xid{self.xid}"
+
+    @property
+    def message(self) -> str:
+        """For people: what happened, and what helps."""
+        cure = {
+            Severity.SUSPECT: "trusted again after a quiet time",
+            Severity.RESET: "the card needs a reset",
+            Severity.REBOOT: "the machine needs a reboot",
+        }
+        kind = severity_of(self.xid)
+        return f"the driver reported XID {self.xid} ({kind}): {cure.get(kind, 'harmless')}"
+
+
+class HealthBook:
+    """What is known of every card's health."""
+
+    def __init__(self, quiet_seconds: float = 600.0) -> None:
+        """An empty book.
+
+        Args:
+            quiet_seconds: how long a suspect card has to be quiet.
+        """
+        self._quiet = quiet_seconds
+        self._ailments: dict[str, Ailment] = {}
+
+    def restore(self, document: Mapping[str, Any] | None, now: float, booted: datetime) -> None:
+        """Take over what a Device object says, unless the machine was rebooted since.
+
+        Args:
+            document: the object as it is; None when there is none.
+            now: seconds of the clock.
+            booted: when the machine was started.
+        """
+        for entry in ((document or {}).get("spec") or {}).get("devices") or ():
+            for condition in entry.get("conditions") or ():
+                match = _REASON.fullmatch(str(condition.get("reason")))
+                if condition.get("status") == "False" and match:
+                    since = _moment(condition.get("lastTransitionTime"))
+                    if since is None or since >= booted:
+                        self._ailments[str(entry.get("id"))] = Ailment(int(match[1]), now)
+
+    def reported(self, uuid: str, xid: int, now: float) -> None:
+        """Note an error of a card."""
+        if severity_of(xid) is Severity.APPLICATION:
+            return
+        known = self._ailments.get(uuid)
+        graver = known if known and _rank(known.xid) > _rank(xid) else None
+        self._ailments[uuid] = Ailment(graver.xid if graver else xid, now)
+
+    def missing(self, uuid: str) -> None:
+        """Note that a card does not answer."""
+        known = self._ailments.get(uuid)
+        if known is not None:
+            self._ailments[uuid] = Ailment(known.xid, known.since, missed=True)
+
+    def answers(self, uuid: str, now: float) -> Ailment | None:
+        """Note that a card answers; why it is still not trusted, None when it is."""
+        known = self._ailments.get(uuid)
+        if known is None:
+            return None
+        match severity_of(known.xid):
+            case Severity.SUSPECT:
+                over = known.missed or now - known.since >= self._quiet
+            case Severity.RESET:
+                over = known.missed
+            case _:
+                over = False
+        if over:
+            del self._ailments[uuid]
+            return None
+        return known
+
+
+def _rank(xid: int) -> int:
+    return _RANKS.index(severity_of(xid))
+
+
+def _moment(text: object) -> datetime | None:
+    """A condition's time; None for one that is misspelt."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

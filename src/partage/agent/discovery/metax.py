@@ -1,0 +1,152 @@
+"""MetaX cards: by the vendor's management library, else as far as sysfs tells.
+
+The library is proprietary; its calls are made directly, nothing of it is shipped. Sysfs knows
+neither a card's memory nor its identity, so cards found there alone are shown and not handed out.
+
+Source: kubernetes.md 6; the vendor's published interface for the layout of its records.
+"""
+
+import ctypes
+from pathlib import Path
+from typing import Final
+
+from partage.agent.discovery import pci
+from partage.agent.discovery.found import Found, Inventory, Roots
+from partage.agent.discovery.nvidia import label_text
+from partage.model.device import Device, DeviceType, Topology
+
+__all__ = ["discover_metax"]
+
+_VENDOR: Final = 0x9999
+_NAME: Final = "metax"
+_LIBRARY: Final = "libmxsml.so"
+_KIB: Final = 1024
+_MOST_CARDS: Final = 256
+_MOST_KIB: Final = 2**40
+_VIRTUAL: Final = 2
+
+
+class _Info(ctypes.Structure):
+    _fields_ = (
+        ("device", ctypes.c_uint),
+        ("kind", ctypes.c_uint),
+        ("bus", ctypes.c_char * 32),
+        ("gpu", ctypes.c_uint),
+        ("node", ctypes.c_uint),
+        ("uuid", ctypes.c_char * 96),
+        ("brand", ctypes.c_uint),
+        ("mode", ctypes.c_uint),
+        ("name", ctypes.c_char * 32),
+    )
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_long)
+        for name in ("visible", "visible_used", "total", "used", "other", "other_used")
+    )
+
+
+def discover_metax(roots: Roots) -> Inventory:
+    """The cards there are now."""
+    there = [one for one in pci.functions(roots.sys) if one.vendor == _VENDOR and not one.virtual]
+    file = next((f / _LIBRARY for f in roots.libraries if (f / _LIBRARY).is_file()), None)
+    if file is None:
+        return _by_sysfs(there, f"{_LIBRARY} is in none of the folders of libraries")
+    try:
+        library = ctypes.CDLL(str(file))
+        found, problems = _by_library(library, roots)
+    except (OSError, AttributeError) as error:
+        return _by_sysfs(there, f"{file} cannot be used: {error}")
+    if found is None:
+        return _by_sysfs(there, problems[0])
+    return Inventory(tuple(found), tuple(problems))
+
+
+def _by_library(library: ctypes.CDLL, roots: Roots) -> tuple[list[Found] | None, list[str]]:
+    """The library's cards, None when it refuses; and problems.
+
+    Raises:
+        AttributeError: the library lacks a call.
+    """
+    code = library.mxSmlInit()
+    if code:
+        return None, [f"{_LIBRARY}: mxSmlInit answered {code}"]
+    count = ctypes.c_uint(library.mxSmlGetDeviceCount()).value
+    problems: list[str] = []
+    if count > _MOST_CARDS:
+        return None, [f"{_LIBRARY}: {count} cards are more than {_MOST_CARDS}"]
+    found: list[Found] = []
+    for index in range(count):
+        info, memory = _Info(), _Memory()
+        code = library.mxSmlGetDeviceInfo(ctypes.c_uint(index), ctypes.byref(info))
+        uuid = _text(info.uuid)
+        if code or not uuid:
+            problems.append(f"MetaX card {index} tells no identity (code {code}); it is left out")
+            continue
+        if info.mode == _VIRTUAL:
+            continue  # a card's part, cut by the vendor's own plugin
+        code = library.mxSmlGetMemoryInfo(ctypes.c_uint(index), ctypes.byref(memory))
+        known = not code and 0 < memory.total < _MOST_KIB
+        found.append(_card(roots, index, info, memory.total * _KIB if known else 0))
+    return found, problems
+
+
+def _card(roots: Roots, index: int, info: _Info, memory: int) -> Found:
+    bus = _text(info.bus).lower()
+    known = bool(pci.ADDRESS.fullmatch(bus))
+    folder = roots.sys / "bus/pci/devices" / bus
+    place = pci.place(folder) if known else Topology(numa=-1, pcie="")
+    name = _text(info.name)
+    device = Device(
+        type=DeviceType.GPU,
+        minor=index,
+        uuid=_text(info.uuid),
+        vendor=_NAME,
+        model=label_text(name.removeprefix("MetaX ").removeprefix("MX")),
+        healthy=memory > 0,
+        memory_bytes=memory,
+        topology=place,
+        health_detail="" if memory else "the library tells no memory",
+    )
+    return Found(
+        device,
+        reason="" if memory else "MemoryUnknown",
+        product=name,
+        files=_files(roots, folder) if known else (),
+    )
+
+
+def _files(roots: Roots, folder: Path) -> tuple[str, ...]:
+    """Device files of a card and those common to all, as far as they are there."""
+    names = [f"dri/{one.name}" for one in pci.entries(folder / "drm")]
+    every = [roots.dev / name for name in ("mxcd", "mxnd", "mxgd", *names)]
+    return tuple(str(path) for path in every if path.exists())
+
+
+def _by_sysfs(there: list[pci.PciFunction], why: str) -> Inventory:
+    """Cards without memory and identity: shown, and closed."""
+    found = tuple(
+        Found(
+            Device(
+                type=DeviceType.GPU,
+                minor=index,
+                uuid=one.address,
+                vendor=_NAME,
+                model=one.model,
+                healthy=False,
+                topology=pci.place(one.folder),
+                health_detail=f"memory and identity are unknown: {why}",
+            ),
+            reason="LibraryMissing",
+        )
+        for index, one in enumerate(there)
+    )
+    return Inventory(
+        found, (f"MetaX: {why}; cards are found and not handed out",) if found else ()
+    )
+
+
+def _text(given: bytes) -> str:
+    text = given.decode("ascii", "replace").strip()
+    return text if text.isprintable() and "\ufffd" not in text else ""

@@ -1,0 +1,63 @@
+"""Cards that simulated nodes may have: who makes them, how much memory, how they are reported.
+
+NVIDIA's memory is what the driver reports for the model, rounded to whole GiB as people write it;
+MetaX's is seed 003's; Huawei's native units are those of its device daemon (koordinator.md 2.3,
+11). A model that is not here may be described in full by the node's own document.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from partage.vendors import names
+
+__all__ = ["MODELS", "CardModel"]
+
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class CardModel:
+    """One model of card.
+
+    Attributes:
+        vendor: as in Koordinator's label.
+        memory: bytes.
+        product: what the vendor's own label and driver call it; empty when that is the model.
+        units: native units a card has beside or instead of percent of compute.
+        percent: whether the card's compute is reported in percent.
+        driver: version of its driver; empty when none is reported.
+    """
+
+    vendor: str
+    memory: int
+    product: str = ""
+    units: Mapping[str, str] = field(default_factory=dict)
+    percent: bool = True
+    driver: str = ""
+
+
+def _nvidia(gib: int, product: str, driver: str = "535.161.08") -> CardModel:
+    return CardModel("nvidia", gib * _GIB, product, driver=driver)
+
+
+def _huawei(gib: int, cores: int, cpus: int) -> CardModel:
+    units = {names.NPU_CORE: str(cores), names.NPU_CPU: str(cpus), names.NPU_DVPP: "100"}
+    return CardModel("huawei", gib * _GIB, units=units, percent=False)
+
+
+MODELS: Final[Mapping[str, CardModel]] = {
+    "A10": _nvidia(24, "NVIDIA A10"),
+    "A30": _nvidia(24, "NVIDIA A30"),
+    "A100-SXM4-40GB": _nvidia(40, "NVIDIA A100-SXM4-40GB"),
+    "A100-SXM4-80GB": _nvidia(80, "NVIDIA A100-SXM4-80GB"),
+    "H100-80GB-HBM3": _nvidia(80, "NVIDIA H100 80GB HBM3"),
+    "H200": _nvidia(141, "NVIDIA H200"),
+    "L40S": _nvidia(48, "NVIDIA L40S"),
+    "Tesla-T4": _nvidia(15, "Tesla T4"),
+    "Tesla-V100-SXM2-32GB": _nvidia(32, "Tesla V100-SXM2-32GB"),
+    "C500": CardModel("metax", 64 * _GIB),
+    "MLU-370": CardModel("cambricon", 24 * _GIB),
+    "Ascend-310P3": _huawei(24, 8, 7),
+    "Ascend-910B3": _huawei(64, 20, 7),
+}

@@ -1,0 +1,253 @@
+"""NVIDIA cards, as the driver's management library (NVML) tells of them.
+
+The library is asked through nvidia-ml-py, which is an extra and imported when it is needed. Where a
+node shows NVIDIA cards and the library cannot be asked, that is a problem and the cards are left
+out: without their identity nobody can be given one.
+
+Source: kubernetes.md 5 and 6; koordinator.md 7; hami.md 3.
+"""
+
+import ctypes
+import importlib
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from partage.agent.discovery import pci
+from partage.agent.discovery.found import Found, Inventory, Roots
+from partage.agent.discovery.health import HealthBook
+from partage.model.device import Device, DeviceType, Topology
+
+__all__ = ["Nvidia", "label_text"]
+
+_VENDOR: Final = 0x10DE
+_DISPLAY: Final = 0x03
+_SONAME: Final = "libnvidia-ml.so.1"
+_XID: Final = 0x8
+_LINKS: Final = 18
+_MOST_EVENTS: Final = 64
+_MOST_CARDS: Final = 64
+_PREFIX: Final = "NVIDIA "
+_MOST_MINOR: Final = 2**16
+_OUTSIDE: Final = re.compile(r"[^-A-Za-z0-9_.]+")
+
+
+class Nvidia:
+    """NVIDIA's library, opened when it is first asked and kept open.
+
+    Errors of cards queue up in the library from then on, and are taken at each search.
+    """
+
+    def __init__(self, health: HealthBook, clock: Callable[[], float]) -> None:
+        """A library that is not yet open.
+
+        Args:
+            health: where errors of cards are noted.
+            clock: seconds; never goes back.
+        """
+        self._health = health
+        self._clock = clock
+        self._nvml: Any = None
+        self._events: Any = None
+        self._silent: dict[str, str] = {}
+        self._uuids: dict[int, str] = {}
+        self._heard: dict[int, str] = {}
+        self._known: dict[int, str] = {}
+
+    def discover(self, roots: Roots) -> Inventory:
+        """The cards there are now."""
+        if self._nvml is None:
+            problem = self._open(roots)
+            if problem:
+                return Inventory(problems=_seen(roots, problem))
+        try:
+            return self._search(roots)
+        except self._nvml.NVMLError as error:
+            self.close()
+            return Inventory(problems=(f"NVIDIA: the library failed: {error}",))
+
+    def close(self) -> None:
+        """Close the library; the next search opens it again."""
+        nvml, self._nvml, self._events = self._nvml, None, None
+        self._heard, self._known = {}, {}
+        if nvml is not None:
+            try:
+                nvml.nvmlShutdown()
+            except nvml.NVMLError:
+                return  # it is closed all the same
+
+    def _open(self, roots: Roots) -> str:
+        """Open the library; what is wrong, empty when nothing is."""
+        try:
+            nvml: Any = importlib.import_module("pynvml")
+        except ImportError:
+            return "nvidia-ml-py is not installed; install the extra partage[nvidia]"
+        for folder in roots.libraries:
+            if (folder / _SONAME).is_file():
+                try:
+                    # Loaded once by its path, it is the one that is found by its name.
+                    ctypes.CDLL(str(folder / _SONAME))
+                except OSError as error:
+                    return f"{folder / _SONAME} cannot be loaded: {error}"
+                break
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            return f"the driver's library cannot be used: {error}"
+        self._nvml, self._silent = nvml, {}
+        try:
+            self._events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            self._events = None
+            self._silent[""] = f"NVIDIA: errors of cards are not reported: {error}"
+        return ""
+
+    def _search(self, roots: Roots) -> Inventory:
+        nvml = self._nvml
+        driver = str(nvml.nvmlSystemGetDriverVersion())
+        count = min(int(nvml.nvmlDeviceGetCount()), _MOST_CARDS)
+        self._take_errors()
+        found: list[Found] = []
+        problems: list[str] = []
+        handles: dict[str, Any] = {}
+        for index in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                one = self._card(roots, handle, driver)
+            except nvml.NVMLError as error:
+                lost = self._uuids.get(index, "")
+                self._health.missing(lost)
+                self._heard = {key: uuid for key, uuid in self._heard.items() if uuid != lost}
+                problems.append(f"NVIDIA card {index} does not answer: {error}")
+                continue
+            if not 0 <= one.device.minor < _MOST_MINOR or not one.device.uuid:
+                problems.append(f"NVIDIA card {index} has no usable identity; it is left out")
+                continue
+            if _key(handle) not in self._heard:
+                self._listen(handle, one.device.uuid)
+            self._uuids[index] = self._known[_key(handle)] = one.device.uuid
+            handles[one.device.uuid] = handle
+            found.append(one)
+        problems += [
+            text for uuid, text in sorted(self._silent.items()) if not uuid or uuid in handles
+        ]
+        return Inventory(tuple(found), tuple(problems), self._links(found, handles))
+
+    def _card(self, roots: Roots, handle: Any, driver: str) -> Found:
+        nvml = self._nvml
+        uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
+        minor = int(nvml.nvmlDeviceGetMinorNumber(handle))
+        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        ailment = self._health.answers(uuid, self._clock())
+        reason, detail = (ailment.reason, ailment.message) if ailment else ("", "")
+        if not memory:
+            reason, detail = "MemoryUnknown", "the driver tells no memory"
+        device = Device(
+            type=DeviceType.GPU,
+            minor=minor,
+            uuid=uuid,
+            vendor="nvidia",
+            model=label_text(name.removeprefix(_PREFIX)),
+            healthy=not reason,
+            memory_bytes=memory,
+            topology=self._place(roots, handle),
+            health_detail=detail,
+        )
+        file = roots.dev / f"nvidia{minor}"
+        return Found(
+            device,
+            reason=reason,
+            product=name,
+            driver=driver,
+            mig=self._mig(handle),
+            files=(str(file),) if file.exists() else (),
+        )
+
+    def _place(self, roots: Roots, handle: Any) -> Topology:
+        address = _address(str(self._nvml.nvmlDeviceGetPciInfo(handle).busId))
+        if not address:
+            return Topology(numa=-1, pcie="")
+        return pci.place(roots.sys / "bus/pci/devices" / address)
+
+    def _mig(self, handle: Any) -> bool | None:
+        try:
+            return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
+        except self._nvml.NVMLError:
+            return None  # a card without it
+
+    def _listen(self, handle: Any, uuid: str) -> None:
+        if self._events is None:
+            return
+        try:
+            self._nvml.nvmlDeviceRegisterEvents(handle, _XID, self._events)
+            self._heard[_key(handle)] = uuid
+            self._silent.pop(uuid, None)
+        except self._nvml.NVMLError as error:
+            self._silent[uuid] = f"NVIDIA card {uuid}: its errors are not reported: {error}"
+
+    def _take_errors(self) -> None:
+        """Note the errors that queued up since last time."""
+        nvml = self._nvml
+        for _ in range(_MOST_EVENTS if self._events is not None else 0):
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
+            except nvml.NVMLError:
+                return  # none is left: that is a time-out
+            if event.eventType & _XID:
+                # A card that fell off its bus tells no name any more, so it is known by its handle.
+                # An error of nobody knows which card is everybody's.
+                uuid = self._known.get(_key(event.device))
+                for suspect in (uuid,) if uuid else tuple(self._uuids.values()):
+                    self._health.reported(suspect, int(event.eventData), self._clock())
+
+    def _links(self, found: list[Found], handles: dict[str, Any]) -> dict[tuple[str, str], int]:
+        """Direct NVLinks by pair of cards, as far as both sides tell of them."""
+        nvml = self._nvml
+        by_bus = {one.device.topology.bus: one.device.uuid for one in found if one.device.topology}
+        told: Counter[tuple[str, str]] = Counter()
+        for uuid, handle in handles.items():
+            for link in range(_LINKS):
+                try:
+                    if not nvml.nvmlDeviceGetNvLinkState(handle, link):
+                        continue
+                    remote = nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
+                except nvml.NVMLError:
+                    break  # no such link: the card has no more
+                other = by_bus.get(_address(str(remote.busId)))
+                if other is not None:
+                    told[uuid, other] += 1
+        return {
+            (one, other): min(count, told[other, one])
+            for (one, other), count in sorted(told.items())
+            if one < other and told[other, one]
+        }
+
+
+def _key(handle: Any) -> int:
+    """A handle as something that can be compared."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def label_text(name: str) -> str:
+    """A name as the value of a label: other characters become dashes."""
+    return _OUTSIDE.sub("-", name)[:63].strip("-_.")
+
+
+def _address(bus: str) -> str:
+    """NVML's PCI address in the form of sysfs; empty when it is none."""
+    domain, _, rest = bus.lower().partition(":")
+    if not re.fullmatch(r"[0-9a-f]{1,8}", domain):
+        return ""
+    address = f"{int(domain, 16):04x}:{rest}"
+    return address if pci.ADDRESS.fullmatch(address) else ""
+
+
+def _seen(roots: Roots, problem: str) -> tuple[str, ...]:
+    """The problem, where the node has NVIDIA cards at all."""
+    cards = [
+        one.address
+        for one in pci.functions(roots.sys)
+        if one.vendor == _VENDOR and one.kind >> 16 == _DISPLAY and not one.virtual
+    ]
+    return (f"NVIDIA cards at {', '.join(cards)}: {problem}",) if cards else ()

@@ -1,0 +1,132 @@
+"""PCI functions as sysfs shows them.
+
+Whatever a file holds, reading it never raises: a file that is absent, is no text, is too long or
+holds no number is None, and the caller decides what follows from that.
+
+Source: kubernetes.md 6.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from partage.model.device import Topology
+
+__all__ = ["ADDRESS", "PciFunction", "entries", "functions", "number", "place", "text"]
+
+ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+"""A PCI address: domain, bus, device and function."""
+
+_LONGEST: Final = 4096
+_ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}|0x[0-9a-fA-F]{1,16}")
+
+
+@dataclass(frozen=True, slots=True)
+class PciFunction:
+    """One function of a PCI device.
+
+    Attributes:
+        address: as in sysfs.
+        folder: its folder in sysfs.
+        vendor: number of its maker; -1 when unreadable.
+        device: number of the product; -1 when unreadable.
+        kind: class, three bytes; -1 when unreadable.
+        virtual: whether it is a virtual function.
+    """
+
+    address: str
+    folder: Path
+    vendor: int
+    device: int
+    kind: int
+    virtual: bool
+
+    @property
+    def model(self) -> str:
+        """What the product is called where no name is known: maker and product number."""
+        return f"{max(self.vendor, 0):04x}-{max(self.device, 0):04x}"
+
+
+def functions(sys: Path) -> tuple[PciFunction, ...]:
+    """Every PCI function, by address; empty where sysfs shows none."""
+    return tuple(
+        _function(folder)
+        for folder in entries(sys / "bus/pci/devices")
+        if ADDRESS.fullmatch(folder.name)
+    )
+
+
+def _function(folder: Path) -> PciFunction:
+    vendor, device, kind = (number(folder / name) for name in ("vendor", "device", "class"))
+    return PciFunction(
+        address=folder.name,
+        folder=folder,
+        vendor=_known(vendor),
+        device=_known(device),
+        kind=_known(kind),
+        virtual=_exists(folder / "physfn"),
+    )
+
+
+def place(function: Path) -> Topology:
+    """Where a function sits: NUMA node and PCI root, as far as sysfs tells.
+
+    Args:
+        function: its folder in sysfs.
+    """
+    numa = number(function / "numa_node")
+    try:
+        parts = function.resolve().parts
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # RuntimeError: a ring of links, before Python 3.13
+        parts = ()
+    root = next((part for part in parts if _ROOT.fullmatch(part)), "")
+    known = numa if numa is not None and 0 <= numa < 2**15 else -1
+    return Topology(numa=known, pcie=root, bus=function.name)
+
+
+def text(path: Path) -> str | None:
+    """The file's text without surrounding space; None where it is not readable text."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LONGEST + 1)
+        found = data.decode("ascii")
+    except (OSError, ValueError):
+        return None
+    return found.strip() if len(data) <= _LONGEST and found.strip().isprintable() else None
+
+
+def number(path: Path) -> int | None:
+    """The number in the file, decimal or with `0x`; None where there is none."""
+    found = text(path)
+    return int(found, 0) if found and _NUMBER.fullmatch(found) and _plain(found) else None
+
+
+def entries(folder: Path) -> tuple[Path, ...]:
+    """What is in a folder, by name; empty where it is no folder or cannot be read."""
+    try:
+        return tuple(sorted(folder.iterdir()))
+    except OSError:
+        return ()
+
+
+def _plain(digits: str) -> bool:
+    """Leading zeros, as in `007`, are no number to Python."""
+    bare = digits.removeprefix("-")
+    return bare.startswith("0x") or bare == "0" or not bare.startswith("0")
+
+
+def _known(found: int | None) -> int:
+    return -1 if found is None or found < 0 else found
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.is_symlink() or path.exists()
+    except OSError:
+        return False

@@ -1,0 +1,142 @@
+"""All backends over one node, merged to one inventory.
+
+A backend is a function from roots to an inventory. Where two describe a device at the same PCI
+address, the one asked first holds. The Device object names one make of cards for the whole node,
+so cards of a second vendor are left out and told: under the first one's name they would be granted
+to the wrong pods.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from partage.agent.discovery.accelerators import discover_amd, discover_by_tool, discover_fpga
+from partage.agent.discovery.found import Found, Inventory, Roots
+from partage.agent.discovery.health import HealthBook
+from partage.agent.discovery.metax import discover_metax
+from partage.agent.discovery.network import discover_rdma
+from partage.agent.discovery.nvidia import Nvidia
+from partage.agent.discovery.simulated import discover_simulated
+from partage.agent.discovery.vendor_files import discover_vendor_files
+from partage.model.device import DeviceType
+
+__all__ = ["BACKENDS", "Backend", "Search", "booted", "discover", "merge"]
+
+Backend = Callable[[Roots], Inventory]
+
+BACKENDS: Final[tuple[str, ...]] = (
+    "nvidia", "files", "metax", "amd", "tools", "rdma", "fpga",
+)  # fmt: skip
+"""Names of the backends, in the order in which they are asked."""
+
+
+class Search:
+    """The searches of one node, again and again; errors of cards are remembered between them."""
+
+    def __init__(
+        self,
+        roots: Roots,
+        node: str,
+        *,
+        backends: Sequence[str] = BACKENDS,
+        health: HealthBook | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Searches of a node.
+
+        Args:
+            roots: where its files are.
+            node: its name.
+            backends: which of `BACKENDS` are asked; simulated devices alone where a file of them
+                is given.
+            health: what is known of NVIDIA cards.
+            clock: seconds; never goes back.
+
+        Raises:
+            ValueError: there is no such backend.
+        """
+        self.health = health or HealthBook()
+        self._roots, self._node = roots, node
+        self._nvidia = Nvidia(self.health, clock)
+        every: dict[str, Backend] = {
+            "nvidia": self._nvidia.discover,
+            "files": discover_vendor_files,
+            "metax": discover_metax,
+            "amd": discover_amd,
+            "tools": discover_by_tool,
+            "rdma": discover_rdma,
+            "fpga": discover_fpga,
+        }
+        unknown = [name for name in backends if name not in every]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(BACKENDS)}")
+        self._backends = tuple(every[name] for name in BACKENDS if name in backends)
+
+    def __call__(self) -> Inventory:
+        """What there is now."""
+        if self._roots.simulated is not None:
+            return discover_simulated(self._roots, self._node)
+        return merge([backend(self._roots) for backend in self._backends])
+
+    def close(self) -> None:
+        """Close vendors' libraries."""
+        self._nvidia.close()
+
+
+def discover(roots: Roots, node: str = "") -> Inventory:
+    """What one search with every backend finds."""
+    search = Search(roots, node)
+    try:
+        return search()
+    finally:
+        search.close()
+
+
+def merge(inventories: Sequence[Inventory]) -> Inventory:
+    """What several backends found, as one inventory."""
+    found: list[Found] = []
+    problems = [problem for one in inventories for problem in one.problems]
+    places: set[tuple[DeviceType, str]] = set()
+    numbers: set[tuple[DeviceType, int]] = set()
+    vendor = ""
+    for one in (one for inventory in inventories for one in inventory.found):
+        device = one.device
+        bus = (device.type, device.topology.bus if device.topology else "")
+        if bus[1] and bus in places:
+            continue
+        if device.type is DeviceType.GPU:
+            vendor = vendor or device.vendor
+            if device.vendor != vendor:
+                problems.append(
+                    f"{device.vendor} card {device.minor} is left out: a node's cards are of one "
+                    f"vendor, and this node has cards of {vendor}"
+                )
+                continue
+        if (device.type, device.minor) in numbers:
+            problems.append(
+                f"{device.type} {device.minor} ({device.uuid}) is left out: its number is taken"
+            )
+            continue
+        places.add(bus)
+        numbers.add((device.type, device.minor))
+        found.append(one)
+    links = {pair: count for one in inventories for pair, count in one.links.items()}
+    found.sort(key=lambda one: (one.device.type, one.device.minor))
+    return Inventory(tuple(found), tuple(problems), links)
+
+
+def booted(roots: Roots) -> datetime:
+    """When the machine was started; the distant past where procfs does not tell."""
+    for line in _lines(roots):
+        name, _, seconds = line.partition(" ")
+        if name == "btime" and seconds.isdecimal() and len(seconds) < 12:
+            return datetime.fromtimestamp(int(seconds), UTC)
+    return datetime.fromtimestamp(0, UTC)
+
+
+def _lines(roots: Roots) -> list[str]:
+    try:
+        return (roots.proc / "stat").read_text("ascii", "replace").splitlines()
+    except OSError:
+        return []

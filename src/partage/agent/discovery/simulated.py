@@ -1,0 +1,254 @@
+"""Devices that are not there: any model of card, spread over a made-up machine, ill on demand.
+
+A first-class way to run an agent: whoever tries, teaches or tests describes the hardware in a file
+and changes the file to break a card. The cluster in one process makes its nodes' devices here too.
+
+    {"model": "H100-80GB-HBM3", "cards": 8, "rdma": 4, "functions": 8, "faults": "0,2=Xid 79"}
+"""
+
+import re
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from partage.agent.discovery.found import Found, Inventory, Roots
+from partage.agent.discovery.models import MODELS, CardModel
+from partage.model.device import Device, DeviceType, Topology, VirtualFunction
+from partage.model.errors import InvalidDocument, InvalidQuantity, InvalidRecord
+from partage.model.quantity import Quantity
+from partage.wire.documents import explain
+from partage.wire.yaml_values import YamlError, yaml_values
+
+__all__ = ["SimulatedHardware", "discover_simulated", "faulty", "read_hardware", "simulate"]
+
+_SPACE: Final = uuid.UUID("c9c6d9d5-4a4e-5b67-8a0f-3f4d8e0c5a11")
+"""Under which identities of simulated cards are made, so that a card keeps its own."""
+
+_BUSES: Final = 8
+"""Buses behind a PCIe switch for its cards, and as many again for its network cards."""
+_NICS: Final = _BUSES
+_SWITCHES: Final = 15
+_TARGET: Final = re.compile(r"(?:(?P<type>gpu|rdma|fpga)-)?(?P<minor>[0-9]{1,4})")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedHardware:
+    """The devices of one simulated machine.
+
+    Attributes:
+        name: of the machine; identities of its devices are made from it.
+        model: what its cards are called in Koordinator's label.
+        make: facts of that model.
+        cards: how many it has.
+        nics: RDMA cards.
+        functions: virtual functions of each RDMA card.
+        numa_nodes: over how many NUMA nodes its devices are spread.
+        cards_per_switch: cards behind one PCIe switch.
+    """
+
+    name: str
+    model: str
+    make: CardModel
+    cards: int = 1
+    nics: int = 0
+    functions: int = 0
+    numa_nodes: int = 2
+    cards_per_switch: int = 2
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    model: str
+    cards: Annotated[int, Meta(ge=0, le=64)] = 1
+    vendor: str = ""
+    memory: str | None = None
+    driver: str | None = None
+    rdma: Annotated[int, Meta(ge=0, le=64)] = 0
+    functions: Annotated[int, Meta(ge=0, le=256)] = 0
+    numa_nodes: Annotated[int, Meta(ge=1, le=16)] = 2
+    cards_per_switch: Annotated[int, Meta(ge=1, le=64)] = 2
+    faults: str = ""
+
+
+def simulate(
+    hardware: SimulatedHardware,
+    ill: Collection[tuple[str, int]] = (),
+    why: str = "declared unhealthy",
+) -> Inventory:
+    """What a search of that machine finds.
+
+    Args:
+        hardware: the machine.
+        ill: type and minor of unhealthy devices.
+        why: what these are said to suffer from.
+    """
+    found = [_card(hardware, minor) for minor in range(hardware.cards)]
+    found += [_nic(hardware, minor) for minor in range(hardware.nics)]
+    return Inventory(tuple(_health(one, ill, why) for one in found))
+
+
+def discover_simulated(roots: Roots, name: str) -> Inventory:
+    """What the file of simulated devices describes now; one that cannot be read has no devices.
+
+    Args:
+        roots: `simulated` is the file.
+        name: of the node.
+    """
+    if roots.simulated is None:
+        return Inventory()
+    try:
+        hardware, faults = read_hardware(roots.simulated, name)
+        known = {(one.type.value, one.minor) for one in simulate(hardware).devices}
+        ill, why = faulty(faults, known) if faults else (set(), "")
+    except (InvalidDocument, InvalidRecord) as error:
+        return Inventory(problems=(f"simulated devices: {error}",))
+    return simulate(hardware, ill, why)
+
+
+def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
+    """The machine that a file describes, and the text of its faults.
+
+    Raises:
+        InvalidDocument: it cannot be read, or a field breaks its rule; the message names both.
+    """
+    try:
+        documents = yaml_values(file.read_bytes())
+        given = msgspec.convert(documents[0] if len(documents) == 1 else None, _File)
+        memory = None if given.memory is None else Quantity.parse(given.memory).floor()
+    except OSError as error:
+        raise InvalidDocument(f"{file}: {error.strerror}") from error
+    except InvalidQuantity as error:
+        raise InvalidDocument(f"{file}: field memory: {error}") from error
+    except YamlError as error:
+        raise InvalidDocument(f"{file}: {error}") from error
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidDocument(f"{file}: {explain(error)}") from error
+    known = MODELS.get(given.model)
+    if known is None and (not given.vendor or memory is None):
+        raise InvalidDocument(
+            f"{file}: field model: {given.model!r} is not one of {', '.join(MODELS)}; any other "
+            "model needs vendor and memory beside it"
+        )
+    make = known or CardModel(given.vendor.lower(), 0)
+    make = replace(
+        make,
+        vendor=given.vendor.lower() or make.vendor,
+        memory=make.memory if memory is None else max(memory, 0),
+        driver=make.driver if given.driver is None else given.driver,
+    )
+    hardware = SimulatedHardware(
+        name, given.model, make, given.cards, given.rdma, given.functions,
+        given.numa_nodes, given.cards_per_switch,
+    )  # fmt: skip
+    return hardware, given.faults
+
+
+def faulty(text: str, known: Collection[tuple[str, int]]) -> tuple[set[tuple[str, int]], str]:
+    """Which devices a text declares unhealthy, and what they are said to suffer from.
+
+    `0,2` are cards, `rdma-0` another device, `all` every one; after `=` comes the reason.
+
+    Args:
+        text: as above.
+        known: type and minor of the devices there are.
+
+    Raises:
+        InvalidRecord: something else is written there, or there is no such device.
+    """
+    listed, _, reason = text.partition("=")
+    if listed.strip() == "all":
+        return set(known), reason.strip() or "declared unhealthy"
+    found: set[tuple[str, int]] = set()
+    for word in filter(None, (part.strip() for part in listed.split(","))):
+        match = _TARGET.fullmatch(word)
+        target = (match["type"] or "gpu", int(match["minor"])) if match else ("", -1)
+        if target not in known:
+            have = ", ".join(f"{kind}-{minor}" for kind, minor in sorted(known)) or "none"
+            raise InvalidRecord(f"{word!r} is no device of this node (it has {have})")
+        found.add(target)
+    return found, reason.strip() or "declared unhealthy"
+
+
+def _health(one: Found, ill: Collection[tuple[str, int]], why: str) -> Found:
+    if (one.device.type.value, one.device.minor) not in ill:
+        return one
+    device = replace(one.device, healthy=False, health_detail=why)
+    return replace(one, device=device, reason="DeviceUnhealthy")
+
+
+def _card(hardware: SimulatedHardware, minor: int) -> Found:
+    make = hardware.make
+    bus = divmod(minor % hardware.cards_per_switch, _BUSES)
+    device = Device(
+        type=DeviceType.GPU,
+        minor=minor,
+        uuid=_identity(hardware, minor),
+        vendor=make.vendor,
+        model=hardware.model,
+        memory_bytes=make.memory,
+        extras=tuple(sorted((name, int(units)) for name, units in make.units.items())),
+        topology=_topology(hardware, minor, hardware.cards, bus),
+    )
+    return Found(
+        device,
+        product=make.product or hardware.model,
+        driver=make.driver,
+        percent=make.percent,
+    )
+
+
+def _identity(hardware: SimulatedHardware, minor: int) -> str:
+    """As the vendor's own tools print it."""
+    plain = str(uuid.uuid5(_SPACE, f"{hardware.name}/{minor}"))
+    if hardware.make.vendor == "nvidia":
+        return f"GPU-{plain}"
+    return f"{plain}-{minor}" if hardware.make.vendor == "huawei" else plain
+
+
+def _nic(hardware: SimulatedHardware, minor: int) -> Found:
+    # Spread evenly over the cards' PCIe switches, so that joint placement finds pairs.
+    places = max(hardware.cards, hardware.nics)
+    slot = (minor // _BUSES, _NICS + minor % _BUSES)
+    topology = _topology(hardware, minor * places // hardware.nics, places, slot)
+    bus = topology.bus.removesuffix(":00.0")
+    functions = tuple(
+        VirtualFunction(
+            index, f"{bus}:{(index + 1) // 8:02x}.{(index + 1) % 8}", {"type": "general"}
+        )
+        for index in range(hardware.functions)
+    )
+    return Found(
+        Device(
+            type=DeviceType.RDMA,
+            minor=minor,
+            uuid=topology.bus,
+            topology=topology,
+            functions=functions,
+        )
+    )
+
+
+def _topology(
+    hardware: SimulatedHardware, place: int, places: int, bus: tuple[int, int]
+) -> Topology:
+    """Where a device in one of `places` evenly spread places sits.
+
+    Args:
+        hardware: the machine.
+        place: of the device.
+        places: how many there are.
+        bus: which PCI domain of its switch, and which bus behind it.
+    """
+    numa = place * hardware.numa_nodes // max(places, 1)
+    group, switch = divmod(place // hardware.cards_per_switch, _SWITCHES)
+    root = _BUSES * 2 * (1 + switch)
+    return Topology(
+        numa=numa,
+        pcie=f"pci{group:04x}:{root:02x}",
+        bus=f"{16 * group + bus[0]:04x}:{root + bus[1]:02x}:00.0",
+        socket=numa,
+    )

@@ -1,0 +1,110 @@
+"""What the agent looks up and makes on its host: device files, folders of containers, network cards.
+
+Every root is an argument. Nothing is guessed: a file that a container cannot do without and that is not
+there is an error that names it.
+"""
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from partage.agent.giving import Bind, Given
+from partage.agent.nri.messages import (
+    Adjustment,
+    Container,
+    Device,
+    LinuxAdjustment,
+    Mount,
+    Variable,
+    Wrapped,
+)
+from partage.model.errors import InvalidValue
+
+__all__ = ["Host"]
+
+_EVERYBODY: Final = 0o777
+_FILE_MODE: Final = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where the host's files are.
+
+    Attributes:
+        root: of device files and mounts, as this process sees them; `/` on the host itself.
+        sys: of sysfs.
+    """
+
+    root: Path = Path("/")
+    sys: Path = Path("/sys")
+
+    def verbs(self, address: str) -> tuple[str, ...]:
+        """Verbs device files of a network card or virtual function, by PCI address."""
+        folder = self.sys / "bus/pci/devices" / Path(address).name / "infiniband_verbs"
+        try:
+            return tuple(
+                f"/dev/infiniband/{name}" for name in sorted(one.name for one in folder.iterdir())
+            )
+        except OSError:
+            return ()
+
+    def adjustment(
+        self, given: Given, removed: Iterable[str], container: Container
+    ) -> Adjustment | None:
+        """What the runtime is told; None where there is nothing to change.
+
+        Raises:
+            InvalidValue: a file that is needed is not there, or is no device.
+        """
+        there = {device.path for device in container.linux.devices} if container.linux else set()
+        devices = [self._device(path) for path in given.files if path not in there]
+        devices += [
+            self._device(path)
+            for path in given.spare
+            if path not in there and self._at(path).exists()
+        ]
+        there |= {device.path for device in devices}
+        devices += [
+            Device(one.path, "c", one.major, one.minor, Wrapped(_FILE_MODE))
+            for one in given.made
+            if one.path not in there
+        ]
+        env = [Variable(f"-{key}") for key in removed]
+        env += [Variable(key, value) for key, value in sorted(given.env.items())]
+        mounts = tuple(self._mount(bind) for bind in given.binds)
+        if not (devices or env or mounts):
+            return None
+        return Adjustment(
+            mounts=mounts,
+            env=tuple(env),
+            linux=LinuxAdjustment(tuple(devices)) if devices else None,
+        )
+
+    def _at(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def _device(self, path: str) -> Device:
+        try:
+            found = self._at(path).stat()
+        except OSError as error:
+            raise InvalidValue(f"device file {path}: {error.strerror}") from error
+        if not stat.S_ISCHR(found.st_mode):
+            raise InvalidValue(f"device file {path} is no character device")
+        return Device(
+            path, "c", os.major(found.st_rdev), os.minor(found.st_rdev), Wrapped(_FILE_MODE)
+        )
+
+    def _mount(self, bind: Bind) -> Mount:
+        here = self._at(bind.source)
+        try:
+            if bind.folder and not here.is_dir():
+                here.mkdir(parents=True)
+                here.chmod(_EVERYBODY)  # containers run as anybody
+            here.stat()
+        except OSError as error:
+            raise InvalidValue(f"{bind.source} cannot be mounted: {error.strerror}") from error
+        options = ("rbind", "rw" if bind.writable else "ro")
+        return Mount(bind.target, "bind", bind.source, options)

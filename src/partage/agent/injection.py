@@ -1,0 +1,263 @@
+"""Whether a container may be made, and what it gets: the pod's own record against what is held here.
+
+Fails closed. A pod that was given devices without a record of Partage, a record made for another pod or
+node, one of devices that are not here, or one that comes later to a card that is full: none of them starts.
+A container without a record is left exactly as it is, except that its image or author may not choose cards
+by `NVIDIA_VISIBLE_DEVICES`.
+
+Source: DESIGN, decisions 7 to 9; kubernetes.md 1.4 (what an NRI plugin sees of a container).
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Final
+
+from partage.agent.giving import VISIBLE, Given, HostFacts, Instance, gifts
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.model.allocation import Allocation, Charge, charges_of, together
+from partage.model.device import Device
+from partage.model.mig import MigSlice
+from partage.model.node import Node
+from partage.model.request import PodRequest
+from partage.vendors import names
+from partage.vendors.base import ContainerView, Family, PlacedPod, PodView
+from partage.vendors.reserved import RESERVED
+from partage.vendors.settings import Settings
+from partage.wire.record import decode
+
+__all__ = ["Injected", "Place", "Refusal", "Rule", "inject", "recorded"]
+
+VOID: Final = "void"
+"""No card at all, in the words of NVIDIA's runtime."""
+_HARMLESS: Final = frozenset({"", VOID, "none"})
+_WIDENING: Final = (
+    "CUDA_DISABLE_CONTROL",
+    "NVIDIA_MIG_CONFIG_DEVICES",
+    "NVIDIA_MIG_MONITOR_DEVICES",
+)
+"""Variables by which a container would get more than its grant."""
+_CARD: Final = re.compile(
+    r"/dev/(nvidia[0-9]+|nvidia-caps/.+|davinci[0-9]+|mx[a-z]+[0-9]*|infiniband/.+)"
+)
+_PRIVILEGED: Final = "/dev/kmsg"
+"""A device file that only privileged containers are given by a runtime."""
+
+
+class Rule:
+    """Names of the rules by which a container is refused; stable, they are labels of a metric."""
+
+    NO_RECORD: Final = "NoRecord"
+    BAD_RECORD: Final = "BadRecord"
+    UNKNOWN_DEVICE: Final = "UnknownDevice"
+    NO_INSTANCE: Final = "NoInstance"
+    CARD_FULL: Final = "CardFull"
+    HOST: Final = "Host"
+    LATE: Final = "Late"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a container is not made."""
+
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """What a container gets.
+
+    Attributes:
+        given: for its grants.
+        removed: variables that are taken away.
+        allocation: of its pod, when it has one.
+    """
+
+    given: Given
+    removed: tuple[str, ...] = ()
+    allocation: Allocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The node, as far as injection looks.
+
+    Attributes:
+        node: with its devices.
+        settings: the families'.
+        families: the protocols.
+        host: what only the host knows.
+        exempt: namespaces whose pods without a record are left alone: drivers, monitors.
+    """
+
+    node: Node
+    settings: Settings
+    families: Sequence[Family]
+    host: HostFacts
+    exempt: frozenset[str] = frozenset({"kube-system"})
+    devices: Mapping[str, Device] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look the devices up once."""
+        found = {device.uuid: device for device in self.node.devices}
+        object.__setattr__(self, "devices", found)
+
+
+def recorded(pod: PodSandbox, node: str) -> Allocation | Refusal | None:
+    """What a pod's record says it holds here; None without one."""
+    text = pod.annotations.get(names.ALLOCATION)
+    if text is None:
+        return None
+    record = decode(text, pod.uid, node)
+    if record.problem:
+        return Refusal(Rule.BAD_RECORD, record.problem)
+    return Allocation(pod.uid, pod.namespace, pod.name, node, record.grants)
+
+
+def inject(
+    pod: PodSandbox, container: Container, place: Place, held: Iterable[Allocation]
+) -> Injected | Refusal | None:
+    """What a container gets; None leaves it as it is.
+
+    Args:
+        pod: its pod.
+        container: before it is made, as the runtime would make it.
+        place: where.
+        held: allocations of pods whose containers are here already.
+    """
+    allocation = recorded(pod, place.node.name)
+    found: Injected | Refusal | None
+    if isinstance(allocation, Refusal):
+        found = allocation
+    elif allocation is None:
+        found = _without_record(pod, container, place)
+    else:
+        found = _with_record(pod, container, allocation, place, held)
+    if isinstance(found, Refusal):
+        where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
+        return replace(found, message=f"{where}: {found.message} ({found.rule})")
+    return found
+
+
+def _without_record(
+    pod: PodSandbox, container: Container, place: Place
+) -> Injected | Refusal | None:
+    if pod.namespace in place.exempt:
+        return None
+    claims = [f"annotation {key}" for key in RESERVED.in_annotations(pod.annotations)]
+    claims += [f"label {key}" for key in RESERVED.in_labels(pod.labels)]
+    if not claims:
+        paths = [device.path for device in container.linux.devices] if container.linux else []
+        if _PRIVILEGED not in paths:
+            claims = [f"device file {path}" for path in paths if _CARD.fullmatch(path)]
+    if claims:
+        return Refusal(
+            Rule.NO_RECORD,
+            f"{claims[0]} says that it has devices, but annotation {names.ALLOCATION} is missing; "
+            "was it placed by Partage's scheduler?",
+        )
+    if _environment(container).get(VISIBLE, "") in _HARMLESS:
+        return None
+    return Injected(Given({VISIBLE: VOID}))
+
+
+def _with_record(
+    pod: PodSandbox,
+    container: Container,
+    allocation: Allocation,
+    place: Place,
+    held: Iterable[Allocation],
+) -> Injected | Refusal:
+    refusal = _conflict(allocation, place, held)
+    if refusal is not None:
+        return refusal
+    known = _environment(container)
+    removed = tuple(key for key in _WIDENING if key in known)
+    if all(grant.container != container.name for grant in allocation.grants):
+        env = {} if known.get(VISIBLE, "") in _HARMLESS else {VISIBLE: VOID}
+        return Injected(Given(env), removed, allocation)
+    made: dict[tuple[str, MigSlice], Instance] = {}
+    for grant in allocation.grants:
+        mine = grant.container == container.name and grant.mig is not None
+        if mine and grant.mig is not None:
+            found = made[grant.uuid, grant.mig] = place.host.instance(
+                pod.uid, grant.uuid, grant.mig
+            )
+            if not found.uuid:
+                why = f": {found.why}" if found.why else ""
+                return Refusal(
+                    Rule.NO_INSTANCE,
+                    f"instance {grant.mig.profile} at {grant.mig.start} of card {grant.uuid} "
+                    f"is not made yet{why}; the kubelet tries again",
+                )
+    containers = tuple(dict.fromkeys((g.container, g.phase) for g in allocation.grants))
+    view = PodView(
+        pod.namespace, pod.name, pod.uid, place.node.name,
+        labels=pod.labels, annotations=pod.annotations,
+        containers=tuple(ContainerView(name, phase) for name, phase in containers),
+    )  # fmt: skip
+    placed = PlacedPod(view, PodRequest(), allocation, place.node, 0)
+    # What was found ready is given: asked once more, it might be gone meanwhile.
+    host = replace(place.host, instance=lambda _pod, card, mig: made.get((card, mig), Instance()))
+    given = gifts(placed, place.settings, place.families, host)[container.name]
+    if VISIBLE not in given.env and known.get(VISIBLE, "") not in _HARMLESS:
+        given = replace(given, env={**given.env, VISIBLE: VOID})
+    return Injected(given, removed, allocation)
+
+
+def _environment(container: Container) -> dict[str, str]:
+    parts = (text.partition("=") for text in container.env)
+    return {key: value for key, _, value in parts}
+
+
+def _conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -> Refusal | None:
+    """Why a record cannot be honoured beside those that came before it."""
+    others = [one for one in held if one.uid != allocation.uid]
+    for charge in charges_of(allocation.grants):
+        device = place.devices.get(charge.uuid)
+        if device is None or (device.type, device.minor) != (charge.type, charge.minor):
+            return Refusal(
+                Rule.UNKNOWN_DEVICE,
+                f"its record names {charge.type} {charge.minor} {charge.uuid!r}, which node "
+                f"{place.node.name} does not have",
+            )
+        beside = {
+            f"{one.namespace}/{one.name}": theirs
+            for one in others
+            for theirs in charges_of(one.grants)
+            if theirs.uuid == charge.uuid and theirs.type is charge.type
+        }
+        why = _full(device, charge, beside)
+        if why:
+            return Refusal(
+                Rule.CARD_FULL,
+                f"{charge.type} {charge.minor} ({charge.uuid}) is held by "
+                f"{', '.join(sorted(beside))}: {why}",
+            )
+    return None
+
+
+def _full(device: Device, charge: Charge, beside: Mapping[str, Charge]) -> str:
+    """What is missing of a device; empty when a charge goes beside the others."""
+    if not beside:
+        return ""  # what one record alone claims was checked by who wrote it
+    before = reduce(together, beside.values())
+    if charge.exclusive or before.exclusive:
+        return "one of them has it alone"
+    for what, asked, used, total in (
+        ("thousandths of compute", charge.core_milli, before.core_milli, device.core_milli),
+        ("bytes of memory", charge.memory_bytes, before.memory_bytes, device.memory_bytes),
+        ("sharers", charge.slots, before.slots, device.slots),
+    ):
+        if asked and used + asked > total:
+            return f"{asked} {what} asked, {max(total - used, 0)} of {total} left"
+    taken = sorted({*charge.functions} & {*before.functions})
+    if taken:
+        return f"virtual function {taken[0]} is taken"
+    for mine in charge.instances:
+        for other in before.instances:
+            if mine.start < other.start + other.size and other.start < mine.start + mine.size:
+                return f"instance {mine.profile} at {mine.start} overlaps {other.profile} at {other.start}"
+    return ""

@@ -1,0 +1,159 @@
+"""Whether a container's limits are in force: yes or no, and why.
+
+`look` reads what the kernel says of a process; `judge` decides from that and from the files that the agent
+mounted. A process may have any reason to be outside; the agent's policy decides what follows from it.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from partage.agent.isolation.library import is_genuine
+from partage.agent.isolation.limits import ContainerLimits, render
+from partage.agent.isolation.pages import Process, State, read_account
+from partage.agent.isolation.programs import Reach, reach
+from partage.model.errors import InvalidDocument
+
+__all__ = ["Cause", "Fault", "Force", "ProcessView", "judge", "look"]
+
+_PRELOAD: Final = Path("etc/ld.so.preload")
+_CARD: Final = re.compile(r"/dev/nvidia[0-9]+|/dev/nvidia-caps/.*")
+_HEAD: Final = 2**20
+
+
+class Cause(StrEnum):
+    """Why limits are not in force."""
+
+    PRELOAD = "PreloadMissing"
+    LIBRARY = "LibraryChanged"
+    LIMITS = "LimitsChanged"
+    ACCOUNT = "AccountChanged"
+    OUTSIDE = "ProcessOutside"
+    REFUSED = "LibraryRefused"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, in words for the pod's condition."""
+
+    cause: Cause
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Force:
+    """The answer for one container."""
+
+    faults: tuple[Fault, ...]
+
+    @property
+    def in_force(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+    def __str__(self) -> str:
+        """`in force: yes`, or no with every reason."""
+        if self.in_force:
+            return "in force: yes"
+        return "in force: no; " + "; ".join(fault.message for fault in self.faults)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """What the kernel says of a process of the container."""
+
+    pid: int
+    uses_card: bool
+    """It has the driver mapped, or a card's device file open."""
+    has_library: bool
+    preload: str
+    """What `/etc/ld.so.preload` holds where the process lives."""
+    reach: Reach
+    library_first: bool = True
+    """No other object that stands in for the driver was asked for before ours."""
+
+
+def look(pid: int, library: str, proc: Path = Path("/proc")) -> ProcessView | None:
+    """Look at a process; `library` is the library's path in the container. None: the process has ended."""
+    home = proc / str(pid)
+    try:
+        maps = (home / "maps").read_text(encoding="utf-8", errors="replace")
+        with (home / "exe").open("rb") as file:
+            program = file.read(_HEAD)
+        opened = [_target(entry) for entry in (home / "fd").iterdir()]
+        environment = (home / "environ").read_bytes()
+    except OSError:
+        return None
+    try:
+        preload = (home / "root" / _PRELOAD).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        preload = ""
+    uses = "/libcuda.so" in maps or any(_CARD.fullmatch(name) for name in opened)
+    return ProcessView(
+        pid=pid,
+        uses_card=uses,
+        has_library=any(line.endswith(" " + library) for line in maps.splitlines()),
+        preload=preload,
+        reach=reach(program),
+        library_first=b"\0LD_PRELOAD=" not in b"\0" + environment,
+    )
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
+
+
+def judge(
+    folder: Path, library: Path, limits: ContainerLimits, processes: tuple[ProcessView, ...]
+) -> Force:
+    """Judge a container by its folder on the node, what was written there, and its processes."""
+    faults = [*_files(folder, library, limits)]
+    for process in processes:
+        faults += _process(process, library.name)
+    try:
+        faults += [_refused(one) for one in read_account(folder / limits.account) if _failed(one)]
+    except (InvalidDocument, OSError) as error:
+        faults.append(Fault(Cause.ACCOUNT, f"the account cannot be read: {error}"))
+    return Force(tuple(faults))
+
+
+def _files(folder: Path, library: Path, limits: ContainerLimits) -> list[Fault]:
+    faults = []
+    if not is_genuine(library):
+        faults.append(Fault(Cause.LIBRARY, f"{library.name} is gone or not what its name says"))
+    try:
+        written = (folder / "limits").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        written = ""
+    if written != render(limits):
+        faults.append(Fault(Cause.LIMITS, "the limits file is gone or not what was written"))
+    return faults
+
+
+def _process(process: ProcessView, library: str) -> list[Fault]:
+    faults = []
+    names = [Path(name).name for name in process.preload.replace(":", " ").split()]
+    if library not in names:
+        message = f"process {process.pid}: /etc/ld.so.preload does not name {library}"
+        faults.append(Fault(Cause.PRELOAD, message))
+    if process.uses_card and not process.has_library:
+        why = process.reach if process.reach is not Reach.REACHED else "the library is not loaded"
+        faults.append(Fault(Cause.OUTSIDE, f"process {process.pid} uses a card outside: {why}"))
+    elif process.uses_card and not process.library_first:
+        message = f"process {process.pid} loads other libraries first (LD_PRELOAD)"
+        faults.append(Fault(Cause.OUTSIDE, message))
+    return faults
+
+
+def _failed(process: Process) -> bool:
+    return State.FAULT in process.state
+
+
+def _refused(process: Process) -> Fault:
+    message = f"process {process.pid} was refused: the library could not trust its files"
+    return Fault(Cause.REFUSED, message)

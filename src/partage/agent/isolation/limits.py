@@ -1,0 +1,224 @@
+"""The limits file: what a container may use on its cards, read by the library at the first driver call.
+
+The format is that of `native/src/limits.h`: lines of a key, one blank and a value, all keys required, in order.
+The library refuses a file that it cannot read in full, so `write` checks everything that it would.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from partage.model.errors import InvalidDocument, InvalidValue
+
+__all__ = [
+    "SEATS",
+    "CardLimits",
+    "ContainerLimits",
+    "Policy",
+    "Priority",
+    "read",
+    "render",
+    "write",
+]
+
+SEATS: Final = 63
+"""Tenants that one card page has room for."""
+_CARDS: Final = 16
+_BYTES: Final = 16384
+_MOST: Final = (2**64 - 1) // 4
+_NAME: Final = re.compile(r"[!-.0-~]{1,63}")
+_UUID: Final = re.compile(r"[!-~]{1,63}")
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
+
+
+class Policy(StrEnum):
+    """How compute is shared (seed 001); `none` leaves launches alone."""
+
+    BEST_EFFORT = "best-effort"
+    FIXED_SHARE = "fixed-share"
+    BURST_SHARE = "burst-share"
+    NONE = "none"
+
+
+class Priority(StrEnum):
+    """Who goes first on a card: online work pauses offline work at once."""
+
+    OFFLINE = "offline"
+    ORDINARY = "ordinary"
+    ONLINE = "online"
+
+
+@dataclass(frozen=True, slots=True)
+class CardLimits:
+    """One card of a container.
+
+    Raises:
+        InvalidValue: A field is out of its range.
+    """
+
+    uuid: str
+    page: str
+    """File name of the card's shared page, beside the limits."""
+    slot: int
+    """The container's seat on that page, 0 to 62; no two containers of a card share one."""
+    memory_bytes: int
+    """Hard cap over all processes of the container; 0 is no cap."""
+    core_milli: int
+    """Quota in thousandths of the card."""
+    policy: Policy = Policy.FIXED_SHARE
+    priority: Priority = Priority.ORDINARY
+    swap_bytes: int = 0
+    """Bytes beyond the cap that may be served from host memory."""
+    context_bytes: int = 0
+    """What one context counts until the agent has measured it."""
+
+    def __post_init__(self) -> None:
+        """Check what the library checks."""
+        if not _UUID.fullmatch(self.uuid):
+            raise InvalidValue(f"card {self.uuid!r}: 1 to 63 printed characters without blanks")
+        _check_name(self.page)
+        _check_range("slot", self.slot, SEATS - 1)
+        _check_range("core", self.core_milli, 1000)
+        for key, value in (
+            ("memory", self.memory_bytes),
+            ("swap", self.swap_bytes),
+            ("context", self.context_bytes),
+        ):
+            _check_range(key, value, _MOST)
+        if not self.core_milli and self.policy in {Policy.FIXED_SHARE, Policy.BURST_SHARE}:
+            raise InvalidValue(f"card {self.uuid}: {self.policy} needs a quota above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLimits:
+    """All cards of a container.
+
+    Raises:
+        InvalidValue: The number is out of range, a card is named twice or there are too many.
+    """
+
+    container: int
+    """Names the container on its cards; not zero, below 2^64."""
+    cards: tuple[CardLimits, ...]
+    account: str = "account"
+    """File name of the container's account, beside the limits."""
+
+    def __post_init__(self) -> None:
+        """Check what the library checks."""
+        if not 0 < self.container < 2**64:
+            raise InvalidValue(f"container {self.container}: 1 to 2^64 - 1")
+        _check_name(self.account)
+        if len(self.cards) > _CARDS:
+            raise InvalidValue(f"{len(self.cards)} cards: at most {_CARDS}")
+        if len({card.uuid for card in self.cards}) < len(self.cards):
+            raise InvalidValue("a card is named twice")
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or name.startswith("."):
+        raise InvalidValue(f"file name {name!r}: 1 to 63 printed characters, not hidden, no '/'")
+
+
+def _check_range(key: str, value: int, most: int) -> None:
+    if not 0 <= value <= most:
+        raise InvalidValue(f"{key} {value}: 0 to {most}")
+
+
+def render(limits: ContainerLimits) -> str:
+    """The text of a limits file."""
+    lines = ["partage-limits 1", f"container {limits.container:x}", f"account {limits.account}"]
+    for card in limits.cards:
+        lines += [
+            f"card {card.uuid}",
+            f"page {card.page}",
+            f"slot {card.slot}",
+            f"memory {card.memory_bytes}",
+            f"core {card.core_milli}",
+            f"policy {card.policy}",
+            f"priority {card.priority}",
+            f"swap {card.swap_bytes}",
+            f"context {card.context_bytes}",
+        ]
+    return "\n".join([*lines, "end"]) + "\n"
+
+
+def write(path: Path, limits: ContainerLimits) -> None:
+    """Write the file whole or not at all; a container that already runs keeps what it read.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(render(limits), encoding="ascii")
+    draft.chmod(0o444)
+    draft.replace(path)
+
+
+class _Lines:
+    """Takes one line after another, and names the line where something is wrong."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._lines = text.split("\n")
+        self._source = source
+        self._next = 0
+
+    def fault(self, why: str) -> InvalidDocument:
+        return InvalidDocument(f"{self._source}, line {max(self._next, 1)}: {why}")
+
+    def at_end(self) -> bool:
+        return self._lines[self._next :] == ["end", ""]
+
+    def value(self, key: str) -> str:
+        line = self._lines[self._next] if self._next + 1 < len(self._lines) else ""
+        self._next += 1
+        name, blank, value = line.partition(" ")
+        if name != key or not blank or not _UUID.fullmatch(value):
+            raise self.fault(f"expected {key!r}, one blank and a value")
+        return value
+
+    def number(self, key: str) -> int:
+        value = self.value(key)
+        if not _NUMBER.fullmatch(value):
+            raise self.fault(f"{key} is not a whole number")
+        return int(value)
+
+
+def read(text: str, source: str = "limits") -> ContainerLimits:
+    """Read a limits file as the library does.
+
+    Raises:
+        InvalidDocument: Anything is not as the library expects it; names the line.
+    """
+    lines = _Lines(text, source)
+    if len(text) > _BYTES:
+        raise lines.fault("the file is too long")
+    if lines.value("partage-limits") != "1":
+        raise lines.fault("only version 1 is known")
+    container = lines.value("container")
+    if not re.fullmatch(r"[0-9a-f]{1,16}", container):
+        raise lines.fault("the container is not 1 to 16 hexadecimal digits")
+    account = lines.value("account")
+    cards: list[CardLimits] = []
+    try:
+        while not lines.at_end():
+            cards.append(_card(lines))
+        return ContainerLimits(int(container, 16), tuple(cards), account)
+    except ValueError as error:
+        raise lines.fault(str(error)) from error
+
+
+def _card(lines: _Lines) -> CardLimits:
+    return CardLimits(
+        uuid=lines.value("card"),
+        page=lines.value("page"),
+        slot=lines.number("slot"),
+        memory_bytes=lines.number("memory"),
+        core_milli=lines.number("core"),
+        policy=Policy(lines.value("policy")),
+        priority=Priority(lines.value("priority")),
+        swap_bytes=lines.number("swap"),
+        context_bytes=lines.number("context"),
+    )

@@ -1,0 +1,62 @@
+"""Which programs the enforcement library can reach, told from their ELF files.
+
+The dynamic loader of the GNU C library reads `/etc/ld.so.preload`; a statically linked program has no loader
+and musl's does not read it. Such programs are reported as not enforceable instead of trusted.
+"""
+
+import re
+import struct
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+__all__ = ["OLDEST_LIBC", "Reach", "libc_version", "reach"]
+
+OLDEST_LIBC: Final = (2, 17)
+"""The library uses no symbol newer than this; older images do not get it mounted."""
+_HEADER: Final = struct.Struct("<16sHHIQQQIHHH")
+_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+_X86_64: Final = 62
+_INTERPRETER: Final = 3
+_MOST: Final = 64 * 2**20
+_VERSIONS: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=\0)")
+
+
+class Reach(StrEnum):
+    """Whether a program loads the library, and if not, why."""
+
+    REACHED = "reached"
+    STATIC = "statically linked: it has no loader that could load the library"
+    MUSL = "linked with musl: its loader does not read /etc/ld.so.preload"
+    MACHINE = "built for another machine than x86-64"
+    NOT_ELF = "not an ELF program"
+
+
+def reach(program: bytes) -> Reach:
+    """Judge a program by the start of its file; whatever is in it, there is an answer."""
+    if len(program) < _HEADER.size or program[:4] != b"\x7fELF":
+        return Reach.NOT_ELF
+    ident, _, machine, _, _, at, _, _, _, size, count = _HEADER.unpack_from(program)
+    if ident[4] != 2 or ident[5] != 1 or machine != _X86_64:
+        return Reach.MACHINE
+    if size < _SEGMENT.size:
+        return Reach.NOT_ELF
+    for start in range(at, at + count * size, size):
+        if start + _SEGMENT.size > len(program):
+            break
+        kind, _, offset, _, _, length, _, _ = _SEGMENT.unpack_from(program, start)
+        if kind == _INTERPRETER:
+            loader = program[offset : offset + length]
+            return Reach.MUSL if b"musl" in loader else Reach.REACHED
+    return Reach.STATIC
+
+
+def libc_version(libc: Path) -> tuple[int, int] | None:
+    """The newest symbol version that an image's `libc.so.6` offers; None if it is no GNU C library.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with libc.open("rb") as file:
+        minors = [int(minor) for minor in _VERSIONS.findall(file.read(_MOST))]
+    return (2, max(minors)) if minors else None

@@ -1,0 +1,202 @@
+"""Keeps a node's containers to their records: decides, writes down, remembers, and compares.
+
+What a container gets is on the disk before the runtime hears of it. After each connection the runtime's
+own list is compared with the journal, and containers that run with a record that was not honoured are
+reported.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from partage.agent.host import Host
+from partage.agent.injection import Place, Refusal, Rule, inject, recorded
+from partage.agent.journal import Entry, Journal
+from partage.agent.nri.messages import Adjustment, Container, PodSandbox
+from partage.agent.nri.plugin import Refused
+from partage.model.allocation import Allocation
+from partage.model.errors import InvalidValue
+from partage.vendors import names
+
+__all__ = ["Keeper", "Tallies"]
+
+_LOG: Final = logging.getLogger("partage.agent")
+_STOPPED: Final = 4
+"""State of a container that has ended, in NRI's numbers."""
+_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.5)
+
+
+class Tallies:
+    """What the agent counts, on a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.injected = Counter(
+            "partage_agent_injected", "Containers that were given devices or kept from choosing them.",
+            ["limits"], registry=self.registry,
+        )  # fmt: skip
+        self.refused = Counter(
+            "partage_agent_refused", "Containers that were not made, by rule.",
+            ["rule"], registry=self.registry,
+        )  # fmt: skip
+        self.holding = Gauge(
+            "partage_agent_containers", "Containers on this node that hold devices.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.unprotected = Gauge(
+            "partage_agent_unprotected_containers",
+            "Containers that run with a record, or claim one, and were not served by this agent.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.connected = Gauge(
+            "partage_agent_connected", "Whether the runtime asks this agent about containers.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.instances = Gauge(
+            "partage_agent_instances",
+            "Hardware instances that are ready, and those that are not Partage's.",
+            ["card", "state"], registry=self.registry,
+        )  # fmt: skip
+        self.seconds = Histogram(
+            "partage_agent_decision_seconds", "Time to decide about a container and write it down.",
+            buckets=_BUCKETS, registry=self.registry,
+        )  # fmt: skip
+
+
+class Keeper:
+    """One node's keeper; see `partage.agent.nri.plugin.Decider` for who calls it.
+
+    Attributes:
+        unprotected: `namespace/pod/container` of what was found running unserved, by container.
+    """
+
+    def __init__(
+        self, place: Callable[[], Place], host: Host, journal: Journal, tallies: Tallies
+    ) -> None:
+        """A keeper that knows what its journal knows.
+
+        Args:
+            place: the node as it is now.
+            host: its files.
+            journal: opened.
+            tallies: what is counted.
+        """
+        self._place = place
+        self._host = host
+        self._journal = journal
+        self._tallies = tallies
+        self._held: dict[str, Allocation] = {}
+        self.unprotected: dict[str, str] = {}
+        for entry in journal.entries.values():
+            self._remember(entry)
+        tallies.holding.set(len(self._held))
+
+    def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
+        """What a container gets, written down.
+
+        Raises:
+            Refused: it must not be made.
+        """
+        with self._tallies.seconds.time():
+            found = inject(pod, container, self._place(), self._held.values())
+            if found is None:
+                return None
+            if isinstance(found, Refusal):
+                raise self._refused(found)
+            given = found.given
+            try:
+                adjustment = self._host.adjustment(given, found.removed, container)
+                if found.allocation is not None:
+                    entry = Entry(
+                        container.id, pod.uid, f"{pod.namespace}/{pod.name}", container.name,
+                        pod.annotations[names.ALLOCATION], given.limits,
+                    )  # fmt: skip
+                    self._journal.give(entry)
+                    self._held[container.id] = found.allocation
+                    self._tallies.holding.set(len(self._held))
+            except (InvalidValue, OSError) as error:
+                where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
+                raise self._refused(
+                    Refusal(Rule.HOST, f"{where}: {error} ({Rule.HOST})")
+                ) from error
+        self._tallies.injected.labels(given.limits).inc()
+        _LOG.info(
+            "pod %s/%s, container %s: given %d variables, %d device files, %d mounts; limits: %s",
+            pod.namespace, pod.name, container.name, len(given.env),
+            len(given.files) + len(given.spare) + len(given.made), len(given.binds), given.limits,
+        )  # fmt: skip
+        return adjustment
+
+    def late(self, pod: PodSandbox, container: Container) -> None:
+        """Count a decision that came too late."""
+        self._tallies.refused.labels(Rule.LATE).inc()
+        _LOG.warning(
+            "pod %s/%s, container %s: refused, decided too late",
+            pod.namespace, pod.name, container.name,
+        )  # fmt: skip
+
+    def remove(self, container: Container) -> None:
+        """A container has ended: what it held may be held by others."""
+        self.unprotected.pop(container.id, None)
+        if self._held.pop(container.id, None) is not None:
+            self._journal.end(container.id)
+        self._count()
+
+    def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
+        """Compare with all that the runtime has."""
+        sandboxes = {pod.id: pod for pod in pods}
+        running = {one.id: one for one in containers if one.state != _STOPPED}
+        for entry in self._journal.keep(running):
+            self._held.pop(entry.container, None)
+            _LOG.info("pod %s, container %s: ended while nobody looked", entry.pod, entry.name)
+        self.unprotected = {}
+        for container in running.values():
+            pod = sandboxes.get(container.pod_sandbox_id)
+            if pod is None or container.id in self._journal.entries:
+                continue
+            why = self._unserved(pod, container)
+            if why:
+                self.unprotected[container.id] = f"{pod.namespace}/{pod.name}/{container.name}"
+                _LOG.warning(
+                    "pod %s/%s, container %s runs unprotected: %s",
+                    pod.namespace, pod.name, container.name, why,
+                )  # fmt: skip
+        self._count()
+
+    def _unserved(self, pod: PodSandbox, container: Container) -> str:
+        """Why a running container that the journal does not know is a worry; it counts as holding."""
+        place = self._place()
+        allocation = recorded(pod, place.node.name)
+        if isinstance(allocation, Allocation):
+            self._held[container.id] = allocation
+            return "it was started while the agent was away"
+        found = inject(pod, container, place, ())
+        if isinstance(found, Refusal):
+            return found.message
+        return "" if found is None else "it chose its cards itself"
+
+    def _refused(self, refusal: Refusal) -> Refused:
+        self._tallies.refused.labels(refusal.rule).inc()
+        _LOG.warning("%s", refusal.message)
+        return Refused(refusal.message)
+
+    def _remember(self, entry: Entry) -> None:
+        namespace, _, name = entry.pod.partition("/")
+        known = PodSandbox(
+            uid=entry.uid, namespace=namespace, name=name,
+            annotations={names.ALLOCATION: entry.record},
+        )  # fmt: skip
+        allocation = recorded(known, self._place().node.name)
+        if isinstance(allocation, Allocation):
+            self._held[entry.container] = allocation
+
+    def _count(self) -> None:
+        self._tallies.holding.set(len(self._held))
+        self._tallies.unprotected.set(len(self.unprotected))
+
+    @property
+    def held(self) -> Mapping[str, Allocation]:
+        """Allocations by container."""
+        return self._held

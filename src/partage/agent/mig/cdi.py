@@ -1,0 +1,229 @@
+"""CDI specifications of instances: which device files a container needs for one of them.
+
+One file an instance, one device in it, named by the instance's UUID: `partage.io/mig=MIG-…`. Files
+of `/dev/nvidia-caps` need not exist on the node: the specification carries their numbers, and the
+container runtime makes them inside the container. Version 0.3.0 has all that is used, so every
+runtime reads it.
+
+Source: Container Device Interface specification; NVIDIA's MIG user guide on device nodes (facts:
+kubernetes.md 5). Not run on hardware.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from partage.agent.mig.journal import replace_file
+from partage.model.errors import InvalidDocument
+
+__all__ = [
+    "KIND",
+    "DeviceNode",
+    "Numbers",
+    "Spec",
+    "Specs",
+    "driver_edits",
+    "read_numbers",
+    "render",
+]
+
+KIND: Final = "partage.io/mig"
+_VERSION: Final = "0.3.0"
+_CONTROL: Final = 255
+_PREFIX: Final = "partage.io-mig_"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Device numbers of this run of the driver.
+
+    Attributes:
+        cards, memory, capabilities: major numbers of `nvidia`, `nvidia-uvm`, `nvidia-caps`.
+        minors: minor number of each capability by its path, such as `gpu0/gi1/access`.
+    """
+
+    cards: int
+    memory: int
+    capabilities: int
+    minors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a specification on disk is for: the place, and the UUID in it (empty if unreadable)."""
+
+    start: int
+    uuid: str
+
+
+def read_numbers(proc: Path = Path("/proc")) -> Numbers:
+    """The device numbers that the kernel and the driver tell.
+
+    Raises:
+        InvalidDocument: the driver's devices are not registered.
+    """
+    try:
+        devices = (proc / "devices").read_text("utf-8")
+        minors = (proc / "driver/nvidia-caps/mig-minors").read_text("utf-8")
+    except OSError as error:
+        raise InvalidDocument(f"{error.filename}: {error.strerror or error}") from None
+    majors = {
+        name: int(major) for major, name in re.findall(r"^ *(\d+) (\S+)$", devices, re.MULTILINE)
+    }
+    majors.setdefault("nvidia", majors.get("nvidia-frontend", 195))
+    lacking = [name for name in ("nvidia-uvm", "nvidia-caps") if name not in majors]
+    if lacking:
+        raise InvalidDocument(f"{proc / 'devices'}: no {lacking[0]}; is its kernel module loaded?")
+    return Numbers(
+        majors["nvidia"],
+        majors["nvidia-uvm"],
+        majors["nvidia-caps"],
+        {path: int(minor) for path, minor in re.findall(r"^(\S+) (\d+)$", minors, re.MULTILINE)},
+    )
+
+
+def driver_edits(spec: bytes) -> dict[str, Any]:
+    """What every container needs of the driver: the common edits of the toolkit's specification.
+
+    Args:
+        spec: JSON, as `nvidia-ctk cdi generate --format=json` writes it.
+
+    Raises:
+        InvalidDocument: it is no CDI specification.
+    """
+    try:
+        document = msgspec.json.decode(spec, type=dict[str, Any])
+        return msgspec.convert(document.get("containerEdits", {}), dict[str, Any])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidDocument(f"CDI specification of the driver: {error}") from None
+
+
+def render(
+    uuid: str,
+    place: tuple[int, int, int],
+    numbers: Numbers,
+    edits: Mapping[str, Any] | None = None,
+) -> bytes:
+    """The specification of one instance.
+
+    Args:
+        uuid: of the MIG device.
+        place: the card's minor number, the GPU instance, the compute instance.
+        numbers: device numbers.
+        edits: the driver's own edits (`driver_edits`), which every container needs.
+
+    Raises:
+        InvalidDocument: the driver has no capability of that instance.
+    """
+    minor, gpu, compute = place
+    nodes = [
+        _node("nvidiactl", numbers.cards, _CONTROL),
+        _node(f"nvidia{minor}", numbers.cards, minor),
+        _node("nvidia-uvm", numbers.memory, 0),
+        _node("nvidia-uvm-tools", numbers.memory, 1),
+    ]
+    for path in (f"gpu{minor}/gi{gpu}/access", f"gpu{minor}/gi{gpu}/ci{compute}/access"):
+        capability = numbers.minors.get(path)
+        if capability is None:
+            raise InvalidDocument(f"mig-minors has no line for {path}")
+        name = f"nvidia-caps/nvidia-cap{capability}"
+        nodes.append(_node(name, numbers.capabilities, capability))
+    document: dict[str, Any] = {
+        "cdiVersion": _VERSION,
+        "kind": KIND,
+        "devices": [{"name": uuid, "containerEdits": {"deviceNodes": nodes}}],
+    }
+    if edits:
+        document["containerEdits"] = dict(edits)
+    return msgspec.json.format(msgspec.json.encode(document), indent=2)
+
+
+def _node(name: str, major: int, minor: int) -> dict[str, Any]:
+    return {
+        "path": f"/dev/{name}",
+        "type": "c",
+        "major": major,
+        "minor": minor,
+        "permissions": "rw",
+    }
+
+
+class Specs:
+    """Specifications as files of a folder that runtimes watch, such as `/var/run/cdi`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, card: str, start: int) -> Path:
+        """The file of the instance that starts there."""
+        return self._folder / f"{_PREFIX}{card}_{start}.json"
+
+    def present(self, card: str) -> tuple[Spec, ...]:
+        """Ours for a card, by start."""
+        found = []
+        for path in self._folder.glob(f"{_PREFIX}{card}_*.json"):
+            start = path.stem.rpartition("_")[2]
+            if start.isdecimal():
+                found.append(Spec(int(start), _device(path)))
+        return tuple(sorted(found, key=lambda spec: spec.start))
+
+    def nodes(self, card: str, start: int, uuid: str) -> tuple["DeviceNode", ...]:
+        """Device files that the specification gives with an instance.
+
+        Raises:
+            InvalidDocument: it is not there, cannot be read, or is of another instance.
+        """
+        path = self.path(card, start)
+        try:
+            document = msgspec.json.decode(path.read_bytes(), type=_Document)
+        except OSError as error:
+            raise InvalidDocument(f"{path}: {error.strerror or error}") from None
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise InvalidDocument(f"{path}: {error}") from None
+        for device in document.devices:
+            if device.name == uuid:
+                return device.edits.nodes
+        raise InvalidDocument(f"{path}: no device {uuid}")
+
+    def write(self, card: str, start: int, content: bytes) -> None:
+        """Write or replace one at once; runtimes never see half of it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self.path(card, start), content)
+
+    def remove(self, card: str, start: int) -> None:
+        """Remove one, if it is there."""
+        self.path(card, start).unlink(missing_ok=True)
+
+
+def _device(path: Path) -> str:
+    """The device that a specification names; empty when it cannot be read."""
+    try:
+        document = msgspec.json.decode(path.read_bytes(), type=_Document)
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return ""
+    return document.devices[0].name if len(document.devices) == 1 else ""
+
+
+class DeviceNode(msgspec.Struct, frozen=True):
+    """A device file in a container; it need not exist on the node."""
+
+    path: str
+    major: int
+    minor: int
+
+
+class _Edits(msgspec.Struct, frozen=True):
+    nodes: tuple[DeviceNode, ...] = msgspec.field(default=(), name="deviceNodes")
+
+
+class _Device(msgspec.Struct, frozen=True):
+    name: str
+    edits: _Edits = msgspec.field(default_factory=_Edits, name="containerEdits")
+
+
+class _Document(msgspec.Struct, frozen=True):
+    devices: tuple[_Device, ...]

@@ -1,0 +1,291 @@
+"""NVML through nvidia-ml-py (extra `nvidia`), in the terms of `nvml.Nvml`.
+
+The library is imported when a driver is opened, so that a node without it can still run the rest.
+Source of the order of calls: facts mig.md 2; written against nvidia-ml-py 13. Not run on hardware.
+"""
+
+import ctypes
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from partage.agent.mig.nvml import (
+    CardFacts,
+    ComputeInstance,
+    Failure,
+    GpuInstance,
+    Mode,
+    NvmlFailed,
+)
+from partage.model.device import MILLI
+from partage.model.errors import InvalidValue
+from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
+
+__all__ = ["NvidiaDriver"]
+
+_MIB: Final = 1 << 20
+_MOST: Final = 64
+"""Room in answers that are lists: no card has as many instances or places."""
+_SUFFIXES: Final = (
+    ("+me.all", MigAttribute.ALL_MEDIA),
+    ("+me", MigAttribute.MEDIA),
+    ("-me", MigAttribute.NO_MEDIA),
+    ("+gfx", MigAttribute.GRAPHICS),
+)
+_DOUBLE: Final = 9
+"""NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: one slice with twice the memory."""
+
+
+class NvidiaDriver:
+    """The cards of this machine. Calls block; they take milliseconds to seconds.
+
+    Args:
+        library: the module `pynvml`, or what offers the same functions.
+
+    Raises:
+        NvmlFailed: no driver is loaded.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._n = library
+        self._call("nvmlInit")
+
+    @classmethod
+    def open(cls) -> "NvidiaDriver":
+        """The driver of this machine.
+
+        Raises:
+            InvalidValue: nvidia-ml-py is not installed.
+            NvmlFailed: no driver is loaded.
+        """
+        try:
+            return cls(importlib.import_module("pynvml"))
+        except ImportError:
+            raise InvalidValue(
+                "NVML needs the package nvidia-ml-py: install partage with the extra `nvidia`"
+            ) from None
+
+    def close(self) -> None:
+        """Let go of the library."""
+        self._call("nvmlShutdown")
+
+    def version(self) -> str:
+        """The driver's version, such as `580.82.07`."""
+        return _text(self._call("nvmlSystemGetDriverVersion"))
+
+    # --- asking -----------------------------------------------------------------------------
+
+    def cards(self) -> tuple[CardFacts, ...]:
+        """Every card, by index."""
+        count = self._call("nvmlDeviceGetCount")
+        return tuple(
+            self._facts(self._call("nvmlDeviceGetHandleByIndex", i)) for i in range(count)
+        )
+
+    def _facts(self, handle: Any) -> CardFacts:
+        product = self._call("nvmlDeviceGetPciInfo", handle).pciDeviceId >> 16
+        generation = self._call("nvmlDeviceGetArchitecture", handle)
+        return CardFacts(
+            uuid=_text(self._call("nvmlDeviceGetUUID", handle)),
+            minor=int(self._call("nvmlDeviceGetMinorNumber", handle)),
+            name=_text(self._call("nvmlDeviceGetName", handle)),
+            pci=f"{product:04X}",
+            keeps_mode=generation <= self._n.NVML_DEVICE_ARCH_AMPERE,
+        )
+
+    def mode(self, card: str) -> Mode:
+        """MIG mode of a card; off where the card has none."""
+        try:
+            current, pending = self._call("nvmlDeviceGetMigMode", self._handle(card))
+        except NvmlFailed as error:
+            if error.failure is Failure.NOT_SUPPORTED:
+                return Mode(current=False, pending=False)
+            raise
+        return Mode(bool(current), bool(pending))
+
+    def axis(self, card: str) -> MigAxis:
+        """Its profiles and their places, which do not depend on what is on it."""
+        handle = self._handle(card)
+        infos = list(self._profiles(handle))
+        whole = max((info.multiprocessorCount for _, info in infos), default=1) or 1
+        return MigAxis(
+            _text(self._call("nvmlDeviceGetName", handle)),
+            tuple(
+                profile
+                for kind, info in infos
+                if (profile := self._profile(handle, kind, info, whole)) is not None
+            ),
+        )
+
+    def _profiles(self, handle: Any) -> Iterator[tuple[int, Any]]:
+        for kind in range(self._n.NVML_GPU_INSTANCE_PROFILE_COUNT):
+            try:
+                yield kind, self._call("nvmlDeviceGetGpuInstanceProfileInfo", handle, kind)
+            except NvmlFailed as error:
+                if error.failure is not Failure.NOT_SUPPORTED:
+                    raise
+
+    def _profile(self, handle: Any, kind: int, info: Any, whole: int) -> MigProfile | None:
+        places = self._listed(
+            "nvmlDeviceGetGpuInstancePossiblePlacements",
+            handle,
+            info.id,
+            self._n.c_nvmlGpuInstancePlacement_t,
+        )
+        if not places:
+            return None
+        name = _text(info.name).removeprefix("MIG ").strip()
+        attributes = {kept for suffix, kept in _SUFFIXES if name.endswith(suffix)}
+        if kind == _DOUBLE:
+            attributes.add(MigAttribute.DOUBLE_MEMORY)
+        return MigProfile(
+            name=name,
+            compute=int(info.sliceCount),
+            size=int(places[0].size),
+            starts=tuple(sorted({int(place.start) for place in places})),
+            memory_bytes=int(info.memorySizeMB) * _MIB,
+            core_milli=int(info.multiprocessorCount) * MILLI // whole,
+            count=max(int(info.instanceCount), 1),
+            engines=Engines(
+                int(info.copyEngineCount),
+                int(info.decoderCount),
+                int(info.encoderCount),
+                int(info.jpegCount),
+                int(info.ofaCount),
+            ),
+            id=int(info.id),
+            kind=kind,
+            attributes=frozenset(attributes),
+        )
+
+    def instances(self, card: str) -> tuple[GpuInstance, ...]:
+        """Every instance of every profile, plain or not; empty while MIG mode is off."""
+        if not self.mode(card).current:
+            return ()
+        handle = self._handle(card)
+        found: dict[int, GpuInstance] = {}
+        for _, info in self._profiles(handle):
+            for one in self._listed(
+                "nvmlDeviceGetGpuInstances", handle, info.id, self._n.c_nvmlGpuInstance_t
+            ):
+                told = self._call("nvmlGpuInstanceGetInfo", one)
+                found[int(told.id)] = GpuInstance(
+                    int(told.id),
+                    int(told.profileId),
+                    int(told.placement.start),
+                    int(told.placement.size),
+                    tuple(self._computes(one)),
+                )
+        return tuple(sorted(found.values(), key=lambda one: one.start))
+
+    def _computes(self, gpu_instance: Any) -> Iterator[ComputeInstance]:
+        seen: set[int] = set()
+        for info in self._compute_profiles(gpu_instance):
+            for one in self._listed(
+                "nvmlGpuInstanceGetComputeInstances",
+                gpu_instance,
+                info.id,
+                self._n.c_nvmlComputeInstance_t,
+            ):
+                told = self._call("nvmlComputeInstanceGetInfo", one)
+                if int(told.id) not in seen:
+                    seen.add(int(told.id))
+                    uuid = _text(self._call("nvmlDeviceGetUUID", told.device))
+                    yield ComputeInstance(int(told.id), uuid)
+
+    def _compute_profiles(self, gpu_instance: Any) -> Iterator[Any]:
+        shared = self._n.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        for kind in range(self._n.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+            try:
+                yield self._call(
+                    "nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu_instance, kind, shared
+                )
+            except NvmlFailed as error:
+                if error.failure is not Failure.NOT_SUPPORTED:
+                    raise
+
+    # --- changing ---------------------------------------------------------------------------
+
+    def set_mode(self, card: str, *, on: bool) -> None:
+        """Turn MIG mode on or off; the activation's own status counts as well."""
+        status = self._call("nvmlDeviceSetMigMode", self._handle(card), int(on))
+        if status:
+            raise NvmlFailed("nvmlDeviceSetMigMode", self._failure(int(status)), "activation")
+
+    def make_gpu_instance(self, card: str, profile: int, start: int, size: int) -> None:
+        """Make a GPU instance at exactly that place."""
+        place = self._n.c_nvmlGpuInstancePlacement_t(start, size)
+        self._call(
+            "nvmlDeviceCreateGpuInstanceWithPlacement",
+            self._handle(card),
+            profile,
+            ctypes.byref(place),
+        )
+
+    def make_compute_instance(self, card: str, gpu_instance: int) -> None:
+        """Make the compute instance with as many slices as the GPU instance has."""
+        handle = self._handle(card)
+        inside = self._call("nvmlDeviceGetGpuInstanceById", handle, gpu_instance)
+        own = self._call("nvmlGpuInstanceGetInfo", inside).profileId
+        slices = next((i.sliceCount for _, i in self._profiles(handle) if i.id == own), None)
+        for info in self._compute_profiles(inside):
+            if info.sliceCount == slices:
+                self._call("nvmlGpuInstanceCreateComputeInstance", inside, info.id)
+                return
+        raise NvmlFailed(
+            "nvmlGpuInstanceCreateComputeInstance",
+            Failure.NOT_SUPPORTED,
+            f"no compute profile spans GPU instance {gpu_instance}",
+        )
+
+    def end_compute_instance(self, card: str, gpu_instance: int, compute_instance: int) -> None:
+        """Remove a compute instance."""
+        inside = self._call("nvmlDeviceGetGpuInstanceById", self._handle(card), gpu_instance)
+        one = self._call("nvmlGpuInstanceGetComputeInstanceById", inside, compute_instance)
+        self._call("nvmlComputeInstanceDestroy", one)
+
+    def end_gpu_instance(self, card: str, gpu_instance: int) -> None:
+        """Remove a GPU instance that has no compute instance."""
+        one = self._call("nvmlDeviceGetGpuInstanceById", self._handle(card), gpu_instance)
+        self._call("nvmlGpuInstanceDestroy", one)
+
+    # --- the library ------------------------------------------------------------------------
+
+    def _handle(self, card: str) -> Any:
+        return self._call("nvmlDeviceGetHandleByUUID", card.encode())
+
+    def _listed(self, call: str, owner: Any, profile: int, item: Any) -> list[Any]:
+        """Answers of calls that fill an array; `NOT_SUPPORTED` means that there is nothing."""
+        room, count = (item * _MOST)(), ctypes.c_uint(_MOST)
+        try:
+            self._call(call, owner, profile, room, ctypes.byref(count))
+        except NvmlFailed as error:
+            if error.failure is Failure.NOT_SUPPORTED:
+                return []
+            raise
+        return [room[i] for i in range(count.value)]
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        function: Callable[..., Any] = getattr(self._n, name)
+        try:
+            return function(*arguments)
+        except self._n.NVMLError as error:
+            raise NvmlFailed(name, self._failure(int(error.value)), str(error)) from None
+
+    def _failure(self, code: int) -> Failure:
+        n = self._n
+        known = {
+            n.NVML_ERROR_IN_USE: Failure.IN_USE,
+            n.NVML_ERROR_INSUFFICIENT_RESOURCES: Failure.INSUFFICIENT,
+            n.NVML_ERROR_NOT_FOUND: Failure.NOT_FOUND,
+            n.NVML_ERROR_RESET_REQUIRED: Failure.RESET_REQUIRED,
+            n.NVML_ERROR_NOT_SUPPORTED: Failure.NOT_SUPPORTED,
+            n.NVML_ERROR_INVALID_ARGUMENT: Failure.NOT_SUPPORTED,
+            n.NVML_ERROR_NO_PERMISSION: Failure.NO_PERMISSION,
+            n.NVML_ERROR_GPU_IS_LOST: Failure.LOST,
+        }
+        return known.get(code, Failure.OTHER)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,158 @@
+"""What was begun on a card, kept so that it can be continued or undone after a crash.
+
+One small file a card, replaced whole at every step: written beside, flushed to disk, renamed. It is
+either the old one or the new one. A file that cannot be read stops work on its card: guessing what
+is ours could end somebody else's instance.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from partage.model.errors import InvalidRecord
+from partage.model.mig import MigSlice
+
+__all__ = ["CardJournal", "Entry", "FileJournals", "Journals", "Stage", "replace_file"]
+
+_VERSION: Final = 1
+
+
+class Stage(StrEnum):
+    """How far an instance is made; each is written when the driver has been seen to agree."""
+
+    INTENT = "intent"
+    GPU_INSTANCE = "gpu-instance"
+    COMPUTE_INSTANCE = "compute-instance"
+    CDI = "cdi"
+    READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One instance of ours.
+
+    Attributes:
+        instance: which, in the words of the pod's record.
+        owner: UID of the pod.
+        stage: how far it is made.
+        epoch: run of the driver in which it was made; nothing of ours outlives it.
+        gpu, compute: the driver's numbers, once seen.
+        uuid: of the MIG device, once seen.
+    """
+
+    instance: MigSlice
+    owner: str
+    stage: Stage
+    epoch: str
+    gpu: int | None = None
+    compute: int | None = None
+    uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CardJournal:
+    """Everything begun on one card.
+
+    Attributes:
+        card: its UUID.
+        entries: instances of ours.
+        mode: run of the driver in which we turned MIG mode on; empty when we did not.
+    """
+
+    card: str
+    entries: tuple[Entry, ...] = ()
+    mode: str = ""
+
+    def with_entry(self, entry: Entry) -> "CardJournal":
+        """The same with that entry in place of the one of the same instance and owner."""
+        return replace(self, entries=(*self._others(entry), entry))
+
+    def without(self, entry: Entry) -> "CardJournal":
+        """The same without the entry of that instance and owner."""
+        return replace(self, entries=self._others(entry))
+
+    def _others(self, entry: Entry) -> tuple[Entry, ...]:
+        key = (entry.instance, entry.owner)
+        return tuple(one for one in self.entries if (one.instance, one.owner) != key)
+
+
+class Journals(Protocol):
+    """Where journals are kept."""
+
+    def load(self, card: str) -> CardJournal:
+        """The journal of a card, empty when there is none; `InvalidRecord` if unreadable."""
+
+    def save(self, journal: CardJournal) -> None:
+        """Replace it, at once or not at all."""
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    v: int
+    journal: CardJournal
+
+
+class FileJournals:
+    """Journals as files of a folder that outlives a reboot, such as `/var/lib/partage/mig`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, card: str) -> Path:
+        """The file of a card."""
+        return self._folder / f"{card}.json"
+
+    def load(self, card: str) -> CardJournal:
+        """The journal of a card, empty when there is none.
+
+        Raises:
+            InvalidRecord: it cannot be read, or is of another version or card.
+        """
+        path = self.path(card)
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            return CardJournal(card)
+        except OSError as error:
+            raise InvalidRecord(f"journal {path}: {error.strerror or error}") from None
+        try:
+            document = msgspec.json.decode(text, type=_Document)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise InvalidRecord(
+                f"journal {path} cannot be read: {error}. See what is on the card (nvidia-smi mig "
+                "-lgi), then move the file away: all that is there then counts as not ours"
+            ) from None
+        if document.v != _VERSION or document.journal.card != card:
+            raise InvalidRecord(
+                f"journal {path} is of version {document.v} and card {document.journal.card!r}, "
+                f"not of version {_VERSION} and card {card!r}"
+            )
+        return document.journal
+
+    def save(self, journal: CardJournal) -> None:
+        """Replace it, at once or not at all."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        text = msgspec.json.encode(_Document(_VERSION, journal))
+        replace_file(self.path(journal.card), text)
+
+
+def replace_file(path: Path, content: bytes, flush: Callable[[int], None] = os.fsync) -> None:
+    """Replace a file at once or not at all, also when the machine stops meanwhile.
+
+    The name beside it starts with a dot and ends in no suffix that a reader of the folder watches.
+    """
+    beside = path.with_name(f".{path.name}.new")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        flush(file.fileno())
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        flush(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,130 @@
+"""What is asked of a card's driver, as small values: the calls of NVML that instances need.
+
+`driver.NvidiaDriver` speaks to the library, `testing.fake_nvml.FakeNvml` stands in for it. Cards go
+by UUID in every call: handles are not kept, because changing the mode may unbind a card.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from partage.model.errors import PartageError
+from partage.model.mig import MigAxis
+
+__all__ = [
+    "CardFacts",
+    "ComputeInstance",
+    "Failure",
+    "GpuInstance",
+    "Mode",
+    "Nvml",
+    "NvmlFailed",
+]
+
+
+class Failure(StrEnum):
+    """Why a call failed, as far as it decides what to do next."""
+
+    IN_USE = "in use"  # somebody holds the card or the instance: try again
+    INSUFFICIENT = "insufficient resources"  # the place is taken, or an engine is short
+    NOT_FOUND = "not found"  # what was named is gone
+    RESET_REQUIRED = "reset required"  # the mode changes at the next reset only
+    NOT_SUPPORTED = "not supported"
+    NO_PERMISSION = "no permission"
+    LOST = "the card is lost"
+    OTHER = "failed"
+
+
+class NvmlFailed(PartageError):
+    """A call of the driver failed.
+
+    Attributes:
+        call: which, by its name in NVML.
+        failure: why.
+    """
+
+    def __init__(self, call: str, failure: Failure, detail: str = "") -> None:
+        super().__init__(f"{call}: {failure}" + (f" ({detail})" if detail else ""))
+        self.call = call
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """One card of the node.
+
+    Attributes:
+        uuid: such as `GPU-…`.
+        minor: number of its device file `/dev/nvidia<minor>`; not the driver's index.
+        name: as the driver calls it.
+        pci: product id, upper-case hexadecimal; empty when unknown.
+        keeps_mode: its MIG mode outlives a driver reload and changes by a reset only (Ampere).
+    """
+
+    uuid: str
+    minor: int
+    name: str
+    pci: str
+    keeps_mode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Whether MIG mode is on, now and after the next reset."""
+
+    current: bool
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInstance:
+    """A compute instance; `uuid` is that of the MIG device, which programs are given."""
+
+    id: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """A GPU instance where it is. Numbers are used again after it has gone."""
+
+    id: int
+    profile: int
+    start: int
+    size: int
+    computes: tuple[ComputeInstance, ...] = ()
+
+    def overlaps(self, start: int, size: int) -> bool:
+        """Whether it has a memory unit of that run."""
+        return self.start < start + size and start < self.start + self.size
+
+
+class Nvml(Protocol):
+    """The driver of a node's cards. Every call may raise `NvmlFailed`."""
+
+    def cards(self) -> tuple[CardFacts, ...]:
+        """Every card, by index."""
+
+    def mode(self, card: str) -> Mode:
+        """MIG mode of a card."""
+
+    def set_mode(self, card: str, *, on: bool) -> None:
+        """Turn MIG mode on or off; a refusal to activate it is an error too."""
+
+    def axis(self, card: str) -> MigAxis:
+        """Its profiles and their places; none where the card cannot be cut."""
+
+    def instances(self, card: str) -> tuple[GpuInstance, ...]:
+        """Every instance there is, of whichever profile."""
+
+    def make_gpu_instance(self, card: str, profile: int, start: int, size: int) -> None:
+        """Make a GPU instance at exactly that place."""
+
+    def make_compute_instance(self, card: str, gpu_instance: int) -> None:
+        """Make the compute instance that spans a GPU instance."""
+
+    def end_compute_instance(self, card: str, gpu_instance: int, compute_instance: int) -> None:
+        """Remove a compute instance."""
+
+    def end_gpu_instance(self, card: str, gpu_instance: int) -> None:
+        """Remove a GPU instance that has no compute instance."""

@@ -1,0 +1,350 @@
+"""What to do next on one card: wanted instances, the journal and the card itself compared.
+
+Pure. Every step is safe to repeat, and each is planned from what is there, never from what a call
+answered: a driver that says success and made nothing, or failed and made it, is told by looking.
+
+What is ours, and may therefore be removed:
+* a GPU instance whose number and place the journal has, made in this run of the driver, and whose
+  compute instance, if there is one, has the UUID that the journal has, where it has one;
+* at stage `intent`: an instance at exactly the place, without a compute instance. The place was free
+  when the intent was written, and an intent is taken back when the driver refuses it, so nobody else
+  can have made it, unless another program was halfway through the same place during a crash of ours.
+Everything else belongs to others: it is occupied, and left alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from partage.agent.mig.cdi import Spec
+from partage.agent.mig.journal import CardJournal, Entry, Stage
+from partage.agent.mig.nvml import ComputeInstance, GpuInstance, Mode
+from partage.model.mig import MigAxis, MigProfile, MigSlice
+from partage.vendors.mig import find_profile
+
+__all__ = ["Act", "Hindrance", "Observed", "Obstacle", "Plan", "Step", "Wanted", "plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An instance that a pod's record has on the card; `owner` is the pod's UID."""
+
+    instance: MigSlice
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A card as it is now.
+
+    Attributes:
+        epoch: this run of the driver: it changes with every boot and reload.
+        mode: MIG mode.
+        keeps_mode: see `nvml.CardFacts`.
+        axis: what its driver can cut.
+        instances: all there are, others' too.
+        specs: our CDI specifications on disk.
+    """
+
+    epoch: str
+    mode: Mode
+    keeps_mode: bool
+    axis: MigAxis
+    instances: tuple[GpuInstance, ...] = ()
+    specs: tuple[Spec, ...] = ()
+
+
+class Act(StrEnum):
+    """What a step does."""
+
+    NOTE = "note"  # write the entry into the journal
+    FORGET = "forget"  # take the entry out of it
+    NOTE_MODE = "note mode"  # write that we turn the mode on
+    MODE_ON = "mode on"
+    MODE_OFF = "mode off"
+    MAKE_GPU = "make gpu instance"
+    MAKE_COMPUTE = "make compute instance"
+    END_COMPUTE = "end compute instance"
+    END_GPU = "end gpu instance"
+    WRITE_SPEC = "write spec"
+    REMOVE_SPEC = "remove spec"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do.
+
+    Attributes:
+        act: what.
+        entry: for which instance; None for the mode and for specifications of nobody.
+        profile: the driver's number of the profile, for `MAKE_GPU`.
+        start: whose specification, for `REMOVE_SPEC`.
+    """
+
+    act: Act
+    entry: Entry | None = None
+    profile: int = 0
+    start: int = 0
+
+
+class Obstacle(StrEnum):
+    """Why an instance cannot be made or removed now."""
+
+    FOREIGN = "Foreign"  # an instance that is not ours is there
+    CONFLICT = "Conflict"  # another pod's record has the place
+    PROFILE = "Profile"  # the card has no such profile or place
+    MODE = "Mode"  # MIG mode must be changed by an operator
+    SHARED = "Shared"  # somebody else's compute instance is inside ours
+    DRIVER = "Driver"  # the driver refuses; see the message
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """What is in the way of one instance."""
+
+    owner: str
+    instance: MigSlice
+    obstacle: Obstacle
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps that may be taken now, in order, and what is in the way of the rest.
+
+    Attributes:
+        foreign: instances that are not ours.
+    """
+
+    steps: tuple[Step, ...]
+    hindrances: tuple[Hindrance, ...]
+    foreign: tuple[GpuInstance, ...]
+
+
+def plan(wanted: Sequence[Wanted], journal: CardJournal, seen: Observed) -> Plan:
+    """The next steps: first what must go, then what goes on, then what begins, then the mode.
+
+    Args:
+        wanted: in order of precedence: of two that overlap the earlier one counts, unless the later
+            one is in the journal already.
+        journal: what was begun.
+        seen: the card now.
+    """
+    return _Planner(tuple(dict.fromkeys(wanted)), journal, seen).plan()
+
+
+class _Planner:
+    """One look at one card."""
+
+    def __init__(self, wanted: tuple[Wanted, ...], journal: CardJournal, seen: Observed) -> None:
+        self._wanted = wanted
+        self._journal = journal
+        self._seen = seen
+        self._own = {
+            (entry.instance, entry.owner): own
+            for entry in journal.entries
+            if (own := _own(entry, seen)) is not None
+        }
+        ours = {one.id for one in self._own.values()}
+        self._foreign = tuple(one for one in seen.instances if one.id not in ours)
+        self._hindrances: list[Hindrance] = []
+
+    def plan(self) -> Plan:
+        """Everything that can be done now."""
+        wanted = {(one.instance, one.owner) for one in self._wanted}
+        entries = self._journal.entries
+        gone = [entry for entry in entries if (entry.instance, entry.owner) not in wanted]
+        kept = [entry for entry in entries if (entry.instance, entry.owner) in wanted]
+        found = [step for entry in gone if (step := self._remove(entry)) is not None]
+        found += [step for entry in kept if (step := self._advance(entry)) is not None]
+        found += self._begin(kept)
+        found += self._orphans()
+        found += self._mode_off()
+        return Plan(tuple(dict.fromkeys(found)), tuple(self._hindrances), self._foreign)
+
+    # --- removing -----------------------------------------------------------------------------
+
+    def _remove(self, entry: Entry) -> Step | None:
+        """The next step back: specification, compute instance, GPU instance, journal."""
+        if self._spec(entry) is not None:
+            return Step(Act.REMOVE_SPEC, entry, start=entry.instance.start)
+        own = self._own.get((entry.instance, entry.owner))
+        if own is None:
+            return Step(Act.FORGET, entry)
+        ours = _ours(entry, own)
+        if ours is not None:
+            return Step(Act.END_COMPUTE, replace(entry, gpu=own.id, compute=ours.id))
+        if own.computes:
+            self._hinder(entry, Obstacle.SHARED, f"GPU instance {own.id} holds {_names(own)}")
+            return None
+        return Step(Act.END_GPU, replace(entry, gpu=own.id))
+
+    # --- making -------------------------------------------------------------------------------
+
+    def _advance(self, entry: Entry) -> Step | None:
+        """The next step of an instance that is wanted and begun."""
+        own = self._own.get((entry.instance, entry.owner))
+        if own is None:
+            return self._make(entry)
+        ours = _ours(entry, own)
+        if entry.gpu is None:
+            return Step(Act.NOTE, replace(entry, stage=Stage.GPU_INSTANCE, gpu=own.id))
+        if ours is None:
+            if own.computes:
+                self._hinder(entry, Obstacle.SHARED, f"GPU instance {own.id} holds {_names(own)}")
+                return None
+            return self._back(entry, Stage.GPU_INSTANCE) or Step(Act.MAKE_COMPUTE, entry)
+        if not entry.uuid:
+            known = replace(entry, compute=ours.id, uuid=ours.uuid)
+            return Step(Act.NOTE, replace(known, stage=Stage.COMPUTE_INSTANCE))
+        spec = self._spec(entry)
+        if spec is None or spec.uuid != entry.uuid:
+            return Step(Act.WRITE_SPEC, entry)
+        following = {Stage.COMPUTE_INSTANCE: Stage.CDI, Stage.CDI: Stage.READY}.get(entry.stage)
+        return None if following is None else Step(Act.NOTE, replace(entry, stage=following))
+
+    def _make(self, entry: Entry) -> Step | None:
+        """The next step of one that is begun, but not on the card (any more)."""
+        back = self._back(entry, Stage.INTENT)
+        if back is not None:
+            return back
+        profile = self._possible(Wanted(entry.instance, entry.owner))
+        if profile is None:
+            return Step(Act.FORGET, entry)
+        on, step = self._mode_on(entry.owner, entry.instance)
+        return Step(Act.MAKE_GPU, entry, profile=profile.id) if on else step
+
+    def _back(self, entry: Entry, stage: Stage) -> Step | None:
+        """Note that less is there than the journal says; its specification goes first."""
+        gpu = entry.gpu if stage is Stage.GPU_INSTANCE else None
+        true = Entry(entry.instance, entry.owner, stage, self._seen.epoch, gpu)
+        if true == entry:
+            return None
+        if self._spec(entry) is not None:
+            return Step(Act.REMOVE_SPEC, entry, start=entry.instance.start)
+        return Step(Act.NOTE, true)
+
+    def _begin(self, kept: Sequence[Entry]) -> Iterator[Step]:
+        """Intents for what is wanted and not begun. Places that are being freed are awaited."""
+        begun = {(entry.instance, entry.owner) for entry in self._journal.entries}
+        promised = [Wanted(entry.instance, entry.owner) for entry in kept]
+        for one in self._wanted:
+            if (one.instance, one.owner) in begun:
+                continue
+            rival = next((other for other in promised if _overlap(one, other.instance)), None)
+            if rival is not None:
+                message = f"pod {rival.owner} has {_place(rival.instance)}"
+                self._hindrances.append(
+                    Hindrance(one.owner, one.instance, Obstacle.CONFLICT, message)
+                )
+                continue
+            promised.append(one)
+            if any(_overlap(one, entry.instance) for entry in self._journal.entries):
+                continue
+            if self._possible(one) is not None:
+                on, step = self._mode_on(one.owner, one.instance)
+                if on:
+                    intent = Entry(one.instance, one.owner, Stage.INTENT, self._seen.epoch)
+                    step = Step(Act.NOTE, intent)
+                if step is not None:
+                    yield step
+
+    def _possible(self, one: Wanted) -> MigProfile | None:
+        """The card's profile for it; None, with the hindrance, where it cannot be made."""
+        instance, axis = one.instance, self._seen.axis
+        profile = find_profile(axis, instance.profile)
+        obstacle, message = Obstacle.PROFILE, ""
+        if profile is None:
+            known = ", ".join(p.name for p in axis.profiles) or "none"
+            message = f"{axis.model} has no profile {instance.profile}; it has {known}"
+        elif instance.start not in profile.starts or instance.size != profile.size:
+            message = f"{profile.name} cannot take {instance.size} units from {instance.start}"
+        else:
+            blocker = next((f for f in self._foreign if _within(f, instance)), None)
+            if blocker is not None:
+                obstacle = Obstacle.FOREIGN
+                message = f"an instance that is not ours starts at {blocker.start}"
+        if message:
+            self._hindrances.append(Hindrance(one.owner, instance, obstacle, message))
+            return None
+        return profile
+
+    # --- mode ---------------------------------------------------------------------------------
+
+    def _mode_on(self, owner: str, instance: MigSlice) -> tuple[bool, Step | None]:
+        """Whether the mode is on, and the step that turns it on; none where an operator must."""
+        mode = self._seen.mode
+        if mode.current and mode.pending:
+            return True, None
+        if self._seen.keeps_mode or mode.current:
+            why = "goes off at the next reset" if mode.current else "is off"
+            hint = "" if not mode.pending else "; it goes on at the next reset"
+            message = f"MIG mode {why}{hint}: an operator changes it while the card is idle"
+            self._hindrances.append(Hindrance(owner, instance, Obstacle.MODE, message))
+            return False, None
+        noted = self._journal.mode == self._seen.epoch
+        return False, Step(Act.MODE_ON if noted else Act.NOTE_MODE)
+
+    def _mode_off(self) -> Iterator[Step]:
+        """Where we turned it on, it goes off with the last instance: the whole card is free."""
+        idle = not (self._wanted or self._journal.entries or self._seen.instances)
+        ours = bool(self._journal.mode) and self._journal.mode == self._seen.epoch
+        if idle and ours and self._seen.mode.current and not self._seen.keeps_mode:
+            yield Step(Act.MODE_OFF)
+
+    # --- specifications -----------------------------------------------------------------------
+
+    def _spec(self, entry: Entry) -> Spec | None:
+        start = entry.instance.start
+        return next((spec for spec in self._seen.specs if spec.start == start), None)
+
+    def _orphans(self) -> Iterator[Step]:
+        starts = {entry.instance.start for entry in self._journal.entries}
+        for spec in self._seen.specs:
+            if spec.start not in starts:
+                yield Step(Act.REMOVE_SPEC, start=spec.start)
+
+    def _hinder(self, entry: Entry, obstacle: Obstacle, message: str) -> None:
+        self._hindrances.append(Hindrance(entry.owner, entry.instance, obstacle, message))
+
+
+def _own(entry: Entry, seen: Observed) -> GpuInstance | None:
+    """The GPU instance that is the entry's, if it is there; see the module."""
+    if entry.epoch != seen.epoch:
+        return None
+    profile = find_profile(seen.axis, entry.instance.profile)
+    place = (None if profile is None else profile.id, entry.instance.start, entry.instance.size)
+    for one in seen.instances:
+        if (one.profile, one.start, one.size) != place:
+            continue
+        if entry.gpu is None:
+            return None if one.computes else one
+        if one.id == entry.gpu and (
+            not one.computes or not entry.uuid or _ours(entry, one) is not None
+        ):
+            return one
+    return None
+
+
+def _ours(entry: Entry, own: GpuInstance) -> ComputeInstance | None:
+    """The compute instance that is the entry's; before its UUID is known, the only one there."""
+    if entry.uuid:
+        return next((one for one in own.computes if one.uuid == entry.uuid), None)
+    return own.computes[0] if len(own.computes) == 1 else None
+
+
+def _overlap(one: Wanted, other: MigSlice) -> bool:
+    mine = one.instance
+    return mine.start < other.start + other.size and other.start < mine.start + mine.size
+
+
+def _within(one: GpuInstance, place: MigSlice) -> bool:
+    return one.overlaps(place.start, place.size)
+
+
+def _place(one: MigSlice) -> str:
+    return f"{one.profile} at {one.start}"
+
+
+def _names(one: GpuInstance) -> str:
+    return ", ".join(compute.uuid for compute in one.computes)

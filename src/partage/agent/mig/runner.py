@@ -1,0 +1,287 @@
+"""Takes the planned steps on one card, one at a time, looking again after each.
+
+What a driver refuses is tried again after growing waits, a bounded number of times; then the card
+rests for a while, the hindrance says what the driver answered, and it starts over. `IN_USE` is
+waited out longer than the rest. `INSUFFICIENT` takes the intent back at once: the next look tells
+whether the place is taken, by whom, or only an engine is short.
+
+Nothing here sleeps or reads a clock: `settle` does what can be done now and says when to come back.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from partage.agent.mig.cdi import Numbers, Spec, render
+from partage.agent.mig.journal import CardJournal, Journals, Stage
+from partage.agent.mig.nvml import CardFacts, Failure, GpuInstance, Nvml, NvmlFailed
+from partage.agent.mig.plan import (
+    Act,
+    Hindrance,
+    Observed,
+    Obstacle,
+    Plan,
+    Step,
+    Wanted,
+    plan,
+)
+from partage.model.errors import InvalidDocument, InvalidRecord
+from partage.model.mig import MigSlice
+
+__all__ = ["Files", "Node", "Outcome", "Ready", "Retries", "Runner"]
+
+_MOST_STEPS: Final = 1000
+"""Far more than any card needs; only a driver that contradicts itself gets there."""
+_DEVICE: Final = frozenset(
+    {Act.MODE_ON, Act.MODE_OFF, Act.MAKE_GPU, Act.MAKE_COMPUTE, Act.END_COMPUTE, Act.END_GPU}
+)
+
+
+class Files(Protocol):
+    """Where CDI specifications are kept; see `cdi.Specs`."""
+
+    def present(self, card: str) -> tuple[Spec, ...]:
+        """Ours for a card."""
+
+    def write(self, card: str, start: int, content: bytes) -> None:
+        """Write or replace one."""
+
+    def remove(self, card: str, start: int) -> None:
+        """Remove one, if it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the runners of a node's cards share.
+
+    Attributes:
+        nvml: the driver.
+        journals: where journals are kept.
+        specs: where specifications are kept.
+        epoch: tells this run of the driver; see `epoch.read_epoch`.
+        numbers: device numbers, read anew for each specification.
+        edits: what every container needs of the driver (`cdi.driver_edits`).
+    """
+
+    nvml: Nvml
+    journals: Journals
+    specs: Files
+    epoch: Callable[[], str]
+    numbers: Callable[[], Numbers]
+    edits: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often and after how long a refused step is tried again, in seconds.
+
+    Attributes:
+        first, longest: the wait doubles from the one up to the other.
+        in_use, others: tries before the card rests.
+        rest: until it all starts over.
+    """
+
+    first: float = 0.25
+    longest: float = 8.0
+    in_use: int = 10
+    others: int = 4
+    rest: float = 60.0
+
+    def wait(self, tries: int, failure: Failure | None) -> float:
+        """How long to wait after so many tries, at least 1."""
+        most = self.in_use if failure is Failure.IN_USE else self.others
+        if tries % most == 0:
+            return self.rest
+        return min(self.longest, self.first * 2.0 ** min(tries % most - 1, 30))
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An instance that programs can use: `uuid` is that of the MIG device and of its CDI device."""
+
+    owner: str
+    instance: MigSlice
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A card after `settle`.
+
+    Attributes:
+        ready: what is wanted and there, as seen in the last look.
+        hindrances: what is in the way of the rest.
+        foreign: instances that are not ours: occupied for everybody.
+        fault: why nothing at all could be done; empty usually.
+        again: when to come back, on the clock of `now`; None: when something changes.
+    """
+
+    ready: tuple[Ready, ...] = ()
+    hindrances: tuple[Hindrance, ...] = ()
+    foreign: tuple[GpuInstance, ...] = ()
+    fault: str = ""
+    again: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A step that has been tried."""
+
+    tries: int
+    until: float
+    message: str
+
+
+_Key = tuple[Act, MigSlice | None, str]
+
+
+class Runner:
+    """One card. Not for two threads at once: the service serialises its calls."""
+
+    def __init__(self, card: CardFacts, node: Node, retries: Retries = Retries()) -> None:
+        self._card = card
+        self._node = node
+        self._retries = retries
+        self._held: dict[_Key, _Held] = {}
+        self._lost: _Held | None = None
+
+    def settle(self, wanted: Sequence[Wanted], now: float) -> Outcome:
+        """Bring the card as near to what is wanted as it goes now.
+
+        Args:
+            wanted: what the node's pods have on this card, in order of precedence; empty removes
+                all that is ours.
+            now: any clock that does not go back, in seconds.
+        """
+        for _ in range(_MOST_STEPS):
+            try:
+                journal = self._node.journals.load(self._card.uuid)
+                seen = self._look()
+            except (InvalidRecord, InvalidDocument) as error:
+                return Outcome(fault=str(error), again=now + self._retries.rest)
+            except NvmlFailed as error:
+                return self._unseen(error, now)
+            self._lost = None
+            planned = plan(wanted, journal, seen)
+            self._forgive(planned)
+            step = next((one for one in planned.steps if self._may(one, now)), None)
+            if step is None:
+                return self._outcome(wanted, journal, planned, now)
+            self._take(step, journal, now)
+        return Outcome(fault="the driver contradicts itself", again=now + self._retries.rest)
+
+    def _look(self) -> Observed:
+        nvml, card = self._node.nvml, self._card
+        return Observed(
+            epoch=self._node.epoch(),
+            mode=nvml.mode(card.uuid),
+            keeps_mode=card.keeps_mode,
+            axis=nvml.axis(card.uuid),
+            instances=nvml.instances(card.uuid),
+            specs=self._node.specs.present(card.uuid),
+        )
+
+    def _unseen(self, error: NvmlFailed, now: float) -> Outcome:
+        tries = 1 if self._lost is None else self._lost.tries + 1
+        self._lost = _Held(tries, now + self._retries.wait(tries, error.failure), str(error))
+        return Outcome(fault=str(error), again=self._lost.until)
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def _take(self, step: Step, journal: CardJournal, now: float) -> None:
+        """Take one step. A device's answer only decides when to try again, never what is true."""
+        failure, message = None, "the driver says it is done, and it is not"
+        try:
+            if step.act in _DEVICE:
+                self._ask_driver(step)
+            else:
+                self._write(step, journal)
+        except NvmlFailed as error:
+            failure, message = error.failure, str(error)
+            if step.act is Act.MAKE_GPU and failure is Failure.INSUFFICIENT and step.entry:
+                self._node.journals.save(journal.without(step.entry))
+        except (InvalidDocument, OSError) as error:
+            failure, message = Failure.OTHER, str(error)
+        if step.act in _DEVICE or failure is not None:
+            key = _key(step)
+            tries = 1 + (self._held[key].tries if key in self._held else 0)
+            until = now + self._retries.wait(tries, failure)
+            self._held[key] = _Held(tries, until, message)
+
+    def _ask_driver(self, step: Step) -> None:
+        nvml, card, entry = self._node.nvml, self._card.uuid, step.entry
+        if step.act in (Act.MODE_ON, Act.MODE_OFF):
+            nvml.set_mode(card, on=step.act is Act.MODE_ON)
+        elif entry is None:
+            raise InvalidDocument(f"step {step.act} without an entry")
+        elif step.act is Act.MAKE_GPU:
+            place = entry.instance
+            nvml.make_gpu_instance(card, step.profile, place.start, place.size)
+        elif entry.gpu is None:
+            raise InvalidDocument(f"step {step.act} without a GPU instance")
+        elif step.act is Act.MAKE_COMPUTE:
+            nvml.make_compute_instance(card, entry.gpu)
+        elif step.act is Act.END_GPU:
+            nvml.end_gpu_instance(card, entry.gpu)
+        elif entry.compute is not None:
+            nvml.end_compute_instance(card, entry.gpu, entry.compute)
+
+    def _write(self, step: Step, journal: CardJournal) -> None:
+        node, card, entry = self._node, self._card, step.entry
+        if step.act is Act.NOTE_MODE:
+            node.journals.save(replace(journal, mode=node.epoch()))
+        elif step.act is Act.REMOVE_SPEC:
+            node.specs.remove(card.uuid, step.start)
+        elif entry is None:
+            raise InvalidDocument(f"step {step.act} without an entry")
+        elif step.act is Act.NOTE:
+            node.journals.save(journal.with_entry(entry))
+        elif step.act is Act.FORGET:
+            node.journals.save(journal.without(entry))
+        elif entry.gpu is not None and entry.compute is not None:
+            place = (card.minor, entry.gpu, entry.compute)
+            content = render(entry.uuid, place, node.numbers(), node.edits)
+            node.specs.write(card.uuid, entry.instance.start, content)
+
+    # --- trying again -------------------------------------------------------------------------
+
+    def _may(self, step: Step, now: float) -> bool:
+        held = self._held.get(_key(step))
+        return held is None or held.until <= now
+
+    def _forgive(self, planned: Plan) -> None:
+        """Forget what was tried for steps that nobody plans any more."""
+        keys = {_key(step) for step in planned.steps}
+        self._held = {key: held for key, held in self._held.items() if key in keys}
+
+    def _outcome(
+        self, wanted: Sequence[Wanted], journal: CardJournal, planned: Plan, now: float
+    ) -> Outcome:
+        asked = {(one.instance, one.owner) for one in wanted}
+        stuck = {(h.instance, h.owner) for h in planned.hindrances}
+        waiting = [self._held[_key(step)] for step in planned.steps]
+        refused = tuple(
+            Hindrance(step.entry.owner, step.entry.instance, Obstacle.DRIVER, held.message)
+            for step, held in zip(planned.steps, waiting, strict=True)
+            if step.entry is not None
+        )
+        busy = {(h.instance, h.owner) for h in refused}
+        ready = tuple(
+            Ready(entry.owner, entry.instance, entry.uuid)
+            for entry in journal.entries
+            if entry.stage is Stage.READY and (entry.instance, entry.owner) in asked - stuck - busy
+        )
+        hindrances = (*planned.hindrances, *refused)
+        again = [held.until for held in waiting]
+        if hindrances and not again:
+            again = [now + self._retries.rest]
+        return Outcome(ready, hindrances, planned.foreign, again=min(again, default=None))
+
+
+def _key(step: Step) -> _Key:
+    """What counts as the same step when it is tried again; an intent is part of its making."""
+    entry = step.entry
+    if entry is None:
+        return step.act, None, str(step.start)
+    intent = step.act is Act.NOTE and entry.stage is Stage.INTENT
+    return Act.MAKE_GPU if intent else step.act, entry.instance, entry.owner

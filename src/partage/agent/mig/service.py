@@ -1,0 +1,128 @@
+"""Keeps every card of a node as its pods need it: one task a card, so each card has one at a time.
+
+A watch of the node's pods says what is wanted (`want`), the moment a pod is bound; whoever starts a
+container asks what is ready (`ready`), which is a look into memory, from any thread. The driver is asked in threads
+and never while a container runtime waits.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from partage.agent.mig.plan import Hindrance, Wanted
+from partage.agent.mig.runner import Outcome, Ready, Runner
+from partage.kube.clock import Clock
+
+__all__ = ["Instances"]
+
+_LOOK: Final = 60.0
+"""Seconds after which a quiet card is looked at again: somebody else may have changed it."""
+
+InThread = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
+
+
+class Instances:
+    """The instances of a node.
+
+    Nothing is touched before the first `want`: an agent that has not listed its pods yet must not
+    take them for gone.
+
+    Args:
+        runners: one a card, by its UUID.
+        clock: when to look again.
+        changed: called with a card's UUID whenever its outcome is another one: to report what is
+            not ours, to write events, to let a pod that waited start.
+        in_thread: how a blocking call is made.
+    """
+
+    def __init__(
+        self,
+        runners: Mapping[str, Runner],
+        clock: Clock,
+        changed: Callable[[str], None] = lambda _card: None,
+        in_thread: InThread = asyncio.to_thread,
+    ) -> None:
+        self._runners = dict(runners)
+        self._clock = clock
+        self._changed = changed
+        self._in_thread = in_thread
+        self._wanted: dict[str, tuple[Wanted, ...]] | None = None
+        self._outcomes: dict[str, Outcome] = {}
+        self._calls = {card: asyncio.Event() for card in runners}
+
+    def want(self, wanted: Mapping[str, Sequence[Wanted]]) -> None:
+        """What the node's pods have, all of it, by card (`pods.wanted_by`)."""
+        before = self._wanted
+        self._wanted = {card: tuple(those) for card, those in wanted.items()}
+        for card, call in self._calls.items():
+            if before is None or before.get(card, ()) != self._wanted.get(card, ()):
+                call.set()
+
+    def ready(self, owner: str) -> tuple[Ready, ...] | None:
+        """Instances of a pod, once all of them can be used; None until then."""
+        asked = {
+            (card, one.instance)
+            for card, those in (self._wanted or {}).items()
+            for one in those
+            if one.owner == owner
+        }
+        found = {
+            (card, one.instance): one
+            for card, outcome in self._outcomes.items()
+            for one in outcome.ready
+            if one.owner == owner
+        }
+        return tuple(found[key] for key in found if key in asked) if asked <= set(found) else None
+
+    def hindrances(self, owner: str) -> tuple[Hindrance, ...]:
+        """What is in the way of a pod's instances, cards that the node lacks aside."""
+        return tuple(
+            one
+            for outcome in self._outcomes.values()
+            for one in outcome.hindrances
+            if one.owner == owner
+        )
+
+    def outcome(self, card: str) -> Outcome | None:
+        """A card as it was last seen: faults, and instances that are not ours."""
+        return self._outcomes.get(card)
+
+    async def run(self) -> None:
+        """Serve all cards until cancelled. A call that is under way is seen through in its thread."""
+        async with asyncio.TaskGroup() as tasks:
+            for card in self._runners:
+                tasks.create_task(self._serve(card), name=f"instances of {card}")
+
+    async def _serve(self, card: str) -> None:
+        call, runner = self._calls[card], self._runners[card]
+        while True:
+            await self._next(call, self._outcomes.get(card))
+            call.clear()
+            wanted = (self._wanted or {}).get(card, ())
+            now = self._clock.monotonic()
+            outcome = await self._in_thread(lambda w=wanted, n=now: runner.settle(w, n))  # type: ignore[misc]
+            known = self._outcomes.get(card)
+            self._outcomes = {**self._outcomes, card: outcome}  # whole: other threads read it
+            if known is None or _told(known) != _told(outcome):
+                self._changed(card)
+
+    async def _next(self, call: asyncio.Event, outcome: Outcome | None) -> None:
+        """Wait for a change of what is wanted, or for the time to look again."""
+        if outcome is None:
+            await call.wait()
+            return
+        now = self._clock.monotonic()
+        until = now + _LOOK if outcome.again is None else min(outcome.again, now + _LOOK)
+        waits = (
+            asyncio.ensure_future(call.wait()),
+            asyncio.ensure_future(self._clock.sleep(until - now)),
+        )
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+def _told(outcome: Outcome) -> tuple[object, ...]:
+    return outcome.ready, outcome.hindrances, outcome.foreign, outcome.fault

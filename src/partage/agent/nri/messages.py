@@ -1,0 +1,274 @@
+"""What is said on an NRI connection: the messages of ttrpc and of NRI v1alpha1, as far as we use them.
+
+Field numbers are those of NRI 0.6 (containerd 1.7) to 0.12; they have not changed between these.
+Source: kubernetes.md 1.4; the interface's published definition.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from partage.agent.protobuf import (
+    Message,
+    blob,
+    flag,
+    integer,
+    message,
+    messages,
+    natural,
+    text,
+    text_map,
+    texts,
+)
+
+__all__ = [
+    "PLUGIN",
+    "RUNTIME",
+    "Adjustment",
+    "ConfigureRequest",
+    "ConfigureResponse",
+    "Container",
+    "CreateContainerRequest",
+    "CreateContainerResponse",
+    "Device",
+    "Empty",
+    "Event",
+    "LinuxAdjustment",
+    "LinuxContainer",
+    "Mount",
+    "PodSandbox",
+    "RegisterPluginRequest",
+    "Request",
+    "Response",
+    "StateChange",
+    "Status",
+    "StopContainerRequest",
+    "SynchronizeRequest",
+    "SynchronizeResponse",
+    "Variable",
+    "Wrapped",
+]
+
+RUNTIME: Final = "nri.pkg.api.v1alpha1.Runtime"
+PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
+
+
+class Event(IntEnum):
+    """What a plugin can subscribe to; bit `event - 1` of the mask."""
+
+    RUN_POD_SANDBOX = 1
+    STOP_POD_SANDBOX = 2
+    REMOVE_POD_SANDBOX = 3
+    CREATE_CONTAINER = 4
+    POST_CREATE_CONTAINER = 5
+    START_CONTAINER = 6
+    POST_START_CONTAINER = 7
+    UPDATE_CONTAINER = 8
+    POST_UPDATE_CONTAINER = 9
+    STOP_CONTAINER = 10
+    REMOVE_CONTAINER = 11
+
+
+# --- ttrpc -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Message):
+    """How a call ended; code 0 is well."""
+
+    code: int = integer(1)
+    message: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Message):
+    """A call."""
+
+    service: str = text(1)
+    method: str = text(2)
+    payload: bytes = blob(3)
+    timeout_nano: int = integer(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Response(Message):
+    """The answer to a call."""
+
+    status: Status | None = message(1, Status)
+    payload: bytes = blob(2)
+
+
+# --- NRI: what there is ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PodSandbox(Message):
+    """A pod as the runtime knows it: the kubelet passes labels and annotations on."""
+
+    id: str = text(1)
+    name: str = text(2)
+    uid: str = text(3)
+    namespace: str = text(4)
+    labels: Mapping[str, str] = text_map(5)
+    annotations: Mapping[str, str] = text_map(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount(Message):
+    """A mount of a container."""
+
+    destination: str = text(1)
+    type: str = text(2)
+    source: str = text(3)
+    options: tuple[str, ...] = texts(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped(Message):
+    """A number that may be absent."""
+
+    value: int = natural(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Device(Message):
+    """A device file of a container, with leave to use it."""
+
+    path: str = text(1)
+    type: str = text(2)
+    major: int = integer(3)
+    minor: int = integer(4)
+    file_mode: Wrapped | None = message(5, Wrapped)
+    uid: Wrapped | None = message(6, Wrapped)
+    gid: Wrapped | None = message(7, Wrapped)
+
+
+@dataclass(frozen=True, slots=True)
+class LinuxContainer(Message):
+    """What is particular to Linux of a container."""
+
+    devices: tuple[Device, ...] = messages(2, Device)
+
+
+@dataclass(frozen=True, slots=True)
+class Container(Message):
+    """A container as the runtime knows it; `env` is what the process would get, the image's included."""
+
+    id: str = text(1)
+    pod_sandbox_id: str = text(2)
+    name: str = text(3)
+    state: int = integer(4)
+    labels: Mapping[str, str] = text_map(5)
+    annotations: Mapping[str, str] = text_map(6)
+    args: tuple[str, ...] = texts(7)
+    env: tuple[str, ...] = texts(8)
+    mounts: tuple[Mount, ...] = messages(9, Mount)
+    linux: LinuxContainer | None = message(11, LinuxContainer)
+
+
+# --- NRI: calls ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Empty(Message):
+    """Nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterPluginRequest(Message):
+    """The first thing a plugin says."""
+
+    plugin_name: str = text(1)
+    plugin_idx: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureRequest(Message):
+    """The runtime introduces itself. Time-outs are in milliseconds; 0 where it does not tell."""
+
+    config: str = text(1)
+    runtime_name: str = text(2)
+    runtime_version: str = text(3)
+    registration_timeout: int = integer(4)
+    request_timeout: int = integer(5)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureResponse(Message):
+    """What the plugin wants to be told."""
+
+    events: int = integer(2)
+
+
+@dataclass(frozen=True, slots=True)
+class SynchronizeRequest(Message):
+    """Pods and containers that are there; `more` of them follow."""
+
+    pods: tuple[PodSandbox, ...] = messages(1, PodSandbox)
+    containers: tuple[Container, ...] = messages(2, Container)
+    more: bool = flag(3)
+
+
+@dataclass(frozen=True, slots=True)
+class SynchronizeResponse(Message):
+    """Nothing to change; `more` says that we understood that more follow."""
+
+    more: bool = flag(2)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateContainerRequest(Message):
+    """A container is about to be made."""
+
+    pod: PodSandbox | None = message(1, PodSandbox)
+    container: Container | None = message(2, Container)
+
+
+@dataclass(frozen=True, slots=True)
+class StopContainerRequest(Message):
+    """A container has ended, by itself or not."""
+
+    pod: PodSandbox | None = message(1, PodSandbox)
+    container: Container | None = message(2, Container)
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange(Message):
+    """Something happened to a pod or a container."""
+
+    event: int = integer(1)
+    pod: PodSandbox | None = message(2, PodSandbox)
+    container: Container | None = message(3, Container)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable(Message):
+    """An environment variable; a key that begins with `-` removes it."""
+
+    key: str = text(1)
+    value: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class LinuxAdjustment(Message):
+    """What is to be added that is particular to Linux."""
+
+    devices: tuple[Device, ...] = messages(1, Device)
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment(Message):
+    """What is to be changed of a container before it is made."""
+
+    annotations: Mapping[str, str] = text_map(2)
+    mounts: tuple[Mount, ...] = messages(3, Mount)
+    env: tuple[Variable, ...] = messages(4, Variable)
+    linux: LinuxAdjustment | None = message(6, LinuxAdjustment)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateContainerResponse(Message):
+    """The answer; without an adjustment the container stays as it is."""
+
+    adjust: Adjustment | None = message(1, Adjustment)

@@ -1,0 +1,286 @@
+"""The NRI plugin as a loop: connects, registers, answers, and connects again when the runtime was away.
+
+Whoever decides works in a thread of its own, one container at a time, so that a file system that
+hangs cannot keep this loop from answering. What is not decided by the deadline is refused: the
+runtime would otherwise wait two seconds, drop us, and start the container without its adjustment.
+
+Source: kubernetes.md 1.4 and 1.5.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from partage.agent.nri.messages import (
+    PLUGIN,
+    Adjustment,
+    ConfigureRequest,
+    ConfigureResponse,
+    Container,
+    CreateContainerRequest,
+    CreateContainerResponse,
+    Empty,
+    Event,
+    PodSandbox,
+    RegisterPluginRequest,
+    StateChange,
+    StopContainerRequest,
+    SynchronizeRequest,
+    SynchronizeResponse,
+)
+from partage.agent.nri.session import OK, UNIMPLEMENTED, UNKNOWN, Answered, Called, Session
+from partage.agent.protobuf import Malformed, Message
+from partage.kube.retry import Backoff
+from partage.model.errors import PartageError
+
+__all__ = ["Decider", "Plugin", "PluginOptions", "Refused"]
+
+_LOG: Final = logging.getLogger("partage.agent")
+_WANTED: Final = (Event.CREATE_CONTAINER, Event.STOP_CONTAINER, Event.REMOVE_CONTAINER)
+_MASK: Final = sum(1 << (event - 1) for event in _WANTED)
+"""Only events that every runtime with this interface knows: an unknown bit ends the connection."""
+_PIECE: Final = 1 << 16
+_SHARE: Final = 0.75
+"""Of the time that the runtime grants, what a decision may take."""
+_T = TypeVar("_T")
+
+
+class Refused(PartageError):
+    """A container must not be made; the message names pod, container and rule."""
+
+
+class Decider(Protocol):
+    """What decides about containers. Called from one thread, one call at a time."""
+
+    def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
+        """What a container is to get; None leaves it as it is. Raises `Refused`."""
+
+    def remove(self, container: Container) -> None:
+        """A container has ended, or is gone; may be told twice."""
+
+    def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
+        """All that is there, told after each connection."""
+
+    def late(self, pod: PodSandbox, container: Container) -> None:
+        """A container was refused because its decision took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOptions:
+    """How to be a plugin.
+
+    Attributes:
+        socket: of the runtime.
+        name: of the plugin, in the runtime's log.
+        index: two digits; plugins with lower ones are asked first.
+        deadline: seconds that a decision may take.
+        patience: seconds that connecting and registering may take.
+        again: waits between connections.
+    """
+
+    socket: Path = Path("/var/run/nri/nri.sock")
+    name: str = "partage"
+    index: str = "10"
+    deadline: float = 1.5
+    patience: float = 10.0
+    again: Backoff = Backoff(base=0.1, cap=5.0)
+
+
+class Plugin:
+    """One plugin.
+
+    Attributes:
+        ready: set while the runtime has told all that is there and asks us about containers.
+    """
+
+    def __init__(self, decider: Decider, options: PluginOptions | None = None) -> None:
+        self.options = options or PluginOptions()
+        self.ready = asyncio.Event()
+        self._decider = decider
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nri")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, across restarts of the runtime. Raises nothing of the runtime's."""
+        ended = asyncio.create_task(stop.wait(), name="nri:stop")
+        tries = 0
+        try:
+            while not stop.is_set():
+                connection = asyncio.create_task(self._connection(), name="nri:connection")
+                await asyncio.wait((connection, ended), return_when=asyncio.FIRST_COMPLETED)
+                tries = 0 if self.ready.is_set() else tries + 1
+                self.ready.clear()
+                if not connection.done():
+                    connection.cancel()
+                await asyncio.wait((connection,))
+                if stop.is_set():
+                    return
+                self._report(connection, tries)
+                delay = self.options.again.delay(max(tries - 1, 0), random.random())  # noqa: S311 # spreads restarts
+                await asyncio.wait((ended,), timeout=delay)
+        finally:
+            ended.cancel()
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    @staticmethod
+    def _report(connection: asyncio.Task[None], tries: int) -> None:
+        error = connection.exception()
+        if isinstance(error, (OSError, Malformed, TimeoutError, Refused)):
+            level = logging.WARNING if tries <= 1 else logging.DEBUG
+            _LOG.log(
+                level, "the runtime is not there: %s; trying again", str(error) or "no answer"
+            )
+        elif error is not None:
+            _LOG.error("the connection to the runtime failed", exc_info=error)
+        else:
+            _LOG.warning("the runtime closed the connection; trying again")
+
+    async def _connection(self) -> None:
+        async with asyncio.timeout(self.options.patience):
+            reader, writer = await asyncio.open_unix_connection(str(self.options.socket))
+        try:
+            serving = _Connection(self._decider, self.options, self._thread, self.ready, writer)
+            await serving.run(reader)
+        finally:
+            writer.close()
+
+
+class _Connection:
+    """One connection, from registration to its end."""
+
+    def __init__(
+        self,
+        decider: Decider,
+        options: PluginOptions,
+        thread: ThreadPoolExecutor,
+        ready: asyncio.Event,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._decider = decider
+        self._options = options
+        self._thread = thread
+        self._ready = ready
+        self._writer = writer
+        self._session = Session()
+        self._registration = 0
+        self._pods: list[PodSandbox] = []
+        self._containers: list[Container] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._limit: asyncio.Timeout | None = None
+        self._methods: Mapping[str, Callable[[Called], Awaitable[Message]]] = {
+            "Configure": self._configure,
+            "Synchronize": self._synchronize,
+            "CreateContainer": self._create,
+            "StopContainer": self._stop,
+            "StateChange": self._state_change,
+            "Shutdown": self._shutdown,
+        }
+
+    async def run(self, reader: asyncio.StreamReader) -> None:
+        """Register and answer until the runtime closes.
+
+        Raises:
+            Malformed: it broke the protocol.
+            Refused: it does not take the plugin.
+            TimeoutError: it was silent before everything was set up.
+        """
+        argument = RegisterPluginRequest(self._options.name, self._options.index)
+        self._registration, data = self._session.call("RegisterPlugin", argument)
+        self._writer.write(data)
+        try:
+            async with asyncio.timeout(self._options.patience) as limit:
+                self._limit = limit
+                while data := await reader.read(_PIECE):
+                    for event in self._session.receive(data):
+                        await self._take(event)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def _take(self, event: Called | Answered) -> None:
+        if isinstance(event, Answered):
+            if event.stream == self._registration and event.code != OK:
+                raise Refused(f"the runtime does not register the plugin: {event.message}")
+            return
+        if event.service != PLUGIN or event.method not in self._methods:
+            why = f"{event.service}/{event.method} is not implemented"
+            self._writer.write(self._session.refuse(event.stream, UNIMPLEMENTED, why))
+            return
+        # Connections are read on while a decision is made; the tasks are held until they end.
+        task = asyncio.create_task(self._answer(event), name=f"nri:{event.method}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, call: Called) -> None:
+        try:
+            data = self._session.answer(call.stream, await self._methods[call.method](call))
+        except (Refused, Malformed) as error:
+            data = self._session.refuse(call.stream, UNKNOWN, str(error))
+        except Exception:  # noqa: BLE001 # whatever it is, silence would start the container
+            _LOG.exception("%s failed", call.method)
+            why = f"partage: {call.method} failed; see the agent's log"
+            data = self._session.refuse(call.stream, UNKNOWN, why)
+        self._writer.write(data)
+
+    # --- calls -------------------------------------------------------------------------------
+
+    async def _configure(self, call: Called) -> Message:
+        told = ConfigureRequest.decode(call.payload)
+        _LOG.info("registered with %s %s", told.runtime_name, told.runtime_version)
+        return ConfigureResponse(_MASK)
+
+    async def _synchronize(self, call: Called) -> Message:
+        told = SynchronizeRequest.decode(call.payload)
+        self._pods += told.pods
+        self._containers += told.containers
+        if not told.more:
+            pods, containers = tuple(self._pods), tuple(self._containers)
+            self._pods, self._containers = [], []
+            await self._decided(lambda: self._decider.synchronize(pods, containers))
+            self._ready.set()
+            if self._limit is not None:
+                self._limit.reschedule(None)
+        return SynchronizeResponse(told.more)
+
+    async def _create(self, call: Called) -> Message:
+        asked = CreateContainerRequest.decode(call.payload)
+        if asked.pod is None or asked.container is None:
+            raise Malformed("CreateContainer without a pod or a container")
+        pod, container = asked.pod, asked.container
+        deadline = self._options.deadline
+        if call.timeout:
+            deadline = min(deadline, call.timeout * _SHARE)
+        try:
+            async with asyncio.timeout(deadline):
+                adjustment = await self._decided(lambda: self._decider.create(pod, container))
+        except TimeoutError:
+            self._decider.late(pod, container)
+            raise Refused(
+                f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "
+                f"{deadline:g} s; the container is not started without its devices"
+            ) from None
+        return CreateContainerResponse(adjustment)
+
+    async def _stop(self, call: Called) -> Message:
+        gone = StopContainerRequest.decode(call.payload).container
+        if gone is not None:
+            await self._decided(lambda: self._decider.remove(gone))
+        return Empty()
+
+    async def _state_change(self, call: Called) -> Message:
+        told = StateChange.decode(call.payload)
+        gone = told.container
+        if told.event == Event.REMOVE_CONTAINER and gone is not None:
+            await self._decided(lambda: self._decider.remove(gone))
+        return Empty()
+
+    async def _shutdown(self, _call: Called) -> Message:
+        _LOG.info("the runtime shuts down")
+        return Empty()
+
+    async def _decided(self, decide: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, decide)

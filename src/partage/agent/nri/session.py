@@ -1,0 +1,125 @@
+"""One NRI connection without any input or output: bytes in, calls and answers out, and the reverse.
+
+The runtime calls the plugin on connection 1, the plugin calls the runtime on connection 2. Everything
+else on either is an error, and so is an answer to a call that nobody made.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from partage.agent.nri.frames import FrameReader, Kind, TtrpcMessage, TtrpcReader, framed
+from partage.agent.nri.messages import RUNTIME, Request, Response, Status
+from partage.agent.protobuf import Malformed, Message
+
+__all__ = ["OK", "UNIMPLEMENTED", "UNKNOWN", "Answered", "Called", "Session"]
+
+OK: Final = 0
+UNKNOWN: Final = 2
+"""The code of errors that are ours to word."""
+UNIMPLEMENTED: Final = 12
+"""A method that is not here: the runtime then falls back to an older one, or does without."""
+_TO_PLUGIN: Final = 1
+_TO_RUNTIME: Final = 2
+_LONGEST_ERROR: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The runtime calls the plugin and waits.
+
+    Attributes:
+        stream: to answer on.
+        service: in full.
+        method: of the service.
+        payload: its argument.
+        timeout: seconds after which nobody waits any more; 0 where that was not told.
+    """
+
+    stream: int
+    service: str
+    method: str
+    payload: bytes
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The runtime's answer to a call of ours; code 0 is well."""
+
+    stream: int
+    code: int
+    message: str
+    payload: bytes
+
+
+class Session:
+    """Both directions of one connection."""
+
+    def __init__(self) -> None:
+        self._frames = FrameReader()
+        self._readers = {_TO_PLUGIN: TtrpcReader(), _TO_RUNTIME: TtrpcReader()}
+        self._open: set[int] = set()
+        self._next = 1
+
+    def receive(self, data: bytes) -> Iterator[Called | Answered]:
+        """What the bytes complete.
+
+        Raises:
+            Malformed: they break the protocol; the connection is of no use any more.
+        """
+        for connection, payload in self._frames.feed(data):
+            reader = self._readers.get(connection)
+            if reader is None:
+                raise Malformed(f"a frame on connection {connection}; there are 1 and 2")
+            for message in reader.feed(payload):
+                if connection == _TO_PLUGIN:
+                    yield self._called(message)
+                else:
+                    yield self._answered(message)
+
+    def call(self, method: str, argument: Message) -> tuple[int, bytes]:
+        """Call the runtime: the stream of the answer, and what to send."""
+        stream = self._next
+        self._next += 2
+        self._open.add(stream)
+        payload = Request(RUNTIME, method, argument.encode()).encode()
+        return stream, _sent(_TO_RUNTIME, TtrpcMessage(stream, Kind.REQUEST, payload))
+
+    def answer(self, stream: int, result: Message) -> bytes:
+        """What to send to answer a call well.
+
+        Raises:
+            Malformed: the result is larger than a message may be.
+        """
+        response = Response(Status(OK), result.encode())
+        return _sent(_TO_PLUGIN, TtrpcMessage(stream, Kind.RESPONSE, response.encode()))
+
+    def refuse(self, stream: int, code: int, why: str) -> bytes:
+        """What to send to answer a call with an error, cut to a size that fits in events."""
+        status = Status(code, why[:_LONGEST_ERROR])
+        return _sent(_TO_PLUGIN, TtrpcMessage(stream, Kind.RESPONSE, Response(status).encode()))
+
+    @staticmethod
+    def _called(message: TtrpcMessage) -> Called:
+        if message.kind is not Kind.REQUEST:
+            raise Malformed(f"a {message.kind.name.lower()} where the runtime calls")
+        request = Request.decode(message.payload)
+        return Called(
+            message.stream, request.service, request.method, request.payload,
+            max(request.timeout_nano, 0) / 1e9,
+        )  # fmt: skip
+
+    def _answered(self, message: TtrpcMessage) -> Answered:
+        if message.kind is not Kind.RESPONSE:
+            raise Malformed(f"a {message.kind.name.lower()} where the runtime answers")
+        if message.stream not in self._open:
+            raise Malformed(f"an answer on stream {message.stream}, where nothing was asked")
+        self._open.discard(message.stream)
+        response = Response.decode(message.payload)
+        status = response.status or Status()
+        return Answered(message.stream, status.code, status.message, response.payload)
+
+
+def _sent(connection: int, message: TtrpcMessage) -> bytes:
+    return framed(connection, message.encode())

@@ -1,0 +1,324 @@
+"""A small table-driven codec of protocol buffers (proto3), for the few messages a node agent speaks.
+
+A message is a frozen dataclass whose fields say their number and kind:
+
+    @dataclass(frozen=True, slots=True)
+    class Mount(Message):
+        destination: str = text(1)
+        options: tuple[str, ...] = texts(4)
+
+Only what containerd's NRI and the kubelet's interfaces use is here: varints, texts, bytes, messages,
+lists of texts and messages, maps of texts. A field that is not declared is skipped, as the format asks; a
+declared one with another wire type is an error, since guessing would inject something nobody asked for.
+
+Source: the published encoding of protocol buffers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from enum import Enum, auto
+from functools import cache
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+from partage.model.errors import PartageError
+
+__all__ = [
+    "Malformed",
+    "Message",
+    "blob",
+    "flag",
+    "integer",
+    "message",
+    "messages",
+    "natural",
+    "text",
+    "text_map",
+    "texts",
+]
+
+_VARINT: Final = 0
+_FIXED64: Final = 1
+_LENGTH: Final = 2
+_FIXED32: Final = 5
+_WORD: Final = 1 << 64
+_SIGN: Final = 1 << 63
+_KEY: Final = "protobuf"
+_DEEPEST: Final = 32
+"""Messages inside messages; far more than any that is spoken, far less than the stack holds."""
+
+
+class Malformed(PartageError):
+    """Bytes that are not what their protocol says they are."""
+
+
+class _Kind(Enum):
+    INTEGER = auto()
+    NATURAL = auto()
+    FLAG = auto()
+    TEXT = auto()
+    BLOB = auto()
+    MESSAGE = auto()
+    TEXTS = auto()
+    MESSAGES = auto()
+    MAP = auto()
+
+
+_NUMBERS: Final = frozenset({_Kind.INTEGER, _Kind.NATURAL, _Kind.FLAG})
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    number: int
+    kind: _Kind
+    of: "type[Message] | None" = None
+    name: str = ""
+
+    @property
+    def type(self) -> "type[Message]":
+        assert self.of is not None  # noqa: S101 # declared with one
+        return self.of
+
+
+def integer(number: int) -> Any:
+    """An int32, int64 or enum field; 0 when absent."""
+    return field(default=0, metadata={_KEY: _Field(number, _Kind.INTEGER)})
+
+
+def natural(number: int) -> Any:
+    """A uint32 or uint64 field; 0 when absent."""
+    return field(default=0, metadata={_KEY: _Field(number, _Kind.NATURAL)})
+
+
+def flag(number: int) -> Any:
+    """A bool field."""
+    return field(default=False, metadata={_KEY: _Field(number, _Kind.FLAG)})
+
+
+def text(number: int) -> Any:
+    """A string field."""
+    return field(default="", metadata={_KEY: _Field(number, _Kind.TEXT)})
+
+
+def blob(number: int) -> Any:
+    """A bytes field."""
+    return field(default=b"", metadata={_KEY: _Field(number, _Kind.BLOB)})
+
+
+def message(number: int, of: "type[Message]") -> Any:
+    """A message field; None when absent."""
+    return field(default=None, metadata={_KEY: _Field(number, _Kind.MESSAGE, of)})
+
+
+def texts(number: int) -> Any:
+    """A repeated string field, as a tuple."""
+    return field(default=(), metadata={_KEY: _Field(number, _Kind.TEXTS)})
+
+
+def messages(number: int, of: "type[Message]") -> Any:
+    """A repeated message field, as a tuple."""
+    return field(default=(), metadata={_KEY: _Field(number, _Kind.MESSAGES, of)})
+
+
+def text_map(number: int) -> Any:
+    """A map of strings to strings."""
+    return field(default_factory=dict, metadata={_KEY: _Field(number, _Kind.MAP)})
+
+
+M = TypeVar("M", bound="Message")
+
+
+class Message:
+    """What all messages can do."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The message in some bytes.
+
+        Raises:
+            Malformed: they are not one; the error names the message and the field.
+        """
+        return _decode(cls, memoryview(data), 0)
+
+    def encode(self) -> bytes:
+        """The message's bytes; fields with their default are left out, maps are in key order."""
+        out = bytearray()
+        for one in _table(type(self)).values():
+            _write(out, one, getattr(self, one.name))
+        return bytes(out)
+
+
+def _table(of: Any) -> dict[int, _Field]:
+    return _declared(of)
+
+
+@cache
+def _declared(of: Any) -> dict[int, _Field]:
+    declared = [(one.name, one.metadata[_KEY]) for one in fields(of)]
+    return {f.number: _Field(f.number, f.kind, f.of, name) for name, f in declared}
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def _varint(out: bytearray, value: int) -> None:
+    value &= _WORD - 1
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _bytes(out: bytearray, number: int, data: bytes) -> None:
+    _varint(out, number << 3 | _LENGTH)
+    _varint(out, len(data))
+    out += data
+
+
+def _write(out: bytearray, one: _Field, value: Any) -> None:
+    if one.kind in _NUMBERS:
+        if value:
+            _varint(out, one.number << 3 | _VARINT)
+            _varint(out, int(value))
+        return
+    for item in _items(one.kind, value):
+        _bytes(out, one.number, _payload(item))
+
+
+def _items(kind: _Kind, value: Any) -> tuple[Any, ...]:
+    """What a field repeats: nothing for a default, one for a single value."""
+    if kind is _Kind.MAP:
+        return tuple((key, value[key]) for key in sorted(value))
+    if kind in {_Kind.TEXTS, _Kind.MESSAGES}:
+        return tuple(value)
+    empty = value is None or (not isinstance(value, Message) and not value)
+    return () if empty else (value,)
+
+
+def _payload(item: Any) -> bytes:
+    if isinstance(item, str):
+        return _utf8(item)
+    if isinstance(item, bytes):
+        return item
+    if isinstance(item, Message):
+        return item.encode()
+    pair = bytearray()
+    for number, part in enumerate(item, 1):
+        _bytes(pair, number, _utf8(part))
+    return bytes(pair)
+
+
+def _utf8(value: str) -> bytes:
+    # What came in as broken text goes out the same.
+    return value.encode("utf-8", "surrogateescape")
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def _number(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data):
+            raise Malformed("a number is cut off")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >= _WORD:
+                raise Malformed("a number has more than 64 bits")
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise Malformed("a number has more than ten bytes")
+
+
+def _pieces(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
+    """Number, wire type and value of every field."""
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _number(data, at)
+        number, wire = key >> 3, key & 7
+        if not number or number >= 1 << 29:
+            raise Malformed(f"{number} is no number of a field")
+        if wire == _VARINT:
+            value, at = _number(data, at)
+            yield number, wire, value
+            continue
+        if wire == _LENGTH:
+            length, at = _number(data, at)
+        elif wire in {_FIXED64, _FIXED32}:
+            length = 8 if wire == _FIXED64 else 4
+        else:
+            raise Malformed(f"field {number} has wire type {wire}, which is not in use")
+        if length > end - at:
+            raise Malformed(f"field {number} has {end - at} of {length} bytes")
+        yield number, wire, data[at : at + length]
+        at += length
+
+
+def _decode(of: type[M], data: memoryview, depth: int) -> M:
+    if depth > _DEEPEST:
+        raise Malformed(f"{of.__name__}: messages inside messages, more than {_DEEPEST} deep")
+    table = _table(of)
+    try:
+        values = _values(table, data, depth)
+    except Malformed as error:
+        raise Malformed(f"{of.__name__}: {error}") from None
+    for one in table.values():
+        if one.kind in {_Kind.TEXTS, _Kind.MESSAGES} and one.name in values:
+            values[one.name] = tuple(values[one.name])
+    return of(**values)
+
+
+def _values(table: dict[int, _Field], data: memoryview, depth: int) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for number, wire, value in _pieces(data):
+        one = table.get(number)
+        if one is None:
+            continue
+        expected = _VARINT if one.kind in _NUMBERS else _LENGTH
+        if wire != expected:
+            raise Malformed(f"field {one.name} has wire type {wire}, not {expected}")
+        _take(values, one, value, depth)
+    return values
+
+
+def _take(values: dict[str, Any], one: _Field, value: Any, depth: int) -> None:
+    match one.kind:
+        case _Kind.INTEGER:
+            values[one.name] = value - _WORD if value & _SIGN else value
+        case _Kind.NATURAL:
+            values[one.name] = value
+        case _Kind.FLAG:
+            values[one.name] = bool(value)
+        case _Kind.TEXT:
+            values[one.name] = _text(value)
+        case _Kind.BLOB:
+            values[one.name] = bytes(value)
+        case _Kind.MESSAGE:
+            values[one.name] = _decode(one.type, value, depth + 1)
+        case _Kind.TEXTS:
+            values.setdefault(one.name, []).append(_text(value))
+        case _Kind.MESSAGES:
+            values.setdefault(one.name, []).append(_decode(one.type, value, depth + 1))
+        case _Kind.MAP:
+            key, held = _pair(value)
+            values.setdefault(one.name, {})[key] = held
+
+
+def _pair(data: memoryview) -> tuple[str, str]:
+    found = {1: "", 2: ""}
+    for number, wire, value in _pieces(data):
+        if number in found:
+            if wire != _LENGTH:
+                raise Malformed(f"a map's entry has wire type {wire}, not {_LENGTH}")
+            found[number] = _text(value)
+    return found[1], found[2]
+
+
+def _text(value: Any) -> str:
+    # Process environments may hold any bytes; they must not stop a container that is none of ours.
+    return str(bytes(value), "utf-8", "surrogateescape")

@@ -1,0 +1,120 @@
+"""What a node says of its cards beside the Device object: labels, and HAMi's registration.
+
+Source: koordinator.md 6; hami.md 2.4 and 3; qgpu-and-peers.md 1.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from partage.agent.discovery.found import Inventory
+from partage.model.device import Device, DeviceType
+from partage.vendors import names
+from partage.vendors.catalog import HamiCard, encode_hami_cards
+from partage.vendors.settings import HamiSettings
+
+__all__ = ["hami_annotations", "node_labels", "registered_cards"]
+
+_MIB: Final = 2**20
+_MAKE: Final = "nvidia"
+_LINK: Final = 100
+"""HAMi's score of one NVLink between two cards."""
+
+
+def node_labels(
+    inventory: Inventory, labels: Mapping[str, str], *, qgpu: bool = False
+) -> dict[str, str]:
+    """Labels to be set on the node; empty when it has them.
+
+    Make, model and driver of the cards follow what was found. What others decide or find out as
+    well is only filled in where it is absent.
+
+    Args:
+        inventory: what was found.
+        labels: the node's own.
+        qgpu: whether the node serves qGPU.
+    """
+    card = next((one for one in inventory.found if one.device.type is DeviceType.GPU), None)
+    if card is None:
+        return {}
+    ours = {
+        names.GPU_VENDOR: card.device.vendor,
+        names.GPU_MODEL: card.device.model,
+        names.GPU_DRIVER_VERSION: card.driver,
+    }
+    filled: dict[str, str] = {}
+    if card.device.vendor == _MAKE:
+        filled[names.QGPU_MODEL_LABELS[0]] = card.product.replace(" ", "-")
+        filled[names.QGPU_DRIVER_LABELS[1]] = card.driver
+    if qgpu:
+        filled[names.QGPU_ENABLE] = "enable"
+    wanted = {key: value for key, value in ours.items() if value and labels.get(key) != value}
+    return wanted | {key: value for key, value in filled.items() if value and key not in labels}
+
+
+def registered_cards(
+    cards: Iterable[tuple[Device, str]], hami: HamiSettings, node: str, mode: str = ""
+) -> list[HamiCard]:
+    """The cards as HAMi's plugin registers them, its configuration for the node applied.
+
+    Cards that the configuration filters are left out, as upstream leaves them out. In mode `mig`
+    memory is not scaled.
+
+    Args:
+        cards: each with what its driver calls it.
+        hami: settings.
+        node: whose.
+        mode: `hami-core` or `mig`, where the configuration of the node names none.
+    """
+    own = hami.nodes.get(node)
+    mode = (own.operating_mode if own else "") or mode or "hami-core"
+    memory = (own.memory_scaling if own else None) or hami.memory_scaling
+    cores = (own.core_scaling if own else None) or hami.core_scaling
+    slots = (own.split_count if own else None) or hami.split_count
+    hidden = (own.filter_uuids, own.filter_indexes) if own else ((), ())
+    return [
+        HamiCard(
+            uuid=card.uuid,
+            index=card.minor,
+            slots=slots,
+            memory_mib=int(card.memory_bytes // _MIB * (1.0 if mode == "mig" else memory)),
+            cores=int(100 * cores),
+            model=product if product.startswith("NVIDIA") else f"NVIDIA-{product}",
+            mode=mode,
+            healthy=card.healthy,
+            numa=max(card.topology.numa, 0) if card.topology else 0,
+        )
+        for card, product in cards
+        if card.uuid not in hidden[0] and card.minor not in hidden[1]
+    ]
+
+
+def hami_annotations(inventory: Inventory, hami: HamiSettings, node: str) -> dict[str, str]:
+    """Node annotations that HAMi's scheduler reads; empty without NVIDIA cards.
+
+    A card in MIG mode is registered as one to be cut into instances, unless the node's
+    configuration names a mode. Links are scored as HAMi's plugin scores NVLink: 100 a link.
+    """
+    cards = [
+        one
+        for one in inventory.found
+        if one.device.type is DeviceType.GPU and one.device.vendor == _MAKE
+    ]
+    if not cards:
+        return {}
+    registered = [
+        known
+        for one in cards
+        for known in registered_cards(
+            [(one.device, one.product)], hami, node, "mig" if one.mig else ""
+        )
+    ]
+    said = {names.HAMI_REGISTER: encode_hami_cards(registered)}
+    if inventory.links:
+        scores: dict[str, dict[str, int]] = {one.device.uuid: {} for one in cards}
+        for (one, other), links in sorted(inventory.links.items()):
+            if one in scores and other in scores:
+                scores[one][other] = scores[other][one] = links * _LINK
+        table = [{"uuid": uuid, "score": score} for uuid, score in scores.items()]
+        said[names.HAMI_SCORE] = json.dumps(table, separators=(",", ":"))
+    return said

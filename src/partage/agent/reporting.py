@@ -1,0 +1,268 @@
+"""Tells the API server what the node has, and that its agent is alive.
+
+A search of the node is compared with what was last read from or written to the API server; equal
+means that nothing is sent. What others change is noticed by reading anew every few rounds, and by
+the conflict that a write then meets: every write of a Device object carries the version it was
+made for. The only thing written while nothing happens is the lease.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from partage.agent.device_document import OWNED_LABELS, device_document
+from partage.agent.discovery.found import Inventory
+from partage.agent.registration import hami_annotations, node_labels
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from partage.kube.resources import LEASES, NODES, Resource
+from partage.vendors.settings import HamiSettings
+
+__all__ = ["DEVICES", "AgentReporting", "ReportingSettings", "Round"]
+
+DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
+"""Koordinator's Device objects."""
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportingSettings:
+    """How reporting is done.
+
+    Attributes:
+        period: seconds between two searches of the node.
+        lease_period: seconds between two renewals of the lease.
+        lease_seconds: after how many seconds without renewal the agent counts as gone.
+        jitter: part of a period that is added by chance, so that nodes do not act in step.
+        resync: rounds after which the objects are read anew.
+        namespace: of the lease.
+        hami: whether HAMi's registration is written to the node.
+        qgpu: whether the node serves qGPU.
+    """
+
+    period: float = 3.0
+    lease_period: float = 10.0
+    lease_seconds: int = 40
+    jitter: float = 0.2
+    resync: int = 20
+    namespace: str = "kube-node-lease"
+    hami: bool = False
+    qgpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round came to.
+
+    Attributes:
+        inventory: what was found.
+        wrote: which objects were written: `device`, `node`.
+    """
+
+    inventory: Inventory
+    wrote: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Objects as last read or written; None is unknown, an empty device is one that is absent."""
+
+    node: Body | None = None
+    device: Body | None = None
+    rounds: int = field(default=0)
+
+
+class AgentReporting:
+    """The reports of one node's agent."""
+
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        search: Callable[[], Inventory],
+        settings: ReportingSettings = ReportingSettings(),
+        *,
+        hami: Callable[[], HamiSettings] = HamiSettings,
+        told: Callable[[str], None] = lambda _: None,
+        restore: Callable[[Body | None], None] = lambda _: None,
+    ) -> None:
+        """Reports that have not begun.
+
+        Args:
+            client: of the API server; its clock and chance are used.
+            node: the node's name.
+            search: looks at the node; runs in a thread of its own.
+            settings: how reporting is done.
+            hami: HAMi's settings in force.
+            told: hears what is wrong, once for each time that it changes.
+            restore: hears what the Device object says, None without one, before the first search.
+        """
+        self._client = client
+        self._node = node
+        self._search = search
+        self._settings = settings
+        self._hami = hami
+        self._told = told
+        self._restore: Callable[[Body | None], None] | None = restore
+        self._seen = _Seen()
+        self._said: tuple[str, ...] = ()
+
+    async def device(self) -> Body | None:
+        """The Device object as the API server has it; None when there is none.
+
+        Raises:
+            KubeError: it cannot be read.
+        """
+        try:
+            return await self._client.get(DEVICES, self._node, into=Body)
+        except NotFound:
+            return None
+
+    async def once(self) -> Round:
+        """One round: search, compare, write what differs.
+
+        Raises:
+            KubeError: the API server cannot be asked, or refuses; the next round tries again.
+        """
+        seen = self._seen
+        seen.rounds += 1
+        if seen.node is None or seen.device is None or seen.rounds >= self._settings.resync:
+            node = await self._client.get(NODES, self._node, into=Body)
+            self._seen = seen = _Seen(node, await self.device() or {})
+        if self._restore is not None:
+            self._restore(seen.device or None)
+            self._restore = None
+        inventory = await asyncio.to_thread(self._search)
+        self._say(inventory.problems)
+        try:
+            wrote = await self._write(seen, inventory)
+        except (AlreadyExists, Conflict, NotFound):
+            self._seen = _Seen()  # somebody was faster: the next round reads
+            raise
+        return Round(inventory, wrote)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Report until told to stop; errors are told, and the next round tries again."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(
+                self._every(self._settings.period, self.once, stop), name="agent:report"
+            )
+            group.create_task(
+                self._every(self._settings.lease_period, self.renew, stop), name="agent:lease"
+            )
+
+    async def renew(self) -> None:
+        """Renew the lease that says that the agent is alive; it is made where there is none.
+
+        Raises:
+            KubeError: the API server cannot be asked, or refuses.
+        """
+        name, space = f"partage-agent-{self._node}", self._settings.namespace
+        spec = {
+            "holderIdentity": self._node,
+            "leaseDurationSeconds": self._settings.lease_seconds,
+            "renewTime": f"{self._now():%Y-%m-%dT%H:%M:%S.%fZ}",
+        }
+        try:
+            await self._client.patch(
+                LEASES, name, {"spec": spec}, kind=PatchKind.MERGE, namespace=space, into=Body
+            )
+        except NotFound:
+            body = {
+                "apiVersion": LEASES.api_version, "kind": "Lease",
+                "metadata": {"name": name, "namespace": space}, "spec": spec,
+            }  # fmt: skip
+            await self._client.create(LEASES, body, namespace=space, into=Body)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    async def _write(self, seen: _Seen, inventory: Inventory) -> tuple[str, ...]:
+        node, before = seen.node or {}, seen.device or {}
+        metadata = node.get("metadata") or {}
+        wanted = device_document(
+            self._node, inventory, before or None, f"{self._now():%Y-%m-%dT%H:%M:%SZ}",
+            str(metadata.get("uid") or ""),
+        )  # fmt: skip
+        wrote = []
+        if before:
+            changes = _changes(before, wanted)
+            if changes:
+                seen.device = await self._client.patch(
+                    DEVICES, self._node, changes, kind=PatchKind.MERGE, into=Body
+                )
+                wrote.append("device")
+        elif wanted["spec"]["devices"]:
+            seen.device = await self._client.create(DEVICES, wanted, into=Body)
+            wrote.append("device")
+        changes = self._node_changes(metadata, inventory)
+        if changes:
+            body = {"metadata": {"uid": metadata.get("uid"), **changes}}
+            seen.node = await self._client.patch(
+                NODES, self._node, body, kind=PatchKind.MERGE, into=Body
+            )
+            wrote.append("node")
+        return tuple(wrote)
+
+    def _node_changes(self, metadata: Mapping[str, Any], inventory: Inventory) -> Body:
+        """Labels and annotations of the Node that are not what they should be."""
+        labels = node_labels(inventory, metadata.get("labels") or {}, qgpu=self._settings.qgpu)
+        wanted = (
+            hami_annotations(inventory, self._hami(), self._node) if self._settings.hami else {}
+        )
+        known = metadata.get("annotations") or {}
+        annotations = {key: text for key, text in wanted.items() if known.get(key) != text}
+        both = {"labels": labels, "annotations": annotations}
+        return {key: value for key, value in both.items() if value}
+
+    # --- time --------------------------------------------------------------------------------
+
+    async def _every(
+        self, period: float, act: Callable[[], Awaitable[object]], stop: asyncio.Event
+    ) -> None:
+        while not stop.is_set():
+            try:
+                await act()
+            except KubeError as error:
+                self._told(str(error))
+            seconds = period * (1 + self._settings.jitter * self._client.chance())
+            pause = asyncio.create_task(self._client.clock.sleep(seconds), name="agent:pause")
+            halt = asyncio.create_task(stop.wait(), name="agent:stop")
+            try:
+                await asyncio.wait((pause, halt), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                pause.cancel()
+                halt.cancel()
+
+    def _say(self, problems: tuple[str, ...]) -> None:
+        if problems != self._said:
+            self._said = problems
+            for problem in problems:
+                self._told(problem)
+
+    def _now(self) -> datetime:
+        return self._client.clock.now().astimezone(UTC)
+
+
+def _changes(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> Body:
+    """The patch that makes the object what it should be; empty when it is. Others' keys stay."""
+    head, aim = before.get("metadata") or {}, wanted["metadata"]
+    labels = head.get("labels") or {}
+    changed: Body = {
+        key: aim["labels"].get(key)
+        for key in OWNED_LABELS
+        if labels.get(key) != aim["labels"].get(key)
+    }
+    metadata: Body = {"labels": changed} if changed else {}
+    owners = aim.get("ownerReferences")
+    if owners and head.get("ownerReferences") != owners:
+        metadata["ownerReferences"] = owners
+    body: Body = {}
+    if (before.get("spec") or {}).get("devices") != wanted["spec"]["devices"]:
+        body["spec"] = {"devices": wanted["spec"]["devices"]}
+    if not metadata and not body:
+        return {}
+    version = {"resourceVersion": head["resourceVersion"]} if "resourceVersion" in head else {}
+    return {**body, "metadata": {**metadata, **version}}

@@ -1,0 +1,118 @@
+"""Options and texts that `explain`, `top` and `inspect` share."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from partage.cli.asking import Asked, CannotAsk, Where, ask
+from partage.cli.parameters import FILE, cluster_options, options
+from partage.cli.structured import to_json, to_yaml
+from partage.model.errors import PartageError
+from partage.model.quantity import brief
+
+__all__ = [
+    "CANNOT_ASK",
+    "NOT_FOUND",
+    "answer_options",
+    "answered",
+    "core_text",
+    "part_text",
+    "structured",
+    "told",
+]
+
+_T = TypeVar("_T")
+
+CANNOT_ASK: Final = 2
+NOT_FOUND: Final = 4
+
+answer_options = options(
+    cluster_options,
+    click.option(
+        "-f", "--filename", "files", multiple=True, metavar="FILE",
+        help="Answer for these manifests instead of a cluster: YAML or JSON, a folder, or - for "
+        "standard input, such as what `kubectl get -o yaml` printed. May be repeated.",
+    ),
+    click.option(
+        "--scheduler", envvar="PARTAGE_SCHEDULER", default="", metavar="URL",
+        help="Ask the scheduler service there. Environment: PARTAGE_SCHEDULER. Default: read the "
+        "cluster's objects with the rights of your kubeconfig, and ask the engine.",
+    ),
+    click.option(
+        "--service", envvar="PARTAGE_SERVICE", default="", metavar="NAMESPACE/NAME:PORT",
+        help="Ask the scheduler service through the API server's proxy. Environment: "
+        "PARTAGE_SERVICE.",
+    ),
+    click.option(
+        "--token-file", type=FILE, metavar="FILE", help="Bearer token for --scheduler.",
+    ),
+    click.option(
+        "--scheduler-ca", "authority", type=FILE, metavar="FILE",
+        help="Authority of --scheduler's certificate, PEM. Default: those of the system.",
+    ),
+    click.option(
+        "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table",
+        show_default=True, help="How to print the answer; wide is a table with more columns.",
+    ),
+)  # fmt: skip
+
+
+def answered(
+    command: str, given: dict[str, Any], question: Callable[[Asked], Awaitable[_T]]
+) -> _T:
+    """What somebody answers; ends the program where nobody does.
+
+    Args:
+        command: for the message.
+        given: the options of `answer_options`.
+        question: what to ask.
+    """
+    where = Where(
+        scheduler=given["scheduler"],
+        service=given["service"],
+        files=given["files"],
+        kubeconfig=given["kubeconfig"],
+        context=given["context"],
+        token_file=given["token_file"],
+        authority=given["authority"],
+    )
+    try:
+        chosen = [bool(where.scheduler), bool(where.service), bool(where.files)]
+        if where.files:
+            where = Where(files=where.files)  # the environment does not outdo what was typed
+        elif sum(chosen) > 1:
+            raise CannotAsk("--scheduler and --service exclude each other; leave one out")
+        return ask(where, question)
+    except PartageError as error:
+        click.echo(f"partage {command}: {error}", err=True)
+        sys.exit(CANNOT_ASK)
+
+
+def structured(output: str, data: object) -> bool:
+    """Print the data where JSON or YAML was asked for; whether that was so."""
+    if output not in ("json", "yaml"):
+        return False
+    click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
+    return True
+
+
+def told(asked: Asked) -> None:
+    """Say on standard error who answered, and what could not be read."""
+    click.echo(f"answered by {asked.told}", err=True)
+    for note in asked.notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def core_text(milli: int) -> str:
+    """Compute as percent of a card."""
+    return f"{milli / 10:g}%"
+
+
+def part_text(amount: dict[str, int], *, memory: bool = False) -> str:
+    """`20Gi of 80Gi`, or `57% of 200%`; a dash where there is none."""
+    if not amount["total"]:
+        return "-"
+    write = brief if memory else core_text
+    return f"{write(amount['used'])} of {write(amount['total'])}"

@@ -1,0 +1,300 @@
+"""`partage doctor`: what is set up wrongly in a cluster or on a node, and what to do."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+import yaml
+from rich.text import Text
+
+from partage.cli.asked import CANNOT_ASK
+from partage.cli.asking import CannotAsk, told_of
+from partage.cli.parameters import FILE, cluster_options
+from partage.cli.structured import to_json, to_yaml
+from partage.cli.tables import paper
+from partage.doctor.checks import diagnosed
+from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.doctor.machine import examined
+from partage.extender.books import Books
+from partage.extender.filling import filled, permuted
+from partage.extender.intake import Intake
+from partage.extender.ports import Hooks
+from partage.kube.client import Client, ClientSettings
+from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound
+from partage.kube.loading import load_config
+from partage.kube.resources import Resource
+from partage.model.errors import InvalidDocument
+from partage.wire.documents import Document, decode
+
+__all__ = ["doctor", "facts_of"]
+
+FOUND: Final = 3
+_CONFIG: Final = "KubeSchedulerConfiguration"
+_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+_PATHS: Final = {
+    "Pod": "/api/v1/pods",
+    "Node": "/api/v1/nodes",
+    "ConfigMap": "/api/v1/configmaps",
+    "Device": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
+    "MutatingWebhookConfiguration": f"{_REGISTRATION}/mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
+    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
+}
+_NEEDED: Final = frozenset({"Pod", "Node"})
+_VERSIONS: Final = {"Device": "scheduling.koordinator.sh/v1alpha1"}
+_PAGE: Final = "500"
+_RIGHTS: Final = (
+    ("list", "", "pods", ""), ("watch", "", "pods", ""), ("list", "", "nodes", ""),
+    ("patch", "", "nodes", "status"), ("list", "", "configmaps", ""),
+    ("list", "scheduling.koordinator.sh", "devices", ""), ("create", "", "pods", "binding"),
+    ("create", "events.k8s.io", "events", ""),
+)  # fmt: skip
+_ACCOUNT: Final = "system:serviceaccount:partage-system:partage-scheduler"
+
+Objects = dict[str, list[dict[str, Any]] | None]
+
+
+@click.command()
+@cluster_options
+@click.option(
+    "--account",
+    default=_ACCOUNT,
+    show_default=True,
+    metavar="USER",
+    help="Whose rights are examined: the scheduler's service account.",
+)
+@click.option(
+    "--scheduler-config",
+    "configs",
+    type=FILE,
+    multiple=True,
+    metavar="FILE",
+    help="A KubeSchedulerConfiguration that no ConfigMap holds. May be repeated.",
+)
+@click.option(
+    "--node", "on_node", is_flag=True, help="Examine the node this runs on, from its files."
+)
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default="/",
+    show_default=True,
+    metavar="FOLDER",
+    help="The node's file system, with --node.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print the findings.",
+)
+def doctor(**given: Any) -> None:
+    """Name what is set up wrongly, by which rule, and what to do.
+
+    Reads the cluster of your kubeconfig and changes nothing. With --node it reads the files of a
+    node instead: containerd's configuration, the kubelet's, CDI descriptions.
+
+    \b
+    Exit status:
+      0  nothing was found
+      2  the cluster cannot be read; one line says why and what to try
+      3  something was found
+    """  # noqa: D301 # click wants the control character itself
+    notes: list[str] = []
+    try:
+        if given["on_node"]:
+            found = list(examined(given["root"]))
+        else:
+            found = diagnosed(asyncio.run(_gathered(given, notes)))
+    except (CannotAsk, ConfigError, InvalidDocument, yaml.YAMLError) as error:
+        click.echo(f"partage doctor: {error}", err=True)
+        sys.exit(CANNOT_ASK)
+    if given["output"] == "table":
+        _print(found)
+    else:
+        data = {"findings": [asdict(one) for one in found], "notes": notes}
+        click.echo(to_json(data) if given["output"] == "json" else to_yaml(data))
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    sys.exit(FOUND if found else 0)
+
+
+def _print(found: list[Finding]) -> None:
+    with paper() as console:
+        for one in found:
+            style = "red" if one.level is Level.ERROR else "yellow"
+            console.print(
+                Text(f"{one.level}: {one.check}", style=f"bold {style}").append(
+                    f"  {one.thing}", style="default"
+                )
+            )
+            console.print(Text(f"  {one.rule}"))
+            console.print(Text("  fix: ", style="bold").append(one.fix, style="not bold"))
+            console.print()
+        errors = sum(one.level is Level.ERROR for one in found)
+        console.print(f"{errors} errors, {len(found) - errors} warnings")
+
+
+# --- gathering -------------------------------------------------------------------------------
+
+
+async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
+    config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
+    files = {str(path): path.read_text("utf-8") for path in given["configs"]}
+    try:
+        async with Client(
+            config, settings=ClientSettings(attempts=2), environ=os.environ
+        ) as client:
+            objects: Objects = {kind: await _listed(client, kind, notes) for kind in _PATHS}
+            denied = await _denied(client, given["account"], notes)
+    except KubeError as error:
+        raise CannotAsk(told_of(error)) from error
+    return await facts_of(objects, datetime.now(UTC), denied, files)
+
+
+async def _listed(client: Client, kind: str, notes: list[str]) -> list[dict[str, Any]] | None:
+    found: list[dict[str, Any]] = []
+    query = {"limit": _PAGE}
+    while True:
+        try:
+            page = await client.read(_PATHS[kind], into=dict[str, Any], query=query)
+        except NotFound:
+            return found
+        except Forbidden:
+            if kind in _NEEDED:
+                raise
+            notes.append(
+                f"you may not list objects of kind {kind}: what concerns them is left out"
+            )
+            return None
+        found += page.get("items") or []
+        more = (page.get("metadata") or {}).get("continue")
+        if not more:
+            return found
+        query = {"limit": _PAGE, "continue": more}
+
+
+class _Review(msgspec.Struct, frozen=True):
+    status: dict[str, Any] = {}
+
+
+async def _denied(client: Client, account: str, notes: list[str]) -> tuple[str, ...]:
+    """What the account may not do, as the API server says."""
+    reviews = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
+    groups = ["system:serviceaccounts", "system:authenticated"]
+    denied = []
+    for verb, group, resource, part in _RIGHTS:
+        attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": account, "groups": groups, "resourceAttributes": attributes},
+        }
+        try:
+            answer = await client.create(reviews, body, into=_Review)
+        except KubeError:
+            notes.append("you may not review the rights of others: the scheduler's are left out")
+            return ()
+        if not answer.status.get("allowed"):
+            denied.append(f"{verb} {resource}{'/' + part if part else ''}")
+    return tuple(denied)
+
+
+async def facts_of(
+    objects: Objects,
+    now: datetime,
+    denied: tuple[str, ...] = (),
+    files: Mapping[str, str] | None = None,
+) -> ClusterFacts:
+    """Facts from objects as the API server has them.
+
+    Args:
+        objects: by kind; None for those that could not be read.
+        now: the wall clock.
+        denied: see `ClusterFacts`.
+        files: kube-scheduler configurations that no ConfigMap holds, by name.
+    """
+    documents = list(_documents(objects))
+    books = await _books(documents)
+    entries = books.intake.pods().values()
+    runtimes = objects.get("RuntimeClass")
+    configs = objects.get("ConfigMap") or []
+    suspicions = books.engine.ledger.suspicions()
+    return ClusterFacts(
+        now=now,
+        schedulers={**_schedulers(configs), **dict(_parsed((files or {}).items()))},
+        pods=objects.get("Pod") or [],
+        nodes=objects.get("Node") or [],
+        devices=objects.get("Device"),
+        mutating=objects.get("MutatingWebhookConfiguration"),
+        validating=objects.get("ValidatingWebhookConfiguration"),
+        runtimes=None if runtimes is None else frozenset(named(one) for one in runtimes),
+        denied=denied,
+        closed=tuple(
+            (one.node, one.message)
+            for one in suspicions.values()
+            if "has no record" not in one.message
+        ),
+        faults=tuple(
+            (entry.pod.key, entry.pod.request.fault.message)
+            for entry in entries
+            if entry.pod.node is None and entry.pod.request.fault is not None
+        ),
+        refused=tuple(books.intake.problems.items()),
+        unrecorded=tuple(
+            entry.pod.key
+            for entry in entries
+            if entry.pod.node is not None and not entry.pod.finished and entry.pod.record is None
+        ),
+        known=frozenset(
+            node.name for node in books.engine.ledger.nodes if node is not None and node.devices
+        ),
+    )
+
+
+def _documents(objects: Objects) -> Iterator[Document]:
+    """What the service reads; an object that it cannot read is left out as it does."""
+    for kind in ("ConfigMap", "Device", "Node", "Pod"):
+        for one in objects.get(kind) or ():
+            given = {**one, "kind": kind, "apiVersion": _VERSIONS.get(kind, "v1")}
+            with suppress(InvalidDocument):
+                yield from decode("cluster", msgspec.json.encode(given)).documents
+
+
+async def _books(documents: list[Document]) -> Books:
+    by: dict[str, list[Document]] = {}
+    for document in documents:
+        by.setdefault(document.kind, []).append(document)
+    inputs = (
+        by.get("ConfigMap", []), by.get("Device", []), permuted(by.get("Node", []), 0),
+        by.get("Pod", []),
+    )  # fmt: skip
+    return await filled(Books(Intake(), Hooks()), Books(Intake(), Hooks()), inputs, 0.0)
+
+
+def _schedulers(configs: Iterable[Object]) -> dict[str, Object]:
+    texts = (
+        (f"ConfigMap {named(one)}: {key}", text)
+        for one in configs
+        for key, text in (one.get("data") or {}).items()
+        if _CONFIG in text
+    )
+    return dict(_parsed(texts))
+
+
+def _parsed(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Object]]:
+    for where, text in texts:
+        with suppress(yaml.YAMLError):
+            found = yaml.safe_load(text)
+            if isinstance(found, dict) and found.get("kind") == _CONFIG:
+                yield where, found

@@ -1,0 +1,276 @@
+"""`partage explain`: why a pod is where it is, or why it waits and what to try."""
+
+import sys
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from partage.cli.asked import (
+    CANNOT_ASK,
+    NOT_FOUND,
+    answer_options,
+    answered,
+    core_text,
+    structured,
+    told,
+)
+from partage.cli.asking import Asked
+from partage.cli.meanings import meaning
+from partage.cli.tables import paper, plain_table
+from partage.model.quantity import brief
+
+__all__ = ["explain"]
+
+HAS_A_PLACE: Final = 0
+WAITS: Final = 3
+
+_STATES: Final = {
+    "waiting": "waits",
+    "held": "waits for kube-scheduler; its place is kept",
+    "reserved": "its Binding is on its way",
+    "unknown": "its Binding was sent and never answered; the cards stay reserved",
+    "bound": "is bound",
+    "finished": "has ended and holds nothing any more",
+}
+_MODES: Final = {"whole": "whole card", "share": "share", "mig": "hardware instance",
+                 "vendor": "share, cut by the vendor's plugin"}  # fmt: skip
+_FEW: Final = 10
+"""Nodes of a refusal that the table shows; wide shows all."""
+_LONG: Final = 60
+
+Document = dict[str, Any]
+
+
+@click.command()
+@click.argument("pod", metavar="POD")
+@click.option(
+    "-n",
+    "--namespace",
+    default="",
+    metavar="NAME",
+    help="Namespace of POD. Default: that of the kubeconfig's context, else default.",
+)
+@answer_options
+def explain(pod: str, namespace: str, **given: Any) -> None:
+    """Say why POD is where it is, or why it waits.
+
+    POD is a name, or NAMESPACE/NAME. For a pod that has a place: where, which cards, under which
+    policy, where another one like it would go, and what the annotations on it mean. For one that
+    waits: the reason in one line, every node and card with what was asked and what is free, and
+    what to try.
+
+    \b
+    Exit status:
+      0  the pod has a place, or has ended
+      2  nobody answers; one line says why and what to try
+      3  the pod waits
+      4  there is no such pod, or it asks for no device
+    """  # noqa: D301 # click wants the control character itself
+    own, slash, name = pod.removeprefix("pod/").rpartition("/")
+    if slash and namespace and own != namespace:
+        click.echo(f"partage explain: {pod} is not in namespace {namespace}; say one", err=True)
+        sys.exit(CANNOT_ASK)
+
+    async def question(asked: Asked) -> tuple[Asked, str, Document | None]:
+        where = own or namespace or asked.namespace
+        return asked, where, await asked.views.explain(where, name)
+
+    asked, where, found = answered("explain", given, question)
+    key = f"{where}/{name}"
+    if found is None:
+        click.echo(f"partage explain: {_missing(asked, key)}", err=True)
+        sys.exit(NOT_FOUND)
+    said = (asked.conditions or {}).get(key)
+    found = found | {"kube_scheduler": said, "answered_by": asked.told}
+    if not structured(given["output"], found):
+        with paper() as console:
+            _print(console, found, wide=given["output"] == "wide")
+        told(asked)
+    waits = found["state"] in ("waiting", "held")
+    sys.exit(WAITS if waits else HAS_A_PLACE)
+
+
+def _missing(asked: Asked, key: str) -> str:
+    if asked.pods is not None and key in asked.pods:
+        return (
+            f"pod {key} asks for no device, so kube-scheduler alone places it; "
+            f"see kubectl describe pod -n {key.replace('/', ' ')}"
+        )
+    other = sorted(pod for pod in asked.pods or () if pod.endswith("/" + key.partition("/")[2]))
+    hint = f"; there is {', '.join(other)}" if other else ""
+    rule = "there is no pod" if asked.pods is not None else "there is no pod with devices"
+    return f"{rule} {key}{hint}. Check the name, and the namespace with -n"
+
+
+# --- for people ------------------------------------------------------------------------------
+
+
+def _print(console: Console, found: Document, *, wide: bool) -> None:
+    head = Text(f"{found['namespace']}/{found['name']} ", style="bold")
+    head.append(str(_STATES.get(found["state"], found["state"])), style="not bold")
+    if found["node"]:
+        head.append(f" on node {found['node']}")
+    console.print(head, soft_wrap=True)
+    if found["quarantine"]:
+        console.print(Text(f"quarantine: {found['quarantine']}", style="red"), soft_wrap=True)
+    if found["reason"]:
+        _print_refusal(console, found, wide=wide)
+    elif found["fits_now_on"]:
+        _print_possible(console, found)
+    console.print()
+    _print_request(console, found)
+    if found["allocations"]:
+        console.print()
+        _print_cards(console, found, wide=wide)
+    console.print()
+    _print_policy(console, found)
+    if found.get("annotations"):
+        console.print()
+        _print_annotations(console, found, wide=wide)
+
+
+def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
+    reason = found["reason"]
+    line = Text(f"{reason['code']}: ", style="yellow")
+    console.print(line.append(str(reason["message"]), style="default"))
+    if found.get("next"):
+        console.print(Text("try: ", style="bold").append(found["next"], style="not bold"))
+    if found.get("kube_scheduler"):
+        console.print(Text(f"kube-scheduler: {found['kube_scheduler']}", style="dim"))
+    nodes = reason["nodes"]
+    if not nodes:
+        return
+    console.print()
+    table = plain_table("NODE", "CARD", "CODE", "ASKED", "FREE", "WHY")
+    shown = list(nodes.items()) if wide else list(nodes.items())[:_FEW]
+    for name, why in shown:
+        table.add_row(Text(name), "", Text(why["code"]), "", "", Text(why["message"]))
+        for minors, card in _alike(why["cards"]):
+            table.add_row(
+                "", Text(",".join(minors)), Text(card["code"]),
+                _amount(card["code"], card["asked"]), _amount(card["code"], card["free"]),
+                Text(card["detail"]),
+            )  # fmt: skip
+    console.print(table)
+    counted = sum(reason["counts"].values())
+    if counted > len(shown):
+        more = (
+            "all that are told with -o wide" if len(nodes) > len(shown) else "the nearest to fit"
+        )
+        console.print(Text(f"{len(shown)} of {counted} nodes; {more}", style="dim"))
+
+
+def _alike(cards: list[Document]) -> list[tuple[list[str], Document]]:
+    """Cards that were refused for the very same, once, with their numbers."""
+    found: dict[tuple[Any, ...], tuple[list[str], Document]] = {}
+    for card in cards:
+        key = tuple(value for name, value in card.items() if name != "minor")
+        found.setdefault(key, ([], card))[0].append(str(card["minor"]))
+    return list(found.values())
+
+
+def _amount(code: str, value: int | None) -> Text:
+    if value is None:
+        return Text("")
+    if code == "InsufficientMemory":
+        return Text(brief(value))
+    return Text(core_text(value) if code == "InsufficientCore" else str(value))
+
+
+def _print_possible(console: Console, found: Document) -> None:
+    console.print(
+        Text(f"its devices are free on node {found['fits_now_on']} now: kube-scheduler's turn has "
+             "not come, or CPU, memory or another rule of its own is short")
+    )  # fmt: skip
+    if found.get("kube_scheduler"):
+        console.print(Text(f"kube-scheduler: {found['kube_scheduler']}"))
+    if found["nominated_node"]:
+        console.print(Text(f"preemption makes room for it on node {found['nominated_node']}"))
+
+
+def _print_request(console: Console, found: Document) -> None:
+    table = plain_table("ASKS FOR", "OF EACH", "PROTOCOL", "CONTAINERS")
+    for group in found["request"]:
+        count = "all" if group["count"] is None else group["count"]
+        protocol = group["protocol"]
+        if group["dialect"]:
+            protocol += f" ({group['dialect']})"
+        table.add_row(
+            Text(f"{count} x {group['type']}"), Text(_each(group)), Text(protocol),
+            Text(", ".join(group["containers"])),
+        )  # fmt: skip
+    if found["request"]:
+        console.print(table)
+    for note in found["notes"]:
+        console.print(Padding(Text(note, style="dim"), (0, 0, 0, 0)))
+
+
+def _each(group: Document) -> str:
+    if group["whole"]:
+        return "whole"
+    parts = []
+    if group["core_milli"]:
+        parts.append(core_text(group["core_milli"]))
+    if group["memory_bytes"]:
+        parts.append(brief(group["memory_bytes"]))
+    elif group["memory_milli"]:
+        parts.append(f"{core_text(group['memory_milli'])} of memory")
+    return " + ".join(parts) or "-"
+
+
+def _print_cards(console: Console, found: Document, *, wide: bool) -> None:
+    columns = ("CARD", "CONTAINER", "COMPUTE", "MEMORY", "HOW")
+    table = plain_table(*columns, *(("UUID",) if wide else ()))
+    for grant in found["allocations"]:
+        how = _MODES.get(grant["mode"], grant["mode"])
+        if grant["mig"]:
+            how += f" {grant['mig']['profile']} at {grant['mig']['start']}"
+        if grant["vf"]:
+            how += f", virtual function {grant['vf']['busID']}"
+        container = grant["container"] + (" (init)" if grant["init"] else "")
+        memory = brief(grant["memory_bytes"]) if grant["memory_bytes"] else "-"
+        row = [f"{grant['type']} {grant['minor']}", container, core_text(grant["core_milli"]),
+               memory, how]  # fmt: skip
+        table.add_row(*(Text(cell) for cell in [*row, *([grant["uuid"]] if wide else [])]))
+    console.print(table)
+
+
+def _print_policy(console: Console, found: Document) -> None:
+    if found.get("policy"):
+        line = _policy_text(found["policy"])
+        console.print(Text("policy ", style="bold").append(line, style="not bold"))
+    another = found.get("another")
+    if another and another["node"]:
+        same = " too" if another["node"] == found["node"] else ""
+        console.print(
+            Text(f"another pod like it would go to node {another['node']}{same}, the best of "
+                 f"{another['nodes']} with room")
+        )  # fmt: skip
+    elif another:
+        console.print(Text(f"another pod like it would wait: {another['message']}"))
+    record = found["record"]
+    if record:
+        trusted = f"not trusted: {record['problem']}" if record["problem"] else "trusted"
+        console.print(Text(f"record read: {record['source']}, {trusted}"))
+
+
+def _policy_text(policy: Document) -> str:
+    whose = {"pod": "the pod's own annotation", "cluster": "in force in the cluster"}
+    between, cards = policy["node"], policy["card"]
+    if (between, policy["node_from"]) == (cards, policy["card_from"]):
+        return f"{between}, between nodes and cards ({whose[policy['node_from']]})"
+    return (
+        f"{between} between nodes ({whose[policy['node_from']]}), "
+        f"{cards} between cards ({whose[policy['card_from']]})"
+    )
+
+
+def _print_annotations(console: Console, found: Document, *, wide: bool) -> None:
+    table = plain_table("ANNOTATION", "MEANING", *(("VALUE",) if wide else ()))
+    for key, value in found["annotations"].items():
+        short = value if len(value) <= _LONG else value[:_LONG] + "…"
+        table.add_row(Text(key), Text(meaning(key)), *([Text(short)] if wide else []))
+    console.print(table)

@@ -1,0 +1,115 @@
+"""`partage inspect`: one node or all, card by card, with who is on each of them."""
+
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from partage.cli.asked import (
+    NOT_FOUND,
+    answer_options,
+    answered,
+    core_text,
+    part_text,
+    structured,
+    told,
+)
+from partage.cli.asking import Asked
+from partage.cli.tables import bar, paper, plain_table
+from partage.cli.top import all_nodes, card_state
+from partage.dashboard.nodes import NodeQuery
+from partage.model.quantity import brief
+
+__all__ = ["inspect"]
+
+Document = dict[str, Any]
+
+
+@click.command()
+@click.argument("node", required=False, default="", metavar="[NODE]")
+@answer_options
+def inspect(node: str, **given: Any) -> None:
+    """Show each card of NODE, or of all nodes, with the pods that are on it.
+
+    For each card what is used of compute and memory, and under it every pod with its part and
+    every hardware instance with its place on the card.
+
+    \b
+    Exit status:
+      0  here it is
+      2  nobody answers; one line says why and what to try
+      4  there is no such node
+    """  # noqa: D301 # click wants the control character itself
+
+    async def question(asked: Asked) -> tuple[Asked, list[Document]]:
+        if not node:
+            return asked, await all_nodes(asked, NodeQuery())
+        found = await asked.views.node(node.removeprefix("node/"))
+        return asked, [found] if found else []
+
+    asked, nodes = answered("inspect", given, question)
+    if node and not nodes:
+        click.echo(
+            f"partage inspect: there is no node {node}. partage top nodes lists those there are",
+            err=True,
+        )
+        sys.exit(NOT_FOUND)
+    if structured(given["output"], nodes[0] if node else {"nodes": nodes}):
+        return
+    wide = given["output"] == "wide"
+    with paper() as console:
+        for number, one in enumerate(nodes):
+            if number:
+                console.print()
+            _print_node(console, one, wide=wide)
+    told(asked)
+
+
+def _print_node(console: Console, node: Document, *, wide: bool) -> None:
+    head = Text(node["name"], style="bold")
+    kind = node["model"] or node["vendor"] or ("unknown model" if node["cards"] else "no devices")
+    head.append(f"  {kind}", style="not bold")
+    style = "green" if node["state"] == "ok" else "red"
+    console.print(head.append(f"  {node['state']}", style=style), soft_wrap=True)
+    for taint in node.get("taints", ()) if wide else ():
+        console.print(Text(f"taint {taint}", style="dim"))
+    for one in node.get("objections", ()):
+        console.print(Text(f"{one['protocol']}: {one['code']}: {one['message']}", style="yellow"))
+    for note in node.get("notes", ()):
+        console.print(Text(note, style="dim"))
+    if not node["cards"]:
+        return
+    table = plain_table(
+        "CARD", "", "COMPUTE", "MEMORY", "POD", "HOW", *(("UUID",) if wide else ())
+    )
+    for card in node["cards"]:
+        used = card["core_milli"]
+        part = used["used"] / used["total"] if used["total"] else 0.0
+        state = Text() if not card["closed"] else card_state(card)
+        table.add_row(
+            Text(f"{card['type']} {card['minor']}"), Text(bar(part), style="cyan"),
+            part_text(used), part_text(card["memory_bytes"], memory=True),
+            Text("nobody" if not card["tenants"] else "", style="dim"), state,
+            *([Text(card["uuid"])] if wide else []),
+        )  # fmt: skip
+        for tenant in card["tenants"]:
+            table.add_row("", "", core_text(tenant["core_milli"]), brief(tenant["memory_bytes"]),
+                          _who(tenant), Text(_how(tenant)))  # fmt: skip
+    console.print(table)
+
+
+def _who(tenant: Document) -> Text:
+    if tenant["name"] is None:
+        return Text("a pod of another namespace", style="dim")
+    return Text(f"{tenant['namespace']}/{tenant['name']}")
+
+
+def _how(tenant: Document) -> str:
+    kind = "whole" if tenant["whole"] else "share"
+    if tenant["mig"]:
+        kind = ", ".join(f"{one['profile']} at {one['start']}" for one in tenant["mig"])
+    protocol = f" ({tenant['protocol']})" if tenant["protocol"] else ""
+    state = "" if tenant["state"] == "bound" else f", {tenant['state']}"
+    return f"{kind}{protocol}{state}"

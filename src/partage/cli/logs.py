@@ -1,0 +1,70 @@
+"""Logs of the long-running commands: one line an event, for people or for machines.
+
+What is logged is told by the callers, who log names, counts and errors. Credentials are never
+among them: the API client keeps them out of its errors, and no header or body is logged.
+"""
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+__all__ = ["FORMATS", "LEVELS", "start_logging"]
+
+FORMATS: Final = ("text", "json")
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line: time, level, logger, message; decision and traceback if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        decision = getattr(record, "decision", "")
+        if decision:
+            line["decision"] = decision
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+class _Text(logging.Formatter):
+    """The same for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        text = f"{_time(record)} {record.levelname.lower():7} {record.name}: {record.getMessage()}"
+        decision = getattr(record, "decision", "")
+        if decision:
+            text += f" (decision {decision})"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def start_logging(form: str, level: str) -> None:
+    """Write the program's log on standard error from now on.
+
+    Args:
+        form: one of `FORMATS`.
+        level: one of `LEVELS`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    logger = logging.getLogger("partage")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(level.upper())

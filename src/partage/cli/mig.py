@@ -1,0 +1,297 @@
+"""`partage simulate mig`: requests for instances, under the engine's policy and its baselines."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from partage.cli.structured import to_json, to_yaml
+from partage.model.errors import InvalidDocument, InvalidValue, PartageError
+from partage.model.mig import MigAxis
+from partage.sim.migcards import POLICIES
+from partage.sim.migstream import Stream, offer, run
+from partage.vendors.mig import MIG_CARDS, find_card, find_profile
+
+__all__ = ["mig"]
+
+UNREADABLE: Final = 2
+_SIZES: Final = (1, 2, 3, 4, 7)
+_WIDE: Final = 160
+_POLICIES: Final = "\n".join(f"  {name:<19}{text}" for name, text in POLICIES.items())
+_HELP: Final = f"""Cut cards into hardware instances on request, by exact placement or as others do.
+
+Sequences are fixed lists of profiles, each offered to idle cards. A stream has Poisson arrivals and
+exponential lifetimes of mean 1; who finds no place is rejected.
+
+\b
+Policies:
+{_POLICIES}
+
+\b
+Exit status:
+  0  done
+  2  bad input, or no such model, profile or policy; one line says which
+"""
+
+
+class _Mix(click.ParamType[tuple[float, ...]]):
+    """Five numbers with slashes between them."""
+
+    name = "mix"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        """The numbers, or a usage error."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(float(part) for part in str(value).split("/"))
+        except ValueError:
+            numbers = ()
+        if len(numbers) != len(_SIZES):
+            self.fail(
+                f"{value!r} is not five numbers with slashes between them, percent of requests for "
+                "1g, 2g, 3g, 4g and 7g, such as 50/25/12/8/5",
+                param,
+                ctx,
+            )
+        return numbers
+
+
+@click.command(help=_HELP)
+@click.option(
+    "--model",
+    required=True,
+    metavar="M",
+    help=f"Model of the cards: {', '.join(MIG_CARDS)}; or a name that its driver reports.",
+)
+@click.option(
+    "--cards", type=click.IntRange(1, 100_000), required=True, metavar="N", help="How many cards."
+)
+@click.option(
+    "--sequences",
+    type=click.Path(path_type=Path),
+    metavar="FILE.json",
+    help="Lists of profile names; each list is offered in its order to N idle cards.",
+)
+@click.option(
+    "--mix",
+    type=_Mix(),
+    metavar="A/B/C/D/E",
+    help="A stream of requests instead: percent that ask for 1g, 2g, 3g, 4g and 7g.",
+)
+@click.option(
+    "--rho",
+    type=float,
+    metavar="R",
+    help="With --mix: memory units asked for on average, as part of all there are.",
+)
+@click.option("--seed", type=int, default=42, show_default=True, metavar="S", help="Of chance.")
+@click.option(
+    "--arrivals",
+    type=click.IntRange(1, 10_000_000),
+    default=20_000,
+    show_default=True,
+    metavar="N",
+    help="With --mix: requests that come.",
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(0),
+    default=2_000,
+    show_default=True,
+    metavar="N",
+    help="With --mix: the first requests, which are not counted.",
+)
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="With --mix: who finds no place waits, first come first tried, instead of being rejected.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="P",
+    help="A policy of the list above; may be repeated to compare. Default: partage.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print results; a list where --policy is repeated.",
+)
+def mig(  # noqa: PLR0913, PLR0917 # click passes every option by its name
+    model: str,
+    cards: int,
+    sequences: Path | None,
+    mix: tuple[float, ...] | None,
+    rho: float | None,
+    seed: int,
+    arrivals: int,
+    warmup: int,
+    wait: bool,  # noqa: FBT001 # a flag
+    policies: tuple[str, ...],
+    output: str,
+) -> None:
+    """Read the request, run every policy, print; the help text is above."""
+    names = policies or ("partage",)
+    try:
+        axis = _axis(model)
+        unknown = next((name for name in names if name not in POLICIES), None)
+        if unknown is not None:
+            raise InvalidValue(f"no policy {unknown!r}; there are {', '.join(POLICIES)}")
+        if sequences is not None:
+            _only_sequences(mix, rho, wait=wait)
+            offered = _sequences(sequences, axis)
+            results = [_offered(offered, axis, cards, name) for name in names]
+        else:
+            shares = _shares(axis, mix, rho)
+            stream = Stream(axis, cards, shares, rho or 0.0, seed, arrivals, warmup, wait)
+            results = [_streamed(stream, name) for name in names]
+    except PartageError as error:
+        click.echo(f"partage simulate mig: {error}", err=True)
+        sys.exit(UNREADABLE)
+    _print(results, output)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def _axis(model: str) -> MigAxis:
+    card = find_card(model)
+    if card is None:
+        raise InvalidValue(
+            f"no model {model!r}; there are {', '.join(MIG_CARDS)} and their aliases"
+        )
+    if not card.axis.length:
+        raise InvalidValue(f"{card.name}: where its instances may start is not published")
+    return card.axis
+
+
+def _only_sequences(mix: tuple[float, ...] | None, rho: float | None, *, wait: bool) -> None:
+    if mix is not None or rho is not None or wait:
+        raise InvalidValue("--sequences stands alone; --mix, --rho and --wait are of a stream")
+
+
+def _shares(axis: MigAxis, mix: tuple[float, ...] | None, rho: float | None) -> dict[str, float]:
+    """Profile name to its percent; sizes that the model lacks must not be asked for."""
+    if mix is None or rho is None:
+        raise InvalidValue("give --sequences FILE.json, or a stream: --mix A/B/C/D/E with --rho R")
+    plain = {profile.compute: profile.name for profile in axis.profiles if profile.plain}
+    shares = {}
+    for compute, percent in zip(_SIZES, mix, strict=True):
+        name = plain.get(compute)
+        if name is not None:
+            shares[name] = percent
+        elif percent:
+            raise InvalidValue(f"{axis.model} has no {compute}g profile; its share must be 0")
+    return shares
+
+
+def _sequences(path: Path, axis: MigAxis) -> list[list[str]]:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InvalidDocument(f"{path}: {error.strerror or error}") from None
+    try:
+        lists = msgspec.json.decode(text, type=list[list[str]])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidDocument(f"{path}: not a JSON list of lists of names: {error}") from None
+    known: dict[str, str] = {}
+    for number, names in enumerate(lists):
+        for place, name in enumerate(names):
+            if name not in known:
+                profile = find_profile(axis, name)
+                if profile is None:
+                    there = ", ".join(p.name for p in axis.profiles)
+                    raise InvalidDocument(
+                        f"{path}: [{number}][{place}]: {axis.model} has no profile {name!r}; "
+                        f"it has {there}"
+                    )
+                known[name] = profile.name
+    return [[known[name] for name in names] for names in lists]
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+def _offered(sequences: list[list[str]], axis: MigAxis, cards: int, policy: str) -> dict[str, Any]:
+    found = offer(sequences, axis, cards, policy)
+    return {
+        "model": axis.model,
+        "cards": cards,
+        "policy": policy,
+        "offered": found.offered,
+        "admitted_in_full": found.in_full,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _streamed(stream: Stream, policy: str) -> dict[str, Any]:
+    found = run(stream, policy)
+    result = {
+        "model": stream.axis.model,
+        "cards": stream.cards,
+        "policy": policy,
+        "mix": stream.mix,
+        "rho": stream.load,
+        "seed": stream.seed,
+        "offered": found.offered,
+        "accepted": found.accepted,
+        "acceptance": found.acceptance,
+        "volume_acceptance": found.volume_acceptance,
+        "seconds": round(found.seconds, 3),
+    }
+    if stream.waits:
+        result |= {
+            "accepted_at_once": found.at_once / found.offered,
+            "mean_wait": found.mean_wait,
+        }
+    return result
+
+
+def _print(results: list[dict[str, Any]], output: str) -> None:
+    data = results if len(results) > 1 else results[0]
+    if output == "json":
+        click.echo(to_json(data))
+    elif output == "yaml":
+        click.echo(to_yaml(data), nl=False)
+    else:
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+        console.print(_table(results))
+        first = results[0]
+        told = f"{first['model']}, cards: {first['cards']}"
+        if "mix" in first:
+            shares = ", ".join(f"{name} {share:g}" for name, share in first["mix"].items())
+            told += f"; asked: {shares}; load {first['rho']:g}; seed {first['seed']}"
+        console.print(told, style="dim")
+
+
+def _table(results: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    stream, waits = "mix" in results[0], "mean_wait" in results[0]
+    columns = ["POLICY", "OFFERED"]
+    columns += ["ACCEPTED", "PART", "OF VOLUME"] if stream else ["IN FULL", "PART"]
+    columns += ["AT ONCE", "MEAN WAIT"] if waits else []
+    for number, column in enumerate([*columns, "SECONDS"]):
+        table.add_column(column, justify="right" if number else "left")
+    for one in results:
+        row = [one["policy"], f"{one['offered']:,}"]
+        if stream:
+            row += [f"{one['accepted']:,}", f"{one['acceptance']:.2%}"]
+            row += [f"{one['volume_acceptance']:.2%}"]
+        else:
+            part = one["admitted_in_full"] / one["offered"] if one["offered"] else 0.0
+            row += [f"{one['admitted_in_full']:,}", f"{part:.2%}"]
+        if waits:
+            row += [f"{one['accepted_at_once']:.2%}", f"{one['mean_wait']:.4f}"]
+        table.add_row(*row, f"{one['seconds']:.2f}")
+    return table

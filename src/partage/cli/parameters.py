@@ -1,0 +1,84 @@
+"""Options that several subcommands have, and what services do with signals."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from partage.cli.logs import FORMATS, LEVELS
+from partage.model.errors import InvalidValue
+from partage.model.policy import Policy
+
+__all__ = [
+    "FILE",
+    "PolicyType",
+    "cluster_options",
+    "logging_options",
+    "options",
+    "until_signalled",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""A file that exists."""
+
+
+class PolicyType(click.ParamType[Policy]):
+    """A policy's name on the command line."""
+
+    name = "policy"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Policy:
+        """The policy of that name, or a usage error."""
+        try:
+            return Policy.parse(str(value))
+        except InvalidValue as error:
+            self.fail(str(error), param, ctx)
+
+
+def options(*given: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    """Several options as one decorator, in the order of the help."""
+
+    def decorate(function: _F) -> _F:
+        for option in reversed(given):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+cluster_options = options(
+    click.option(
+        "--kubeconfig",
+        type=FILE,
+        metavar="FILE",
+        help="How to reach the cluster. Default: KUBECONFIG, ~/.kube/config, or the service "
+        "account of the pod this runs in.",
+    ),
+    click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
+)
+
+logging_options = options(
+    click.option(
+        "--log-format", type=click.Choice(FORMATS), default="text", show_default=True,
+        help="One line of text, or one JSON object, an event.",
+    ),
+    click.option(
+        "--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
+        help="The least important events that are logged.",
+    ),
+)  # fmt: skip
+
+
+def until_signalled() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT; called inside the running loop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop

@@ -1,0 +1,141 @@
+"""`partage simulate repack`: whom to restart so that pods that wait for instances get them."""
+
+import sys
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from partage.cli.parameters import PolicyType
+from partage.cli.reading import batches
+from partage.cli.structured import to_json, to_yaml
+from partage.model.allocation import Allocation
+from partage.model.errors import InvalidDocument
+from partage.model.pod import Pod
+from partage.model.policy import Policy, Strategy
+from partage.sim.repacking import MOST, Proposal, propose
+from partage.wire.cluster import assemble
+
+__all__ = ["repack"]
+
+UNREADABLE: Final = 2
+SOME_WAIT: Final = 3
+
+
+@click.command(name="repack")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--may-restart",
+    "patterns",
+    multiple=True,
+    required=True,
+    metavar="NAMESPACE/NAME",
+    help="Pods that may be restarted, as a shell would match them, such as 'batch/*'. May be "
+    "repeated.",
+)
+@click.option(
+    "--policy",
+    type=PolicyType(),
+    metavar="NAME",
+    help=f"{', '.join(Strategy)}, or NODE/CARD. Default: the cluster's own.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print the plans.",
+)
+def repack(
+    files: tuple[str, ...], patterns: tuple[str, ...], policy: Policy | None, output: str
+) -> None:
+    """Say which pods to restart so that pods that wait for a hardware instance get one.
+
+    FILE is what `partage schedule` reads. An instance cannot move while it exists, so its pod must
+    be restarted. Each plan restarts as few pods as will do, is played through by the engine, and
+    stands for itself: carry out one, then ask again. Nothing is restarted by this command.
+
+    \b
+    Exit status:
+      0  no pod waits for an instance, or each has a plan
+      2  FILE is missing, or a document cannot be decoded as its kind
+      3  some wait, and no plan was found for them
+    """  # noqa: D301 # click wants the control character itself
+    try:
+        cluster = assemble(list(batches(files)))
+    except InvalidDocument as error:
+        click.echo(f"partage simulate repack: {error}", err=True)
+        sys.exit(UNREADABLE)
+
+    def may_move(pod: Pod) -> bool:
+        name = f"{pod.namespace}/{pod.name}"
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    found = propose(cluster, may_move, policy)
+    if output == "table":
+        _print(found)
+    else:
+        data = [_document(one) for one in found]
+        click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
+    sys.exit(SOME_WAIT if any(one.place is None for one in found) else 0)
+
+
+def _print(found: tuple[Proposal, ...]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    if not found:
+        console.print("no pod waits for a hardware instance")
+    for one in found:
+        console.print(f"{_name(one.pod)} waits: {one.why}", markup=False)
+        if one.place is None:
+            console.print(f"  no plan: restarting up to {MOST} of the pods named does not help")
+            continue
+        for pod, held, then in one.restarts:
+            console.print(f"  restart {_name(pod)}: {_where(held)} -> {_where(then)}")
+        console.print(f"  then {_name(one.pod)} gets {_where(one.place)}")
+
+
+def _document(one: Proposal) -> dict[str, Any]:
+    return {
+        "namespace": one.pod.namespace,
+        "name": one.pod.name,
+        "reason": one.why,
+        "planned": one.place is not None,
+        "restarts": [
+            {
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "from": _instances(held),
+                "to": _instances(then),
+            }
+            for pod, held, then in one.restarts
+        ],
+        "place": None if one.place is None else _instances(one.place),
+    }
+
+
+def _instances(one: Allocation) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": one.node,
+            "uuid": grant.uuid,
+            "minor": grant.minor,
+            "profile": grant.mig.profile if grant.mig else None,
+            "start": grant.mig.start if grant.mig else None,
+        }
+        for grant in one.grants
+    ]
+
+
+def _where(one: Allocation) -> str:
+    return ", ".join(
+        f"{grant.mig.profile} at {grant.mig.start} of card {grant.minor} of {one.node}"
+        if grant.mig
+        else f"card {grant.minor} of {one.node}"
+        for grant in one.grants
+    )
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.name}"

@@ -1,0 +1,214 @@
+"""`partage replay`: the decisions of a snapshot or a record, taken again offline."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from partage.cli.parameters import PolicyType
+from partage.cli.structured import to_json, to_yaml
+from partage.cli.tables import paper, plain_table
+from partage.model.errors import InvalidDocument, PartageError
+from partage.model.policy import Policy, Strategy
+from partage.model.reason import Refusal
+from partage.scheduler.events import Placement
+from partage.sim.predicted import predicted
+from partage.sim.rerun import Compared, rerun
+from partage.wire.documents import Batch, decode
+from partage.wire.journal import read_lines
+from partage.wire.snapshot import snapshot_header
+
+__all__ = ["replay"]
+
+UNREADABLE: Final = 2
+DIFFERENT: Final = 3
+_MOST: Final = 50
+"""Differences that are shown; all are counted."""
+
+Decision = Placement | Refusal
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--policy",
+    type=PolicyType(),
+    metavar="NAME",
+    help=f"What if: {', '.join(Strategy)}, or NODE/CARD such as spread/binpack, instead of the "
+    "policy that was in force.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print the outcome.",
+)
+def replay(file: Path, policy: Policy | None, output: str) -> None:
+    """Take the decisions of FILE again, with the real engine and no cluster.
+
+    FILE is what partage snapshot wrote, or what partage scheduler --record wrote. Of a snapshot:
+    where each waiting pod would go now or why it waits, as the live service would say. Of a
+    record: every decision again, compared to the last card, reason and number. With --policy
+    either says what would have been different. For sums under other policies, other nodes or
+    shares give a snapshot to partage simulate cluster.
+
+    \b
+    Exit status:
+      0  record: every decision is the same; snapshot: every pod has a place
+      2  FILE is missing or is neither
+      3  record: some decision differs; snapshot: some pod waits
+    """  # noqa: D301 # click wants the control character itself
+    try:
+        with file.open("rb") as lines:
+            first = lines.readline()
+        if first.lstrip().startswith(b'{"kind":"Record"'):
+            found = _record(file, policy)
+        else:
+            found = _snapshot(file, policy)
+    except OSError as error:
+        _fail(f"{file}: {error.strerror}; name a file of partage snapshot or scheduler --record")
+    except PartageError as error:
+        _fail(str(error))
+    if output == "table":
+        with paper() as console:
+            (_print_record if found["kind"] == "Record" else _print_snapshot)(console, found)
+    else:
+        click.echo(to_json(found) if output == "json" else to_yaml(found), nl=output == "json")
+    sys.exit(DIFFERENT if found["different"] or found.get("waiting") else 0)
+
+
+def _fail(problem: str) -> None:
+    click.echo(f"partage replay: {problem}", err=True)
+    sys.exit(UNREADABLE)
+
+
+# --- a record --------------------------------------------------------------------------------
+
+
+def _record(file: Path, policy: Policy | None) -> dict[str, Any]:
+    differences: list[dict[str, Any]] = []
+    total = different = placed = 0
+    with file.open("rb") as lines:
+        for one in rerun(read_lines(str(file), lines), policy):
+            total += 1
+            placed += isinstance(one.question.decision, Placement)
+            if not one.same:
+                different += 1
+                if len(differences) < _MOST:
+                    differences.append(_difference(one))
+    return {
+        "kind": "Record", "policy": str(policy) if policy else None, "decisions": total,
+        "placed": placed, "refused": total - placed, "same": total - different,
+        "different": different, "differences": differences,
+    }  # fmt: skip
+
+
+def _difference(one: Compared) -> dict[str, Any]:
+    asked = one.question
+    return {
+        "id": asked.id, "verb": asked.verb, "pod": asked.pod.key,
+        "then": _told(asked.decision), "now": _told(one.now),
+    }  # fmt: skip
+
+
+def _told(decision: Decision) -> dict[str, Any]:
+    if isinstance(decision, Refusal):
+        return {"node": None, "cards": [], "reason": _reason(decision)}
+    grants = decision.allocation.grants
+    cards = list(dict.fromkeys(f"{grant.type} {grant.minor}" for grant in grants))
+    return {"node": decision.allocation.node, "cards": cards, "reason": None}
+
+
+def _reason(refusal: Refusal) -> dict[str, Any]:
+    nodes = {
+        name: {"code": why.code.value, "message": why.message}
+        for name, why in refusal.nodes.items()
+    }
+    return {"code": refusal.code.value, "message": refusal.message, "nodes": nodes}
+
+
+def _said(told: dict[str, Any] | None) -> Text:
+    if told is None:
+        return Text("")
+    if told["reason"]:
+        return Text(f"{told['reason']['code']}: {told['reason']['message']}", style="yellow")
+    return Text(f"{told['node']}: {', '.join(told['cards']) or 'no card'}")
+
+
+def _print_record(console: Console, found: dict[str, Any]) -> None:
+    under = f" under policy {found['policy']}" if found["policy"] else ""
+    console.print(
+        f"{found['decisions']} decisions taken again{under}: {found['same']} the same, "
+        f"{found['different']} different"
+    )
+    if not found["differences"]:
+        return
+    console.print()
+    table = plain_table("DECISION", "VERB", "POD", "THEN", "NOW")
+    for one in found["differences"]:
+        table.add_row(
+            Text(one["id"]), one["verb"], Text(one["pod"]), _said(one["then"]), _said(one["now"])
+        )
+    console.print(table)
+    if found["different"] > len(found["differences"]):
+        console.print(f"the first {len(found['differences'])} of {found['different']}")
+
+
+# --- a snapshot ------------------------------------------------------------------------------
+
+
+def _snapshot(file: Path, policy: Policy | None) -> dict[str, Any]:
+    data = file.read_bytes()
+    head = snapshot_header(str(file), data)
+    if head is None:
+        raise InvalidDocument(
+            f"{file}: is neither a snapshot nor a record: write one with partage snapshot -o FILE "
+            "or partage scheduler --record FILE; for plain manifests use partage schedule"
+        )
+    batch = decode(str(file), data)
+    own = Policy.parse(head.policy)
+    pods = list(_predictions(batch, own, policy))
+    return {
+        "kind": "Snapshot", "at": head.at, "policy": str(policy or own),
+        "waiting": sum(one["now"]["reason"] is not None for one in pods),
+        "different": sum(one["then"] is not None and one["then"] != one["now"] for one in pods),
+        "pods": pods,
+    }  # fmt: skip
+
+
+def _predictions(batch: Batch, own: Policy, other: Policy | None) -> Iterator[dict[str, Any]]:
+    """Every waiting pod; nodes stand in the file in the order in which they were preferred."""
+    today = asyncio.run(predicted(batch.documents, own, None))
+    changed = asyncio.run(predicted(batch.documents, other, None, force=True)) if other else []
+    for one, two in zip_longest(today, changed):
+        pod = one.entry.pod
+        yield {
+            "namespace": pod.namespace, "name": pod.name,
+            "then": _told(one.decision) if two else None,
+            "now": _told((two or one).decision),
+        }  # fmt: skip
+
+
+def _print_snapshot(console: Console, found: dict[str, Any]) -> None:
+    pods = found["pods"]
+    console.print(
+        f"{len(pods)} pods with devices wait; under policy {found['policy']} "
+        f"{len(pods) - found['waiting']} would get a place now"
+    )
+    if not pods:
+        return
+    console.print()
+    what_if = any(one["then"] for one in pods)
+    table = plain_table("POD", *(["TODAY", "THEN"] if what_if else ["NOW"]))
+    for one in pods:
+        row = [_said(one["then"]), _said(one["now"])] if what_if else [_said(one["now"])]
+        table.add_row(Text(f"{one['namespace']}/{one['name']}"), *row)
+    console.print(table)

@@ -1,0 +1,358 @@
+"""`partage scheduler`: the service beside kube-scheduler."""
+
+import asyncio
+import os
+import socket
+import sys
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from partage.cli.logs import start_logging
+from partage.cli.parameters import (
+    FILE,
+    PolicyType,
+    cluster_options,
+    logging_options,
+    options,
+    until_signalled,
+)
+from partage.controllers.manager import ControllerSettings
+from partage.daemon.mutual import mutual_tls
+from partage.daemon.options import ElectionOptions, SchedulerOptions
+from partage.daemon.recording import RecordSettings
+from partage.daemon.scheduler import SchedulerDaemon
+from partage.extender.exposition import Exposition
+from partage.extender.server import Faces
+from partage.extender.service import ServiceSettings
+from partage.kube.client import Client
+from partage.kube.clock import SystemClock
+from partage.kube.config import Config
+from partage.kube.errors import ConfigError
+from partage.kube.lease import LeaseSettings
+from partage.kube.loading import load_config
+from partage.model.errors import InvalidValue
+from partage.model.policy import Policy, Strategy
+from partage.serving.access import Access, TokenFile
+from partage.serving.tls import ServerTls
+
+__all__ = ["scheduler"]
+
+_CANNOT_START: Final = 2
+
+
+class _OwnTls(NamedTuple):
+    """Where the service keeps certificates of its own, and what they are good for."""
+
+    namespace: str
+    secret: str
+    hosts: tuple[str, ...]
+
+
+_serving = options(
+    click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on."),  # noqa: S104 # a service
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=8443,
+        show_default=True,
+        help="Port to listen on; 0 takes any that is free.",
+    ),
+    click.option(
+        "--tls-cert",
+        type=FILE,
+        metavar="FILE",
+        help="Certificate chain, PEM; read again when it changes.",
+    ),
+    click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM."),
+    click.option(
+        "--tls-secret",
+        metavar="NAME",
+        help="Secret, in the Lease's namespace, in which the service keeps an authority and a "
+        "certificate of its own for both ends: kube-scheduler shows it to call the verbs.",
+    ),
+    click.option(
+        "--tls-host",
+        "tls_hosts",
+        multiple=True,
+        metavar="NAME",
+        help="Host name or address by which kube-scheduler reaches the service; with --tls-secret. "
+        "May be repeated.",
+    ),
+    click.option(
+        "--read-port",
+        type=click.IntRange(1, 65535),
+        metavar="N",
+        help="Second port, without TLS, for everything but the verbs: probes, metrics, debug API, "
+        "explanations.",
+    ),
+    click.option(
+        "--client-ca",
+        type=FILE,
+        metavar="FILE",
+        help="Authority of clients' certificates; whoever has one of them may call the verbs.",
+    ),
+    click.option(
+        "--token-file",
+        type=FILE,
+        metavar="FILE",
+        help="Bearer tokens that may call the verbs, one a line; read again when it changes.",
+    ),
+    click.option(
+        "--plain",
+        is_flag=True,
+        help="Let everybody call the verbs. Bind can place any pod anywhere: only for a machine of "
+        "your own, or where nobody else reaches the port.",
+    ),
+    click.option(
+        "--authorize-reads",
+        is_flag=True,
+        help="Explain a pod only to who may get pods of its namespace, as the API server says of the "
+        "caller's bearer token.",
+    ),
+    click.option(
+        "--pod-series",
+        is_flag=True,
+        help="Write series of single pods at /metrics: one for each container and card.",
+    ),
+)
+
+_deciding = options(
+    click.option(
+        "--policy",
+        type=PolicyType(),
+        metavar="NAME",
+        help=f"Policy for pods that name none where no ConfigMap partage-config does: "
+        f"{', '.join(Strategy)}, or NODE/CARD such as spread/binpack. Default: partage.",
+    ),
+    click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Of the order in which equally good nodes are preferred.",
+    ),
+    click.option(
+        "--config-namespace",
+        "config_namespaces",
+        multiple=True,
+        metavar="NAME",
+        help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
+    ),
+    click.option(
+        "--audit",
+        type=click.FloatRange(1),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Between two comparisons of the books with the pods of the API server.",
+    ),
+    click.option(
+        "--record",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Keep every decision there, with what led to it, for partage replay: names and "
+        "amounts, no environment, no command line, no secret.",
+    ),
+    click.option(
+        "--record-size",
+        type=click.IntRange(1),
+        default=256,
+        show_default=True,
+        metavar="MIB",
+        help="A record of this size is renamed to FILE.1, in place of the one before, and begun "
+        "anew.",
+    ),
+)
+
+_controllers = options(
+    click.option(
+        "--controllers/--no-controllers",
+        default=True,
+        show_default=True,
+        help="Keep node totals and labels from Device objects, and flag pods whose devices are not "
+        "as booked.",
+    ),
+    click.option(
+        "--node-totals/--no-node-totals",
+        default=True,
+        show_default=True,
+        help="Write node totals. Off while another manager still writes them.",
+    ),
+)
+
+_leading = options(
+    click.option(
+        "--leader-elect/--no-leader-elect",
+        default=True,
+        show_default=True,
+        help="Serve only while holding the Lease. Without it there must be one instance only.",
+    ),
+    click.option("--lease-name", default="partage-scheduler", show_default=True, metavar="NAME"),
+    click.option(
+        "--lease-namespace",
+        metavar="NAME",
+        help="Default: the namespace of the service account, or of the kubeconfig's context.",
+    ),
+    click.option(
+        "--lease-duration",
+        type=click.IntRange(3),
+        default=15,
+        show_default=True,
+        metavar="SECONDS",
+        help="Others wait this long after the last renewal they saw; a leader that cannot renew "
+        "stops after two thirds of it.",
+    ),
+    click.option(
+        "--identity",
+        metavar="NAME",
+        help="Ours among all instances. Default: the host's name and a random part.",
+    ),
+    click.option(
+        "--pod-name",
+        envvar="POD_NAME",
+        metavar="NAME",
+        help="Our own pod, which carries the label partage.io/leader while it leads. Default: "
+        "POD_NAME; without it no label is written.",
+    ),
+    click.option(
+        "--pod-namespace",
+        envvar="POD_NAMESPACE",
+        metavar="NAME",
+        help="Namespace of our own pod. Default: POD_NAMESPACE, or that of the Lease.",
+    ),
+)
+
+
+@click.command()
+@cluster_options
+@_serving
+@_deciding
+@_controllers
+@_leading
+@logging_options
+def scheduler(**given: Any) -> None:
+    """Serve kube-scheduler's extender verbs for a cluster, and keep the books.
+
+    Follows Nodes, Devices, pods, ConfigMaps and ResourceQuotas; answers filter, prioritize, bind and
+    preempt under /scheduler; explains at /api/explain; and is watched by /healthz, /readyz and
+    /metrics. Keeps no state of its own: the books are rebuilt from the API server at every start
+    and by every new leader. Ends cleanly on SIGTERM and SIGINT.
+
+    The verbs need a credential: give --tls-secret, --token-file, --client-ca, or --plain.
+
+    \b
+    Exit status:
+      0  ended by a signal
+      2  an option, file or address cannot be used; the message says which
+    """  # noqa: D301 # click wants the control character itself
+    start_logging(given["log_format"], given["log_level"])
+    try:
+        config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
+        asyncio.run(_run(config, _options_of(given, config), _own_of(given, config)))
+    except (ConfigError, InvalidValue, ValueError) as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"{given['host']}:{given['port']}: {error.strerror or error}")
+
+
+def _refuse(problem: str) -> None:
+    click.echo(f"Error: {problem}", err=True)
+    sys.exit(_CANNOT_START)
+
+
+def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
+    """The daemon's options from those of the command line.
+
+    Raises:
+        InvalidValue: they do not go together, or a file cannot be used.
+    """
+    policy: Policy | None = given["policy"]
+    tls = _tls(given)
+    tokens = given["token_file"]
+    access = Access(
+        TokenFile(tokens, SystemClock().monotonic) if tokens else None,
+        certificates=given["client_ca"] is not None or given["tls_secret"] is not None,
+        plain=given["plain"],
+    )
+    return SchedulerOptions(
+        identity=given["identity"] or f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",
+        host=given["host"],
+        port=given["port"],
+        read_port=given["read_port"],
+        faces=Faces(access, series=Exposition(pods=given["pod_series"])),
+        tls=tls,
+        service=ServiceSettings(seed=given["seed"]),
+        policy=policy,
+        config_namespaces=given["config_namespaces"],
+        election=_election(given, config) if given["leader_elect"] else None,
+        controllers=ControllerSettings(totals=given["node_totals"])
+        if given["controllers"]
+        else None,
+        authorize=given["authorize_reads"],
+        audit=given["audit"],
+        record=RecordSettings(given["record"], given["record_size"] * 2**20)
+        if given["record"]
+        else None,
+    )
+
+
+def _tls(given: dict[str, Any]) -> ServerTls | None:
+    certificate, key, authority = given["tls_cert"], given["tls_key"], given["client_ca"]
+    if (certificate is None) != (key is None):
+        raise InvalidValue("--tls-cert and --tls-key go together")
+    if certificate is None:
+        if authority is not None:
+            raise InvalidValue("--client-ca needs --tls-cert and --tls-key")
+        return None
+    tls = ServerTls(certificate, key, authority)
+    _ = tls.context  # a broken file is told now, not at the first connection
+    return tls
+
+
+def _election(given: dict[str, Any], config: Config) -> ElectionOptions:
+    namespace = given["lease_namespace"] or config.namespace
+    duration: int = given["lease_duration"]
+    pod = given["pod_name"]
+    return ElectionOptions(
+        namespace,
+        given["lease_name"],
+        LeaseSettings(duration, deadline=duration * 2 / 3, retry=min(2.0, duration / 8)),
+        pod=(given["pod_namespace"] or namespace, pod) if pod else None,
+    )
+
+
+def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
+    """The Secret that the service keeps by itself, if it does.
+
+    Raises:
+        InvalidValue: options do not go together.
+    """
+    secret: str | None = given["tls_secret"]
+    hosts: tuple[str, ...] = given["tls_hosts"]
+    if secret is None:
+        if hosts:
+            raise InvalidValue("--tls-host needs --tls-secret")
+        if given["read_port"] is not None and given["plain"]:
+            raise InvalidValue("--read-port would open the verbs too with --plain; leave one out")
+        return None
+    if not hosts:
+        raise InvalidValue("--tls-secret needs --tls-host: by which name is the service reached?")
+    if any(given[other] for other in ("tls_cert", "client_ca", "plain")):
+        raise InvalidValue("--tls-secret brings its own certificates and callers: leave out "
+                           "--tls-cert, --tls-key, --client-ca and --plain")  # fmt: skip
+    return _OwnTls(given["lease_namespace"] or config.namespace, secret, hosts)
+
+
+async def _run(config: Config, options: SchedulerOptions, own: _OwnTls | None) -> None:
+    async with Client(config, environ=os.environ) as client:
+        stop = until_signalled()
+        if own is None:
+            await SchedulerDaemon(client, options).run(stop)
+            return
+        async with mutual_tls(client, own.namespace, own.secret, own.hosts) as tls:
+            await SchedulerDaemon(client, replace(options, tls=tls)).run(stop)

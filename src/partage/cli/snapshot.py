@@ -1,0 +1,176 @@
+"""`partage snapshot`: a live cluster's decision inputs in one file."""
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import click
+
+from partage import __version__
+from partage.cli.asked import CANNOT_ASK
+from partage.cli.asking import CannotAsk, listed, told_of
+from partage.cli.parameters import FILE, PolicyType, cluster_options
+from partage.extender.filling import permuted
+from partage.kube.client import Client, ClientSettings
+from partage.kube.errors import ConfigError, KubeError
+from partage.kube.loading import load_config
+from partage.model.policy import Policy
+from partage.wire.documents import Document
+from partage.wire.masking import Mask, keys_of_selectors
+from partage.wire.snapshot import Snapshot, plain, snapshot_lines
+
+__all__ = ["snapshot"]
+
+_ORDER: Final = ("PriorityClass", "ConfigMap", "ResourceQuota", "Node", "Device", "Pod")
+_STEP: Final = 5000
+_LEAST_KEY: Final = 16
+
+
+@click.command()
+@cluster_options
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write there, readable by you alone. Default: standard output.",
+)
+@click.option(
+    "--mask",
+    is_flag=True,
+    help="Replace names, namespaces and the values of labels that no rule reads, consistently.",
+)
+@click.option(
+    "--mask-key",
+    type=FILE,
+    metavar="FILE",
+    help="Key of the masks, 16 bytes at least: the same key gives the same masks in another "
+    "snapshot. Default: a new one that nobody keeps.",
+)
+@click.option(
+    "--policy",
+    type=PolicyType(),
+    default="partage",
+    show_default=True,
+    metavar="NAME",
+    help="The --policy that the scheduler was started with.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="The --seed that the scheduler was started with.",
+)
+def snapshot(**given: Any) -> None:
+    """Write what a cluster's decisions depend on to one file.
+
+    Nodes, Device objects, pods, the protocols' ConfigMaps, ResourceQuotas and PriorityClasses, each
+    with the fields that decisions read and no others: no Secret, environment, command line or
+    image. partage replay takes the decisions of the waiting pods from it; partage schedule and
+    partage simulate cluster read it as manifests.
+
+    \b
+    Exit status:
+      0  written
+      2  the cluster cannot be read or FILE cannot be written; one line says why and what to try
+    """  # noqa: D301 # click wants the control character itself
+    try:
+        key = _key(given["mask"], given["mask_key"])
+        documents, notes = asyncio.run(_read(given["kubeconfig"], given["context"]))
+        head = Snapshot(
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+            partage=__version__,
+            seed=given["seed"],
+            policy=str(given["policy"] or Policy()),
+            masked=key is not None,
+            notes=() if key else notes,
+        )
+        count = _write(given["target"], head, _objects(documents, given["seed"], key))
+    except (CannotAsk, ConfigError) as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{given['target'] or 'standard output'}: {error.strerror}; name another with -o")
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    _progress(f"wrote {count} objects to {given['target'] or 'standard output'}")
+
+
+def _fail(problem: str) -> None:
+    click.echo(f"partage snapshot: {problem}", err=True)
+    sys.exit(CANNOT_ASK)
+
+
+def _progress(text: str) -> None:
+    click.echo(f"partage snapshot: {text}", err=True)
+
+
+def _key(mask: bool, path: Path | None) -> bytes | None:  # noqa: FBT001 # as it was typed
+    if not (mask or path):
+        return None
+    key = path.read_bytes().strip() if path else secrets.token_bytes(32)
+    if len(key) < _LEAST_KEY:
+        raise CannotAsk(
+            f"--mask-key {path}: {len(key)} bytes are too few for a key, {_LEAST_KEY} are needed; "
+            "make one with: head -c 32 /dev/urandom | base64"
+        )
+    return key
+
+
+async def _read(
+    kubeconfig: Path | None, context: str | None
+) -> tuple[list[Document], tuple[str, ...]]:
+    config = load_config(os.environ, kubeconfig=kubeconfig, context=context)
+    settings = ClientSettings(attempts=3)
+    try:
+        async with Client(config, settings=settings, environ=os.environ) as client:
+            return await listed(
+                client,
+                lambda kind, count: _progress(f"read {count} objects of kind {kind}"),
+                priorities=True,
+            )
+    except KubeError as error:
+        raise CannotAsk(told_of(error)) from error
+
+
+def _objects(documents: list[Document], seed: int, key: bytes | None) -> Iterator[dict[str, Any]]:
+    """What is written, kind by kind; nodes in the order in which the service prefers them."""
+    by: dict[str, list[Document]] = {}
+    for document in documents:
+        by.setdefault(document.kind, []).append(document)
+    by["Node"] = list(permuted(by.get("Node", []), seed))
+    mask = None
+    if key is not None:
+        pods = (found for one in by.get("Pod", []) if (found := plain(one)) is not None)
+        mask = Mask(key, (one.name for one in by["Node"]), keys_of_selectors(pods))
+    for kind in _ORDER:
+        for document in by.get(kind, []):
+            found = plain(document)
+            if found is not None:
+                yield mask.object(found) if mask else found
+
+
+def _write(target: Path | None, head: Snapshot, objects: Iterable[dict[str, Any]]) -> int:
+    """Write everything, as it is made; how many objects that were."""
+    if target is None:
+        return _pour(sys.stdout.buffer, head, objects)
+    made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(made, "wb") as file:
+        return _pour(file, head, objects)
+
+
+def _pour(file: BinaryIO, head: Snapshot, objects: Iterable[dict[str, Any]]) -> int:
+    count = -1
+    for line in snapshot_lines(head, objects):
+        file.write(line)
+        count += 1
+        if count and not count % _STEP:
+            _progress(f"wrote {count} objects")
+    return count

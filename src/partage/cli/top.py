@@ -1,0 +1,241 @@
+"""`partage top`: what is used, by node, card and pod, and who waits."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from partage.cli.asked import answer_options, answered, core_text, part_text, structured, told
+from partage.cli.asking import Asked
+from partage.cli.tables import bar, paper, plain_table
+from partage.dashboard.nodes import MOST as MOST_NODES
+from partage.dashboard.nodes import NodeQuery
+from partage.dashboard.workloads import MOST as MOST_PODS
+from partage.dashboard.workloads import PodQuery
+from partage.model.quantity import brief
+
+__all__ = ["all_nodes", "card_state", "top"]
+
+_WHAT: Final = ("nodes", "pods", "cards")
+_FEW: Final = 20
+_OWN: Final = "kept by a rule of kube-scheduler's own, or its turn has not come"
+
+Document = dict[str, Any]
+
+
+@click.command()
+@click.argument("what", required=False, default="", metavar="[nodes|pods|cards]")
+@click.option(
+    "-n", "--namespace", default="", metavar="NAME",
+    help="Pods of this namespace only. Default: all.",
+)  # fmt: skip
+@click.option(
+    "--sort", type=click.Choice(["name", "used", "free"]), default="name", show_default=True,
+    help="Order of nodes and cards: by name, or by what is used or free of compute or memory.",
+)  # fmt: skip
+@answer_options
+def top(what: str, namespace: str, sort: str, **given: Any) -> None:
+    """Show what is used of the devices, and who waits.
+
+    Without an argument the whole cluster in brief: sums, nodes, waiting pods. With `nodes`, `pods`
+    or `cards`, each of them. Used is what pods have been given, not what they make of it.
+
+    \b
+    Exit status:
+      0  here it is
+      2  nobody answers; one line says why and what to try
+    """  # noqa: D301 # click wants the control character itself
+    singular = {f"{name}"[:-1]: name for name in _WHAT}
+    what = singular.get(what, what)
+    if what and what not in _WHAT:
+        raise click.BadParameter(f"{what!r} is not one of {', '.join(_WHAT)}", param_hint="WHAT")
+
+    async def question(asked: Asked) -> tuple[Asked, Document]:
+        return asked, await _gathered(asked, what, namespace, sort)
+
+    asked, found = answered("top", given, question)
+    if structured(given["output"], found):
+        return
+    wide = given["output"] == "wide"
+    with paper() as console:
+        if what == "pods":
+            _print_pods(console, found["pods"], wide=wide)
+        elif what == "cards":
+            _print_cards(console, found["nodes"], wide=wide)
+        elif what == "nodes":
+            _print_nodes(console, found["nodes"], wide=wide)
+        else:
+            _print_all(console, found, wide=wide)
+    told(asked)
+
+
+async def _gathered(asked: Asked, what: str, namespace: str, sort: str) -> Document:
+    query = NodeQuery(order=sort)
+    if what == "pods":
+        return {"pods": await _all_pods(asked, PodQuery(namespace=namespace))}
+    if what:
+        return {"nodes": await all_nodes(asked, query)}
+    waiting = PodQuery(state="waiting", namespace=namespace)
+    return {
+        "overview": await asked.views.overview(),
+        "nodes": await all_nodes(asked, query),
+        "waiting": await _all_pods(asked, waiting),
+    }
+
+
+async def all_nodes(asked: Asked, query: NodeQuery) -> list[Document]:
+    """Every node with its cards, page by page."""
+    found: list[Document] = []
+    while True:
+        page = await asked.views.nodes(replace(query, offset=len(found), limit=MOST_NODES))
+        found += page["nodes"]
+        if not page["nodes"] or len(found) >= page["total"]:
+            return found
+
+
+async def _all_pods(asked: Asked, query: PodQuery) -> list[Document]:
+    found: list[Document] = []
+    while True:
+        page = await asked.views.pods(replace(query, offset=len(found), limit=MOST_PODS))
+        found += page["pods"]
+        if not page["pods"] or len(found) >= page["total"]:
+            return found
+
+
+# --- for people ------------------------------------------------------------------------------
+
+
+def _print_all(console: Console, found: Document, *, wide: bool) -> None:
+    seen = found["overview"]
+    cards, pods = seen["cards"], seen["pods"]
+    parts = [
+        f"{cards['idle']} idle", f"{cards['shared']} shared", f"{cards['whole']} whole",
+        *([f"{cards['closed']} closed"] if cards["closed"] else []),
+    ]  # fmt: skip
+    table = plain_table("", "", "")
+    table.show_header = False
+    table.add_row(Text("cards", style="bold"), "", f"{cards['total']}: {', '.join(parts)}")
+    for title, key, memory in (
+        ("compute", "core_milli", False), ("memory", "memory_bytes", True),
+    ):  # fmt: skip
+        amount = seen[key]
+        part = amount["used"] / amount["total"] if amount["total"] else 0.0
+        table.add_row(
+            Text(title, style="bold"), Text(bar(part), style="cyan"),
+            f"{part:.0%}: {part_text(amount, memory=memory)}",
+        )  # fmt: skip
+    table.add_row(
+        Text("pods", style="bold"), "", f"{pods['placed']} placed, {pods['waiting']} waiting"
+    )
+    table.add_row(Text("policy", style="bold"), "", Text(seen["policy"]))
+    console.print(table)
+    console.print()
+    nodes = found["nodes"] if wide else found["nodes"][:_FEW]
+    _print_nodes(console, nodes, wide=wide)
+    if len(nodes) < len(found["nodes"]):
+        left = len(found["nodes"]) - len(nodes)
+        console.print(Text(f"and {left} nodes more: partage top nodes", style="dim"))
+    if found["waiting"]:
+        console.print()
+        _print_waiting(console, found["waiting"], wide=wide)
+
+
+def _print_waiting(console: Console, waiting: Sequence[Document], *, wide: bool) -> None:
+    console.print(Text("WAITING", style="bold"))
+    shown = waiting if wide else waiting[:_FEW]
+    for pod in shown:
+        code = pod["code"] or _OWN
+        head = Text(f"{pod['namespace']}/{pod['name']}  ").append(code, style="yellow")
+        console.print(head, soft_wrap=True)
+        if pod["message"]:
+            console.print(Padding(Text(pod["message"]), (0, 0, 0, 4)))
+    if len(shown) < len(waiting):
+        left = len(waiting) - len(shown)
+        console.print(Text(f"and {left} more: partage top pods", style="dim"))
+
+
+def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> None:
+    more = ("SHARERS", "VENDOR") if wide else ()
+    table = plain_table("NODE", "CARDS", "", "COMPUTE", "", "MEMORY", "PODS", *more, "STATE")
+    for node in nodes:
+        cards = [card for card in node["cards"] if card["type"] == "gpu"]
+        others = len(node["cards"]) - len(cards)
+        text = f"{len(cards)} x {node['model'] or node['vendor'] or 'card'}" if cards else "none"
+        if wide and others:
+            text += f" + {others} other"
+        slots = f"{node['slots']['used']} of {node['slots']['total']}"
+        extra = (slots, Text(node["vendor"])) if wide else ()
+        table.add_row(
+            Text(node["name"]), Text(text), _bar(node["core_milli"]),
+            part_text(node["core_milli"]), _bar(node["memory_bytes"]),
+            part_text(node["memory_bytes"], memory=True), str(node["pods"]), *extra,
+            _state(node["state"]),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> None:
+    more = ("UUID",) if wide else ()
+    table = plain_table(
+        "NODE",
+        "CARD",
+        "MODEL",
+        "",
+        "COMPUTE",
+        "",
+        "MEMORY",
+        "SHARERS",
+        "INSTANCES",
+        "STATE",
+        *more,
+    )
+    for node in nodes:
+        name = node["name"]
+        for card in node["cards"]:
+            table.add_row(
+                Text(name), Text(f"{card['type']} {card['minor']}"),
+                Text(card["model"] or card["vendor"]), _bar(card["core_milli"]),
+                part_text(card["core_milli"]), _bar(card["memory_bytes"]),
+                part_text(card["memory_bytes"], memory=True), str(card["slots"]["used"]),
+                Text(", ".join(f"{one['profile']} at {one['start']}" for one in card["mig"])),
+                card_state(card), *([Text(card["uuid"])] if wide else []),
+            )  # fmt: skip
+            name = ""
+    console.print(table)
+
+
+def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> None:
+    more = ("GIVEN", "PRIORITY") if wide else ()
+    table = plain_table("POD", "NODE", "CARD", "COMPUTE", "MEMORY", "PROTOCOL", "STATE", *more)
+    for pod in pods:
+        state = f"waiting: {pod['code']}" if pod["code"] else pod["state"]
+        style = "yellow" if pod["node"] is None else "green"
+        cards = f"{len(pod['cards'])} cards" if len(pod["cards"]) > 4 else ", ".join(pod["cards"])
+        extra = (Text(pod["given"]), str(pod["priority"])) if wide else ()
+        table.add_row(
+            Text(f"{pod['namespace']}/{pod['name']}"), Text(pod["node"] or "-"), Text(cards),
+            core_text(pod["core_milli"]) if pod["core_milli"] else "-",
+            brief(pod["memory_bytes"]) if pod["memory_bytes"] else "-",
+            Text(", ".join(pod["protocols"])), Text(state, style=style), *extra,
+        )  # fmt: skip
+    console.print(table)
+
+
+def _bar(amount: dict[str, int]) -> Text:
+    return Text(bar(amount["used"] / amount["total"]) if amount["total"] else "", style="cyan")
+
+
+def _state(state: str) -> Text:
+    return Text(state, style="green" if state == "ok" else "red")
+
+
+def card_state(card: Document) -> Text:
+    """Whether a card takes pods, and why not."""
+    state = _state(card["closed"] or "ok")
+    return (
+        state.append(f" ({card['closed_detail']})", "default") if card["closed_detail"] else state
+    )

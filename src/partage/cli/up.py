@@ -1,0 +1,293 @@
+"""`partage up`: a whole cluster in one process, for trying, teaching and testing."""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+import yaml
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from partage.embedded.cluster import Addresses, EmbeddedCluster, Plan
+from partage.embedded.examples import examples
+from partage.embedded.fleet import DEFAULT_FLEET
+from partage.embedded.manifests import Manifests, read
+from partage.embedded.overview import Overview
+from partage.model.errors import InvalidDocument, InvalidValue, PartageError
+
+__all__ = ["up"]
+
+UNUSABLE: Final = 2
+_PATIENCE: Final = 5.0
+"""Seconds that the first decisions may take before what is known is printed."""
+_RARELY: Final = 50_000
+_WIDE: Final = 160
+_PORT: Final = click.IntRange(0, 65535)
+
+
+@click.command()
+@click.option(
+    "--port",
+    type=_PORT,
+    default=0,
+    metavar="N",
+    help="Port of the API server. Default: one that is free.",
+)
+@click.option(
+    "--scheduler-port",
+    type=_PORT,
+    default=0,
+    metavar="N",
+    help="Port of the scheduler service, the webhook and the dashboard. Default: one that is free.",
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the kubeconfig there; a file of another cluster is not replaced. Default: a file "
+    "of its own, removed at the end.",
+)
+@click.option(
+    "--nodes",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Nodes: SimulatedNode documents, or plain Node and Device manifests. May be repeated. "
+    "Default: those of the manifests applied, else a small mixed fleet.",
+)
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Apply these manifests; a file or a folder. May be repeated.",
+)
+@click.option(
+    "--no-examples",
+    is_flag=True,
+    help="Do not apply the example manifests of all four protocols.",
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep the cluster's objects in FILE from one run to the next; if it is there already, that "
+    "cluster goes on, without examples.",
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="How to tell where everything is; json is one line, printed when all is ready.",
+)  # fmt: skip
+def up(  # click passes every option by its name
+    port: int,
+    scheduler_port: int,
+    kubeconfig: Path | None,
+    nodes: tuple[Path, ...],
+    files: tuple[Path, ...],
+    no_examples: bool,  # noqa: FBT001 # see above
+    state: Path | None,
+    output: str,
+) -> None:
+    """Start a whole cluster in this process, and end it with Ctrl-C.
+
+    An API server that kubectl works against, simulated nodes with fake devices, the scheduler, the
+    webhook and the controllers, all on loopback. Nothing is executed: pods run for as long as they
+    sleep, or as their annotation simulate.partage.io/lifetime says. Never for production: that is
+    Kubernetes itself.
+
+    \b
+    Exit status:
+      0  ended by Ctrl-C or SIGTERM
+      2  a port is taken, or a file cannot be used; one line says why
+    """  # noqa: D301 # click wants the control character itself
+    try:
+        _check_kubeconfig(kubeconfig)
+        resumed = state is not None and state.exists()
+        samples = () if no_examples or resumed else examples()
+        found = _found(nodes, files, samples, resumed=resumed)
+        plan = Plan(
+            simulated=found.simulated, objects=found.objects, port=port,
+            scheduler_port=scheduler_port, kubeconfig=kubeconfig, file=state,
+            resumable=DEFAULT_FLEET if resumed else (), notes=found.notes,
+        )  # fmt: skip
+        gc.set_threshold(_RARELY)
+        asyncio.run(_serve(plan, output))
+    except PartageError as error:
+        click.echo(f"partage up: {error}", err=True)
+        sys.exit(UNUSABLE)
+
+
+def _found(
+    nodes: Sequence[Path], files: Sequence[Path], samples: Sequence[Path], *, resumed: bool
+) -> Manifests:
+    """Everything that is to be there beside what was kept.
+
+    Args:
+        resumed: a cluster goes on, and has its nodes.
+
+    Raises:
+        InvalidDocument: a file is missing or broken.
+    """
+    found = [read(paths) for paths in (nodes, samples, files) if paths]
+    simulated = tuple(node for one in found for node in one.simulated)
+    names = [node.name for node in simulated]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidDocument(f"simulated node {name} is described twice")
+    if not any(one.describe_nodes for one in found) and not resumed:
+        simulated = tuple(DEFAULT_FLEET)
+    return Manifests(
+        simulated,
+        tuple(manifest for one in found for manifest in one.objects),
+        tuple(note for one in found for note in one.notes),
+    )
+
+
+def _check_kubeconfig(path: Path | None) -> None:
+    """A kubeconfig of somebody else is not replaced.
+
+    Raises:
+        InvalidValue: there is one already.
+    """
+    if path is None or not path.exists():
+        return
+    try:
+        known = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InvalidValue(f"the kubeconfig {path} exists and cannot be read: {error}") from error
+    clusters = (known.get("clusters") or ()) if isinstance(known, dict) else None
+    if known is not None and (
+        clusters is None or [c.get("name") for c in clusters if isinstance(c, dict)] != ["partage"]
+    ):
+        raise InvalidValue(
+            f"the kubeconfig {path} is another cluster's; name a file that does not exist yet"
+        )
+
+
+async def _serve(plan: Plan, output: str) -> None:
+    """Run the cluster until a signal ends it.
+
+    Raises:
+        InvalidValue: it cannot be started.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    cluster = EmbeddedCluster(plan)
+    async with cluster:
+        settled = asyncio.create_task(cluster.settled(_PATIENCE))
+        ended = asyncio.create_task(stop.wait())
+        await asyncio.wait((settled, ended), return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            if output == "json":
+                _complain(cluster)
+                click.echo(_line(cluster.addresses))
+            else:
+                _print(cluster)
+            sys.stdout.flush()
+            await stop.wait()
+        for task in (settled, ended):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+def _complain(cluster: EmbeddedCluster) -> None:
+    """What was refused or skipped, on standard error."""
+    for refused in cluster.outcome.refused:
+        click.echo(f"partage up: {refused.manifest.where}: {refused.message}", err=True)
+    for note in cluster.outcome.notes:
+        click.echo(f"partage up: {note}", err=True)
+
+
+def _line(where: Addresses) -> str:
+    return msgspec.json.encode(
+        {
+            "api": where.api, "scheduler": where.scheduler, "dashboard": where.dashboard,
+            "kubeconfig": where.kubeconfig,
+        }
+    ).decode()  # fmt: skip
+
+
+# --- for people ------------------------------------------------------------------------------
+
+
+def _print(cluster: EmbeddedCluster) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDE)
+    seen, where = cluster.overview(), cluster.addresses
+    if seen.placed:
+        console.print(_placed(seen))
+    if seen.waiting:
+        console.print()
+        console.print(Text("WAITING", style="bold"))
+        for one in seen.waiting:
+            code, colon, message = one.reason.partition(": ")
+            if not (colon and code.isalpha()):
+                code, message = "Unschedulable", one.reason or "not looked at yet"
+            head = Text(one.name + "  ")
+            console.print(head.append(code, style="yellow"), soft_wrap=True)
+            console.print(Padding(Text(message), (0, 0, 0, 4)))
+    if cluster.outcome.refused:
+        console.print()
+        console.print(Text("REFUSED", style="bold"))
+        for refused in cluster.outcome.refused:
+            manifest = refused.manifest
+            where_ = f"{manifest.namespace or 'default'}/{manifest.name}"
+            console.print(Text(f"{where_}  ").append(manifest.kind, style="red"))
+            console.print(Padding(Text(refused.message), (0, 0, 0, 4)))
+    for note in cluster.outcome.notes:
+        console.print(Text(note, style="dim"))
+    console.print()
+    console.print(_nodes(seen))
+    console.print()
+    console.print(Text.assemble(("dashboard  ", "bold"), where.dashboard), soft_wrap=True)
+    console.print(Text.assemble(("API        ", "bold"), where.api), soft_wrap=True)
+    line = f"export KUBECONFIG={where.kubeconfig}"
+    console.print(Text.assemble(("kubectl    ", "bold"), line), soft_wrap=True)
+    console.print(Text("           kubectl get pods -A -o wide"))
+    console.print(
+        Text(f"{len(seen.placed)} pods placed, {len(seen.waiting)} waiting. Ctrl-C ends it all.")
+    )
+
+
+def _placed(seen: Overview) -> Table:
+    table = _plain("POD", "NODE", "PHASE", "CARDS", "GIVEN")
+    for one in seen.placed:
+        table.add_row(
+            Text(one.name), Text(one.node), Text(one.phase), Text(one.cards),
+            Text(one.given) if one.given else Text("no devices", style="dim"),
+        )  # fmt: skip
+    return table
+
+
+def _nodes(seen: Overview) -> Table:
+    table = _plain("NODE", "CARDS", "COMPUTE", "MEMORY", "PODS", "STATE")
+    for one in seen.nodes:
+        cards = f"{one.cards} x {one.model or 'card'}" if one.cards else "none"
+        style = "green" if one.state == "ok" else "red"
+        table.add_row(
+            Text(one.name), Text(cards), Text(one.compute), Text(one.memory), Text(str(one.pods)),
+            Text(one.state, style=style),
+        )  # fmt: skip
+    return table
+
+
+def _plain(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("POD", "NODE", "PHASE"), overflow="fold")
+    return table

@@ -1,0 +1,254 @@
+"""`partage webhook`: admission of pods as a service, or the objects that install it."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, Final
+
+import click
+import yaml
+
+from partage.cli.logs import start_logging
+from partage.cli.parameters import (
+    FILE,
+    cluster_options,
+    logging_options,
+    options,
+    until_signalled,
+)
+from partage.daemon.webhook import WebhookDaemon, WebhookOptions
+from partage.kube.client import Client
+from partage.kube.config import Config
+from partage.kube.errors import ConfigError
+from partage.kube.loading import load_config
+from partage.model.errors import InvalidValue
+from partage.serving.tls import ServerTls
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.webhook.installation import Endpoint, installation
+from partage.webhook.settings import Admission
+from partage.wire.context import Context
+
+__all__ = ["webhook"]
+
+_CANNOT_START: Final = 2
+_USUAL: Final = Admission()
+_PLACE: Final = Endpoint()
+
+_serving = options(
+    click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on."),  # noqa: S104 # a service
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=9443,
+        show_default=True,
+        help="Port to listen on; 0 takes any that is free.",
+    ),
+    click.option(
+        "--tls-cert",
+        type=FILE,
+        metavar="FILE",
+        help="Certificate chain, PEM, that somebody else manages; read again when it changes. "
+        "Nothing is written to the cluster then.",
+    ),
+    click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM."),
+)
+
+_place = options(
+    click.option(
+        "--namespace",
+        default=_PLACE.namespace,
+        show_default=True,
+        metavar="NAME",
+        help="Of the Service and the Secret; its pods are never asked about.",
+    ),
+    click.option(
+        "--service",
+        default=_PLACE.service,
+        show_default=True,
+        metavar="NAME",
+        help="Service by which the API server finds the webhook.",
+    ),
+    click.option(
+        "--url",
+        default="",
+        metavar="URL",
+        help="Where the API server finds the webhook without a Service: https://host:port.",
+    ),
+    click.option(
+        "--configuration",
+        default=_PLACE.configuration,
+        show_default=True,
+        metavar="NAME",
+        help="Name of both webhook configurations.",
+    ),
+    click.option(
+        "--secret",
+        default=WebhookOptions().secret,
+        show_default=True,
+        metavar="NAME",
+        help="Secret that keeps the authority and the certificate.",
+    ),
+)
+
+_admission = options(
+    click.option(
+        "--scheduler-name",
+        default=_USUAL.scheduler,
+        show_default=True,
+        metavar="NAME",
+        help="Given to device pods of the default scheduler.",
+    ),
+    click.option(
+        "--serve",
+        "served",
+        multiple=True,
+        default=_USUAL.served,
+        show_default=True,
+        metavar="NAME",
+        help="Scheduler whose pods Partage places; may be repeated. Pods of others are left alone.",
+    ),
+    click.option(
+        "--convert-default/--keep-default",
+        default=_USUAL.convert_default,
+        show_default=True,
+        help="Whether device pods of the default scheduler become Partage's.",
+    ),
+    click.option(
+        "--exclude-namespace",
+        "excluded",
+        multiple=True,
+        metavar="NAME",
+        help="Namespace that is left alone beside the system's and Partage's own; may be repeated.",
+    ),
+    click.option(
+        "--writer",
+        "writers",
+        multiple=True,
+        metavar="USER",
+        help="User who may write reserved keys beside Partage's own service accounts, as a "
+        "vendor's plugin must; may be repeated.",
+    ),
+    click.option(
+        "--break-glass",
+        default="",
+        metavar="GROUP",
+        help="Members of this group may write reserved keys too. Default: nobody.",
+    ),
+    click.option(
+        "--deny-privileged/--allow-privileged",
+        default=_USUAL.deny_privileged,
+        show_default=True,
+        help="Refuse privileged containers that share a card by HAMi's protocol.",
+    ),
+    click.option(
+        "--config-namespace",
+        "config_namespaces",
+        multiple=True,
+        metavar="NAME",
+        help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
+    ),
+)
+
+
+@click.command()
+@cluster_options
+@_serving
+@_place
+@_admission
+@click.option(
+    "--manifests",
+    is_flag=True,
+    help="Print the webhook configurations and the admission policy that install it, and end.",
+)
+@logging_options
+def webhook(**given: Any) -> None:
+    """Complete and judge pods that ask for devices, for the API server of a cluster.
+
+    Looks after its own authority and certificate, in a Secret that all replicas share, and has the
+    API server trust it. Nobody leads: run as many as you like. Ends cleanly on SIGTERM and SIGINT.
+
+    \b
+    Exit status:
+      0  ended by a signal, or printed the manifests
+      2  an option, file, address or Secret cannot be used; the message says which
+    """  # noqa: D301 # click wants the control character itself
+    try:
+        if given["manifests"]:
+            context = Context.of(Settings(), FAMILIES)
+            _print(installation(_endpoint(given), context, _switches(given)))
+            return
+        start_logging(given["log_format"], given["log_level"])
+        config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
+        asyncio.run(_run(config, _options_of(given)))
+    except (ConfigError, InvalidValue, ValueError) as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"{given['host']}:{given['port']}: {error.strerror or error}")
+
+
+def _refuse(problem: str) -> None:
+    click.echo(f"Error: {problem}", err=True)
+    sys.exit(_CANNOT_START)
+
+
+def _print(objects: Iterable[dict[str, Any]]) -> None:
+    click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=99), nl=False)
+
+
+def _endpoint(given: dict[str, Any]) -> Endpoint:
+    return Endpoint(
+        given["namespace"],
+        given["service"],
+        configuration=given["configuration"],
+        url=given["url"],
+    )
+
+
+def _switches(given: dict[str, Any]) -> Admission:
+    namespace = given["namespace"]
+    accounts = ("scheduler", "controller", "agent")
+    return Admission(
+        scheduler=given["scheduler_name"],
+        served=tuple(dict.fromkeys((given["scheduler_name"], *given["served"]))),
+        convert_default=given["convert_default"],
+        excluded=_USUAL.excluded | {namespace, *given["excluded"]},
+        writers=frozenset(
+            {
+                *(f"system:serviceaccount:{namespace}:partage-{account}" for account in accounts),
+                *given["writers"],
+            }
+        ),
+        break_glass=given["break_glass"],
+        deny_privileged=given["deny_privileged"],
+    )
+
+
+def _options_of(given: dict[str, Any]) -> WebhookOptions:
+    """The daemon's options from those of the command line.
+
+    Raises:
+        InvalidValue: they do not go together, or a file cannot be used.
+    """
+    certificate, key = given["tls_cert"], given["tls_key"]
+    if (certificate is None) != (key is None):
+        raise InvalidValue("--tls-cert and --tls-key go together")
+    tls = None
+    if certificate is not None:
+        tls = ServerTls(certificate, key)
+        _ = tls.context  # a broken file is told now, not at the first connection
+    return WebhookOptions(
+        host=given["host"],
+        port=given["port"],
+        endpoint=_endpoint(given),
+        secret=given["secret"],
+        tls=tls,
+        admission=_switches(given),
+        config_namespaces=given["config_namespaces"],
+    )
+
+
+async def _run(config: Config, chosen: WebhookOptions) -> None:
+    async with Client(config, environ=os.environ) as client:
+        await WebhookDaemon(client, chosen).run(until_signalled())

@@ -1,0 +1,282 @@
+"""`partage simulate cluster`: a cluster's manifests under another policy, other nodes, or shares."""
+
+import gc
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from partage.cli.reading import batches
+from partage.cli.structured import to_json, to_yaml
+from partage.model.errors import InvalidDocument, InvalidValue, PartageError
+from partage.model.policy import Policy, Strategy
+from partage.sim.page import page, verdict
+from partage.sim.whatif import Change, Result, evaluate
+from partage.wire.cluster import Cluster, assemble
+
+__all__ = ["cluster"]
+
+UNREADABLE: Final = 2
+TODAY: Final = "today"
+_RARELY: Final = 500_000
+_MILLI: Final = 10
+_WIDE: Final = 160
+_COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="P",
+    help=f"{', '.join(Strategy)}, or NODE/CARD such as spread/binpack. May be repeated: one case "
+    "a policy, in which every running pod is placed anew. Default: the cluster's own.",
+)
+@click.option(
+    "--add-nodes",
+    "add",
+    multiple=True,
+    metavar="NODE=N",
+    help="Add N nodes like NODE, empty and healthy. May be repeated.",
+)
+@click.option(
+    "--remove-nodes",
+    "remove",
+    multiple=True,
+    metavar="PATTERN",
+    help="Take away the nodes whose names match, as a shell would; their pods look for another "
+    "place. May be repeated.",
+)
+@click.option(
+    "--share",
+    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    metavar="PERCENT",
+    help="Let every pod that asks for one whole card ask for this part of its compute and memory.",
+)
+@click.option(
+    "--anew",
+    is_flag=True,
+    help="Place running pods again, as if all had just come; --policy does so anyway.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    metavar="N",
+    help="Permute the order in which equally good nodes are preferred. Default: as in FILE.",
+)
+@click.option(
+    "--page",
+    "target",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.html",
+    help="Write the result as one page to hand on; it needs nothing else.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print the result.",
+)
+def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
+    files: tuple[str, ...],
+    policies: tuple[str, ...],
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    share: float | None,
+    anew: bool,  # noqa: FBT001 # click passes every option by its name
+    seed: int | None,
+    target: Path | None,
+    output: str,
+) -> None:
+    """Compare the cluster of FILE... with what it would be.
+
+    FILE is what `partage schedule` reads: manifests, or a dump of a cluster. The first row is the
+    cluster as it is, with its waiting pods scheduled. Each further row is a case with all changes
+    asked for. Told are pods that run and wait, what the cards carry, and how many more pods of
+    each kind would fit.
+
+    \b
+    Examples:
+      partage simulate cluster dump.yaml --policy binpack --policy spread
+      partage simulate cluster dump.yaml --share 25
+      partage simulate cluster dump.yaml --add-nodes gpu-node-1=4 --page more-nodes.html
+
+    \b
+    Exit status:
+      0  done
+      2  FILE is missing or no manifest, a change cannot be made, or there is no such policy
+    """  # noqa: D301 # click wants the control character itself
+    gc.set_threshold(_RARELY)  # one short run that mostly gathers objects: collecting is dear
+    try:
+        changes = _changes(policies, add, remove, share, anew=anew)
+        known = assemble(list(batches(files)))
+        results = _evaluated(known, changes, seed)
+        if target is not None:
+            target.write_text(page(results, ", ".join(files)), "utf-8")
+    except OSError as error:
+        _fail(f"{target}: {error.strerror}")
+    except (InvalidDocument, PartageError) as error:
+        _fail(str(error))
+    if output == "table":
+        _print(results)
+    else:
+        data = [_document(result) for result in results]
+        click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
+
+
+def _fail(message: str) -> None:
+    click.echo(f"partage simulate: {message}", err=True)
+    sys.exit(UNREADABLE)
+
+
+def _changes(
+    policies: tuple[str, ...],
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    share: float | None,
+    *,
+    anew: bool,
+) -> list[tuple[str, Change]]:
+    """The cases asked for, each with its name."""
+    copies = tuple(_copies(text) for text in add)
+    told = [f"{count} more like {name}" for name, count in copies]
+    told += [f"without {pattern}" for pattern in remove]
+    if share is not None:
+        told.append(f"shares of {share:g} %")
+    milli = None if share is None else max(1, round(share * _MILLI))
+    change = Change(add=copies, remove=remove, share=milli, anew=anew)
+    if not policies:
+        if change == Change():
+            return []
+        return [(", ".join(told) or "placed anew", change)]
+    return [
+        (", ".join([str(policy), *told]), Change(policy, copies, remove, milli, anew=True))
+        for policy in map(Policy.parse, policies)
+    ]
+
+
+def _copies(text: str) -> tuple[str, int]:
+    found = _COPIES.fullmatch(text)
+    if found is None:
+        raise InvalidValue(f"--add-nodes {text}: it must be NODE=N, such as gpu-node-1=4")
+    return found["name"], int(found["count"])
+
+
+def _evaluated(
+    known: Cluster, changes: list[tuple[str, Change]], seed: int | None
+) -> list[Result]:
+    cases = [(TODAY, Change()), *changes]
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return [evaluate(known, change, name, seed) for name, change in cases]
+    results = []
+    with console.status("") as status:
+        for number, (name, change) in enumerate(cases, 1):
+            status.update(f"{name} ({number} of {len(cases)})")
+            results.append(evaluate(known, change, name, seed))
+    return results
+
+
+def _document(result: Result) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "policy": result.policy,
+        "nodes": result.nodes,
+        "cards": result.cards,
+        "pods": result.pods,
+        "running": result.running,
+        "waiting": dict(result.waiting),
+        "core_milli": {"total": result.core_total, "used": result.core_milli},
+        "memory_bytes": {"total": result.memory_total, "used": result.memory_bytes},
+        "closed_cards": result.closed,
+        "idle_cards": result.idle,
+        "shared_cards": result.shared,
+        "models": {m: {"cards": n, "idle": i} for m, (n, i) in sorted(result.models.items())},
+        "kinds": [
+            {"asks": k.asks, "pods": k.pods, "running": k.running, "more": k.more,
+             "more_bounded": k.bounded}
+            for k in result.kinds
+        ],
+        "examples": {
+            code: {"pod": pod, "message": message}
+            for code, (pod, message) in result.examples.items()
+        },
+    }  # fmt: skip
+
+
+def _print(results: list[Result]) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDE)
+    with console.capture() as captured:
+        console.print(_overview(results))
+        console.print()
+        console.print(_kinds(results))
+        _print_waiting(console, results)
+        console.print()
+        console.print(Text(verdict(results), style="bold"))
+    lines = (line.rstrip() for line in captured.get().splitlines())
+    click.echo("\n".join(lines))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        words = column in {"CASE", "POLICY", "PODS THAT ASK", "WAITING FOR"}
+        table.add_column(column, justify="left" if words else "right", overflow="fold")
+    return table
+
+
+def _overview(results: list[Result]) -> Table:
+    table = _table(
+        "CASE", "POLICY", "NODES", "CARDS", "CLOSED", "IDLE", "SHARED", "COMPUTE", "MEMORY",
+        "RUNNING", "WAITING",
+    )  # fmt: skip
+    for r in results:
+        waiting = sum(r.waiting.values())
+        table.add_row(
+            Text(r.name), Text(r.policy), str(r.nodes), str(r.cards), str(r.closed), str(r.idle),
+            str(r.shared), f"{100 * r.core_share:.1f}%", f"{100 * r.memory_share:.1f}%",
+            f"{r.running} of {r.pods}", Text(str(waiting), style="yellow" if waiting else ""),
+        )  # fmt: skip
+    return table
+
+
+def _kinds(results: list[Result]) -> Table:
+    """Room for more pods of each kind, one column a case."""
+    table = _table("PODS THAT ASK", "PODS", *(f"FIT MORE: {r.name}" for r in results))
+    asked = list(dict.fromkeys(kind.asks for r in results for kind in r.kinds))
+    for asks in asked:
+        found = [{kind.asks: kind for kind in r.kinds}.get(asks) for r in results]
+        pods = max(kind.pods for kind in found if kind)
+        cells = [f"{k.more}{'+' if k.bounded else ''}" if k else "-" for k in found]
+        table.add_row(Text(asks), str(pods), *cells)
+    return table
+
+
+def _print_waiting(console: Console, results: list[Result]) -> None:
+    """Reasons with their counts, one column a case, and the line of one pod that waits for each."""
+    codes = list(dict.fromkeys(code for r in results for code in r.waiting))
+    if not codes:
+        return
+    table = _table("WAITING FOR", *(r.name for r in results))
+    for code in codes:
+        counts = [str(r.waiting.get(code, 0)) for r in results]
+        table.add_row(Text(code, style="yellow"), *counts)
+    console.print()
+    console.print(table)
+    console.print()
+    for code in codes:
+        pod, message = next(r.examples[code] for r in results if code in r.examples)
+        console.print(Text(code, style="yellow").append(f"  {pod}", style="default"))
+        console.print(Padding(Text(message), (0, 0, 0, 4)))

@@ -1,0 +1,51 @@
+"""Keeps two writers that disagree from writing without end.
+
+Writing the same change to the same object again means that somebody undid it. The first time that
+is corrected soon, as a restarted kubelet must be; each time after, twice as late.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["Contention"]
+
+_FIRST: Final = 1.0
+_LONGEST: Final = 300.0
+_FORGOTTEN: Final = 1800.0
+_FIGHT: Final = 4
+
+
+@dataclass(slots=True)
+class _Write:
+    change: Any
+    at: float
+    repeats: int = 0
+
+
+class Contention:
+    """What was written last on each object; moments are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._writes: dict[Hashable, _Write] = {}
+
+    def wait(self, key: Hashable, change: Any, now: float) -> float:
+        """Seconds until the change may be written; 0 for at once."""
+        last = self._writes.get(key)
+        if last is None or last.change != change or now - last.at > _FORGOTTEN:
+            return 0.0
+        delay = min(_LONGEST, _FIRST * 2.0 ** min(last.repeats, 16))
+        return max(0.0, last.at + delay - now)
+
+    def written(self, key: Hashable, change: Any, now: float) -> bool:
+        """The change was written; whether this is a fight by now, told once."""
+        last = self._writes.get(key)
+        repeats = 0
+        if last is not None and last.change == change and now - last.at <= _FORGOTTEN:
+            repeats = last.repeats + 1
+        self._writes[key] = _Write(change, now, repeats)
+        return repeats == _FIGHT
+
+    def forget(self, key: Hashable) -> None:
+        """The object is gone."""
+        self._writes.pop(key, None)

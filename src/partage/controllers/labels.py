@@ -1,0 +1,59 @@
+"""Labels and annotations that a node should carry, as what has to be changed of those it has.
+
+Koordinator's make, model and driver follow the Device object, as upstream's manager copies them,
+and stay when the object goes. qGPU's driver and card labels are the same keys: those of the closed
+product are not published. What an operator decides by label is only ever filled in where it is
+absent: `qgpu-device-enable` on nodes that publish qGPU's totals.
+
+Source: koordinator.md 6; seed 001 and qgpu-and-peers.md 1.3 to 1.5.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from partage.vendors import names
+from partage.vendors.locks import LOCKS, NodeLock, read_lock
+from partage.wire.documents import Document
+from partage.wire.nodes import COPIED_LABELS, allocatable_of
+
+__all__ = ["LOCK_SECONDS", "held_locks", "label_changes", "lock_expires"]
+
+LOCK_SECONDS: Final = 300.0
+"""After this time HAMi's own scheduler takes a lock away from its holder."""
+
+
+def label_changes(node: Document, device: Document | None) -> dict[str, str]:
+    """Labels to be set on the node; empty when it has them.
+
+    Raises:
+        InvalidDocument: an amount of the node is no quantity.
+    """
+    wanted = {}
+    if device is not None:
+        wanted = {key: device.labels[key] for key in COPIED_LABELS if device.labels.get(key)}
+    labels = node.labels
+    core = allocatable_of(node).get(names.QGPU_CORE)
+    if core is not None and core.nano > 0:
+        wanted.setdefault(names.QGPU_ENABLE, labels.get(names.QGPU_ENABLE, "enable"))
+    return {key: value for key, value in sorted(wanted.items()) if labels.get(key) != value}
+
+
+def held_locks(node: Document) -> dict[str, tuple[str, NodeLock]]:
+    """Vendors' locks on the node: annotation to its text and what it says."""
+    annotations = node.annotations
+    return {
+        key: (annotations[key], read_lock(annotations[key])) for key in LOCKS if key in annotations
+    }
+
+
+def lock_expires(lock: NodeLock, now: datetime, seen: datetime) -> float:
+    """Seconds until nobody may hold the lock any more; 0 or less when that is past.
+
+    Args:
+        lock: what its value says.
+        now: the wall clock.
+        seen: when the lock was first seen here; counts for one that tells no time, or one that
+            claims to be from the future.
+    """
+    taken = seen if lock.taken is None else min(lock.taken, seen)
+    return (taken + timedelta(seconds=LOCK_SECONDS) - now).total_seconds()

@@ -1,0 +1,409 @@
+"""The controllers as one: facts come in, keys are queued, and differences are written.
+
+Facts are taken in at any time, by a standby too, so that a new leader knows everything at once.
+Only `run` looks at objects and writes, and only a leader calls it. What it does to one object is
+decided by functions of the object's documents (`totals`, `labels`, `pods`), compared with what
+the API server has, and written if it differs; a key that fails is looked at again later.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from partage.controllers import labels, pods
+from partage.controllers.contention import Contention
+from partage.controllers.meters import ControllerMeters
+from partage.controllers.picture import Picture, bound_to
+from partage.controllers.pods import Problem
+from partage.controllers.totals import totals_patch
+from partage.controllers.writer import Writer
+from partage.kube.client import Client
+from partage.kube.clock import Clock
+from partage.kube.events import Regarding
+from partage.kube.retry import Backoff
+from partage.kube.workqueue import WorkQueue, work
+from partage.model.errors import InvalidDocument
+from partage.vendors.base import Family
+from partage.vendors.catalog import FAMILIES
+from partage.wire import shapes
+from partage.wire.documents import Document
+from partage.wire.life import finished
+
+__all__ = ["ControllerSettings", "Controllers", "Notices"]
+
+_LOG = logging.getLogger("partage.controllers")
+_CONFIG: Final = "ConfigMap"
+_SHARE: Final = 0.5
+"""Of the process's time that looking may take."""
+_SLICE: Final = 0.005
+"""Seconds that count of one look at most; it may have waited for its turn."""
+
+
+class Notices(Protocol):
+    """Takes events; `kube.events.EventRecorder` does."""
+
+    def normal(self, regarding: Regarding, reason: str, message: str) -> None:
+        """Something ordinary happened to an object."""
+        ...
+
+    def warning(self, regarding: Regarding, reason: str, message: str) -> None:
+        """Something is wrong with an object."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What may be set of the controllers.
+
+    Attributes:
+        totals: whether nodes' totals are written. Off while another manager still writes them.
+        grace: seconds that a device may be away or unhealthy before its pods are flagged; an
+            agent that restarts reports it again within this time.
+        workers: objects that are worked on at a time.
+        namespaces: whose ConfigMaps set anything; empty for those of all.
+    """
+
+    totals: bool = True
+    grace: float = 30.0
+    workers: int = 4
+    namespaces: tuple[str, ...] = ()
+
+
+class _Key(NamedTuple):
+    """One object to be looked at: a node by name, a pod by uid, a ConfigMap by label."""
+
+    kind: str
+    name: str
+
+
+class Controllers:
+    """All controllers of one process.
+
+    Attributes:
+        picture: the objects as they were last seen.
+        meters: what is counted.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        notices: Notices,
+        *,
+        clock: Clock | None = None,
+        families: Iterable[Family] = FAMILIES,
+        settings: ControllerSettings | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        """Controllers that know nothing yet.
+
+        Args:
+            client: an open client.
+            notices: takes events.
+            clock: for delays; by default the client's.
+            families: the protocols.
+            settings: what may be set.
+            registry: where the series hang; by default one of their own.
+        """
+        self._clock = clock or client.clock
+        self._notices = notices
+        self._settings = settings or ControllerSettings()
+        self.picture = Picture(families, self._settings.namespaces)
+        self._queue: WorkQueue[_Key] = WorkQueue(
+            clock=self._clock, chance=client.chance, backoff=Backoff(base=0.05, cap=30.0)
+        )
+        self.meters = ControllerMeters(
+            registry,
+            waiting=lambda: len(self._queue),
+            refused=lambda: len(self.picture.configs.refused),
+        )
+        self._writer = Writer(client, self.meters)
+        self._contention = Contention()
+        self._running = False
+        self._flags: dict[str, Problem] = {}
+        self.meters.flags = self._flags
+        self._away: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+        self._locks: dict[tuple[str, str, str], datetime] = {}
+        self._devices: dict[str, int] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether it runs and has looked at everything; some may be looked at again later."""
+        return self._running and self._queue.idle
+
+    # --- facts of the API server -------------------------------------------------------------
+
+    def node_changed(self, document: Document) -> None:
+        """A Node is there, or has changed."""
+        if self.picture.node_changed(document):
+            self._look("node", document.name)
+
+    def node_gone(self, name: str) -> None:
+        """A Node is there no more."""
+        self.picture.node_gone(name)
+        self._contention.forget(name)
+        self._devices.pop(name, None)
+        self._locks = {key: at for key, at in self._locks.items() if key[0] != name}
+        self._look_at_pods(name)
+
+    def device_changed(self, document: Document) -> None:
+        """A Device object is there, or has changed."""
+        if self.picture.device_changed(document):
+            self._look("node", document.name)
+
+    def device_gone(self, name: str) -> None:
+        """A Device object is there no more."""
+        self.picture.device_gone(name)
+        self._look("node", name)
+
+    def pod_changed(self, document: Document) -> None:
+        """A pod is there, or has changed."""
+        if self.picture.pod_changed(document):
+            self._look("pod", document.metadata.uid or "")
+            if _is_over(document):
+                self._unlock(document)
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod is there no more."""
+        known = self.picture.pods.get(uid)
+        self.picture.pod_gone(uid)
+        self._flags.pop(uid, None)
+        self._away.pop(uid, None)
+        if known is not None:
+            self._unlock(known)
+
+    def config_changed(self, document: Document) -> str:
+        """A ConfigMap; what is wrong with it, empty when it is in force."""
+        if document.kind != _CONFIG:
+            return ""
+        self._configured(document, changed=self.picture.config_changed(document))
+        return self.picture.configs.refused.get(document.label, "")
+
+    def config_gone(self, document: Document) -> None:
+        """A ConfigMap is there no more."""
+        if document.kind == _CONFIG:
+            self._configured(document, changed=self.picture.config_gone(document))
+
+    def _configured(self, document: Document, *, changed: bool) -> None:
+        self._look("config", document.label)
+        if changed:
+            self._look_at_all()
+
+    def _look(self, kind: str, name: str) -> None:
+        # A standby would only pile up keys: whoever begins to lead looks at everything.
+        if self._running:
+            self._queue.add(_Key(kind, name))
+
+    def _look_at_pods(self, node: str) -> None:
+        for uid in self.picture.pods_on(node):
+            self._look("pod", uid)
+
+    def _look_at_all(self) -> None:
+        # A node's pods after it, while it is still at hand as read.
+        for name in self.picture.nodes:
+            self._look("node", name)
+            self._look_at_pods(name)
+
+    def _unlock(self, pod: Document) -> None:
+        """A pod is over: a vendor's lock that it holds on its node may come off."""
+        node = bound_to(pod)
+        if node:
+            self._look("node", node)
+
+    # --- work --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look at everything there is, then at what changes, until cancelled.
+
+        The caller leads, and has taken in a complete list of everything.
+        """
+        self._running = True
+        try:
+            for document in self.picture.configs.documents.values():
+                self._look("config", document.label)
+            self._look_at_all()
+            await work(
+                self._queue,
+                self._handle,
+                workers=self._settings.workers,
+                name="controllers",
+                failed=self._failed,
+            )
+        finally:
+            self._running = False
+
+    def _failed(self, key: _Key, error: Exception) -> None:
+        again = self._queue.failures(key)
+        _LOG.warning("%s %s: %s; failure %d, it is tried again", key.kind, key.name, error, again)
+
+    async def _handle(self, key: _Key) -> None:
+        started, sent = self._clock.monotonic(), self._writer.sent
+        try:
+            if key.kind == "node":
+                await self._node(key)
+            elif key.kind == "pod":
+                await self._pod(key)
+            else:
+                self._config(key.name)
+        except InvalidDocument as error:
+            # It stays as it is until it is written anew; trying again would not help.
+            self.meters.unreadable()
+            _LOG.warning("%s %s is left alone: %s", key.kind, key.name, error)
+        # A look that writes nothing never waits. A new leader looks at everything, and who asks the
+        # scheduler for a place meanwhile must not notice: all workers together rest half of the time.
+        rest = 0.0
+        if self._writer.sent == sent:
+            busy = self._settings.workers / _SHARE - 1
+            rest = min(self._clock.monotonic() - started, _SLICE) * busy
+        await self._clock.sleep(rest)
+
+    # --- nodes -------------------------------------------------------------------------------
+
+    async def _node(self, key: _Key) -> None:
+        node, device = self.picture.node(key.name)
+        if node is None:
+            return
+        await self._locked(key, node)
+        changes = labels.label_changes(node, device)
+        if changes:
+            self._renewed(await self._writer.node_labels(node, changes))
+        if self._settings.totals:
+            await self._totals(key)
+        read = self.picture.read_node(key.name)
+        devices = read.node.devices if read else ()
+        health = hash(tuple((d.type, d.uuid, d.healthy, d.health_detail) for d in devices))
+        if self._devices.get(key.name) != health:
+            self._devices[key.name] = health
+            self._look_at_pods(key.name)
+
+    async def _totals(self, key: _Key) -> None:
+        """Make the node's totals what its devices have."""
+        node, device = self.picture.node(key.name)
+        read = self.picture.read_node(key.name)
+        if node is None or read is None:
+            return
+        patch = totals_patch(node, device, read.node, self.picture.context.settings)
+        if not patch:
+            return
+        now = self._clock.monotonic()
+        wait = self._contention.wait(key.name, patch, now)
+        if wait > 0:
+            self._queue.add_after(key, wait)
+            return
+        self._renewed(await self._writer.node_status(node, patch))
+        if self._contention.written(key.name, patch, now):
+            self.meters.contended()
+            self._notices.warning(
+                _regarding(node, "Node"),
+                "TotalsContended",
+                "somebody else writes the node's device totals over again and again; stop the "
+                f"other manager: {', '.join(sorted({n for part in patch.values() for n in part}))}",
+            )
+
+    def _renewed(self, document: Document | None) -> None:
+        """What a write answered is the newest state; the watch will tell nothing new."""
+        if document is None:
+            return
+        if document.kind == "Node":
+            self.picture.node_changed(document)
+        else:
+            self.picture.pod_changed(document)
+
+    async def _locked(self, key: _Key, node: Document) -> None:
+        """Take off vendors' locks whose holder is over, or has had them too long."""
+        held = labels.held_locks(node)
+        known = {(node.name, name, text) for name, (text, _) in held.items()}
+        self._locks = {
+            at: moment for at, moment in self._locks.items() if at[0] != node.name or at in known
+        }
+        for name, (text, lock) in held.items():
+            now = self._clock.now()
+            seen = self._locks.setdefault((node.name, name, text), now)
+            left = labels.lock_expires(lock, now, seen)
+            if left > 0 and not (lock.pod and await self._is_over(lock.namespace, lock.pod)):
+                self._queue.add_after(key, left)
+                continue
+            await self._writer.unlock(node, name, text)
+            _LOG.info("node %s: took off %s: %s", node.name, name, text)
+
+    async def _is_over(self, namespace: str, name: str) -> bool:
+        known = self.picture.pod_named(namespace, name)
+        if known is not None and not _is_over(known):
+            return False
+        # Not known here: it may be new, or none of the pods that are kept.
+        return await self._writer.is_over(namespace, name)
+
+    # --- pods --------------------------------------------------------------------------------
+
+    async def _pod(self, key: _Key) -> None:
+        document = self.picture.pods.get(key.name)
+        if document is None or not bound_to(document):
+            return
+        read = self.picture.read_node(bound_to(document))
+        node = read.node if read else None
+        translated = self.picture.read_pod(document, node)
+        flag = pods.problem_of(translated.pod, node)
+        if node is not None and not self._may_pass(key, flag):
+            await self._flag(document, flag)
+        changes = pods.label_changes(translated, node, self.picture.context) if node else {}
+        if changes:
+            self._renewed(await self._writer.pod_labels(document, changes))
+
+    async def _flag(self, document: Document, flag: pods.Flag | None) -> None:
+        """Tell on the pod what is wrong with its devices, or that nothing is any more."""
+        uid = document.metadata.uid or ""
+        if flag is None:
+            self._flags.pop(uid, None)
+        else:
+            self._flags[uid] = flag.problem
+        condition = pods.condition_change(document, flag)
+        if condition is None or _is_over(document):
+            return
+        self._renewed(await self._writer.pod_condition(document, condition))
+        tell = self._notices.normal if flag is None else self._notices.warning
+        tell(_regarding(document, "Pod"), condition["reason"], condition["message"])
+
+    def _may_pass(self, key: _Key, flag: pods.Flag | None) -> bool:
+        """Whether the problem is so new that the device may come back by itself."""
+        if flag is None or flag.problem not in (Problem.LOST, Problem.UNHEALTHY):
+            self._away.pop(key.name, None)
+            return False
+        now = self._clock.monotonic()
+        left = self._away.setdefault(key.name, now) + self._settings.grace - now
+        if left <= 0:
+            return False
+        self._queue.add_after(key, left)
+        return True
+
+    # --- ConfigMaps --------------------------------------------------------------------------
+
+    def _config(self, label: str) -> None:
+        """Tell what became of a ConfigMap, once for each state."""
+        configs = self.picture.configs
+        document = next((d for d in configs.documents.values() if d.label == label), None)
+        if document is None:
+            self._told.pop(label, None)
+            return
+        problem = configs.refused.get(label, "")
+        before = self._told.get(label, "")
+        self._told[label] = problem
+        if problem and problem != before:
+            message = f"{problem}; what was in force before stays in force"
+            _LOG.error("%s refused: %s", label, message)
+            self._notices.warning(_regarding(document, _CONFIG), "ConfigRefused", message)
+        elif before and not problem:
+            self._notices.normal(_regarding(document, _CONFIG), "ConfigApplied", "it is in force")
+
+
+def _is_over(pod: Document) -> bool:
+    return isinstance(pod.shape, shapes.Pod) and finished(pod.shape)
+
+
+def _regarding(document: Document, kind: str) -> Regarding:
+    """The object of an event."""
+    uid = document.metadata.uid or ""
+    return Regarding("v1", kind, document.name, document.namespace, uid)

@@ -1,0 +1,88 @@
+"""What the controllers count: writes, flagged pods, refused ConfigMaps; never by object."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as Counted
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from partage.controllers.pods import Problem
+
+__all__ = ["ControllerMeters"]
+
+
+class ControllerMeters:
+    """The series of one set of controllers.
+
+    Attributes:
+        flags: the problem of each flagged pod, by uid.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        waiting: Callable[[], int] = lambda: 0,
+        refused: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Series on a registry, by default one of their own.
+
+        Args:
+            registry: where they hang.
+            waiting: how many objects wait to be looked at.
+            refused: how many ConfigMaps are refused now.
+        """
+        self.registry = registry or CollectorRegistry(auto_describe=True)
+        self.flags: Mapping[str, Problem] = {}
+        self._waiting = waiting
+        self._refused = refused
+        self._writes = Counted(
+            "partage_controller_writes",
+            "Changes that the controllers made, by what was changed and the outcome.",
+            ["what", "outcome"],
+            registry=self.registry,
+        )
+        self._contended = Counted(
+            "partage_controller_contended",
+            "Nodes whose totals somebody else wrote over again and again.",
+            registry=self.registry,
+        )
+        self._documents = Counted(
+            "partage_controller_unreadable",
+            "Looks at objects that cannot be read; they are left as they are.",
+            registry=self.registry,
+        )
+        self.registry.register(self)
+
+    def wrote(self, what: str, outcome: str) -> None:
+        """A change was made, or not."""
+        self._writes.labels(what, outcome).inc()
+
+    def contended(self) -> None:
+        """Somebody else writes over what is written here."""
+        self._contended.inc()
+
+    def unreadable(self) -> None:
+        """An object cannot be read."""
+        self._documents.inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """See `prometheus_client`: the series that are read, not counted."""
+        flagged = GaugeMetricFamily(
+            "partage_flagged_pods",
+            "Bound pods whose devices are not as booked, by what is wrong.",
+            labels=["problem"],
+        )
+        counts = Counter(self.flags.values())
+        for problem in Problem:
+            flagged.add_metric([problem.value], counts[problem])
+        yield flagged
+        yield GaugeMetricFamily(
+            "partage_controller_queue", "Objects that wait to be looked at.", value=self._waiting()
+        )
+        yield GaugeMetricFamily(
+            "partage_refused_config_maps",
+            "ConfigMaps that break a rule; their last good state is still in force.",
+            value=self._refused(),
+        )

@@ -1,0 +1,229 @@
+"""The objects that controllers compare, as they were last seen, and how they are read.
+
+Kept are every Node and Device object, pods that concern devices, and the ConfigMaps that set
+something; documents are shared with whoever else follows the same watch. Nodes and pods are read
+when they are looked at, and only few are kept read: the books of the scheduler hold them already.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from partage.model.node import Node
+from partage.vendors.base import Family
+from partage.vendors.settings import Settings
+from partage.wire import shapes
+from partage.wire.asking import concerns_devices
+from partage.wire.config_book import ConfigBook
+from partage.wire.context import Context
+from partage.wire.documents import Document, outdated
+from partage.wire.nodes import TranslatedNode, translate_node
+from partage.wire.pods import TranslatedPod, translate_pod
+from partage.wire.recovery import recover
+
+__all__ = ["Picture", "bound_to"]
+
+_MOST_READ: Final = 512
+"""Nodes that are kept as read: enough for those that are looked at together with their pods."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """What is known of one node."""
+
+    node: Document | None = None
+    device: Document | None = None
+    pods: set[str] = field(default_factory=set)
+
+
+class Picture:
+    """What was last seen.
+
+    Attributes:
+        configs: the ConfigMaps.
+        context: what nodes and pods are read against now.
+    """
+
+    def __init__(self, families: Iterable[Family], namespaces: Iterable[str] = ()) -> None:
+        self._families = tuple(families)
+        self.configs = ConfigBook(namespaces)
+        self.context = Context.of(Settings(), self._families)
+        self._places: dict[str, _Place] = {}
+        self._pods: dict[str, Document] = {}
+        self._by_name: dict[tuple[str, str], str] = {}
+        self._read: OrderedDict[str, TranslatedNode] = OrderedDict()
+
+    # --- asking ------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of nodes that the API server has."""
+        return [name for name, place in self._places.items() if place.node is not None]
+
+    @property
+    def pods(self) -> Mapping[str, Document]:
+        """Pods that concern devices, by uid."""
+        return self._pods
+
+    def node(self, name: str) -> tuple[Document | None, Document | None]:
+        """The Node and the Device object of this name."""
+        place = self._places.get(name) or _Place()
+        return place.node, place.device
+
+    def pods_on(self, node: str) -> Iterable[str]:
+        """The uids of pods that concern devices and are bound to the node."""
+        place = self._places.get(node)
+        return tuple(place.pods) if place else ()
+
+    def pod_named(self, namespace: str, name: str) -> Document | None:
+        """A pod that concerns devices, by name."""
+        return self._pods.get(self._by_name.get((namespace, name), ""))
+
+    def read_node(self, name: str) -> TranslatedNode | None:
+        """The node with every family's configuration applied; None where the API has none.
+
+        Raises:
+            InvalidDocument: an amount of its documents is no quantity.
+        """
+        place = self._places.get(name)
+        if place is None or place.node is None:
+            return None
+        read = self._read.get(name)
+        if read is None:
+            read = translate_node(place.node, place.device, self.context)
+            self._read[name] = read
+            if len(self._read) > _MOST_READ:
+                self._read.popitem(last=False)
+        return read
+
+    def read_pod(self, document: Document, node: Node | None) -> TranslatedPod:
+        """The pod with what its records say that it holds on its node.
+
+        Raises:
+            InvalidDocument: it cannot be decoded as a pod.
+        """
+        translated = translate_pod(document, self.context)
+        pod, context = translated.pod, self.context
+        if pod.node is None or pod.finished:
+            return translated
+        place = node or Node(pod.node)
+        record = recover(translated.view, place, context.settings, context.families)
+        return replace(translated, pod=replace(pod, record=record))
+
+    # --- facts of the API server -------------------------------------------------------------
+
+    def node_changed(self, document: Document) -> bool:
+        """A Node is there, or has changed; whether that is news.
+
+        Most changes of a node are its kubelet saying that it is alive.
+        """
+        place = self._places.setdefault(document.name, _Place())
+        if outdated(document, place.node):
+            return False
+        before, place.node = place.node, document
+        if before is not None and _says_the_same(before, document):
+            return False
+        self._read.pop(document.name, None)
+        return True
+
+    def device_changed(self, document: Document) -> bool:
+        """A Device object is there, or has changed; whether that is news."""
+        place = self._places.setdefault(document.name, _Place())
+        if outdated(document, place.device):
+            return False
+        place.device = document
+        self._read.pop(document.name, None)
+        return True
+
+    def node_gone(self, name: str) -> None:
+        """A Node is there no more."""
+        self._gone(name, node=True)
+
+    def device_gone(self, name: str) -> None:
+        """A Device object is there no more."""
+        self._gone(name, node=False)
+
+    def _gone(self, name: str, *, node: bool) -> None:
+        place = self._places.get(name)
+        if place is None:
+            return
+        self._read.pop(name, None)
+        if node:
+            place.node = None
+        else:
+            place.device = None
+        self._sweep(name, place)
+
+    def pod_changed(self, document: Document) -> bool:
+        """A pod is there, or has changed; whether it concerns devices and this is news."""
+        uid = document.metadata.uid or ""
+        known = self._pods.get(uid)
+        if outdated(document, known):
+            return False
+        if known is None and not concerns_devices(document, self.context):
+            return False
+        if known is not None:
+            self._leave(uid, known)
+        self._pods[uid] = document
+        self._by_name[document.namespace, document.name] = uid
+        node = bound_to(document)
+        if node:
+            self._places.setdefault(node, _Place()).pods.add(uid)
+        return True
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod is there no more."""
+        known = self._pods.pop(uid, None)
+        if known is None:
+            return
+        if self._by_name.get((known.namespace, known.name)) == uid:
+            del self._by_name[known.namespace, known.name]
+        self._leave(uid, known)
+
+    def _leave(self, uid: str, document: Document) -> None:
+        node = bound_to(document)
+        place = self._places.get(node)
+        if place is not None:
+            place.pods.discard(uid)
+            self._sweep(node, place)
+
+    def _sweep(self, name: str, place: _Place) -> None:
+        if place.node is None and place.device is None and not place.pods:
+            del self._places[name]
+
+    def config_changed(self, document: Document) -> bool:
+        """A ConfigMap is there, or has changed; whether other settings are in force now."""
+        return self._reset(changed=self.configs.changed(document))
+
+    def config_gone(self, document: Document) -> bool:
+        """A ConfigMap is there no more; whether other settings are in force now."""
+        return self._reset(changed=self.configs.gone(document))
+
+    def _reset(self, *, changed: bool) -> bool:
+        if not changed:
+            return False
+        self.context = Context.of(self.configs.configuration.settings, self._families)
+        self._read.clear()
+        return True
+
+
+def _says_the_same(one: Document, other: Document) -> bool:
+    """Whether two states of a Node differ in nothing that is read of it."""
+    if not isinstance(one.shape, shapes.Node) or not isinstance(other.shape, shapes.Node):
+        return False
+    first, second = one.metadata, other.metadata
+    return (
+        first.uid == second.uid
+        and first.labels == second.labels
+        and first.annotations == second.annotations
+        and one.shape.spec == other.shape.spec
+        and one.shape.status == other.shape.status
+    )
+
+
+def bound_to(document: Document) -> str:
+    """The node of a pod; empty while it has none."""
+    shape = document.shape
+    spec = shape.spec if isinstance(shape, shapes.Pod) else None
+    return (spec.node_name if spec else None) or ""

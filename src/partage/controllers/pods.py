@@ -1,0 +1,138 @@
+"""What is wrong with a bound pod's devices, and what its labels should say.
+
+A pod that asks for devices and was bound without any protocol's record bypassed admission: what it
+uses is not known, so the scheduler closes its node's cards, and somebody must be told. The same
+holds for a record that cannot be trusted, and for a device that the node no longer has.
+
+The labels that a protocol wants travel in the Binding; API servers before 1.35 do not copy them
+from there, so they are compared with the record and filled in after the pod was bound.
+
+Source: DESIGN, decisions 2, 4 and 13.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from partage.model.allocation import Allocation, Grant
+from partage.model.node import Node
+from partage.model.pod import Pod, Record
+from partage.vendors import names
+from partage.vendors.base import PlacedPod
+from partage.wire import shapes
+from partage.wire.context import Context
+from partage.wire.documents import Document
+from partage.wire.pods import TranslatedPod
+from partage.wire.record import SOURCE
+from partage.wire.render import render
+
+__all__ = ["Flag", "Problem", "condition_change", "label_changes", "problem_of"]
+
+
+class Problem(StrEnum):
+    """What may be wrong with a bound pod's devices."""
+
+    NO_RECORD = "NoAllocationRecord"
+    BAD_RECORD = "AllocationRecordRefused"
+    LOST = "DeviceLost"
+    UNHEALTHY = "DeviceUnhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One pod's problem, in words that stay the same while the problem does."""
+
+    problem: Problem
+    message: str
+
+
+def problem_of(pod: Pod, node: Node | None) -> Flag | None:
+    """What is wrong with the pod's devices; None where nothing is.
+
+    Args:
+        pod: bound, with its record as read beside its node's devices.
+        node: its node; None when the API has no such node, whose pods others clean up.
+    """
+    if pod.node is None or pod.finished or node is None:
+        return None
+    record = pod.record
+    if record is None:
+        if not pod.request.groups and pod.request.fault is None:
+            return None
+        return Flag(
+            Problem.NO_RECORD,
+            f"bound to node {node.name} without a record of devices, so it bypassed Partage's "
+            "scheduler or admission; what it uses is unknown and the node's devices take nobody "
+            "new until it is gone: delete it and let it be scheduled again",
+        )
+    # The device that is gone explains a record that cannot be read beside the node.
+    return _lost(record, node) or _refused(record)
+
+
+def _refused(record: Record) -> Flag | None:
+    if not record.problem:
+        return None
+    return Flag(
+        Problem.BAD_RECORD,
+        f"{record.problem}; the devices behind it take nobody new until the pod is gone",
+    )
+
+
+def _lost(record: Record, node: Node) -> Flag | None:
+    """The first device that the pod holds and its node does not have, or not in good health."""
+    devices = {(device.type, device.uuid): device for device in node.devices}
+    unhealthy: Flag | None = None
+    for grant in record.grants:
+        device = devices.get((grant.type, grant.uuid))
+        if device is None:
+            return Flag(
+                Problem.LOST,
+                f"{_named(grant)} is no longer on node {node.name}; the pod cannot use it",
+            )
+        if not device.healthy and unhealthy is None:
+            why = device.health_detail or "no reason is told"
+            unhealthy = Flag(Problem.UNHEALTHY, f"{_named(grant)} is unhealthy: {why}")
+    return unhealthy
+
+
+def _named(grant: Grant) -> str:
+    return f"{grant.type} {grant.minor} ({grant.uuid}) of container {grant.container}"
+
+
+def label_changes(translated: TranslatedPod, node: Node, context: Context) -> Mapping[str, str]:
+    """Labels that the pod's protocols want and it lacks; empty for records that are not ours."""
+    pod, view = translated.pod, translated.view
+    record = pod.record
+    if record is None or record.problem or record.source != SOURCE or pod.finished:
+        return {}
+    allocation = Allocation(pod.uid, pod.namespace, pod.name, node.name, record.grants, pod.host)
+    placed = PlacedPod(view, pod.request, allocation, node, now=0)
+    wanted = render(placed, context.settings, context.families).labels
+    return {key: value for key, value in wanted.items() if view.labels.get(key) != value}
+
+
+def condition_change(document: Document, flag: Flag | None) -> dict[str, str] | None:
+    """The condition to be written on the pod; None when it says what it should.
+
+    A pod that never had a problem gets no condition; one whose problem is over gets it as False.
+    """
+    shape = document.shape
+    status = shape.status if isinstance(shape, shapes.Pod) else None
+    known = next(
+        (c for c in (status.conditions if status else None) or () if c.type == names.CONDITION),
+        None,
+    )
+    if flag is None:
+        if known is None or known.status == "False":
+            return None
+        wanted = ("False", "Resolved", "the pod's devices are booked and on its node")
+    else:
+        wanted = ("True", flag.problem.value, flag.message)
+        if known is not None and (known.status, known.reason, known.message) == wanted:
+            return None
+    return {
+        "type": names.CONDITION,
+        "status": wanted[0],
+        "reason": wanted[1],
+        "message": wanted[2],
+    }

@@ -1,0 +1,90 @@
+"""What a node's status should say of its devices, as a patch of what it says.
+
+Both name families of Koordinator, always, in capacity and in allocatable: the scheduler's fit and
+the kubelet check whichever name a pod used. Amounts are those that `partage schedule` prints as
+`allocatable`. What is compared is the node as it is now, not what was written last; so whoever
+overwrites it is corrected, and nothing is written when nothing differs.
+
+Names that kubelet plugins serve (`nvidia.com/gpu`, qGPU's, vendors' triggers) are never touched.
+Native units of vendors (`huawei.com/npu-core`) are only touched where the node's Device object
+names them, because elsewhere their vendor's plugin may report them.
+
+Source: koordinator.md 6; seeds 000 and 003; DESIGN, decision 10.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from partage.model.errors import InvalidValue
+from partage.model.node import Node
+from partage.model.quantity import Quantity
+from partage.vendors import names
+from partage.vendors.catalog import koordinator_reports
+from partage.vendors.settings import Settings
+from partage.wire import shapes
+from partage.wire.documents import Document
+from partage.wire.nodes import device_totals
+
+__all__ = ["totals_patch"]
+
+_OWN_DOMAINS = (names.KOORDINATOR_DOMAIN, names.KUBERNETES_DOMAIN)
+
+
+def totals_patch(
+    document: Document, device: Document | None, node: Node, settings: Settings
+) -> dict[str, Any]:
+    """A merge patch of the node's `status`; empty when it says what it should.
+
+    Args:
+        document: the Node as the API server has it.
+        device: its Device object.
+        node: the two as read, every family's configuration applied.
+        settings: of the families.
+    """
+    shape = document.shape if isinstance(document.shape, shapes.Node) else shapes.Node()
+    status = shape.status or shapes.NodeStatus()
+    wanted = device_totals(node)
+    written = {
+        name
+        for name in koordinator_reports(settings)
+        if name.startswith(_OWN_DOMAINS) or name in _described(device)
+    }
+    parts = {
+        "capacity": _difference(status.capacity or {}, wanted, written),
+        "allocatable": _difference(status.allocatable or {}, wanted, written),
+    }
+    return {part: changes for part, changes in parts.items() if changes}
+
+
+def _difference(
+    given: Mapping[str, Any], wanted: Mapping[str, Quantity], written: set[str]
+) -> dict[str, str | None]:
+    """Names to be set, and with None those to be removed, in order."""
+    changes: dict[str, str | None] = {}
+    for name in sorted(written):
+        amount = wanted.get(name)
+        if amount is None:
+            if name in given:
+                changes[name] = None
+        elif _amount(given.get(name)) != amount:
+            changes[name] = str(amount)
+    return changes
+
+
+def _amount(value: Any) -> Quantity | None:
+    """The amount on the node; None for one that is not there or cannot be read."""
+    if value is None:
+        return None
+    try:
+        return Quantity.parse(value)
+    except InvalidValue:
+        return None
+
+
+def _described(device: Document | None) -> set[str]:
+    """Every resource name in the Device object, of unhealthy devices too."""
+    shape = device.shape if device else None
+    spec = shape.spec if isinstance(shape, shapes.Device) else None
+    return {
+        name for entry in (spec.devices if spec else None) or () for name in entry.resources or ()
+    }

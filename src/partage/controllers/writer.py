@@ -1,0 +1,155 @@
+"""The changes that controllers make, each as small as can be and bound to the object's uid.
+
+A patch names only what differs, so it takes nothing back that somebody else writes at the same
+time; the uid in it keeps it from an object that was made anew under the same name. What the API
+server answers is the object's newest state and goes into the picture at once, without waiting for
+the watch to tell it.
+"""
+
+from collections.abc import Awaitable, Mapping
+from datetime import UTC
+from typing import Any, TypeVar
+
+import msgspec
+
+from partage.controllers.meters import ControllerMeters
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import Conflict, Invalid, KubeError, NotFound
+from partage.kube.resources import NODES, PODS
+from partage.wire import shapes
+from partage.wire.documents import Document
+from partage.wire.life import finished
+
+__all__ = ["Writer"]
+
+T = TypeVar("T")
+
+
+class Writer:
+    """Writes through one client, and counts.
+
+    Attributes:
+        sent: requests so far.
+    """
+
+    def __init__(self, client: Client, meters: ControllerMeters) -> None:
+        self._client = client
+        self._meters = meters
+        self.sent = 0
+
+    async def node_status(self, node: Document, status: Mapping[str, Any]) -> Document | None:
+        """Change a node's status; its new state, None when there is no such node any more.
+
+        Raises:
+            KubeError: it was not changed, or nobody knows; look again.
+        """
+        body = _patch(node, {"status": status})
+        found = await self._counted(
+            "node_status",
+            self._client.patch(
+                NODES,
+                node.name,
+                body,
+                kind=PatchKind.MERGE,
+                subresource="status",
+                into=shapes.Node,
+            ),
+        )
+        return None if found is None else Document("Node", "api", 1, found)
+
+    async def node_labels(self, node: Document, labels: Mapping[str, str]) -> Document | None:
+        """Set labels of a node; else as `node_status`."""
+        body = _patch(node, {}, {"labels": dict(labels)})
+        found = await self._counted(
+            "node_labels",
+            self._client.patch(NODES, node.name, body, kind=PatchKind.MERGE, into=shapes.Node),
+        )
+        return None if found is None else Document("Node", "api", 1, found)
+
+    async def unlock(self, node: Document, annotation: str, text: str) -> None:
+        """Take a vendor's lock off a node, if it still is this one.
+
+        Raises:
+            KubeError: see `node_status`.
+        """
+        path = "/metadata/annotations/" + annotation.replace("~", "~0").replace("/", "~1")
+        steps = [{"op": "test", "path": path, "value": text}, {"op": "remove", "path": path}]
+        await self._counted(
+            "node_lock",
+            self._client.patch(NODES, node.name, steps, kind=PatchKind.JSON, into=msgspec.Raw),
+        )
+
+    async def pod_labels(self, pod: Document, labels: Mapping[str, str]) -> Document | None:
+        """Set labels of a pod; else as `node_status`."""
+        found = await self._counted(
+            "pod_labels",
+            self._client.patch(
+                PODS,
+                pod.name,
+                _patch(pod, {}, {"labels": dict(labels)}),
+                kind=PatchKind.MERGE,
+                namespace=pod.namespace,
+                into=shapes.Pod,
+            ),
+        )
+        return None if found is None else Document("Pod", "api", 1, found)
+
+    async def pod_condition(self, pod: Document, condition: Mapping[str, str]) -> Document | None:
+        """Set a condition of a pod, the others untouched; else as `node_status`."""
+        now = self._client.clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = {"conditions": [{**condition, "lastTransitionTime": now}]}
+        found = await self._counted(
+            "pod_condition",
+            self._client.patch(
+                PODS,
+                pod.name,
+                _patch(pod, {"status": status}),
+                kind=PatchKind.STRATEGIC,
+                namespace=pod.namespace,
+                subresource="status",
+                into=shapes.Pod,
+            ),
+        )
+        return None if found is None else Document("Pod", "api", 1, found)
+
+    async def is_over(self, namespace: str, name: str) -> bool:
+        """Whether a pod is gone or finished, as the API server says now.
+
+        Raises:
+            KubeError: it cannot be told.
+        """
+        self.sent += 1
+        try:
+            pod = await self._client.get(PODS, name, namespace=namespace, into=shapes.Pod)
+        except NotFound:
+            return True
+        return finished(pod)
+
+    async def _counted(self, what: str, request: Awaitable[T]) -> T | None:
+        self.sent += 1
+        try:
+            found = await request
+        except NotFound:
+            self._meters.wrote(what, "gone")
+            return None
+        except KubeError as error:
+            self._meters.wrote(what, "conflict" if _is_another(error) else "failed")
+            raise
+        self._meters.wrote(what, "done")
+        return found
+
+
+def _is_another(error: KubeError) -> bool:
+    """Whether the object is not the one that was meant; kube-apiserver says so in either way."""
+    return isinstance(error, Conflict) or (
+        isinstance(error, Invalid) and "metadata.uid" in error.text
+    )
+
+
+def _patch(
+    document: Document, body: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A patch that only ever hits this very object."""
+    uid = document.metadata.uid
+    meta = {**({"uid": uid} if uid else {}), **(metadata or {})}
+    return {**body, "metadata": meta} if meta else dict(body)

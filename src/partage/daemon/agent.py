@@ -1,0 +1,155 @@
+"""The node agent as a process: the NRI plugin with its keeper, and a port for health and metrics."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import generate_latest
+
+from partage.agent.giving import HostFacts, Instance, Library
+from partage.agent.host import Host
+from partage.agent.injection import Place
+from partage.agent.journal import Journal
+from partage.agent.keeper import Keeper, Tallies
+from partage.agent.nri.plugin import Plugin, PluginOptions
+from partage.daemon.instances import NodeInstances
+from partage.model.mig import MigSlice
+from partage.model.node import Node
+from partage.serving.access import Access
+from partage.serving.limits import Limits
+from partage.serving.site import Site
+from partage.vendors.catalog import FAMILIES
+from partage.wire.context import Context
+
+__all__ = ["AgentDaemon", "AgentOptions"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """One node's agent.
+
+    Attributes:
+        journal: folder of what was given.
+        host: address to listen on.
+        port: 0 takes any that is free.
+        plugin: how to reach the runtime.
+        library: HAMi's enforcement library; None leaves shares without it.
+        exempt: namespaces whose pods without a record are left alone.
+        roots: where the host's files are.
+    """
+
+    journal: Path = Path("/var/lib/partage/agent")
+    host: str = "127.0.0.1"
+    port: int = 0
+    plugin: PluginOptions = PluginOptions()
+    library: Library | None = None
+    exempt: frozenset[str] = frozenset({"kube-system"})
+    roots: Host = Host()
+
+
+class AgentDaemon:
+    """One agent; `run` it.
+
+    Attributes:
+        url: where health and metrics are; empty before it serves.
+        keeper: what decides.
+        tallies: what is counted.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        context: Context,
+        options: AgentOptions | None = None,
+        instances: Callable[[Tallies], NodeInstances] | None = None,
+    ) -> None:
+        """An agent that does not serve yet.
+
+        Args:
+            node: its node, with its devices.
+            context: settings and families.
+            options: what may be set.
+            instances: who makes hardware instances; without it, pods that have some wait.
+
+        Raises:
+            InvalidDocument: the journal cannot be used.
+        """
+        self.options = options or AgentOptions()
+        self.url = ""
+        self.tallies = Tallies()
+        self._instances = None if instances is None else instances(self.tallies)
+        of_pods = _no_instance if self._instances is None else self._instances.instance
+        facts = HostFacts(of_pods, self.options.roots.verbs, self.options.library)
+        self._place = Place(node, context.settings, FAMILIES, facts, self.options.exempt)
+        self._journal = Journal(self.options.journal)
+        if self._journal.damaged:
+            _LOG.warning("%d lines of the journal are damaged", self._journal.damaged)
+        self.keeper = Keeper(lambda: self._place, self.options.roots, self._journal, self.tallies)
+        self._plugin = Plugin(self.keeper, self.options.plugin)
+
+    def take(self, node: Node) -> None:
+        """Go on with the node as it is now; whole in one step, for the keeper's thread."""
+        self._place = replace(self._place, node=node)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/healthz", self._healthy),
+                web.get("/readyz", self._ready),
+                web.get("/metrics", self._metrics),
+            ]
+        )
+        site = Site(app, Access(plain=True), Limits())
+        await site.start(self.options.host, self.options.port)
+        self.url = site.url
+        _LOG.info("health and metrics at %s", site.url)
+        try:
+            await self._serve(stop)
+        finally:
+            await site.stop()
+            self._journal.close()
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        """Inject, and make instances; a fault in the making ends the agent rather than hide."""
+        if self._instances is None:
+            await self._plugin.run(stop)
+            return
+        making = asyncio.create_task(self._instances.run(), name="agent:making")
+        making.add_done_callback(lambda _task: stop.set())
+        try:
+            await self._plugin.run(stop)
+        finally:
+            making.cancel()
+            await asyncio.wait((making,))
+        if not making.cancelled():
+            making.result()
+
+    async def _healthy(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        if self._plugin.ready.is_set():
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="the container runtime does not ask this agent\n")
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        self.tallies.connected.set(self._plugin.ready.is_set())
+        data = generate_latest(self.tallies.registry)
+        return web.Response(body=data, headers={"Content-Type": _METRICS})
+
+
+def _no_instance(_pod: str, _card: str, _mig: MigSlice) -> Instance:
+    return Instance(why="this agent makes no instances (--mig)")

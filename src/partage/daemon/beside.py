@@ -1,0 +1,105 @@
+"""The configuration of the kube-scheduler that asks this service: which pods, what, how often.
+
+A genuine kube-scheduler takes `kubernetes.io/*` for its own resources: an extender cannot manage
+them, and such pods would be bound without a record. So the kube-scheduler beside Partage has a
+profile for every scheduler name that pods may carry and an extender for all pods; pods without
+devices are answered at once (DESIGN, decision 5).
+
+Names that protocols own are decided on the ledger. kube-scheduler's own fit ignores those it may
+ignore (`NodeResourcesFitArgs.ignoredResources`); `kubernetes.io/*` names it cannot, and checks on
+the node totals that the controller writes.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from partage.vendors.base import Family
+from partage.vendors.settings import Settings
+
+__all__ = ["SCHEDULERS", "ExtenderAccess", "kube_scheduler_config", "left_to_the_ledger"]
+
+SCHEDULERS: Final = (
+    "partage-scheduler",
+    "koord-scheduler",
+    "hami-scheduler",
+    "default-scheduler",
+)
+"""Scheduler names that pods of the four protocols carry."""
+_NATIVE: Final = "kubernetes.io/"
+_WEIGHT: Final = 10
+"""Of our scores among kube-scheduler's own."""
+_TIMEOUT_SECONDS: Final = 10
+_BACKOFF_SECONDS: Final = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderAccess:
+    """How kube-scheduler reaches the service.
+
+    Attributes:
+        url: without a trailing slash.
+        authority: file of the authority that signed the service's certificate; with https.
+        certificate: file of kube-scheduler's own certificate, when the service asks for one.
+        key: file of its key.
+    """
+
+    url: str
+    authority: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+def left_to_the_ledger(families: Iterable[Family], settings: Settings) -> list[str]:
+    """Extended resources that kube-scheduler's own fit must leave alone, sorted."""
+    owned: set[str] = set()
+    for family in families:
+        owned |= family.owned(settings)
+    return sorted(name for name in owned if not name.startswith(_NATIVE))
+
+
+def kube_scheduler_config(
+    access: ExtenderAccess, ignored: Collection[str], schedulers: Iterable[str] = SCHEDULERS
+) -> dict[str, Any]:
+    """A KubeSchedulerConfiguration, without leader election and client connection.
+
+    Args:
+        access: how the service is reached.
+        ignored: extended resources left to the ledger.
+        schedulers: names whose pods it places; each becomes a profile.
+    """
+    fit = {
+        "name": "NodeResourcesFit",
+        "args": {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "NodeResourcesFitArgs",
+            "ignoredResources": list(ignored),
+        },
+    }
+    extender: dict[str, Any] = {
+        "urlPrefix": f"{access.url}/scheduler",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "bindVerb": "bind",
+        "preemptVerb": "preempt",
+        "weight": _WEIGHT,
+        "nodeCacheCapable": True,
+        "httpTimeout": f"{_TIMEOUT_SECONDS}s",
+        "ignorable": False,
+    }
+    if access.url.startswith("https:"):
+        extender["enableHTTPS"] = True
+        files = {
+            "caFile": access.authority, "certFile": access.certificate, "keyFile": access.key,
+        }  # fmt: skip
+        extender["tlsConfig"] = {key: value for key, value in files.items() if value}
+    first, longest = _BACKOFF_SECONDS
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "podInitialBackoffSeconds": first,
+        "podMaxBackoffSeconds": longest,
+        "profiles": [{"schedulerName": name, "pluginConfig": [fit]} for name in schedulers],
+        "extenders": [extender],
+    }

@@ -1,0 +1,143 @@
+"""Bindings, reads and node locks over the API server.
+
+A Binding goes out only while this instance may bind: a leader that has lost its lease must not
+write any more, even if it has not noticed yet that it lost it. Errors become the three outcomes
+that `extender.ports` knows; what cannot be told apart is unknown, and read back.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from partage.daemon.watched import LivePod, as_document
+from partage.extender.ports import Answered, Binding, Outcome
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import Conflict, NotFound, RequestError
+from partage.kube.errors import Outcome as Known
+from partage.kube.objects import Meta
+from partage.kube.resources import NODES, PODS
+from partage.wire.documents import Document
+
+__all__ = ["ApiBinder", "ApiNodeLocks"]
+
+_TRIES: Final = 5
+"""Of a change to a node that others change too."""
+
+
+class ApiBinder:
+    """Sends Bindings; see `extender.ports.Binder`."""
+
+    def __init__(
+        self,
+        client: Client,
+        may_bind: Callable[[], bool],
+        bound: Callable[[Binding], None] = lambda _: None,
+    ) -> None:
+        """A binder over an open client.
+
+        Args:
+            client: an open client.
+            may_bind: whether this instance leads at this very moment.
+            bound: told every Binding that was carried out.
+        """
+        self._client = client
+        self._may_bind = may_bind
+        self._bound = bound
+
+    async def bind(self, binding: Binding) -> Answered:
+        """Send the Binding."""
+        if not self._may_bind():
+            return Answered(Outcome.REFUSED, "this instance does not lead any more")
+        try:
+            await self._client.bind(
+                binding.namespace,
+                binding.name,
+                binding.node,
+                uid=binding.uid,
+                annotations=binding.annotations,
+                labels=binding.labels,
+            )
+        except RequestError as error:
+            return answer_of(error)
+        self._bound(binding)
+        return Answered(Outcome.DONE)
+
+    async def read(self, namespace: str, name: str) -> Document | None:
+        """The pod as the API server has it now; None when there is none.
+
+        Raises:
+            KubeError: it cannot be told.
+        """
+        try:
+            pod = await self._client.get(PODS, name, namespace=namespace, into=LivePod)
+        except NotFound:
+            return None
+        return as_document("Pod", pod)
+
+
+class _Annotated(Meta, frozen=True):
+    """What is read of a node's metadata."""
+
+    annotations: dict[str, str] | None = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _Annotated
+
+
+class ApiNodeLocks:
+    """Locks in annotations of nodes; see `extender.ports.NodeLocks`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def take(self, node: str, annotations: Mapping[str, str]) -> Answered:
+        """Write the annotations, unless one of the keys is there already."""
+        for _ in range(_TRIES):
+            try:
+                version, held = await self._read(node)
+                taken = [key for key in annotations if key in held]
+                if taken:
+                    return Answered(Outcome.REFUSED, f"{taken[0]} is {held[taken[0]]}")
+                await self._write(node, version, dict(annotations))
+            except Conflict:
+                continue
+            except RequestError as error:
+                return answer_of(error)
+            return Answered(Outcome.DONE)
+        return Answered(Outcome.REFUSED, "others keep changing the node")
+
+    async def give_back(self, node: str, annotations: Mapping[str, str]) -> None:
+        """Remove the annotations, where they still have these values.
+
+        Raises:
+            KubeError: that could not be done.
+        """
+        for _ in range(_TRIES):
+            try:
+                version, held = await self._read(node)
+                ours = {k: None for k, value in annotations.items() if held.get(k) == value}
+                if ours:
+                    await self._write(node, version, ours)
+            except NotFound:
+                return
+            except Conflict:
+                continue
+            return
+
+    async def _read(self, node: str) -> tuple[str, dict[str, str]]:
+        found = await self._client.get(NODES, node, into=_Node)
+        return found.metadata.resource_version, found.metadata.annotations or {}
+
+    async def _write(self, node: str, version: str, annotations: Mapping[str, Any]) -> None:
+        body = {"metadata": {"resourceVersion": version, "annotations": annotations}}
+        await self._client.patch(NODES, node, body, kind=PatchKind.MERGE, into=_Node)
+
+
+def answer_of(error: RequestError) -> Answered:
+    """What an error says about the request."""
+    done = error.outcome is Known.DONE
+    known = done or error.outcome in {Known.REFUSED, Known.FINAL}
+    outcome = (Outcome.DONE if done else Outcome.REFUSED) if known else Outcome.UNKNOWN
+    return Answered(outcome, str(error))

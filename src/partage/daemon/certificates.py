@@ -1,0 +1,158 @@
+"""Certificates of a service of ours, in a Secret that all replicas share.
+
+No replica leads. Each reads the Secret, makes anew what is due, and writes it on the condition that
+nobody else has written since; who comes second reads again and finds nothing due.
+"""
+
+import base64
+import binascii
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from partage.kube.client import Client
+from partage.kube.errors import AlreadyExists, Conflict, NotFound
+from partage.kube.objects import Meta
+from partage.kube.resources import Resource
+from partage.model.errors import InvalidValue
+from partage.webhook.certificates import Bundle, read_bundle, renewed
+
+__all__ = ["SECRETS", "CertificateStore", "write_private"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+SECRETS: Final = Resource("", "v1", "secrets")
+_TRIES: Final = 8
+
+
+_MANAGER: Final = "app.kubernetes.io/part-of"
+_WHO: Final = "partage"
+
+
+class _SecretMeta(Meta, frozen=True):
+    labels: dict[str, str] | None = None
+
+
+class _Secret(msgspec.Struct, frozen=True):
+    metadata: _SecretMeta
+    data: dict[str, str] | None = None
+    type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateStore:
+    """One Secret.
+
+    Attributes:
+        client: an open client.
+        namespace: of the Secret.
+        name: of the Secret.
+        hosts: what the certificate must be good for.
+        calls: whether it may also be shown by a client, as kube-scheduler's to the extender.
+    """
+
+    client: Client
+    namespace: str
+    name: str
+    hosts: Sequence[str]
+    calls: bool = False
+
+    async def current(self) -> Bundle:
+        """What is in force, with what is due made anew and kept.
+
+        Raises:
+            KubeError: the Secret can be neither read nor written.
+            InvalidValue: it holds something that is not ours.
+        """
+        for _ in range(_TRIES):
+            try:
+                return await self._once()
+            except (AlreadyExists, Conflict, NotFound):
+                _LOG.debug("another replica wrote secret %s first", self.name)
+        return await self._once()
+
+    async def _once(self) -> Bundle:
+        now = self.client.clock.now()
+        try:
+            held = await self.client.get(
+                SECRETS, self.name, namespace=self.namespace, into=_Secret
+            )
+        except NotFound:
+            bundle = renewed(Bundle(), self.hosts, now, calls=self.calls)
+            await self.client.create(
+                SECRETS, self._body(bundle), namespace=self.namespace, into=msgspec.Raw
+            )
+            _LOG.info("made an authority and a certificate in secret %s", self.name)
+            return bundle
+        before = self._read(held)
+        bundle = renewed(before, self.hosts, now, calls=self.calls)
+        if bundle != before:
+            await self.client.update(
+                SECRETS,
+                self.name,
+                self._body(bundle, held),
+                namespace=self.namespace,
+                into=msgspec.Raw,
+            )
+            _LOG.info("renewed the certificates in secret %s", self.name)
+        return bundle
+
+    def _read(self, held: _Secret) -> Bundle:
+        """What the Secret holds; nothing, where it is ours and of no use.
+
+        Raises:
+            InvalidValue: it is of no use and not ours, so it is left alone.
+        """
+        data = held.data or {}
+        if not data:
+            return Bundle()
+        try:
+            parts = [
+                base64.b64decode(data.get(key, ""), validate=True)
+                for key in ("ca.crt", "ca.key", "tls.crt", "tls.key")
+            ]
+            return read_bundle(*parts)
+        except (InvalidValue, binascii.Error) as error:
+            if (held.metadata.labels or {}).get(_MANAGER) != _WHO:
+                raise InvalidValue(
+                    f"secret {self.namespace}/{self.name} holds something that is not Partage's "
+                    f"({error}); name another one, or give its files by --tls-cert and --tls-key"
+                ) from error
+            _LOG.error("secret %s is of no use and is made anew: %s", self.name, error)
+            return Bundle()
+
+    def _body(self, bundle: Bundle, held: _Secret | None = None) -> dict[str, Any]:
+        labels = {**((held.metadata.labels if held else None) or {}), _MANAGER: _WHO}
+        metadata: dict[str, Any] = {
+            "name": self.name, "namespace": self.namespace, "labels": labels,
+        }  # fmt: skip
+        if held is not None:
+            metadata["resourceVersion"] = held.metadata.resource_version or ""
+        parts = {
+            "ca.crt": bundle.trusted,
+            "ca.key": bundle.keys,
+            "tls.crt": bundle.certificate,
+            "tls.key": bundle.key,
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": metadata,
+            "type": (held.type if held else None) or "kubernetes.io/tls",
+            "data": {key: base64.b64encode(part).decode() for key, part in parts.items()},
+        }
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file that only we may read, in one step."""
+    fresh = path.with_suffix(".new")
+    with contextlib.suppress(FileNotFoundError):
+        fresh.unlink()
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+    fresh.replace(path)

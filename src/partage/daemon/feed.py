@@ -1,0 +1,129 @@
+"""Everything that is followed of a cluster, as one stream of facts and one picture of the whole.
+
+Each kind has an informer of its own; their changes come in the order of each stream. `refresh`
+lists everything afresh, which is what a new leader needs: a picture no older than the call.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from partage.daemon.watched import Watched, as_document
+from partage.kube.client import Client
+from partage.kube.errors import NotFound
+from partage.kube.informer import Informer, InformerSettings
+from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced
+from partage.kube.objects import HasMeta
+from partage.wire.documents import Document
+
+__all__ = ["Facts", "Feed"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+
+
+class Facts(Protocol):
+    """Who is told what the API server says."""
+
+    def changed(self, document: Document) -> None:
+        """An object is there, or has changed."""
+        ...
+
+    def gone(self, document: Document) -> None:
+        """An object is there no more; this is its last known state."""
+        ...
+
+
+class _Followed:
+    """One kind and its informer."""
+
+    def __init__(
+        self, client: Client, watched: Watched, facts: Facts, settings: InformerSettings
+    ) -> None:
+        self.watched = watched
+        self.settled = asyncio.Event()
+        self._facts = facts
+        self.informer: Informer[HasMeta] = Informer(
+            client, watched.scope, into=watched.into, observer=self._observe, settings=settings
+        )
+
+    def documents(self) -> Iterator[Document]:
+        kind = self.watched.kind
+        return (as_document(kind, item) for item in self.informer.objects.values())
+
+    async def refresh(self) -> None:
+        """List afresh; a kind that the server does not have is as good as empty."""
+        self.settled.clear()
+        listed = asyncio.create_task(self.informer.refresh(), name=f"refresh:{self.watched.kind}")
+        settled = asyncio.create_task(self.settled.wait(), name=f"settle:{self.watched.kind}")
+        try:
+            await asyncio.wait((listed, settled), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (listed, settled):
+                task.cancel()
+            await asyncio.wait((listed, settled))
+
+    def _observe(self, change: Change[HasMeta]) -> None:
+        kind = self.watched.kind
+        match change:
+            case Seen(item):
+                self._facts.changed(as_document(kind, item))
+            case Gone(item):
+                self._facts.gone(as_document(kind, item))
+            case Odd(key, problem):
+                _LOG.error(
+                    "%s %s/%s cannot be read, what was known of it stays: %s",
+                    kind, key.namespace, key.name, problem.problem,
+                )  # fmt: skip
+            case Interrupted(error, delay):
+                absent = self.watched.optional and isinstance(error, NotFound)
+                if absent:
+                    self.settled.set()
+                level = logging.DEBUG if absent else logging.WARNING
+                _LOG.log(
+                    level, "watch of %s interrupted, next try in %.1f s: %s", kind, delay, error
+                )
+            case Synced():
+                pass
+
+
+class Feed:
+    """All that is followed."""
+
+    def __init__(
+        self,
+        client: Client,
+        kinds: Iterable[Watched],
+        facts: Facts,
+        settings: InformerSettings = InformerSettings(),  # noqa: B008 - a frozen value
+    ) -> None:
+        """A feed that is not yet running.
+
+        Args:
+            client: an open client.
+            kinds: what to follow.
+            facts: told every change, in step with the pictures; must not raise or block.
+            settings: times of the watches.
+        """
+        self._followed = [_Followed(client, kind, facts, settings) for kind in kinds]
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for followed in self._followed:
+                group.create_task(followed.informer.run(), name=f"feed:{followed.watched.kind}")
+
+    async def refresh(self) -> None:
+        """Have a picture of everything that is no older than this call, while `run` runs."""
+        async with asyncio.TaskGroup() as group:
+            for followed in self._followed:
+                group.create_task(followed.refresh(), name=f"refresh:{followed.watched.kind}")
+
+    def documents(self, *kinds: str) -> list[Document]:
+        """All objects of these kinds as they are known at this moment."""
+        return [
+            document
+            for followed in self._followed
+            if followed.watched.kind in kinds
+            for document in followed.documents()
+        ]

@@ -1,0 +1,160 @@
+"""Hardware instances of one node, joined: pods from the API server, the maker, and who injects them.
+
+    pods of the node ──informer──> want ──> agent.mig ──> driver
+    container runtime ──keeper──> instance ──> what is ready, from memory
+
+Pods are watched and not read every now and then: an instance takes seconds to make, and should be
+there when the container is. Until the first list nothing is made, removed or given.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from partage.agent.giving import Instance, Made
+from partage.agent.keeper import Tallies
+from partage.agent.mig import runner
+from partage.agent.mig.cdi import Specs, read_numbers
+from partage.agent.mig.driver import NvidiaDriver
+from partage.agent.mig.epoch import read_epoch
+from partage.agent.mig.journal import FileJournals
+from partage.agent.mig.pods import wanted_by
+from partage.agent.mig.service import Instances
+from partage.daemon.watched import LivePod
+from partage.kube.client import Client
+from partage.kube.informer import Informer
+from partage.kube.mirror import Change, Interrupted, Odd
+from partage.kube.resources import PODS, Scope
+from partage.model.errors import InvalidDocument
+from partage.model.mig import MigSlice
+
+__all__ = ["InstanceOptions", "NodeInstances", "open_node"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceOptions:
+    """Where the maker of instances keeps what it needs.
+
+    Attributes:
+        journal: folder of its journals; it must outlive a reboot.
+        cdi: folder of CDI specifications.
+    """
+
+    journal: Path = Path("/var/lib/partage/mig")
+    cdi: Path = Path("/var/run/cdi")
+
+
+def open_node(options: InstanceOptions) -> runner.Node:
+    """The driver of this machine, and the files.
+
+    Raises:
+        InvalidValue: nvidia-ml-py is not installed.
+        NvmlFailed: no driver is loaded.
+    """
+    driver = NvidiaDriver.open()
+    journals = FileJournals(options.journal)
+    return runner.Node(driver, journals, Specs(options.cdi), read_epoch, read_numbers)
+
+
+class NodeInstances:
+    """The hardware instances of a node; `run` it, and ask `instance`."""
+
+    def __init__(
+        self, client: Client, name: str, node: runner.Node, specs: Specs, tallies: Tallies
+    ) -> None:
+        """Instances that nobody makes yet.
+
+        Args:
+            client: an open client.
+            name: the node.
+            node: driver and files.
+            specs: where the specifications of `node` are read again.
+            tallies: what is counted.
+
+        Raises:
+            NvmlFailed: the driver does not tell its cards.
+        """
+        self._specs = specs
+        self._tallies = tallies
+        self._name = name
+        cards = [card for card in node.nvml.cards() if node.nvml.axis(card.uuid).profiles]
+        runners = {card.uuid: runner.Runner(card, node) for card in cards}
+        self.cards = frozenset(runners)
+        self._service = Instances(runners, client.clock, self._changed)
+        scope = Scope(PODS, fields=f"spec.nodeName={name}")
+        self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
+        self._listed = False
+        self._problem = ""
+
+    async def run(self) -> None:
+        """Make and remove until cancelled."""
+        _LOG.info("hardware instances are made on %d cards", len(self.cards))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._service.run(), name="agent:instances")
+            tasks.create_task(self._pods.run(), name="agent:pods")
+
+    def instance(self, pod: str, card: str, place: MigSlice) -> Instance:
+        """An instance of a pod, by its UID; from any thread, and never asks the driver."""
+        if card not in self.cards:
+            return Instance(why="the driver has no such card that can be cut")
+        if not self._listed:
+            return Instance(why="the node's pods are not known yet")
+        outcome = self._service.outcome(card)
+        mine = self._service.ready(pod) or ()  # all of the pod's or none; other cards' too
+        for one in outcome.ready if outcome is not None else ():
+            if one not in mine or one.instance != place:
+                continue
+            try:
+                nodes = self._specs.nodes(card, place.start, one.uuid)
+            except InvalidDocument as error:
+                return Instance(why=str(error))
+            return Instance(one.uuid, tuple(Made(n.path, n.major, n.minor) for n in nodes))
+        told = [f"{one.obstacle}: {one.message}" for one in self._service.hindrances(pod)]
+        if outcome is not None and outcome.fault:
+            told.append(outcome.fault)
+        return Instance(why="; ".join(dict.fromkeys(told)))
+
+    def _heard(self, change: Change[LivePod]) -> None:
+        """Want what the node's pods have; nothing before the whole list was read."""
+        if isinstance(change, Interrupted):
+            if str(change.error) != self._problem:
+                _LOG.warning("pods of node %s cannot be read: %s", self._name, change.error)
+            self._problem = str(change.error)
+            return
+        if isinstance(change, Odd):
+            _LOG.warning("a pod of node %s cannot be read: %s", self._name, change.problem)
+            return
+        self._problem = ""
+        if self._pods.synced.is_set():
+            self._service.want(wanted_by(self._pods.objects.values(), self._name))
+            self._listed = True
+
+    def _changed(self, card: str) -> None:
+        """Tell what is on a card, in the log and in numbers."""
+        outcome = self._service.outcome(card)
+        if outcome is None:
+            return
+        self._tallies.instances.labels(card, "ready").set(len(outcome.ready))
+        self._tallies.instances.labels(card, "foreign").set(len(outcome.foreign))
+        for one in outcome.ready:
+            _LOG.info(
+                "card %s: instance %s at %d is ready for pod %s: %s",
+                card, one.instance.profile, one.instance.start, one.owner, one.uuid,
+            )  # fmt: skip
+        for other in outcome.foreign:
+            _LOG.warning(
+                "card %s: an instance that is not Partage's has units %d to %d",
+                card, other.start, other.start + other.size - 1,
+            )  # fmt: skip
+        for hindrance in outcome.hindrances:
+            _LOG.warning(
+                "card %s: instance %s at %d of pod %s waits: %s: %s",
+                card, hindrance.instance.profile, hindrance.instance.start, hindrance.owner,
+                hindrance.obstacle, hindrance.message,
+            )  # fmt: skip
+        if outcome.fault:
+            _LOG.warning("card %s: %s", card, outcome.fault)

@@ -1,0 +1,100 @@
+"""Who of several instances serves: a Lease, and a label on the leader's own pod.
+
+The Lease decides; the label only tells the Service where to send requests. A leader that crashed
+may have left its label behind, so the next one takes it away from everybody else.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from partage.daemon.options import ElectionOptions
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import KubeError, NotFound
+from partage.kube.lease import LeaderElector
+from partage.kube.objects import Meta
+from partage.kube.resources import PODS, Scope
+from partage.vendors import names
+
+__all__ = ["LeaderLabel", "elector"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_AGAIN: Final = 2.0
+"""Seconds between two tries to write the label."""
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: Meta
+
+
+def elector(
+    client: Client, identity: str, options: ElectionOptions, lead: Callable[[], Awaitable[None]]
+) -> LeaderElector:
+    """The elector of one instance, not running yet.
+
+    Args:
+        client: an open client.
+        identity: unique among all instances.
+        options: of the election.
+        lead: started when the Lease is got, cancelled when it is lost.
+    """
+    return LeaderElector(
+        client,
+        namespace=options.namespace,
+        name=options.name,
+        identity=identity,
+        lead=lead,
+        settings=options.times,
+        failed=lambda error: _LOG.warning("lease %s: %s", options.name, error),
+    )
+
+
+class LeaderLabel:
+    """The label of the leader's pod; does nothing where the pod is not known."""
+
+    def __init__(self, client: Client, pod: tuple[str, str] | None) -> None:
+        """A label that is not written yet.
+
+        Args:
+            client: an open client.
+            pod: namespace and name of our own pod; None writes nothing.
+        """
+        self._client = client
+        self._pod = pod
+
+    async def wear(self) -> None:
+        """Put the label on our pod and take it off all others; tries until that is done."""
+        if self._pod is None:
+            return
+        namespace, name = self._pod
+        while True:
+            try:
+                scope = Scope(PODS, namespace, labels=f"{names.LEADER}=true")
+                for other in (await self._client.list_all(scope, into=_Pod)).items:
+                    if other.metadata.name != name:
+                        await self._write(namespace, other.metadata.name, None)
+                await self._write(namespace, name, "true")
+            except KubeError as error:
+                _LOG.warning("the leader's label cannot be written: %s", error)
+                await self._client.clock.sleep(_AGAIN)
+                continue
+            return
+
+    async def take_off(self) -> None:
+        """Take the label off our pod, if that can be done soon; the next leader does it too."""
+        if self._pod is None:
+            return
+        with contextlib.suppress(KubeError, TimeoutError):
+            async with asyncio.timeout(_AGAIN):
+                await self._write(*self._pod, None)
+
+    async def _write(self, namespace: str, name: str, value: str | None) -> None:
+        body = {"metadata": {"labels": {names.LEADER: value}}}
+        with contextlib.suppress(NotFound):
+            await self._client.patch(
+                PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, into=msgspec.Raw
+            )

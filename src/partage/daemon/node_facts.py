@@ -1,0 +1,71 @@
+"""One node's own objects, read from the API server again and again: its Node and its Device.
+
+A watch of all nodes would cost every agent what the whole cluster does; two small reads do not. Until the
+first has succeeded nothing is known of the node, and records of devices are refused.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from partage.daemon.watched import DEVICES, LiveDevice, LiveNode, as_document
+from partage.kube.client import Client
+from partage.kube.errors import KubeError, NotFound
+from partage.kube.resources import NODES
+from partage.model.errors import InvalidDocument
+from partage.model.node import Node
+from partage.wire.context import Context
+from partage.wire.documents import Document
+from partage.wire.nodes import translate_node
+
+__all__ = ["NodeFacts"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+
+
+class NodeFacts:
+    """What the API server says of one node."""
+
+    def __init__(self, client: Client, name: str, context: Context, period: float = 30.0) -> None:
+        """Facts that were not read yet.
+
+        Args:
+            client: an open client.
+            name: the node.
+            context: what it is read against.
+            period: seconds between two readings; chance shortens it by up to a fifth.
+        """
+        self._client = client
+        self._name = name
+        self._context = context
+        self._period = period
+
+    async def read(self) -> Node:
+        """The node as it is now.
+
+        Raises:
+            KubeError: nobody answered, the node is not there, or we may not read it.
+            InvalidDocument: an object does not have the shape of its kind.
+        """
+        node = await self._client.get(NODES, self._name, into=LiveNode)
+        device: Document | None = None
+        try:
+            found = await self._client.get(DEVICES, self._name, into=LiveDevice)
+            device = as_document("Device", found)
+        except NotFound:
+            pass  # some protocols tell of devices in the Node itself
+        return translate_node(as_document("Node", node), device, self._context).node
+
+    async def follow(self, tell: Callable[[Node], None]) -> None:
+        """Tell the node whenever it was read, until cancelled; what cannot be read changes nothing."""
+        problem = ""
+        while True:
+            try:
+                tell(await self.read())
+                problem = ""
+            except (KubeError, InvalidDocument) as error:
+                if str(error) != problem:
+                    _LOG.warning("node %s cannot be read: %s", self._name, error)
+                problem = str(error)
+            pause = self._period * (1 - self._client.chance() / 5)
+            await self._client.clock.sleep(min(pause, 1.0) if problem else pause)

@@ -1,0 +1,144 @@
+"""What the scheduler tells the cluster of its own accord: why pods wait, what was closed, who to retry.
+
+Hooks are called in the middle of a decision and must not wait, so everything here is put down and
+written in the background. Events of one pod are merged and held back by the recorder. Waking is a
+change of an annotation on the waiting pod: to kube-scheduler any change of a pod is a reason to
+try it again, in every version, and it concerns that pod alone, where touching a node would send
+everybody who waits through the queue.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from partage.extender.ports import Hooks
+from partage.extender.translation import PodEntry
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import Conflict, KubeError, NotFound
+from partage.kube.events import EventRecorder, Regarding
+from partage.kube.resources import PODS
+from partage.model.reason import Refusal
+from partage.scheduler.events import Quarantined, Unserviceable
+from partage.vendors import names
+
+__all__ = ["Notices"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_COMPONENT: Final = "partage-scheduler"
+_WRITERS: Final = 8
+"""Wake-ups on their way at a time."""
+_MOST: Final = 10_000
+"""Wake-ups that wait to be written; beyond, the oldest is dropped: the pod is woken again later."""
+
+
+class Notices:
+    """Events and wake-ups of one instance.
+
+    Attributes:
+        recorder: takes events of whoever else works beside the scheduler.
+        speaks: whether anything of the service's is told; a standby keeps silent.
+    """
+
+    def __init__(
+        self, client: Client, instance: str, find: Callable[[str], PodEntry | None]
+    ) -> None:
+        """Notices that are not written yet.
+
+        Args:
+            client: an open client.
+            instance: which of the scheduler's processes this is.
+            find: a pod by its uid.
+        """
+        self._client = client
+        self._find = find
+        self.recorder = EventRecorder(
+            client, component=_COMPONENT, instance=instance, failed=_event_failed
+        )
+        self._asleep: OrderedDict[str, None] = OrderedDict()
+        self._changed = asyncio.Event()
+        self.speaks = False
+
+    @property
+    def hooks(self) -> Hooks:
+        """For the service."""
+        return Hooks(
+            wake=self.wake,
+            refused=self._refused,
+            quarantined=self._quarantined,
+            unserviceable=self._unserviceable,
+        )
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.recorder.run(), name="notices:events")
+            for number in range(_WRITERS):
+                group.create_task(self._wake_all(), name=f"notices:wake:{number}")
+
+    # --- told by the service -----------------------------------------------------------------
+
+    def _refused(self, entry: PodEntry, refusal: Refusal) -> None:
+        if self.speaks:
+            self.recorder.warning(
+                _regarding(entry), "WaitingForDevice", f"{refusal.code}: {refusal.message}"
+            )
+
+    def _quarantined(self, action: Quarantined) -> None:
+        if not self.speaks:
+            return
+        self.recorder.warning(Regarding("v1", "Node", action.node), "Quarantined", action.message)
+
+    def _unserviceable(self, action: Unserviceable) -> None:
+        if self.speaks:
+            where = Regarding("v1", "Node", action.node)
+            self.recorder.warning(where, "CardsUnserviceable", action.message)
+
+    def wake(self, uids: Sequence[str]) -> None:
+        """Have kube-scheduler try these pods again."""
+        if not self.speaks:
+            return
+        for uid in uids:
+            self._asleep[uid] = None
+            self._asleep.move_to_end(uid)
+        while len(self._asleep) > _MOST:
+            self._asleep.popitem(last=False)
+        self._changed.set()
+
+    # --- written in the background -----------------------------------------------------------
+
+    async def _wake_all(self) -> None:
+        while True:
+            while not self._asleep:
+                self._changed.clear()
+                await self._changed.wait()
+            uid, _ = self._asleep.popitem(last=False)
+            entry = self._find(uid)
+            if entry is not None and entry.pod.node is None:
+                await self._touch(entry)
+
+    async def _touch(self, entry: PodEntry) -> None:
+        pod = entry.pod
+        moment = self._client.clock.now().isoformat(timespec="microseconds")
+        body = {"metadata": {"uid": pod.uid, "annotations": {names.WOKEN: moment}}}
+        try:
+            await self._client.patch(
+                PODS, pod.name, body,
+                kind=PatchKind.MERGE, namespace=pod.namespace, into=msgspec.Raw,
+            )  # fmt: skip
+        except (NotFound, Conflict):
+            pass  # gone, or another pod of that name
+        except KubeError as error:
+            _LOG.warning("pod %s cannot be woken: %s", pod.key, error)
+
+
+def _regarding(entry: PodEntry) -> Regarding:
+    pod = entry.pod
+    return Regarding("v1", "Pod", pod.name, pod.namespace, pod.uid)
+
+
+def _event_failed(error: KubeError) -> None:
+    _LOG.warning("an event cannot be written: %s", error)

@@ -1,0 +1,95 @@
+"""What may be set of the scheduler's process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from partage.controllers.manager import ControllerSettings
+from partage.daemon.learning import LearningSettings
+from partage.daemon.recording import RecordSettings
+from partage.extender.intake import Intake
+from partage.extender.server import Faces
+from partage.extender.service import ServiceSettings
+from partage.kube.informer import InformerSettings
+from partage.kube.lease import LeaseSettings
+from partage.model.policy import Policy
+from partage.serving.access import Access
+from partage.serving.tls import ServerTls
+
+__all__ = ["ElectionOptions", "SchedulerOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionOptions:
+    """One leader among several instances.
+
+    Attributes:
+        namespace: of the Lease.
+        name: of the Lease.
+        times: of the Lease.
+        fence: seconds that a new leader waits before it lists afresh; None takes the time-out of a
+            Binding, so that whatever the old leader had sent has come to its end.
+        pod: namespace and name of our own pod, which carries the leader's label for the Service;
+            None writes no label.
+    """
+
+    namespace: str = "partage-system"
+    name: str = "partage-scheduler"
+    times: LeaseSettings = LeaseSettings()
+    fence: float | None = None
+    pod: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """One instance of the scheduler.
+
+    Attributes:
+        identity: unique to this process among all instances; shown in events and in the Lease.
+        host: address to listen on.
+        port: 0 takes any that is free.
+        read_port: a second port, without TLS, on which everything but the verbs is answered; None
+            for none.
+        faces: access, limits, series and readers of the HTTP service; open to everybody by
+            default, which is for one machine only.
+        tls: certificates; None serves without.
+        service: holds, time-outs of Bindings, seed.
+        policy: in force where neither the pod nor `partage-config` names one.
+        config_namespaces: whose ConfigMaps set anything; empty for those of all.
+        election: None leads at once, without a Lease: for one instance only.
+        watches: times of the watches.
+        controllers: of what keeps node totals and labels, and flags pods; None runs none.
+            `config_namespaces` holds for them too.
+        authorize: explanations are only for who may get the namespace's pods, as the API server
+            says of the caller's token.
+        learning: how prices of the default policy are learnt while this instance leads; None
+            learns none.
+        record: the file that keeps every decision with what led to it; None keeps none.
+        tick: seconds between two looks at what time brings.
+        audit: seconds between two audits of the books against the pods that are watched.
+        relist: seconds after which an audit lists everything afresh first, so that what a watch
+            never told is found too.
+    """
+
+    identity: str = "partage-scheduler"
+    host: str = "127.0.0.1"
+    port: int = 0
+    read_port: int | None = None
+    faces: Faces = field(default_factory=lambda: Faces(Access(plain=True)))
+    tls: ServerTls | None = None
+    service: ServiceSettings = ServiceSettings()
+    policy: Policy | None = None
+    config_namespaces: tuple[str, ...] = ()
+    election: ElectionOptions | None = None
+    watches: InformerSettings = InformerSettings()
+    controllers: ControllerSettings | None = ControllerSettings()
+    authorize: bool = False
+    learning: LearningSettings | None = LearningSettings()
+    record: RecordSettings | None = None
+    tick: float = 1.0
+    audit: float = 60.0
+    relist: float = 3600.0
+
+    @property
+    def intake(self) -> Callable[[], Intake]:
+        """Makes the intake of new books."""
+        return lambda: Intake(policy=self.policy, namespaces=self.config_namespaces)

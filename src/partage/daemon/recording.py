@@ -1,0 +1,166 @@
+"""Keeps the journal of a running scheduler in a file, within bounds.
+
+A decision pays for one reference put on a list. Everything else (encoding, writing, turning files)
+is done a few times a second in a thread. A file that has grown to its limit is renamed to `FILE.1`
+(replacing the one before), and the next begins with the engine's state, so that either can be
+replayed alone. Where the disk cannot keep up, what waits is dropped and the record begins anew
+with a state: memory is bounded too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Final
+from weakref import ref
+
+from partage import __version__
+from partage.kube.clock import Clock
+from partage.model.errors import InvalidValue
+from partage.model.policy import Policy
+from partage.scheduler.journal import Entry, JournalledEngine
+from partage.wire.journal import Header, encode_entry, header_line, time_line
+
+__all__ = ["RecordSettings", "Recorder"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_PERIOD: Final = 0.5
+_MOST: Final = 200_000
+"""Entries that may wait for the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSettings:
+    """Where and how much.
+
+    Attributes:
+        path: the file.
+        limit: bytes after which it is turned; the two files together take about twice as much.
+    """
+
+    path: Path
+    limit: int = 256 * 2**20
+
+
+class Recorder:
+    """Makes engines whose journal it keeps; `run` writes."""
+
+    def __init__(self, settings: RecordSettings, instance: str, clock: Clock) -> None:
+        """A recorder that has written nothing yet.
+
+        Raises:
+            InvalidValue: the file cannot be written.
+        """
+        self._settings, self._instance, self._clock = settings, instance, clock
+        self._waiting: list[tuple[JournalledEngine, Entry]] = []
+        self._engines: list[ref[JournalledEngine]] = []
+        self._made = 0
+        self._lost = False
+        self._writing: asyncio.Future[bool] | None = None
+        try:
+            self._file: IO[bytes] = self._begin()
+        except OSError as error:
+            raise InvalidValue(
+                f"--record {settings.path}: {error.strerror}; name a file in a folder that the "
+                "scheduler may write to"
+            ) from error
+
+    def engine(self, policy: Policy) -> JournalledEngine:
+        """A new engine; to be used wherever the books are made anew."""
+        self._made += 1
+        made = JournalledEngine(policy, self._write, f"{self._instance}/{self._made}")
+        # The one before may still be asked until the new one is ready.
+        self._engines = [*(one for one in self._engines if one() is not None), ref(made)]
+        return made
+
+    def _write(self, engine: JournalledEngine, entry: Entry) -> None:
+        self._waiting.append((engine, entry))
+
+    async def run(self) -> None:
+        """Write until cancelled; what waits then is written as well."""
+        try:
+            while True:
+                await self._clock.sleep(_PERIOD)
+                await self.flush()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        """What is being written first, then what waits: the order is what a replay needs."""
+        try:
+            if self._writing is not None:
+                await self._writing
+            self._store(self._taken())
+            self._file.close()
+        except OSError as error:
+            _LOG.warning("%s: the end is not recorded: %s", self._settings.path, error)
+
+    async def _beside(self, work: Callable[[], bool]) -> bool:
+        """Work in a thread, to its end even where the caller is cancelled."""
+        self._writing = asyncio.ensure_future(asyncio.to_thread(work))
+        return await asyncio.shield(self._writing)
+
+    async def flush(self) -> None:
+        """Write what waits; turn the file where it is full."""
+        batch = self._taken()
+        if not batch:
+            return
+        try:
+            if await self._beside(partial(self._store, batch)):
+                # Nothing comes between the state and what follows it: one loop, no await here.
+                rest, self._waiting = self._waiting, []
+                self._checkpoint()
+                states, self._waiting = self._waiting, []
+                await self._beside(partial(self._turn, rest, states))
+        except OSError as error:
+            self._lost = True
+            _LOG.warning("%s: decisions are not recorded: %s", self._settings.path, error)
+
+    def _taken(self) -> Sequence[tuple[JournalledEngine, Entry]]:
+        if len(self._waiting) > _MOST or (self._lost and self._waiting):
+            _LOG.warning("%s: the disk is too slow; the record begins anew", self._settings.path)
+            self._lost = False
+            self._waiting = []
+            self._checkpoint()
+        batch, self._waiting = self._waiting, []
+        return batch
+
+    def _checkpoint(self) -> None:
+        for one in self._engines:
+            engine = one()
+            if engine is not None:
+                engine.checkpoint()
+
+    # --- in a thread -------------------------------------------------------------------------
+
+    def _begin(self) -> IO[bytes]:
+        self._settings.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._settings.path.exists():
+            self._settings.path.replace(self._settings.path.with_name(self._before))
+        file = self._settings.path.open("wb")
+        file.write(header_line(Header(self._instance, __version__, self._clock.now().isoformat())))
+        return file
+
+    @property
+    def _before(self) -> str:
+        return f"{self._settings.path.name}.1"
+
+    def _store(self, batch: Sequence[tuple[JournalledEngine, Entry]]) -> bool:
+        """Write a batch; whether the file is full now."""
+        self._file.write(time_line(self._clock.now().isoformat()))
+        for engine, entry in batch:
+            self._file.write(encode_entry(engine.label, entry))
+        self._file.flush()
+        return self._file.tell() > self._settings.limit
+
+    def _turn(
+        self,
+        rest: Sequence[tuple[JournalledEngine, Entry]],
+        states: Sequence[tuple[JournalledEngine, Entry]],
+    ) -> bool:
+        self._store(rest)
+        self._file.close()
+        self._file = self._begin()
+        return self._store(states)

@@ -1,0 +1,104 @@
+"""What the API server is told of the webhook: whom to trust, and which pods to ask about.
+
+The configurations themselves are installed with the chart; here only two fields of ours are kept
+right, `caBundle` and `matchConditions`, because certificates are renewed and resources renamed
+while the cluster runs. Written on change only, so replicas that agree do not write at all.
+"""
+
+import base64
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import Conflict, Invalid, NotFound
+from partage.kube.objects import Meta
+from partage.kube.resources import Resource
+from partage.webhook.installation import MUTATE, VALIDATE, conditions
+from partage.wire.context import Context
+
+__all__ = ["CONFIGURATIONS", "Registration"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_GROUP: Final = "admissionregistration.k8s.io"
+CONFIGURATIONS: Final = (
+    Resource(_GROUP, "v1", "mutatingwebhookconfigurations", namespaced=False),
+    Resource(_GROUP, "v1", "validatingwebhookconfigurations", namespaced=False),
+)
+_OURS: Final = (MUTATE, VALIDATE)
+
+
+class _Configuration(msgspec.Struct, frozen=True):
+    metadata: Meta
+    webhooks: list[dict[str, Any]] | None = None
+
+
+@dataclass(slots=True)
+class Registration:
+    """The two configurations of one name.
+
+    Attributes:
+        client: an open client.
+        name: of both configurations.
+    """
+
+    client: Client
+    name: str
+
+    async def keep(self, trusted: bytes, context: Context) -> bool:
+        """Have the API server trust these authorities; whether both configurations say so now.
+
+        Args:
+            trusted: PEM of the authorities.
+            context: whose resource names count as devices.
+
+        Raises:
+            KubeError: a configuration can be neither read nor written.
+        """
+        # One after the other: what is missing is told for both.
+        return all([await self._keep(one, trusted, context) for one in CONFIGURATIONS])
+
+    async def _keep(self, resource: Resource, trusted: bytes, context: Context) -> bool:
+        try:
+            held = await self.client.get(resource, self.name, into=_Configuration)
+            steps = _steps(held, base64.b64encode(trusted).decode(), context)
+            if not steps:
+                return True
+            await self.client.patch(
+                resource, self.name, steps, kind=PatchKind.JSON, into=msgspec.Raw
+            )
+        except NotFound:
+            _LOG.warning(
+                "%s %s is not installed; nobody asks the webhook", resource.plural, self.name
+            )
+            return False
+        except (Conflict, Invalid) as error:
+            _LOG.info(
+                "%s %s was changed by another; next time: %s", resource.plural, self.name, error
+            )
+            return False
+        _LOG.info("%s %s: told whom to trust and what to ask about", resource.plural, self.name)
+        return True
+
+
+def _steps(held: _Configuration, bundle: str, context: Context) -> list[dict[str, Any]]:
+    """A JSON patch of what differs, bound to the state that was read; empty for nothing."""
+    steps: list[dict[str, Any]] = []
+    for index, webhook in enumerate(held.webhooks or ()):
+        if webhook.get("name") not in _OURS:
+            continue
+        if (webhook.get("clientConfig") or {}).get("caBundle") != bundle:
+            steps.append(_put(f"/webhooks/{index}/clientConfig/caBundle", bundle))
+        wanted = conditions(webhook["name"], context)
+        if webhook.get("matchConditions") != wanted:
+            steps.append(_put(f"/webhooks/{index}/matchConditions", wanted))
+    if not steps:
+        return []
+    version = held.metadata.resource_version
+    return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *steps]
+
+
+def _put(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}

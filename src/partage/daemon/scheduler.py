@@ -1,0 +1,364 @@
+"""The scheduler as a running process: it follows a cluster, keeps the books, serves and leads.
+
+    start:    listen ── list everything ── rebuild ── Ready (a standby already follows)
+    lead:     get the Lease ── wait out the fence ── list afresh ── rebuild ── audit ── serve
+    no more:  stop serving ── let Bindings end ── give the Lease back ── follow again
+
+Without an election the instance leads as soon as its books are rebuilt. What the API server says
+goes to the service, and beside it to companions (the controllers), in the order of each watch.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, Self
+
+from aiohttp import web
+
+from partage.controllers.manager import Controllers
+from partage.controllers.routes import config_routes
+from partage.daemon.binding import ApiBinder, ApiNodeLocks
+from partage.daemon.collector import collecting_later
+from partage.daemon.facts import Companion, Hearer, tell_changed, tell_gone
+from partage.daemon.feed import Feed
+from partage.daemon.leadership import LeaderLabel, elector
+from partage.daemon.learning import Learning
+from partage.daemon.notices import Notices
+from partage.daemon.options import SchedulerOptions
+from partage.daemon.readers import AccessReviews
+from partage.daemon.recording import Recorder
+from partage.daemon.watched import watched
+from partage.dashboard.pages import page_routes
+from partage.dashboard.routes import document_routes
+from partage.extender.service import SchedulerService
+from partage.extender.site import scheduler_site
+from partage.extender.translation import PodEntry
+from partage.kube.client import Client
+from partage.kube.lease import LeaderElector
+from partage.scheduler.engine import Engine
+from partage.wire.documents import Document
+
+__all__ = ["SchedulerDaemon"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_RENEWAL: Final = 60.0
+"""Seconds between two looks at the certificate files."""
+_HEALING: Final = 60.0
+"""Seconds between two makings of the books that nobody but we ourselves asked for."""
+
+
+class SchedulerDaemon:
+    """One instance of the scheduler.
+
+    Use `async with daemon:` beside other things in one process, or `await daemon.run(stop)`.
+
+    Attributes:
+        service: what answers; its books are there before they are rebuilt.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        options: SchedulerOptions | None = None,
+        *,
+        companions: Sequence[Companion] = (),
+        routes: Iterable[web.RouteDef] = (),
+    ) -> None:
+        """A daemon that is not yet running.
+
+        Args:
+            client: an open client, for as long as the daemon runs; its clock is the daemon's.
+            options: what may be set.
+            companions: told the same facts, and run while this instance leads.
+            routes: further routes to be served on the same port.
+        """
+        self.options = options or SchedulerOptions()
+        self._client = client
+        self._clock = client.clock
+        election = self.options.election
+        self._elector: LeaderElector | None = None
+        if election is not None:
+            self._elector = elector(client, self.options.identity, election, self._reign)
+        self._label = LeaderLabel(client, election.pod if election else None)
+        self._notices = Notices(client, self.options.identity, self._pod)
+        record = self.options.record
+        self._recorder = (
+            Recorder(record, self.options.identity, client.clock) if record is not None else None
+        )
+        self.service = SchedulerService(
+            ApiBinder(client, self._may_bind),
+            client.clock,
+            self._notices.hooks,
+            intake=self.options.intake,
+            locks=ApiNodeLocks(client),
+            settings=self.options.service,
+            engine=Engine if self._recorder is None else self._recorder.engine,
+        )
+        controllers = self._controllers(client)
+        self._companions = (*companions, *controllers)
+        kinds = watched(self.options.config_namespaces)
+        self._feed = Feed(client, kinds, self, self.options.watches)
+        shown = [
+            route
+            for one in controllers
+            for route in config_routes(one.picture, self.options.policy)
+        ]
+        faces = self.options.faces
+        if self.options.authorize and faces.readers is None:
+            faces = replace(faces, readers=AccessReviews(client))
+        shown += document_routes(self.service, faces.readers, client.clock.monotonic)
+        shown += page_routes()
+        self._site = scheduler_site(self.service, faces, [*routes, *shown], self.options.tls)
+        self._loaded = False
+        self._loading = asyncio.Lock()
+        self._doubt = asyncio.Event()
+        self._reigning = False
+        self._ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def _controllers(self, client: Client) -> Sequence[Controllers]:
+        given = self.options.controllers
+        if given is None:
+            return ()
+        settings = replace(given, namespaces=self.options.config_namespaces)
+        registry = self.service.meters.registry
+        return (Controllers(client, self._notices.recorder, settings=settings, registry=registry),)
+
+    # --- life --------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Where it is reached, without a trailing slash."""
+        return self._site.url
+
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """Method and path of everything that is served."""
+        return self._site.routes
+
+    async def __aenter__(self) -> Self:
+        """Start, and wait until the books are rebuilt and, without an election, served.
+
+        Raises:
+            OSError: the port is taken.
+            InvalidValue: a TLS file is missing or broken.
+        """
+        self._task = asyncio.create_task(self.run(self._stop), name="scheduler")
+        ready = asyncio.create_task(self._ready.wait(), name="scheduler:ready")
+        try:
+            await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        finally:
+            ready.cancel()
+        if self._task.done():
+            await self._task
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Stop, and let what is on its way end."""
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set; then let what is on its way end.
+
+        Raises:
+            OSError: the port is taken.
+            InvalidValue: a TLS file is missing or broken.
+        """
+        await self._site.start(self.options.host, self.options.port)
+        if self.options.read_port is not None:
+            await self._site.start_plain(self.options.host, self.options.read_port)
+        _LOG.info("listening on %s", self.url)
+        recording = asyncio.create_task(self._record(), name="scheduler:record")
+        work = asyncio.create_task(self._work(), name="scheduler:work")
+        waiting = asyncio.create_task(stop.wait(), name="scheduler:stop")
+        try:
+            await asyncio.wait((work, waiting), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (waiting, work):
+                task.cancel()
+            await asyncio.wait((waiting, work))
+            await self.service.close()
+            await self._site.stop()
+            recording.cancel()
+            await asyncio.wait((recording,))
+        if not work.cancelled():
+            work.result()
+        _LOG.info("stopped")
+
+    async def _record(self) -> None:
+        """Keep the journal to the very end: what is on its way ends before."""
+        if self._recorder is not None:
+            await self._recorder.run()
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._feed.run(), name="scheduler:feed")
+            group.create_task(self._notices.run(), name="scheduler:notices")
+            await self._load()
+            group.create_task(self._tick(), name="scheduler:tick")
+            group.create_task(self._audit(), name="scheduler:audit")
+            group.create_task(self._mend(), name="scheduler:mend")
+            if self._elector is None:
+                await self._serve()
+            else:
+                self._ready.set()
+                await self._label.take_off()
+                await self._elector.run()
+
+    async def _load(self) -> None:
+        """List everything afresh and make the books anew."""
+        async with self._loading:
+            await self._load_alone()
+
+    async def _load_alone(self) -> None:
+        started = self._clock.monotonic()
+        with collecting_later():
+            await self._feed.refresh()
+            listed = self._clock.monotonic()
+            nodes, devices = self._feed.documents("Node"), self._feed.documents("Device")
+            pods = self._feed.documents("Pod")
+            configs = self._feed.documents("ConfigMap", "ResourceQuota")
+            # From here on facts go to the service, which keeps them until the books are there.
+            self._loaded = True
+            await self.service.rebuild(nodes, devices, pods, configs)
+        _LOG.info(
+            "books rebuilt: %d nodes, %d pods with devices; listed in %.1f s, rebuilt in %.1f s",
+            len(self.service.books.engine.ledger.index), len(self.service.books.intake.pods()),
+            listed - started, self._clock.monotonic() - listed,
+        )  # fmt: skip
+
+    # --- leading -----------------------------------------------------------------------------
+
+    @property
+    def fence(self) -> float:
+        """Seconds after which nothing that an earlier leader sent can still arrive."""
+        election = self.options.election
+        given = election.fence if election else None
+        return self.options.service.limits.send if given is None else given
+
+    async def _reign(self) -> None:
+        """What a new leader does, until it is one no more.
+
+        The Lease has run out by now, so the earlier leader sends no Binding any more; one that it
+        sent just before may still be on its way for as long as it waits for an answer.
+        """
+        _LOG.info("got the lease; others' Bindings have %.1f s to arrive", self.fence)
+        await self._clock.sleep(self.fence)
+        await self._load()
+        await self._check()
+        await self._serve()
+
+    async def _serve(self) -> None:
+        """Answer the verbs, and have the companions work, until cancelled."""
+        self._reigning = self._notices.speaks = True
+        self.service.lead()
+        self._ready.set()
+        waiting = [
+            entry.pod.uid
+            for entry in self.service.books.intake.pods().values()
+            if entry.pod.node is None and not entry.pod.finished
+        ]
+        _LOG.info("leading; %d pods with devices wait", len(waiting))
+        # Who was refused by an earlier leader, or by nobody at all, is known to us only like this.
+        self._notices.wake(waiting)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._label.wear(), name="scheduler:label")
+                if self.options.learning is not None:
+                    learning = Learning(
+                        lambda: self.service.books, self._clock, self.options.learning
+                    )
+                    group.create_task(learning.run(), name="scheduler:learning")
+                for companion in self._companions:
+                    group.create_task(companion.run(), name="scheduler:companion")
+                await asyncio.Event().wait()
+        finally:
+            self._reigning = self._notices.speaks = False
+            self.service.follow()
+            _LOG.info("leading no more")
+            await self.service.bindings.drain()
+            await self._label.take_off()
+
+    def _may_bind(self) -> bool:
+        """Asked before every Binding: whether we lead at this very moment."""
+        return self._reigning and (self._elector is None or self._elector.leading)
+
+    # --- beside ------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        looked = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(self.options.tick)
+            await self.service.tick()
+            if self.options.tls is not None and self._clock.monotonic() > looked + _RENEWAL:
+                looked = self._clock.monotonic()
+                self.options.tls.refresh()
+
+    async def _audit(self) -> None:
+        listed = self._clock.monotonic()
+        while True:
+            await self._clock.sleep(self.options.audit)
+            if self._clock.monotonic() >= listed + self.options.relist:
+                await self._feed.refresh()
+                listed = self._clock.monotonic()
+            await self._check()
+
+    async def _check(self) -> None:
+        """Compare the books with what the API server says; books that are wrong are made anew."""
+        if not self.service.rebuilt:
+            return
+        found = await self.service.audit_gently(lambda: self._feed.documents("Pod"))
+        if found is not None and not found.clean:
+            self._doubt.set()
+
+    async def _mend(self) -> None:
+        """Make the books anew whenever there is doubt about them: an audit, or a fault of ours."""
+        while True:
+            await self._doubt.wait()
+            _LOG.error("the books are in doubt and are made anew")
+            self.service.follow()
+            await self.service.bindings.drain()
+            if self.service.books.unread:
+                await self._clock.sleep(self.fence)
+            await self._load()
+            self._doubt.clear()
+            if self._reigning:
+                self.service.lead()
+            await self._clock.sleep(_HEALING)
+
+    def _pod(self, uid: str) -> PodEntry | None:
+        return self.service.books.intake.pod(uid)
+
+    # --- facts -------------------------------------------------------------------------------
+
+    def changed(self, document: Document) -> None:
+        """See `feed.Facts`."""
+        self._tell(tell_changed, document)
+
+    def gone(self, document: Document) -> None:
+        """See `feed.Facts`."""
+        self._tell(tell_gone, document)
+
+    def _tell(
+        self, tell: Callable[[Sequence[Hearer], Document], None], document: Document
+    ) -> None:
+        """Tell everybody; a fault of ours in one fact must not end the watch of all others."""
+        for companion in self._companions:
+            try:
+                tell((companion,), document)
+            except Exception:  # noqa: BLE001 # logged with its traceback
+                _LOG.exception("a companion could not take in %s", document.label)
+        if not self._loaded:
+            return  # what is listed first goes into the books all at once
+        try:
+            tell((self.service,), document)
+        except Exception:  # noqa: BLE001 # logged, and the books are made anew
+            _LOG.exception("the books could not take in %s", document.label)
+            self._doubt.set()

@@ -1,0 +1,121 @@
+"""What the scheduler follows of a cluster: kinds, where they live in the API, and their shapes.
+
+An object's shape holds only the fields that decisions read, so that tens of thousands of them are
+decoded fast and stay small. Metadata is never absent in what a server sends, which the types here
+say and those of manifests cannot.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from partage.kube.objects import HasMeta
+from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, Scope
+from partage.wire import shapes
+from partage.wire.documents import Document
+
+__all__ = [
+    "CLUSTER",
+    "DEVICES",
+    "PRIORITIES",
+    "LiveConfigMap",
+    "LiveDevice",
+    "LiveNode",
+    "LivePod",
+    "LivePriority",
+    "LiveQuota",
+    "Watched",
+    "as_document",
+    "watched",
+]
+
+CLUSTER: Final = "cluster"
+"""What documents that come from a server give as their source."""
+
+DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
+"""Device objects, one a node (seeds 000 and 003)."""
+
+_NOTHING: Final = shapes.Metadata()
+
+
+class LiveNode(shapes.Node, frozen=True):
+    """A Node of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
+class LiveDevice(shapes.Device, frozen=True):
+    """A Device object of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
+class LivePod(shapes.Pod, frozen=True):
+    """A pod of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
+class LiveConfigMap(shapes.ConfigMap, frozen=True):
+    """A ConfigMap of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
+class LiveQuota(shapes.ResourceQuota, frozen=True):
+    """A ResourceQuota of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
+class LivePriority(shapes.PriorityClass, frozen=True):
+    """A PriorityClass of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One kind that is followed.
+
+    Attributes:
+        kind: as in documents.
+        scope: where it is listed and watched.
+        into: what its objects are decoded to.
+        optional: the server may not have it yet, as before a custom resource is installed.
+    """
+
+    kind: str
+    scope: Scope
+    into: type[HasMeta]
+    optional: bool = False
+
+
+PRIORITIES: Final = Watched(
+    "PriorityClass",
+    Scope(Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)),
+    LivePriority,
+    optional=True,
+)
+"""Not followed: a server writes the value into each pod. Whoever keeps manifests needs them."""
+
+
+def watched(config_namespaces: tuple[str, ...] = ()) -> tuple[Watched, ...]:
+    """Everything the scheduler follows.
+
+    Args:
+        config_namespaces: whose ConfigMaps are read; empty for those of all namespaces.
+    """
+    configs = [Scope(CONFIG_MAPS, namespace) for namespace in config_namespaces]
+    return (
+        *(Watched("ConfigMap", scope, LiveConfigMap) for scope in configs or [Scope(CONFIG_MAPS)]),
+        Watched("ResourceQuota", Scope(QUOTAS), LiveQuota),
+        Watched("Device", Scope(DEVICES), LiveDevice, optional=True),
+        Watched("Node", Scope(NODES), LiveNode),
+        Watched("Pod", Scope(PODS), LivePod),
+    )
+
+
+def as_document(kind: str, shape: object) -> Document:
+    """The document that the lower layers read, of an object that a server sent."""
+    assert isinstance(shape, shapes.Shape)  # noqa: S101 # `Watched.into` holds nothing else
+    return Document(kind, CLUSTER, 1, shape)

@@ -1,0 +1,291 @@
+"""The webhook as a process: certificates of its own, settings that follow the cluster, no leader.
+
+Every replica does the same: it reads the shared Secret and makes anew what is due, has the API
+server trust it, and only then serves with it; so an API server never meets a certificate that it
+was not told of. While it serves, it looks again every minute. An API server that cannot be reached
+changes nothing of what is served.
+
+What a pod's resources mean depends on ConfigMaps (HAMi's names can be renamed), so these are
+followed, and the conditions by which the API server decides whom to ask about follow them.
+"""
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from partage.daemon.certificates import CertificateStore, write_private
+from partage.daemon.feed import Feed
+from partage.daemon.registration import Registration
+from partage.daemon.watched import watched
+from partage.kube.client import Client
+from partage.kube.errors import KubeError
+from partage.kube.informer import InformerSettings
+from partage.serving.access import Access
+from partage.serving.limits import Limits
+from partage.serving.site import Site
+from partage.serving.tls import ServerTls
+from partage.vendors.base import Family
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.webhook.certificates import Bundle, end_of
+from partage.webhook.installation import Endpoint
+from partage.webhook.server import make_app
+from partage.webhook.settings import Admission
+from partage.wire.config_book import ConfigBook
+from partage.wire.context import Context
+from partage.wire.documents import Document
+
+__all__ = ["WebhookDaemon", "WebhookOptions"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_AGAIN: Final = 5.0
+"""Seconds between tries while there is nothing to serve with yet."""
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOptions:
+    """One replica of the webhook.
+
+    Attributes:
+        host: address to listen on.
+        port: 0 takes any that is free.
+        endpoint: where the API server finds it, and the name of the configurations.
+        secret: the Secret with the certificates, in the endpoint's namespace.
+        tls: certificates that somebody else manages; nothing is written to the cluster then.
+        admission: schedulers, namespaces and users.
+        config_namespaces: whose ConfigMaps set anything; empty for those of all.
+        families: the protocols.
+        limits: of requests.
+        watches: times of the watch of ConfigMaps.
+        period: seconds between two looks at the certificates; replicas shorten it by chance, so
+            that they do not march in step.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    endpoint: Endpoint = Endpoint()
+    secret: str = "partage-webhook-tls"  # noqa: S105 # the name of an object
+    tls: ServerTls | None = None
+    admission: Admission = field(default_factory=Admission)
+    config_namespaces: tuple[str, ...] = ()
+    families: Sequence[Family] = FAMILIES
+    limits: Limits = Limits()
+    watches: InformerSettings = InformerSettings()
+    period: float = 60.0
+
+
+class WebhookDaemon:
+    """One replica; use it as an async context manager, or `run` it.
+
+    Attributes:
+        context: what pods are read against now.
+    """
+
+    def __init__(self, client: Client, options: WebhookOptions | None = None) -> None:
+        """A replica that does not serve yet.
+
+        Args:
+            client: an open client.
+            options: what may be set.
+        """
+        self.options = options or WebhookOptions()
+        self._client = client
+        self._clock = client.clock
+        endpoint = self.options.endpoint
+        self._store = CertificateStore(
+            client, endpoint.namespace, self.options.secret, endpoint.names
+        )
+        self._registration = Registration(client, endpoint.configuration)
+        self._configs = ConfigBook(self.options.config_namespaces)
+        self.context = Context.of(Settings(), self.options.families)
+        kinds = [one for one in watched(self.options.config_namespaces) if one.kind == "ConfigMap"]
+        self._feed = Feed(client, kinds, self, self.options.watches)
+        self._meters = _Meters()
+        self._renamed = asyncio.Event()
+        self._served: Bundle | None = None
+        self._site: Site | None = None
+        self._ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    # --- life --------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Where it is reached, without a trailing slash; empty before it serves."""
+        return self._site.url if self._site else ""
+
+    async def __aenter__(self) -> Self:
+        """Start, and wait until it serves.
+
+        Raises:
+            OSError: the port is taken.
+            InvalidValue: certificates that cannot be used.
+        """
+        self._task = asyncio.create_task(self.run(self._stop), name="webhook")
+        ready = asyncio.create_task(self._ready.wait(), name="webhook:ready")
+        try:
+            await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        finally:
+            ready.cancel()
+        if self._task.done():
+            await self._task
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Stop, and let requests end."""
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            OSError: the port is taken.
+            InvalidValue: certificates that cannot be used.
+        """
+        with tempfile.TemporaryDirectory(prefix="partage-webhook-") as folder:
+            work = asyncio.create_task(self._work(Path(folder)), name="webhook:work")
+            waiting = asyncio.create_task(stop.wait(), name="webhook:stop")
+            try:
+                await asyncio.wait((work, waiting), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (waiting, work):
+                    task.cancel()
+                await asyncio.wait((waiting, work))
+                if self._site is not None:
+                    await self._site.stop()
+            if not work.cancelled():
+                try:
+                    work.result()
+                except* Exception as group:
+                    raise group.exceptions[0] from group
+
+    async def _work(self, folder: Path) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._feed.run(), name="webhook:feed")
+            # Without the ConfigMaps, renamed resources would be let through unread.
+            await self._feed.refresh()
+            tls = self.options.tls or await self._first(folder)
+            await self._serve(tls)
+            while True:
+                await self._pause()
+                if self.options.tls is None:
+                    await self._again(folder)
+                tls.refresh()
+
+    async def _serve(self, tls: ServerTls) -> None:
+        limits = self.options.limits
+        app = make_app(
+            lambda: self.context,
+            lambda: self.options.admission,
+            limits,
+            [web.get("/metrics", self._metrics)],
+        )
+        site = Site(app, Access(plain=True), limits, tls=tls)
+        await site.start(self.options.host, self.options.port)
+        self._site = site
+        _LOG.info("listening on %s", site.url)
+        self._ready.set()
+
+    # --- certificates ------------------------------------------------------------------------
+
+    async def _first(self, folder: Path) -> ServerTls:
+        """The first certificate, however long the API server takes."""
+        while True:
+            try:
+                await self._renew(folder)
+            except KubeError as error:
+                _LOG.warning("no certificate yet: %s", error)
+                await self._clock.sleep(_AGAIN)
+            else:
+                return ServerTls(folder / "tls.crt", folder / "tls.key")
+
+    async def _again(self, folder: Path) -> None:
+        try:
+            await self._renew(folder)
+        except (KubeError, OSError) as error:
+            _LOG.warning("certificates are not looked after: %s; served as before", error)
+
+    async def _renew(self, folder: Path) -> None:
+        """Read or make what is in force, have it trusted, and only then serve with it."""
+        bundle = await self._store.current()
+        self._meters.registered.set(await self._registration.keep(bundle.trusted, self.context))
+        if bundle != self._served:
+            write_private(folder / "tls.key", bundle.key)
+            write_private(folder / "tls.crt", bundle.certificate)
+            self._served = bundle
+            self._meters.end.set(end_of(bundle).timestamp())
+
+    async def _pause(self) -> None:
+        """A period, or until resources were renamed."""
+        seconds = self.options.period * (1.0 - 0.5 * self._client.chance())
+        renamed = asyncio.create_task(self._renamed.wait(), name="webhook:renamed")
+        timer = asyncio.create_task(self._clock.sleep(seconds), name="webhook:timer")
+        try:
+            await asyncio.wait((renamed, timer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            renamed.cancel()
+            timer.cancel()
+            self._renamed.clear()
+
+    # --- settings ----------------------------------------------------------------------------
+
+    def changed(self, document: Document) -> None:
+        """See `feed.Facts`."""
+        if self._configs.changed(document):
+            self._read()
+        problem = self._configs.refused.get(document.label)
+        if problem:
+            _LOG.error("%s is refused, what was in force stays: %s", document.label, problem)
+        self._meters.refused.set(len(self._configs.refused))
+
+    def gone(self, document: Document) -> None:
+        """See `feed.Facts`."""
+        if self._configs.gone(document):
+            self._read()
+        self._meters.refused.set(len(self._configs.refused))
+
+    def _read(self) -> None:
+        before = self.context
+        self.context = Context.of(self._configs.configuration.settings, self.options.families)
+        if before.owners.keys() != self.context.owners.keys():
+            self._renamed.set()
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        body = generate_latest(self._meters.registry)
+        return web.Response(body=body, headers={"Content-Type": _METRICS})
+
+
+class _Meters:
+    """The series of one replica."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self.end = Gauge(
+            "partage_webhook_certificate_end_seconds",
+            "When the served certificate ends, seconds since 1970; 0 where somebody else manages it.",
+            registry=self.registry,
+        )
+        self.registered = Gauge(
+            "partage_webhook_registered",
+            "1 where the API server is told to trust what is served.",
+            registry=self.registry,
+        )
+        self.refused = Gauge(
+            "partage_refused_config_maps",
+            "ConfigMaps that break a rule; their last good state is still in force.",
+            registry=self.registry,
+        )

@@ -1,0 +1,60 @@
+"""The page itself: a few files that the package ships, served as they are.
+
+Everything comes from here: no other host is asked for anything, which the content security policy
+holds the browser to. The page only reads.
+"""
+
+import hashlib
+from importlib.resources import files
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+__all__ = ["page_routes"]
+
+_TYPES: Final = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # asked for with its ETag every time, so that it is never stale
+}
+_INDEX: Final = "index.html"
+
+
+def page_routes() -> list[web.RouteDef]:
+    """`GET /`, and `GET /dashboard/<file>` for what the page loads.
+
+    Paths in the page are relative, so that it works behind the API server's proxy too.
+    """
+    folder = files("partage.dashboard").joinpath("static")
+    routes: list[web.RouteDef] = []
+    for file in sorted(folder.iterdir(), key=lambda one: one.name):
+        suffix = "." + file.name.rpartition(".")[2]
+        if suffix in _TYPES:
+            path = "/" if file.name == _INDEX else f"/dashboard/{file.name}"
+            routes.append(web.get(path, _served(file.read_bytes(), _TYPES[suffix])))
+    return routes
+
+
+def _served(body: bytes, kind: str) -> Handler:
+    """A handler of one file."""
+    tag = hashlib.blake2b(body, digest_size=12).hexdigest()
+    headers = {**_HEADERS, "ETag": f'"{tag}"'}
+
+    async def serve(request: web.Request) -> web.Response:
+        if any(known.value == tag for known in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+
+    return serve

@@ -1,0 +1,188 @@
+"""The dashboard's documents over HTTP: `/api/overview`, `/api/nodes`, `/api/node/…`, `/api/pods`.
+
+Answers carry an ETag, so that a page that renews itself gets 304 while nothing has changed. The
+overview of a large cluster is made at most once a second, whoever asks.
+
+Where explanations are bound to what the caller may read, so are the names of pods: who may get
+pods of all namespaces sees all; others see amounts without names, and pods of the one namespace
+that they ask for.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from partage.dashboard.nodes import NodeQuery, node_document, nodes_document
+from partage.dashboard.overview import Labels, overview_document
+from partage.dashboard.workloads import PodQuery, pods_document
+from partage.extender.books import Books
+from partage.extender.server import Readers
+from partage.serving.limits import json_response
+
+__all__ = ["Source", "document_routes"]
+
+_Q = TypeVar("_Q", NodeQuery, PodQuery)
+_FRESH: Final = 1.0
+"""Seconds for which an overview is given to everybody who asks."""
+_CHOICES: Final = {
+    "only": ("", "used", "free", "closed"),
+    "order": ("name", "used", "free"),
+    "state": ("", "placed", "waiting"),
+}
+_LONGEST: Final = 253
+"""Characters of a text that is searched for; a Kubernetes name has no more."""
+
+
+class Source(Protocol):
+    """A scheduler service, as far as the dashboard looks."""
+
+    @property
+    def books(self) -> Books:
+        """What is known now; other books after a rebuild."""
+        ...
+
+    @property
+    def leading(self) -> bool:
+        """Whether this instance serves the verbs."""
+        ...
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the books hold what the API server has."""
+        ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    """An overview that was made lately."""
+
+    document: dict[str, Any]
+    until: float
+
+
+def document_routes(
+    source: Source, readers: Readers | None, monotonic: Callable[[], float]
+) -> list[web.RouteDef]:
+    """The routes.
+
+    Args:
+        source: whose books are shown.
+        readers: who may read names of pods; None lets everybody who reaches the port.
+        monotonic: seconds on a steady clock.
+    """
+    documents = _Documents(source, readers, monotonic)
+    return [
+        web.get("/api/overview", documents.overview),
+        web.get("/api/nodes", documents.nodes),
+        web.get("/api/node/{node}", documents.node),
+        web.get("/api/pods", documents.pods),
+    ]
+
+
+class _Documents:
+    """The handlers."""
+
+    def __init__(
+        self, source: Source, readers: Readers | None, monotonic: Callable[[], float]
+    ) -> None:
+        self._source = source
+        self._readers = readers
+        self._monotonic = monotonic
+        self._kept: dict[bool, _Kept] = {}
+        self._making = asyncio.Lock()
+        self._labels = Labels()
+
+    async def overview(self, request: web.Request) -> web.Response:
+        """The whole cluster."""
+        names = await self._may_read(request, "")
+        async with self._making:
+            kept = self._kept.get(names)
+            if kept is None or kept.until <= self._monotonic():
+                document = await overview_document(self._source.books, self._labels, names=names)
+                kept = _Kept(document, self._monotonic() + _FRESH)
+                self._kept[names] = kept
+        state = {
+            "leader": self._source.leading,
+            "ready": self._source.rebuilt,
+            "names": names,
+        }
+        return _answer(request, kept.document | state)
+
+    async def nodes(self, request: web.Request) -> web.Response:
+        """One page of nodes with their cards."""
+        query = _query(request, NodeQuery)
+        names = await self._may_read(request, "")
+        return _answer(request, nodes_document(self._source.books, query, names=names))
+
+    async def node(self, request: web.Request) -> web.Response:
+        """One node."""
+        name = request.match_info["node"]
+        names = await self._may_read(request, "")
+        found = node_document(self._source.books, name, names=names)
+        if found is None:
+            return json_response({"message": f"there is no node {name}"}, 404)
+        return _answer(request, found)
+
+    async def pods(self, request: web.Request) -> web.Response:
+        """One page of pods."""
+        query = _query(request, PodQuery)
+        if not await self._may_read(request, ""):
+            if not query.namespace:
+                raise web.HTTPForbidden(
+                    text="you may not read pods of all namespaces; name one with ?namespace="
+                )
+            if not await self._may_read(request, query.namespace):
+                raise web.HTTPForbidden(
+                    text=f"you may not read pods of namespace {query.namespace}"
+                )
+        return _answer(request, pods_document(self._source.books, query))
+
+    async def _may_read(self, request: web.Request, namespace: str) -> bool:
+        """Whether the caller may read pods of a namespace; of all where it is empty."""
+        if self._readers is None:
+            return True
+        header = request.headers.get("Authorization", "")
+        return await self._readers.may_read(header, namespace)
+
+
+def _answer(request: web.Request, document: dict[str, Any]) -> web.Response:
+    """The document, or 304 where the caller has it already."""
+    body = msgspec.json.encode(document)
+    tag = hashlib.blake2b(body, digest_size=12).hexdigest()
+    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache", "Vary": "Authorization"}
+    if any(known.value == tag for known in request.if_none_match or ()):
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+def _query(request: web.Request, into: type[_Q]) -> _Q:
+    """The query of a request.
+
+    Raises:
+        web.HTTPBadRequest: a parameter that is not known, or has no such value.
+    """
+    known = {field.name: field.type for field in fields(into)}
+    given: dict[str, Any] = {}
+    for key, value in request.query.items():
+        if key not in known:
+            raise web.HTTPBadRequest(
+                text=f"there is no parameter {key}; known: {', '.join(known)}"
+            )
+        if key in ("offset", "limit"):
+            if not value.isascii() or not value.isdigit() or len(value) > 9:
+                raise web.HTTPBadRequest(text=f"{key}={value[:20]}: must be a number from 0")
+            given[key] = int(value)
+            continue
+        if len(value) > _LONGEST:
+            raise web.HTTPBadRequest(text=f"{key}: longer than {_LONGEST} characters")
+        choices = _CHOICES.get(key)
+        if choices is not None and value not in choices:
+            named = ", ".join(choice for choice in choices if choice)
+            raise web.HTTPBadRequest(text=f"{key}={value}: must be one of {named}")
+        given[key] = value
+    return into(**given)

@@ -1,0 +1,161 @@
+// The page: reads the address, asks for the document of the view, and shows it again when it changes.
+import { read, Refused, useToken } from "./api.js";
+import { h } from "./dom.js";
+import * as nodes from "./nodes.js";
+import * as overview from "./overview.js";
+import * as pods from "./pods.js";
+
+const EVERY = 2000; // milliseconds between two looks
+const VIEWS = { "": overview, nodes: nodes.list, node: nodes.one, pods: pods.list, pod: pods.one };
+const PAGE = { "": "overview", nodes: "nodes", node: "nodes", pods: "pods", pod: "pods" };
+
+const main = document.getElementById("main");
+const status = document.getElementById("status");
+const news = document.getElementById("news");
+const live = document.getElementById("live");
+const signIn = document.getElementById("sign-in");
+
+let shown = null; // what the address says: {key, view, parts, query}
+let region = null; // where the view's document is drawn
+let asking = null;
+let timer = 0;
+
+function address() {
+  const [where, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [key, ...parts] = where.split("/").map((text) => {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      return text;
+    }
+  });
+  const known = VIEWS[key] && (key === "pod" ? parts.length === 2 : key === "node" ? parts.length === 1 : !parts.length);
+  return { key: known ? key : "", view: VIEWS[known ? key : ""], parts, query: Object.fromEntries(new URLSearchParams(search)) };
+}
+
+function go(query) {
+  const given = Object.entries(query).filter(([, value]) => value);
+  const search = new URLSearchParams(given).toString();
+  history.replaceState(null, "", `#/${shown.key}${search ? `?${search}` : ""}`);
+  shown = address();
+  look(true);
+}
+
+function open() {
+  const before = shown;
+  shown = address();
+  const { key, view, query, parts } = shown;
+  for (const a of document.querySelectorAll("nav a")) {
+    if (a.dataset.page === PAGE[key]) a.setAttribute("aria-current", "page");
+    else a.removeAttribute("aria-current");
+  }
+  document.title = `${view.title(parts)} - Partage`;
+  region = h("div", { id: "view", "aria-busy": "true" }, h("p", {}, "Loading…"));
+  main.replaceChildren(...(view.frame ? [view.frame(query, go)] : []), region);
+  if (before) main.focus({ preventScroll: true });
+  if (before && before.key !== key) window.scrollTo(0, 0);
+  look(true);
+}
+
+async function look(fresh) {
+  clearTimeout(timer);
+  if (asking) asking.abort();
+  const mine = new AbortController();
+  asking = mine;
+  try {
+    const { view, parts, query } = shown;
+    const { body, changed } = await read(view.path(parts, query), mine.signal);
+    if (mine.signal.aborted) return;
+    if (fresh || changed) draw(view, body);
+    tell(body);
+  } catch (error) {
+    if (mine.signal.aborted) return;
+    complain(error, fresh);
+  } finally {
+    if (asking === mine) {
+      asking = null;
+      if (live.getAttribute("aria-pressed") === "true" && !document.hidden) timer = setTimeout(() => look(false), EVERY);
+    }
+  }
+}
+
+/** Draw the document; who was on a button or link stays there, and scrolled parts stay scrolled. */
+function draw(view, body) {
+  const held = document.activeElement;
+  const inside = region.contains(held) ? [held.getAttribute("href"), held.dataset.key, held.getAttribute("aria-label")] : null;
+  const scrolled = [...region.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  region.replaceChildren(...[view.render(body, shown.query, go)].flat(Infinity).filter(Boolean));
+  region.setAttribute("aria-busy", "false");
+  region.dataset.shows = location.hash;
+  region.querySelectorAll(".scroll").forEach((one, index) => { one.scrollLeft = scrolled[index] || 0; });
+  if (!inside) return;
+  const [href, key, label] = inside;
+  const again = [...region.querySelectorAll("a, button, [tabindex]")].find((one) =>
+    (href && one.getAttribute("href") === href) || (key && one.dataset.key === key) || (!href && label && one.getAttribute("aria-label") === label));
+  if (again) again.focus({ preventScroll: true });
+}
+
+/** Say how old the picture is; only what changed in earnest is spoken to screen readers. */
+function tell(body) {
+  let text = "";
+  if (body.ready === false) text = "the books are not rebuilt yet";
+  else if (body.leader === false) text = "a standby: another instance decides";
+  status.className = text ? "bad" : "";
+  status.textContent = text || `as of ${new Date().toLocaleTimeString()}`;
+  announce(text || (body.pods && body.pods.waiting !== undefined ? `${body.pods.waiting} pods waiting` : ""));
+  if (body.names === false) ask("You see sums only: names of pods need a token that may read them.");
+  else if (body.names === true) signIn.hidden = true;
+}
+
+function announce(text) {
+  if (text && news.textContent !== text) news.textContent = text;
+}
+
+function complain(error, fresh) {
+  const known = error instanceof Refused;
+  status.className = "bad";
+  status.textContent = known ? error.message : "the scheduler does not answer; trying again";
+  announce(status.textContent);
+  if (known && (error.status === 401 || error.status === 403)) ask(error.message);
+  if (!fresh) return;
+  region.setAttribute("aria-busy", "false");
+  region.replaceChildren(h("p", { class: "alert", role: "alert" }, known ? error.message : "The scheduler does not answer. This page tries again every two seconds."));
+}
+
+function ask(why) {
+  document.getElementById("sign-in-why").textContent = why;
+  signIn.hidden = false;
+}
+
+live.addEventListener("click", () => {
+  const on = live.getAttribute("aria-pressed") !== "true";
+  live.setAttribute("aria-pressed", String(on));
+  if (on) look(false);
+  else clearTimeout(timer);
+});
+signIn.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const field = document.getElementById("token");
+  useToken(field.value);
+  field.value = "";
+  signIn.hidden = true;
+  look(true);
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && live.getAttribute("aria-pressed") === "true") look(false);
+});
+document.addEventListener("keydown", (event) => {
+  const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+  if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const search = document.querySelector(".filters input");
+  if (search) {
+    event.preventDefault();
+    search.focus();
+  }
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address says which view is shown
+  main.focus();
+});
+window.addEventListener("hashchange", open);
+open();

@@ -1,0 +1,90 @@
+// Cards as a picture: a lane for compute and one for memory, every share at its size, every
+// hardware instance at its place on the card.
+import { bytes, h, link, percent, podLink, table } from "./dom.js";
+
+const FAMILIES = ["koordinator", "qgpu", "hami"];
+const family = (protocol) => (FAMILIES.includes(protocol) ? protocol : "other");
+const who = (one) => (one.name === null ? "another namespace's pod" : `${one.namespace}/${one.name}`);
+
+/** What the colours mean. */
+export const legend = () => h("ul", { class: "legend", "aria-label": "Colours" },
+  [["koordinator", "Koordinator, MetaX"], ["qgpu", "qGPU"], ["hami", "HAMi"], ["other", "other"]].map(
+    ([name, text]) => h("li", {}, h("i", { class: name }), text)),
+  h("li", {}, "C compute, M memory; dashed: not bound yet"));
+
+/** One card in brief, as an item of a list. */
+export function card(one) {
+  const name = `${one.type} ${one.minor}`;
+  return h("li", { class: `card ${one.closed ? "closed" : ""}`, "data-card": name },
+    h("div", { class: "card-head" }, h("span", {}, name),
+      h("span", { class: one.closed ? "bad" : "quiet" }, one.closed || `${percent(one.core_milli.used)}`)),
+    lane("C", "compute", coreParts(one), null),
+    one.memory_bytes.total ? lane("M", "memory", memoryParts(one), one.axis) : null,
+    h("span", { class: "hidden" }, sentence(one)));
+}
+
+/** One card with the list of who is on it. */
+export function largeCard(one) {
+  const rows = one.tenants.map((tenant) => [podLink(tenant), percent(tenant.core_milli), bytes(tenant.memory_bytes), how(tenant)]);
+  const item = card(one);
+  item.append(
+    h("div", { class: "quiet" }, `${percent(one.core_milli.used)} of ${percent(one.core_milli.total)} compute, `,
+      `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)} memory, ${one.slots.used} of ${one.slots.total} slots`,
+      one.model ? `, ${one.model}` : "", h("br"), h("code", {}, one.uuid)),
+    one.closed ? h("p", { class: "bad" }, `${one.closed}: ${one.closed_detail || "takes no pods"}`) : "",
+    rows.length ? table(`Pods on ${one.type} ${one.minor}`, [["pod"], ["compute", "number"], ["memory", "number"], ["how"]], rows)
+      : h("p", { class: "empty" }, "Nobody is on it."));
+  return item;
+}
+
+const how = (tenant) => [
+  tenant.mig.length ? tenant.mig.map((i) => `${i.profile} at ${i.start}`).join(", ") : tenant.whole ? "whole card" : "share",
+  tenant.protocol ? ` (${tenant.protocol})` : "", tenant.state === "bound" ? "" : `, ${tenant.state}`].join("");
+
+function sentence(one) {
+  const used = `${percent(one.core_milli.used)} of compute and ${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)} of memory used`;
+  const tenants = one.tenants.map((t) => `${who(t)} ${how(t)} ${percent(t.core_milli)} ${bytes(t.memory_bytes)}`).join("; ");
+  return `${used}. ${tenants || "Nobody is on it."} ${one.closed_detail}`;
+}
+
+function coreParts(one) {
+  let left = 0;
+  return one.tenants.filter((t) => t.core_milli).map((tenant) => {
+    const width = 100 * tenant.core_milli / Math.max(one.core_milli.total, 1);
+    const found = { tenant, left, width, text: who(tenant), more: percent(tenant.core_milli) };
+    left += width;
+    return found;
+  });
+}
+
+function memoryParts(one) {
+  let left = 0;
+  return one.tenants.flatMap((tenant) => {
+    if (one.axis && tenant.mig.length) {
+      return tenant.mig.map((i) => ({
+        tenant, left: 100 * i.start / one.axis, width: 100 * i.size / one.axis, text: i.profile, more: `${i.profile} at ${i.start}`,
+      }));
+    }
+    if (!tenant.memory_bytes) return [];
+    const width = 100 * tenant.memory_bytes / Math.max(one.memory_bytes.total, 1);
+    const found = { tenant, left, width, text: who(tenant), more: bytes(tenant.memory_bytes) };
+    left += width;
+    return [found];
+  });
+}
+
+function lane(letter, name, parts, axis) {
+  const ticks = axis ? Array.from({ length: axis - 1 }, (_, i) => h("span", { class: "tick", place: { left: `${100 * (i + 1) / axis}%` } })) : [];
+  return h("div", { class: "row", "aria-hidden": "true" }, h("span", {}, letter),
+    h("div", { class: `lane ${name}` }, ticks, parts.map(({ tenant, left, width, text, more }) => h("span", {
+      class: `part ${family(tenant.protocol)} ${tenant.state === "bound" ? "" : "kept"}`, title: `${who(tenant)}: ${more}`,
+      place: { left: `${Math.min(left, 100)}%`, width: `${Math.min(width, 100 - Math.min(left, 100))}%` },
+    }, width >= 18 ? text.replace(/^.*\//, "") : ""))));
+}
+
+/** A node's heading. */
+export const nodeHead = (node, level) => h("div", { class: "node-head" },
+  h(level, {}, level === "h1" ? node.name : link(["node", node.name], node.name)),
+  h("span", { class: "quiet" }, node.model || node.vendor || (node.cards.length ? "unknown model" : "no devices")),
+  h("span", { class: `badge ${node.state === "ok" ? "good" : "bad"}` }, node.state),
+  h("span", { class: "quiet" }, `${node.pods} ${node.pods === 1 ? "pod" : "pods"}, ${bytes(node.memory_bytes.used)} of ${bytes(node.memory_bytes.total)}`));

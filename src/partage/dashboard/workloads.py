@@ -1,0 +1,123 @@
+"""Pods that concern devices as documents: who has what where, and who waits and why."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from partage.extender.books import Books
+from partage.extender.translation import PodEntry
+from partage.model.allocation import Allocation
+from partage.model.device import DeviceType
+from partage.model.reason import Refusal
+from partage.wire.outcomes import grant_document, grant_text
+
+__all__ = ["MOST", "PodQuery", "pods_document", "refusal_of", "waiting_pods"]
+
+MOST: Final = 500
+"""Pods of one page at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodQuery:
+    """Which pods are wanted; in the order of namespace and name.
+
+    Attributes:
+        state: `placed`, `waiting`, or empty for both; pods that have ended are never among them.
+        namespace: of this namespace only; empty for all.
+        text: part of `namespace/name` or of the node's name, in any case.
+        code: waiting for this reason; empty for any.
+        offset: how many to leave out first.
+        limit: how many at most.
+    """
+
+    state: str = ""
+    namespace: str = ""
+    text: str = ""
+    code: str = ""
+    offset: int = 0
+    limit: int = 100
+
+
+def pods_document(books: Books, query: PodQuery) -> dict[str, Any]:
+    """One page of pods."""
+    found = sorted(
+        (entry for entry in _wanted(books, query)),
+        key=lambda entry: (entry.pod.namespace, entry.pod.name),
+    )
+    page = found[query.offset : query.offset + min(query.limit, MOST)]
+    return {
+        "total": len(found),
+        "offset": query.offset,
+        "pods": [_document(books, entry) for entry in page],
+    }
+
+
+def waiting_pods(books: Books) -> Iterator[PodEntry]:
+    """Every pod that asks for devices and has no node yet."""
+    for entry in books.intake.pods().values():
+        if entry.pod.node is None and not entry.pod.finished:
+            yield entry
+
+
+def _wanted(books: Books, query: PodQuery) -> Iterator[PodEntry]:
+    text = query.text.lower()
+    for entry in books.intake.pods().values():
+        pod = entry.pod
+        if pod.finished or (query.namespace and pod.namespace != query.namespace):
+            continue
+        if query.state and (query.state == "waiting") != (pod.node is None):
+            continue
+        if text and text not in pod.key.lower() and text not in (pod.node or "").lower():
+            continue
+        if query.code:
+            refusal = refusal_of(books, entry)
+            if refusal is None or refusal.code.value != query.code:
+                continue
+        yield entry
+
+
+def refusal_of(books: Books, entry: PodEntry) -> Refusal | None:
+    """Why a pod was refused last, or None."""
+    waiting = books.waiting.get(entry.pod.uid)
+    return waiting.refusal if waiting else None
+
+
+def _document(books: Books, entry: PodEntry) -> dict[str, Any]:
+    pod = entry.pod
+    held = books.engine.ledger.allocation(pod.uid)
+    state = books.engine.states.get(pod.uid)
+    refusal = refusal_of(books, entry)
+    suspicion = books.engine.ledger.suspicion(pod.uid)
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "state": state.value if state else "waiting" if pod.node is None else "bound",
+        "node": held.node if held else pod.node,
+        "protocols": sorted({group.protocol for group in pod.request.groups}),
+        "priority": pod.priority,
+        **_sums(held),
+        "cards": sorted({f"{g.type.value} {g.minor}" for g in held.grants}) if held else [],
+        "given": _given(held),
+        "allocations": [grant_document(g, held.node) for g in held.grants] if held else [],
+        "code": refusal.code.value if refusal else None,
+        "message": refusal.message if refusal else None,
+        "quarantine": suspicion.message if suspicion else None,
+    }
+
+
+def _sums(held: Allocation | None) -> dict[str, int]:
+    """What the pod has of cards; network cards count in thousandths of their own."""
+    charges = [c for c in held.charges if c.type is DeviceType.GPU] if held else []
+    return {
+        "core_milli": sum(charge.core_milli for charge in charges),
+        "memory_bytes": sum(charge.memory_bytes for charge in charges),
+    }
+
+
+def _given(held: Allocation | None) -> str:
+    counts: dict[str, int] = {}
+    for grant in held.grants if held else ():
+        text = grant_text(grant)
+        counts[text] = counts.get(text, 0) + 1
+    return ", ".join(f"{n} x {text}" if n > 1 else text for text, n in counts.items())

@@ -1,0 +1,67 @@
+"""Whether the webhook is there, and whether the API server can trust it."""
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+from cryptography import x509
+
+from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.webhook.installation import MUTATE, VALIDATE
+
+__all__ = ["webhooks"]
+
+_SOON: Final = timedelta(days=7)
+
+
+def webhooks(facts: ClusterFacts) -> Iterator[Finding]:
+    """Both webhooks are configured, with an authority that is valid now."""
+    for name, configurations in ((MUTATE, facts.mutating), (VALIDATE, facts.validating)):
+        if configurations is not None:
+            yield from _webhook(facts, name, configurations)
+
+
+def _webhook(facts: ClusterFacts, name: str, given: Sequence[Object]) -> Iterator[Finding]:
+    found = [
+        (named(one), webhook)
+        for one in given
+        for webhook in one.get("webhooks") or ()
+        if webhook.get("name") == name
+    ]
+    if not found:
+        yield Finding(
+            "webhook-missing", Level.ERROR, name,
+            "the webhook must be configured; without it pods get no defaults, and requests that "
+            "break a rule are found only when they wait",
+            "install it: partage webhook --manifests | kubectl apply -f -, or the chart",
+        )  # fmt: skip
+    for where, webhook in found:
+        bundle = webhook.get("clientConfig", {}).get("caBundle", "")
+        wrong = _authority(facts, bundle)
+        if wrong:
+            yield Finding(
+                "webhook-certificate", Level.ERROR, f"{where}: {name}",
+                f"caBundle must hold a certificate that is valid now; {wrong}, so the API server "
+                "refuses every pod with devices",
+                "restart partage webhook: the leader makes new certificates and writes caBundle; "
+                "where cert-manager does, look at its Certificate",
+            )  # fmt: skip
+
+
+def _authority(facts: ClusterFacts, bundle: str) -> str:
+    """What is wrong with an authority; empty for nothing."""
+    if not bundle:
+        return "it is empty"
+    try:
+        certificates = x509.load_pem_x509_certificates(base64.b64decode(bundle, validate=True))
+    except (ValueError, binascii.Error):
+        return "it is no certificate in PEM"
+    ends = max(one.not_valid_after_utc for one in certificates)
+    begins = min(one.not_valid_before_utc for one in certificates)
+    if ends <= facts.now:
+        return f"it expired on {ends:%Y-%m-%d}"
+    if begins > facts.now:
+        return f"it is not valid before {begins:%Y-%m-%d}"
+    return f"it expires on {ends:%Y-%m-%d}" if ends - facts.now < _SOON else ""

@@ -1,0 +1,31 @@
+"""All checks of a cluster, in the order in which they are told."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from partage.doctor import admission, nodes, scheduling
+from partage.doctor.finding import ClusterFacts, Finding
+
+__all__ = ["CHECKS", "diagnosed"]
+
+CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
+    scheduling.extender,
+    scheduling.sampling,
+    scheduling.unrecorded,
+    scheduling.others,
+    scheduling.gates,
+    scheduling.rights,
+    admission.webhooks,
+    nodes.devices,
+    nodes.totals,
+    nodes.plugins,
+    nodes.runtimes,
+    nodes.closed,
+    nodes.faults,
+    nodes.settings,
+)
+
+
+def diagnosed(facts: ClusterFacts) -> list[Finding]:
+    """Everything that is wrong."""
+    return [finding for check in CHECKS for finding in check(facts)]

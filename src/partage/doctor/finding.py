@@ -1,0 +1,79 @@
+"""What a check says, and what it says it of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["ClusterFacts", "Finding", "Level", "Object", "named"]
+
+Object = Mapping[str, Any]
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    ERROR = "error"  # pods wait, or get cards that they should not
+    WARNING = "warning"  # works, but not as well, or not for long
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One misconfiguration.
+
+    Attributes:
+        check: its stable name.
+        level: how bad it is.
+        thing: what is wrong, by name.
+        rule: what must hold, and what was found.
+        fix: what to do.
+    """
+
+    check: str
+    level: Level
+    thing: str
+    rule: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """Objects as the API server has them; None where they could not be read.
+
+    Attributes:
+        now: the wall clock.
+        schedulers: kube-scheduler configurations by where they were found.
+        pods, nodes, devices: all of them.
+        mutating, validating: webhook configurations.
+        runtimes: names of RuntimeClasses.
+        denied: what the scheduler's account may not do, such as `create pods/binding`.
+        closed: quarantines, by node and message.
+        faults: pods whose requests break a rule, with the rule.
+        refused: ConfigMaps that were refused, with the reason.
+        unrecorded: bound pods that ask for devices and have no record.
+        known: nodes whose devices the books know.
+        prefix: of the webhook configurations' names.
+    """
+
+    now: datetime
+    schedulers: Mapping[str, Object] = field(default_factory=dict)
+    pods: Sequence[Object] = ()
+    nodes: Sequence[Object] = ()
+    devices: Sequence[Object] | None = ()
+    mutating: Sequence[Object] | None = ()
+    validating: Sequence[Object] | None = ()
+    runtimes: frozenset[str] | None = frozenset()
+    denied: tuple[str, ...] = ()
+    closed: tuple[tuple[str, str], ...] = ()
+    faults: tuple[tuple[str, str], ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    unrecorded: tuple[str, ...] = ()
+    known: frozenset[str] = frozenset()
+
+
+def named(one: Object) -> str:
+    """`namespace/name`, or the name of what has no namespace."""
+    meta = one.get("metadata", {})
+    namespace = meta.get("namespace")
+    return f"{namespace}/{meta.get('name')}" if namespace else str(meta.get("name"))

@@ -1,0 +1,132 @@
+"""What can be wrong on a node itself, told from its files under a root folder."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from partage.doctor.finding import Finding, Level
+
+__all__ = ["examined"]
+
+_CONTAINERD: Final = "etc/containerd/config.toml"
+_CHECKPOINT: Final = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+_KUBELET: Final = "var/lib/kubelet/config.yaml"
+_STATIC: Final = "etc/kubernetes/manifests/kube-scheduler.yaml"
+_CDI: Final = ("etc/cdi", "var/run/cdi")
+_NEW: Final = 3
+"""Version of containerd's configuration from which NRI and CDI are on by default."""
+
+
+def examined(root: Path) -> Iterator[Finding]:
+    """Everything found on one node.
+
+    Args:
+        root: its file system.
+    """
+    for path, check in (
+        (_CONTAINERD, _containerd),
+        (_CHECKPOINT, _checkpoint),
+        (_KUBELET, _kubelet),
+        (_STATIC, _static),
+    ):
+        file = root / path
+        try:
+            if file.exists():
+                yield from check(path, file.read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError, AttributeError, TypeError) as error:
+            yield Finding(
+                "unreadable", Level.WARNING, f"/{path}", f"it cannot be read: {error}",
+                "run as root on the node, and correct the file",
+            )  # fmt: skip
+    yield from _cdi(root)
+
+
+def _containerd(path: str, text: str) -> Iterator[Finding]:
+    config = tomllib.loads(text)
+    by_default = int(config.get("version", 1)) >= _NEW
+    plugins: Mapping[str, Any] = config.get("plugins", {})
+    nri = plugins.get("io.containerd.nri.v1.nri", {})
+    if nri.get("disable", not by_default):
+        yield Finding(
+            "nri-off", Level.ERROR, f"/{path}",
+            "NRI must be on; it is off, so containers start without their share's limits",
+            "set disable = false under plugins.'io.containerd.nri.v1.nri' and restart containerd",
+        )  # fmt: skip
+    old = plugins.get("io.containerd.grpc.v1.cri", {})
+    new = plugins.get("io.containerd.cri.v1.runtime", {})
+    if not (old | new).get("enable_cdi", by_default):
+        yield Finding(
+            "cdi-off", Level.ERROR, f"/{path}",
+            "CDI must be on; it is off, so containers start without their devices",
+            "set enable_cdi = true in the CRI plugin's section and restart containerd",
+        )  # fmt: skip
+
+
+def _checkpoint(path: str, text: str) -> Iterator[Finding]:
+    data = json.loads(text).get("Data") or {}
+    registered = {
+        name: set(ids or ()) for name, ids in (data.get("RegisteredDevices") or {}).items()
+    }
+    stale = sorted(
+        {
+            f"{entry.get('ResourceName')} of pod {entry.get('PodUID')}"
+            for entry in data.get("PodDeviceEntries") or ()
+            if not _ids(entry) <= registered.get(entry.get("ResourceName"), set())
+        }
+    )
+    if stale:
+        yield Finding(
+            "stale-checkpoint", Level.WARNING, f"/{path}",
+            f"it holds devices that no plugin registers any more: {', '.join(stale[:3])}",
+            "end these pods; if none of them runs, stop the kubelet, move the file away, start it",
+        )  # fmt: skip
+
+
+def _ids(entry: Mapping[str, Any]) -> set[str]:
+    given = entry.get("DeviceIDs") or {}
+    lists = given.values() if isinstance(given, dict) else [given]
+    return {one for ids in lists for one in ids or ()}
+
+
+def _kubelet(path: str, text: str) -> Iterator[Finding]:
+    gates = (yaml.safe_load(text) or {}).get("featureGates") or {}
+    for gate in ("DevicePluginCDIDevices", "KubeletPodResources"):
+        if gates.get(gate) is False:
+            yield Finding(
+                "feature-gate", Level.ERROR, f"/{path}",
+                f"feature gate {gate} must be on, and is off",
+                f"remove {gate} from featureGates and restart the kubelet",
+            )  # fmt: skip
+
+
+def _static(path: str, text: str) -> Iterator[Finding]:
+    spec = (yaml.safe_load(text) or {}).get("spec") or {}
+    words = [
+        str(word)
+        for one in spec.get("containers") or ()
+        for word in (*(one.get("command") or ()), *(one.get("args") or ()))
+    ]
+    if not any(word.startswith("--config") for word in words):
+        yield Finding(
+            "extender-lost", Level.WARNING, f"/{path}",
+            "this kube-scheduler runs without --config, so it asks no extender; an upgrade of the "
+            "control plane writes the file anew",
+            "nothing where the chart's own kube-scheduler runs; else add --config and its volume",
+        )  # fmt: skip
+
+
+def _cdi(root: Path) -> Iterator[Finding]:
+    for folder in _CDI:
+        for file in sorted((root / folder).glob("*.json")) if (root / folder).is_dir() else ():
+            try:
+                json.loads(file.read_text("utf-8"))["kind"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                yield Finding(
+                    "cdi-spec", Level.ERROR, f"/{folder}/{file.name}",
+                    f"it is no CDI description ({error!r}), and containerd then loads none",
+                    "remove it; Partage's agent writes its own anew when it starts",
+                )  # fmt: skip

@@ -1,0 +1,161 @@
+"""Whether nodes report what they have, once, and whether pods can run on them."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.vendors import names
+
+__all__ = ["closed", "devices", "faults", "plugins", "runtimes", "settings", "totals"]
+
+_PLUGINS: Final = "/var/lib/kubelet/device-plugins"
+_RIVALS: Final = ("nvidia-device-plugin", "k8s-device-plugin", "hami-device-plugin", "volcano-vgpu",
+                  "qgpu-manager", "gpu-manager")  # fmt: skip
+_OLD: Final = names.KUBERNETES_DOMAIN + "gpu-core"
+_COUNTS: Final = (names.COUNT_NVIDIA, names.QGPU_CORE, names.SGPU, names.KOORD_GPU_CORE)
+
+
+def _allocatable(node: Object) -> dict[str, Any]:
+    return dict(node.get("status", {}).get("allocatable") or {})
+
+
+def devices(facts: ClusterFacts) -> Iterator[Finding]:
+    """Device objects and nodes belong together, and no node's devices are unknown."""
+    nodes = {str(node["metadata"]["name"]): node for node in facts.nodes}
+    for one in facts.devices or ():
+        node = nodes.get(named(one))
+        if node is None:
+            yield Finding(
+                "device-stale", Level.WARNING, f"Device {named(one)}",
+                "a Device object must have its node; there is none of this name, so it is left "
+                "over",
+                f"kubectl delete devices.scheduling.koordinator.sh {named(one)}",
+            )  # fmt: skip
+        elif not _ready(node):
+            yield Finding(
+                "device-stale", Level.WARNING, f"Device {named(one)}",
+                "its node is not Ready, so nobody renews what it says",
+                f"kubectl describe node {named(one)}, and look at its kubelet and agent",
+            )  # fmt: skip
+    for name, node in nodes.items():
+        offered = [key for key in _COUNTS if str(_allocatable(node).get(key, "0")) != "0"]
+        if offered and name not in facts.known:
+            yield Finding(
+                "node-unlabelled", Level.ERROR, f"node {name}",
+                f"it offers {', '.join(offered)}, yet neither a Device object, a registration nor "
+                "labels say which cards it has, so no pod is placed on it",
+                "run Partage's agent there: check the label that its DaemonSet selects nodes by",
+            )  # fmt: skip
+
+
+def _ready(node: Object) -> bool:
+    conditions = node.get("status", {}).get("conditions") or ()
+    return not any(c.get("type") == "Ready" and c.get("status") != "True" for c in conditions)
+
+
+def totals(facts: ClusterFacts) -> Iterator[Finding]:
+    """Nodes with Device objects report totals in both dialects, written by one."""
+    reported = {named(one) for one in facts.devices or ()}
+    for node in facts.nodes:
+        have = _allocatable(node)
+        new, old = have.get(names.KOORD_GPU_CORE), have.get(_OLD)
+        if named(node) not in reported or not _has_cards(facts, named(node)):
+            continue
+        if new is None or old is None:
+            missing = names.KOORD_GPU_CORE if new is None else _OLD
+            yield Finding(
+                "totals-missing", Level.ERROR, f"node {named(node)}",
+                f"its status must report {missing}, and does not, so kube-scheduler and kubelet "
+                "refuse pods that ask for it",
+                "run partage scheduler with --controllers and --node-totals, and see its log",
+            )  # fmt: skip
+        elif str(new) != str(old):
+            yield Finding(
+                "totals-contended", Level.ERROR, f"node {named(node)}",
+                f"both dialects must say the same: {names.KOORD_GPU_CORE} is {new}, {_OLD} is "
+                f"{old}; a second controller writes one of them",
+                "stop the other one (koord-manager), or start ours with --no-node-totals",
+            )  # fmt: skip
+
+
+def _has_cards(facts: ClusterFacts, name: str) -> bool:
+    return any(
+        entry.get("type") == "gpu"
+        for one in facts.devices or ()
+        if named(one) == name
+        for entry in one.get("spec", {}).get("devices") or ()
+    )
+
+
+def plugins(facts: ClusterFacts) -> Iterator[Finding]:
+    """One device plugin a name: no other vendor's plugin beside our agent."""
+    beside: dict[str, list[str]] = defaultdict(list)
+    ours: set[str] = set()
+    for pod in facts.pods:
+        spec = pod.get("spec", {})
+        volumes = spec.get("volumes") or ()
+        paths = [str((one.get("hostPath") or {}).get("path", "")) for one in volumes]
+        if not any(path.rstrip("/").startswith(_PLUGINS) for path in paths):
+            continue
+        images = " ".join(str(one.get("image", "")) for one in spec.get("containers") or ())
+        node = str(spec.get("nodeName", ""))
+        if "partage" in images:
+            ours.add(node)
+        elif any(rival in images for rival in _RIVALS):
+            beside[node].append(named(pod))
+    for node in sorted(beside.keys() & ours):
+        yield Finding(
+            "second-plugin", Level.ERROR, f"node {node}",
+            f"{', '.join(beside[node])} advertises the same resource names as Partage's agent; the "
+            "kubelet takes whoever registered last, and devices are handed out twice",
+            "remove the other DaemonSet from nodes with Partage's agent",
+        )  # fmt: skip
+
+
+def runtimes(facts: ClusterFacts) -> Iterator[Finding]:
+    """Runtime classes that pods name are there."""
+    if facts.runtimes is None:
+        return
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for pod in facts.pods:
+        name = pod.get("spec", {}).get("runtimeClassName")
+        if name and name not in facts.runtimes:
+            wanted[str(name)].append(named(pod))
+    for name, pods in wanted.items():
+        yield Finding(
+            "runtime-class", Level.ERROR, f"RuntimeClass {name}",
+            f"{len(pods)} pods name it and it is not there: {', '.join(pods[:3])}",
+            f"create RuntimeClass {name}, or take runtimeClassName out of the pods and the agent's "
+            "chart value",
+        )  # fmt: skip
+
+
+def closed(facts: ClusterFacts) -> Iterator[Finding]:
+    """No capacity is in quarantine."""
+    for node, message in facts.closed:
+        yield Finding(
+            "quarantine", Level.ERROR, f"node {node}",
+            f"capacity is closed because a record cannot be trusted: {message}",
+            "see partage explain of that pod; it opens when the pod is gone or its record agrees",
+        )  # fmt: skip
+
+
+def faults(facts: ClusterFacts) -> Iterator[Finding]:
+    """No pod mixes names or breaks a rule of its protocol."""
+    for pod, rule in facts.faults:
+        yield Finding(
+            "pod-request", Level.WARNING, f"pod {pod}",
+            f"its request breaks a rule, so it waits for ever: {rule}",
+            "write the names of one protocol in each container; see partage explain",
+        )  # fmt: skip
+
+
+def settings(facts: ClusterFacts) -> Iterator[Finding]:
+    """No ConfigMap was refused."""
+    for name, why in facts.refused:
+        yield Finding(
+            "config-refused", Level.ERROR, name,
+            f"it was refused, and what was in force stays: {why}",
+            "correct the field; it applies at once",
+        )  # fmt: skip

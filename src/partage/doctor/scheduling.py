@@ -1,0 +1,174 @@
+"""Whether kube-scheduler asks us, about every pod and every node, and whether anybody else decides."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+
+__all__ = ["asks_us", "extender", "gates", "others", "rights", "sampling", "unrecorded"]
+
+_VERBS: Final = ("filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb")
+_RIVALS: Final = ("hami-scheduler", "koord-scheduler", "vgpu-scheduler", "gpushare-sche-extender",
+                  "qgpu-scheduler")  # fmt: skip
+_GATES: Final = {
+    "ValidatingAdmissionPolicy": "records could be forged",
+    "AdmissionWebhookMatchConditions": "every pod would depend on the webhook",
+    "DevicePluginCDIDevices": "containers would not get their devices by CDI",
+    "KubeletPodResources": "the agent could not tell which pod has which device",
+}
+"""Feature gates that must not be off, and what happens where one is."""
+_SHOWN: Final = 5
+
+
+def asks_us(extender: Object) -> bool:
+    """Whether an extender's entry is ours: the path that the service answers under, with a bind verb."""
+    return str(extender.get("urlPrefix", "")).rstrip("/").endswith("/scheduler") and bool(
+        extender.get("bindVerb")
+    )
+
+
+def _ours(facts: ClusterFacts) -> Iterator[tuple[str, Object, Object]]:
+    for where, config in facts.schedulers.items():
+        for one in config.get("extenders") or ():
+            if asks_us(one):
+                yield where, config, one
+
+
+def extender(facts: ClusterFacts) -> Iterator[Finding]:
+    """An extender entry is there, for all pods, with all verbs."""
+    found = list(_ours(facts))
+    if not found:
+        yield _missing(facts)
+    for where, _, one in found:
+        managed = [entry.get("name", "") for entry in one.get("managedResources") or ()]
+        if managed:
+            yield Finding(
+                "managed-resources", Level.ERROR, where,
+                f"the extender must see every pod; managedResources names {', '.join(managed)}, so "
+                "pods with other names are bound without a record",
+                "remove managedResources from the extender and restart kube-scheduler; pods "
+                "without devices are answered at once",
+            )  # fmt: skip
+        missing = [verb for verb in _VERBS if not one.get(verb)]
+        if missing or one.get("ignorable"):
+            wrong = f"{', '.join(missing)} missing" if missing else "ignorable is true"
+            yield Finding(
+                "extender-incomplete", Level.ERROR, where,
+                f"the extender needs all four verbs and must not be ignorable; {wrong}",
+                "print the configuration with partage scheduler's chart (ConfigMap "
+                "partage-kube-scheduler) and apply it",
+            )  # fmt: skip
+
+
+def _missing(facts: ClusterFacts) -> Finding:
+    """No configuration mentions us; whether it once did shows in what was bound meanwhile."""
+    bare = [
+        named(pod)
+        for pod in facts.pods
+        if _component(pod) == "kube-scheduler" and not _argument(pod, "--config")
+    ]
+    lost = bool(bare) and any(
+        "partage.io/allocation" in pod.get("metadata", {}).get("annotations", {})
+        for pod in facts.pods
+    )
+    thing = ", ".join(bare) or "kube-scheduler"
+    if lost:
+        return Finding(
+            "extender-lost", Level.ERROR, thing,
+            "pods were placed by Partage, yet kube-scheduler runs without --config: an upgrade of "
+            "the control plane wrote its static pod anew",
+            "add --config and its volume to /etc/kubernetes/manifests/kube-scheduler.yaml again, "
+            "or install the chart's own kube-scheduler, which no upgrade touches",
+        )  # fmt: skip
+    return Finding(
+        "extender-not-configured", Level.ERROR, thing,
+        "a KubeSchedulerConfiguration must have an extender whose urlPrefix ends with /scheduler; "
+        f"{len(facts.schedulers)} were found, none has",
+        "install the chart's kube-scheduler, or add the extender; where the configuration is a "
+        "file, name it with --scheduler-config",
+    )  # fmt: skip
+
+
+def sampling(facts: ClusterFacts) -> Iterator[Finding]:
+    """Every node is looked at."""
+    for where, config, _ in _ours(facts):
+        percent = config.get("percentageOfNodesToScore", 0)
+        if percent != 100:  # percent
+            yield Finding(
+                "sampling", Level.WARNING, where,
+                f"percentageOfNodesToScore must be 100, and is {percent or 'left to the default'}: "
+                "kube-scheduler shows Partage a part of the nodes only, so pods wait beside free "
+                "cards in large clusters",
+                "set percentageOfNodesToScore: 100 and restart kube-scheduler",
+            )  # fmt: skip
+
+
+def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
+    """No pod with devices is bound by somebody else."""
+    if facts.unrecorded:
+        some = ", ".join(facts.unrecorded[:_SHOWN])
+        yield Finding(
+            "bound-without-record", Level.ERROR, some,
+            f"{len(facts.unrecorded)} bound pods ask for devices and have no record: somebody else "
+            "bound them, and their nodes' devices are closed",
+            "see that every scheduler name they carry has a profile beside the extender, then "
+            "delete and create these pods anew",
+        )  # fmt: skip
+
+
+def others(facts: ClusterFacts) -> Iterator[Finding]:
+    """No second scheduler hands out the same cards."""
+    for pod in facts.pods:
+        if _over(pod):
+            continue
+        images = " ".join(c.get("image", "") for c in pod.get("spec", {}).get("containers", ()))
+        text = f"{images} {pod.get('metadata', {}).get('name', '')}"
+        rival = next((name for name in _RIVALS if name in text), "")
+        if rival:
+            yield Finding(
+                "other-scheduler", Level.ERROR, named(pod),
+                f"{rival} still runs beside Partage, and both hand out the same cards",
+                "scale its Deployment to 0; its scheduler name stays valid, Partage has a profile "
+                "for it",
+            )  # fmt: skip
+
+
+def gates(facts: ClusterFacts) -> Iterator[Finding]:
+    """No feature is switched off that Partage stands on."""
+    for pod in facts.pods:
+        given = _argument(pod, "--feature-gates")
+        off = {part.partition("=")[0] for part in given.split(",") if part.endswith("=false")}
+        for gate in sorted(off & _GATES.keys()):
+            yield Finding(
+                "feature-gate", Level.ERROR, named(pod),
+                f"feature gate {gate} must be on, and is off: {_GATES[gate]}",
+                f"remove {gate}=false from --feature-gates",
+            )  # fmt: skip
+
+
+def rights(facts: ClusterFacts) -> Iterator[Finding]:
+    """The service's account may do what the service does."""
+    if facts.denied:
+        yield Finding(
+            "rights", Level.ERROR, "the scheduler's service account",
+            f"it may not {'; '.join(facts.denied)}",
+            "apply the chart's ClusterRole and ClusterRoleBinding again",
+        )  # fmt: skip
+
+
+def _over(pod: Object) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _component(pod: Object) -> str:
+    meta: Any = pod.get("metadata", {})
+    return str((meta.get("labels") or {}).get("component", ""))
+
+
+def _argument(pod: Object, name: str) -> str:
+    for container in pod.get("spec", {}).get("containers", ()):
+        for text in (*(container.get("command") or ()), *(container.get("args") or ())):
+            key, _, value = str(text).partition("=")
+            if key == name:
+                return value or "given"
+    return ""

@@ -1,0 +1,69 @@
+"""The webhook's rules as admission of the API server in the same process.
+
+The rules themselves are `webhook.mutate` and `webhook.validate`; the same are served over HTTP on
+the scheduler's port. In process they cannot be unreachable, so nothing ever waits for them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from partage.apiserver import ApiServer, Refused
+from partage.apiserver import Review as Asked
+from partage.apiserver.patch import json_patch
+from partage.webhook.mutating import mutate
+from partage.webhook.review import Review, Verdict
+from partage.webhook.settings import Admission
+from partage.webhook.validating import validate
+from partage.wire.context import Context
+
+__all__ = ["admit_with"]
+
+_CONCERNED: Final = ("pods", "bindings")
+
+
+def admit_with(
+    server: ApiServer, context: Callable[[], Context], admission: Callable[[], Admission]
+) -> None:
+    """Has the server complete and judge pods as the webhook does.
+
+    Args:
+        context: what pods are read against now.
+        admission: the switches that are in force now.
+    """
+
+    def completed(asked: Asked) -> dict[str, Any] | None:
+        if asked.kind.resource not in _CONCERNED or asked.object is None:
+            return None
+        verdict = mutate(_review(asked), context(), admission())
+        _heed(asked, verdict)
+        if not verdict.patch:
+            return None
+        changed: dict[str, Any] = json_patch(asked.object, list(verdict.patch))
+        return changed
+
+    def judged(asked: Asked) -> None:
+        if asked.kind.resource in _CONCERNED:
+            _heed(asked, validate(_review(asked), context(), admission()))
+
+    server.admission.mutators.append(completed)
+    server.admission.validators.append(judged)
+
+
+def _review(asked: Asked) -> Review:
+    resource = asked.kind.plural
+    return Review(
+        uid="in-process",
+        resource=f"{resource}/{asked.subresource}" if asked.subresource else resource,
+        operation=asked.operation,
+        namespace=asked.namespace,
+        user=asked.user.name,
+        groups=asked.user.groups,
+        object=asked.object,
+        before=asked.old,
+    )
+
+
+def _heed(asked: Asked, verdict: Verdict) -> None:
+    asked.warnings.extend(verdict.warnings)
+    if not verdict.allowed:
+        raise Refused(verdict.message, verdict.code)

@@ -1,0 +1,310 @@
+"""The programs on simulated nodes: what registers a node, reports its devices and keeps it alive.
+
+A node that was described as simulated gets its Node, its Device object and its plugins' totals
+from here; every other Node gets what a kubelet adds: conditions, addresses, and the ordinary
+resources that its manifest leaves out. All of them have a lease that is renewed.
+
+Nodes can be added while the cluster runs, by applying a SimulatedNode; they go when it is deleted.
+
+Devices become unhealthy on demand: `kubectl annotate node NAME simulate.partage.io/unhealthy=0,2`
+(reason after `=`, as in `0=Xid 79`), and healthy again without the annotation.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from partage.apiserver import ApiError, ApiServer, Change, Record, Refused, Review, User
+from partage.embedded.definitions import DEVICES, SIMULATED_NODES
+from partage.embedded.fleet import API_VERSION, KIND, SimulatedNode, simulated_nodes
+from partage.embedded.hardware import (
+    device_manifest,
+    node_manifest,
+    plugin_totals,
+    unhealthy_devices,
+    with_health,
+)
+from partage.embedded.watching import follow, now, tell
+from partage.model.errors import InvalidDocument, InvalidRecord
+from partage.vendors import names
+
+__all__ = ["Agents"]
+
+_KUBECTL: Final = "kubectl.kubernetes.io/"
+_BEAT: Final = 10.0
+_PER_SECOND: Final = 25
+"""Leases renewed a second at most; a large fleet beats more slowly."""
+_LEASES: Final = "leases.coordination.k8s.io"
+_LEASE_SPACE: Final = "kube-node-lease"
+_ORDINARY: Final = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
+_VERSION: Final = "v1.36.0"
+_TRIES: Final = 5
+
+
+class Agents:
+    """Every node's programs."""
+
+    def __init__(self, server: ApiServer, simulated: Iterable[SimulatedNode]) -> None:
+        self._server = server
+        self._simulated = {node.name: node for node in simulated}
+        self._said: dict[str, str] = {}
+        server.admission.validators.append(_judged)
+
+    async def register(self) -> None:
+        """Registers every simulated node, and brings up those that are there already.
+
+        Raises:
+            ApiError: a node was refused.
+        """
+        for node in self._simulated.values():
+            await self._create(node)
+        for record in list(self._server.store.all(SIMULATED_NODES)):
+            await self._describe(record)
+        for record in list(self._server.store.all("nodes")):
+            await self._bring_up(record)
+            await self._report(record.name)
+
+    async def run(self) -> None:
+        """Keeps nodes alive and follows what is done to them, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(follow(self._server, "nodes", self._node), name="agents:nodes")
+            group.create_task(follow(self._server, DEVICES, self._device), name="agents:devices")
+            group.create_task(
+                follow(self._server, SIMULATED_NODES, self._description), name="agents:described"
+            )
+            group.create_task(self._beat(), name="agents:leases")
+
+    # --- what happens ------------------------------------------------------------------------
+
+    async def _node(self, change: Change) -> None:
+        record = change.record
+        if change.kind == "DELETED":
+            self._said.pop(record.name, None)
+            if record.metadata.get("ownerReferences"):
+                self._simulated.pop(record.name, None)
+            return
+        if not _ready(record):
+            await self._bring_up(record)
+        await self._report(record.name)
+
+    async def _description(self, change: Change) -> None:
+        if change.kind != "DELETED":  # its nodes go with it, as what it owns
+            await self._describe(change.record)
+
+    async def _describe(self, record: Record) -> None:
+        """Simulates the nodes of a description; those that are there keep their hardware."""
+        for node in simulated_nodes(_description(record.value), record.name):
+            if node.name not in self._simulated:
+                self._simulated[node.name] = node
+                await self._create(node, record)
+
+    async def _create(self, node: SimulatedNode, owner: Record | None = None) -> None:
+        if self._server.store.get("nodes", "", node.name) is not None:
+            return
+        manifest = node_manifest(node)
+        if owner is not None:
+            manifest["metadata"]["ownerReferences"] = [
+                {
+                    "apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid,
+                    "controller": True,
+                }
+            ]  # fmt: skip
+        await self._server.create("nodes", manifest, user=_user(node.name))
+
+    async def _device(self, change: Change) -> None:
+        await self._report(change.record.name)
+
+    async def _beat(self) -> None:
+        while True:
+            nodes = [record.name for record in self._server.store.all("nodes")]
+            started = asyncio.get_running_loop().time()
+            for name in nodes:
+                await self._renew(name)
+                await asyncio.sleep(1 / _PER_SECOND)
+            spent = asyncio.get_running_loop().time() - started
+            await asyncio.sleep(max(_BEAT - spent, 1.0))
+
+    async def _renew(self, name: str) -> None:
+        moment = now(self._server).replace("Z", ".000000Z")
+        known = self._server.store.get(_LEASES, _LEASE_SPACE, name)
+        spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": moment}
+        try:
+            if known is None:
+                body = {"metadata": {"name": name}, "spec": {**spec, "acquireTime": moment}}
+                await self._server.create(_LEASES, body, _LEASE_SPACE, _user(name))
+            else:
+                await self._server.patch(
+                    _LEASES, _LEASE_SPACE, name, {"spec": spec}, user=_user(name)
+                )
+        except ApiError:
+            return  # the node is on its way out
+
+    # --- what a node reports -----------------------------------------------------------------
+
+    async def _bring_up(self, record: Record) -> None:
+        """What a kubelet says of its node when it starts."""
+        status = record.value.get("status") or {}
+        allocatable = {**_ORDINARY, **(status.get("allocatable") or {})}
+        moment = now(self._server)
+        index = abs(hash(record.uid)) % 65_000
+        await self._server.patch(
+            "nodes",
+            "",
+            record.name,
+            {
+                "status": {
+                    "allocatable": allocatable,
+                    "capacity": {**allocatable, **(status.get("capacity") or {})},
+                    "conditions": _conditions(moment),
+                    "addresses": status.get("addresses") or [
+                        {"type": "InternalIP", "address": f"10.0.{index // 250}.{index % 250 + 2}"},
+                        {"type": "Hostname", "address": record.name},
+                    ],
+                    "nodeInfo": {
+                        "architecture": "amd64", "operatingSystem": "linux",
+                        "kubeletVersion": _VERSION, "kubeProxyVersion": "",
+                        "osImage": "simulated by Partage", "kernelVersion": "6.8.0",
+                        "containerRuntimeVersion": "containerd://2.1.0",
+                        "machineID": record.uid, "systemUUID": record.uid, "bootID": record.uid,
+                    },
+                    "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+                }
+            },
+            sub="status",
+            media=_STRATEGIC,
+            user=_user(record.name),
+        )  # fmt: skip
+
+    async def _report(self, name: str) -> None:
+        """Writes the Device object and the plugins' totals, where they differ from what is there."""
+        node = self._server.store.get("nodes", "", name)
+        if node is None or node.metadata.get("deletionTimestamp"):
+            return
+        device = await self._described(node)
+        if device is None:
+            return
+        device = await self._with_health(node, device)
+        simulated = self._simulated.get(name)
+        if simulated is None:
+            return
+        try:
+            totals, annotations = plugin_totals(simulated, device.value)
+        except InvalidDocument as error:
+            await self._warn(node, "UnreadableDevice", str(error))
+            return
+        await self._total(name, totals, annotations)
+
+    async def _described(self, node: Record) -> Record | None:
+        """The node's Device object; that of a simulated node is made, and made again."""
+        known = self._server.store.get(DEVICES, "", node.name)
+        simulated = self._simulated.get(node.name)
+        if known is not None or simulated is None or not simulated.cards:
+            return known
+        manifest = device_manifest(simulated, now(self._server))
+        manifest["metadata"]["ownerReferences"] = [
+            {
+                "apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid,
+                "controller": True, "blockOwnerDeletion": True,
+            }
+        ]  # fmt: skip
+        return await self._server.create(DEVICES, manifest, user=_user(node.name))
+
+    async def _with_health(self, node: Record, device: Record) -> Record:
+        """The Device object once the node's annotation is followed."""
+        text = (node.metadata.get("annotations") or {}).get(names.SIMULATE_UNHEALTHY)
+        if text is None and node.name not in self._said and node.name not in self._simulated:
+            return device  # a manifest's own devices are as healthy as it says
+        try:
+            ill, reason = unhealthy_devices(text or "", device.value)
+        except InvalidRecord as error:
+            if self._said.get(node.name) != text:
+                self._said[node.name] = text or ""
+                await self._warn(node, "InvalidAnnotation", f"{names.SIMULATE_UNHEALTHY}: {error}")
+            return device
+        if text is not None:
+            self._said[node.name] = text
+        for _ in range(_TRIES):
+            wanted = with_health(device.value, ill, reason, now(self._server))
+            if wanted == device.value:
+                return device
+            try:
+                return await self._server.update(DEVICES, wanted, user=_user(node.name))
+            except ApiError as error:
+                found = self._server.store.get(DEVICES, "", node.name)
+                if error.reason != "Conflict" or found is None:
+                    raise
+                device = found
+        return device
+
+    async def _total(
+        self, name: str, totals: Mapping[str, str], annotations: Mapping[str, str]
+    ) -> None:
+        node = self._server.store.get("nodes", "", name)
+        if node is None:
+            return
+        status = node.value.get("status") or {}
+        parts = {
+            part: totals
+            for part in ("allocatable", "capacity")
+            if any((status.get(part) or {}).get(key) != value for key, value in totals.items())
+        }
+        if parts:
+            await self._server.patch(
+                "nodes", "", name, {"status": parts}, sub="status", user=_user(name)
+            )
+        known = node.metadata.get("annotations") or {}
+        if any(known.get(key) != value for key, value in annotations.items()):
+            body = {"metadata": {"annotations": dict(annotations)}}
+            await self._server.patch("nodes", "", name, body, user=_user(name))
+
+    async def _warn(self, node: Record, reason: str, message: str) -> None:
+        about: dict[str, Any] = {**node.value, "kind": "Node", "apiVersion": "v1"}
+        await tell(self._server, about, reason, message, user=_user(node.name), warning=True)
+
+
+def _description(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored description as its author wrote it."""
+    head = value["metadata"]
+    kept = {
+        key: {k: v for k, v in (head.get(key) or {}).items() if not k.startswith(_KUBECTL)}
+        for key in ("labels", "annotations")
+    }
+    return {
+        "apiVersion": value.get("apiVersion"), "kind": value.get("kind"),
+        "metadata": {"name": head["name"], **kept}, "spec": value.get("spec") or {},
+    }  # fmt: skip
+
+
+def _judged(asked: Review) -> None:
+    """A description that cannot be followed is refused at once."""
+    if asked.kind.resource == SIMULATED_NODES and asked.object is not None:
+        try:
+            list(simulated_nodes(_description(asked.object), "simulated node"))
+        except InvalidDocument as error:
+            raise Refused(str(error), 422) from error
+
+
+def _user(name: str) -> User:
+    return User(f"system:node:{name}", ("system:nodes", "system:authenticated"))
+
+
+def _ready(record: Record) -> bool:
+    conditions = (record.value.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" for one in conditions)
+
+
+def _conditions(moment: str) -> list[dict[str, str]]:
+    said = (
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID"),
+        ("Ready", "True", "KubeletReady"),
+    )
+    return [
+        {
+            "type": kind, "status": status, "reason": reason, "message": "simulated node",
+            "lastHeartbeatTime": moment, "lastTransitionTime": moment,
+        }
+        for kind, status, reason in said
+    ]  # fmt: skip

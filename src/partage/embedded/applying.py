@@ -1,0 +1,123 @@
+"""Manifests brought into the embedded cluster, much as `kubectl apply` would.
+
+What the API server or admission refuses is told and does not keep the rest out. A pod that has a
+node already is state: it is created, and then bound with the records it carries, as its scheduler
+did; that is the only way in which records come into a cluster.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from partage.apiserver import ApiError, ApiServer, User
+from partage.embedded.manifests import Manifest
+from partage.vendors import names
+from partage.vendors.reserved import RESERVED
+from partage.wire import record
+
+__all__ = ["Outcome", "Unapplied", "apply_all", "is_state"]
+
+_WORKLOADS: Final = (
+    "Pod", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob",
+)  # fmt: skip
+_EXISTS: Final = "AlreadyExists"
+_PHASES_OVER: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Unapplied:
+    """A manifest that was refused, and why."""
+
+    manifest: Manifest
+    message: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of manifests.
+
+    Attributes:
+        refused: those that were refused.
+        notes: what else is worth telling.
+    """
+
+    refused: list[Unapplied] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def is_state(manifest: Manifest) -> bool:
+    """Whether the manifest describes what is there, and not what is yet to be placed."""
+    if manifest.kind != "Pod":
+        return manifest.kind not in _WORKLOADS
+    return bool((manifest.value.get("spec") or {}).get("nodeName"))
+
+
+async def apply_all(
+    server: ApiServer, manifests: Iterable[Manifest], user: User, outcome: Outcome
+) -> None:
+    """Creates every object that is not there yet.
+
+    Args:
+        user: who may write records.
+        outcome: is added to.
+    """
+    for manifest in manifests:
+        try:
+            await _apply(server, manifest, user, outcome)
+        except ApiError as error:
+            if error.reason != _EXISTS:
+                outcome.refused.append(Unapplied(manifest, error.message))
+
+
+async def _apply(server: ApiServer, manifest: Manifest, user: User, outcome: Outcome) -> None:
+    value = dict(manifest.value)
+    kinds = [k for k in server.registry if k.kind == manifest.kind]
+    version = value.get("apiVersion")
+    kind = next((k for k in kinds if version in (None, k.api_version)), None)
+    if kind is None:
+        outcome.notes.append(
+            f"{manifest.where}: kind {manifest.kind} ({version or 'no apiVersion'}) is not known "
+            "here; skipped"
+        )
+        return
+    value.setdefault("apiVersion", kind.api_version)
+    namespace = (manifest.namespace or "default") if kind.namespaced else ""
+    if namespace and server.store.get("namespaces", "", namespace) is None:
+        await server.create("namespaces", {"metadata": {"name": namespace}})
+        await server.settle()
+    if manifest.kind == "Pod" and is_state(manifest):
+        await _adopt(server, value, namespace, user)
+    else:
+        await server.create(kind.resource, value, namespace)
+
+
+async def _adopt(server: ApiServer, value: dict[str, Any], namespace: str, user: User) -> None:
+    """Creates a pod without its node and records, and binds it with them."""
+    spec, head = dict(value["spec"]), dict(value["metadata"])
+    phase = (value.get("status") or {}).get("phase")
+    node = spec.pop("nodeName")
+    annotations = dict(head.get("annotations") or {})
+    labels = dict(head.get("labels") or {})
+    written = {key: annotations.pop(key) for key in RESERVED.in_annotations(annotations)}
+    marked = {key: labels.pop(key) for key in RESERVED.in_labels(labels)}
+    head |= {"annotations": annotations, "labels": labels}
+    # The objects of the node's devices come with the pod's own record; its UID is a new one here.
+    made = await server.create("pods", {**value, "metadata": head, "spec": spec}, namespace)
+    if names.ALLOCATION in written:
+        written[names.ALLOCATION] = _readdressed(
+            written[names.ALLOCATION], str(head.get("uid") or ""), node, made.uid
+        )
+    binding = {
+        "metadata": {"uid": made.uid, "annotations": written, "labels": marked},
+        "target": {"kind": "Node", "name": node},
+    }
+    await server.bind(namespace, made.name, binding, user)
+    if phase in _PHASES_OVER:
+        status = {"status": {"phase": phase}}
+        await server.patch("pods", namespace, made.name, status, sub="status", user=user)
+
+
+def _readdressed(text: str, uid: str, node: str, new: str) -> str:
+    """A record made out to the pod's new UID; one that cannot be trusted stays as it is."""
+    found = record.decode(text, uid, node)
+    return text if found.problem else record.readdressed(text, new)

@@ -1,0 +1,343 @@
+"""The embedded cluster: every part of a cluster with Partage, put together in one process.
+
+    API server ── nodes and devices ── admission ── scheduler service ── agents, kubelet stand-in,
+    controllers, scheduling loop ── pods
+
+Everything listens on loopback and everyone is an administrator: this is for trying, teaching and
+testing. Production is Kubernetes itself.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+from partage.apiserver import (
+    ADMIN,
+    ApiServer,
+    LogRequest,
+    Record,
+    Settings,
+    UnreadableState,
+    User,
+    write_kubeconfig,
+)
+from partage.controllers.manager import ControllerSettings
+from partage.daemon.options import SchedulerOptions
+from partage.daemon.recording import RecordSettings
+from partage.daemon.scheduler import SchedulerDaemon
+from partage.embedded.admitting import admit_with
+from partage.embedded.agents import Agents
+from partage.embedded.applying import Outcome, apply_all, is_state
+from partage.embedded.definitions import DEFINITIONS, DEVICES
+from partage.embedded.fleet import SimulatedNode
+from partage.embedded.kubelet import Kubelet
+from partage.embedded.manifests import Manifest
+from partage.embedded.overview import Overview, is_over, overview, waits_because
+from partage.embedded.scheduling import KubeScheduler, Ports
+from partage.embedded.watching import forget_old_events
+from partage.embedded.workloads import Workloads
+from partage.extender.exposition import Exposition
+from partage.extender.intake import Intake
+from partage.extender.server import Faces
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config, UserConfig
+from partage.model.errors import InvalidValue
+from partage.serving.access import Access
+from partage.vendors.reserved import RESERVED
+from partage.webhook.server import review_routes
+from partage.webhook.settings import DEFAULT_SCHEDULER, Admission
+from partage.wire.context import Context
+
+__all__ = ["Addresses", "EmbeddedCluster", "Plan"]
+
+_LOG: Final = logging.getLogger("partage.embedded")
+_HOST: Final = "127.0.0.1"
+_NAMESPACE: Final = "partage-system"
+_ACCOUNT: Final = "system:serviceaccount:partage-system:partage-scheduler"
+_DEFINITIONS: Final = "customresourcedefinitions.apiextensions.k8s.io"
+_LOOK: Final = 0.05
+_PATIENCE: Final = 20.0
+_GRACE: Final = 2.0
+"""Seconds that a device may be ill before its pods are flagged; nothing restarts here."""
+_TICK: Final = 0.25
+"""Seconds between two looks of the scheduler at who may be woken."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start.
+
+    Attributes:
+        simulated: nodes to be simulated.
+        objects: manifests to be applied.
+        port: of the API server; 0 takes a free one.
+        scheduler_port: of the scheduler service; 0 takes a free one.
+        kubeconfig: where to write it; None takes a folder of its own, removed at the end.
+        file: keeps the objects from one run to the next; None keeps nothing.
+        resumable: nodes that are simulated further if `file` has them, and not made anew.
+        notes: on the files that the plan was read from; told with what became of them.
+        record: where every decision is kept with what led to it; None keeps none.
+    """
+
+    simulated: Sequence[SimulatedNode] = ()
+    objects: Sequence[Manifest] = ()
+    port: int = 0
+    scheduler_port: int = 0
+    kubeconfig: Path | None = None
+    file: Path | None = None
+    resumable: Sequence[SimulatedNode] = ()
+    notes: Sequence[str] = ()
+    record: RecordSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the parts are reached; URLs have no trailing slash."""
+
+    api: str
+    scheduler: str
+    dashboard: str
+    kubeconfig: str
+
+
+class EmbeddedCluster:
+    """A cluster that runs as long as the context lasts.
+
+    Attributes:
+        server: the API server, for code in the same process.
+        outcome: what became of the manifests.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        """A cluster that does not run yet.
+
+        Raises:
+            InvalidValue: the plan's file holds something else than a cluster's state.
+        """
+        self._plan = plan
+        self._token = secrets.token_urlsafe(32)
+        self._writer = User(_ACCOUNT, ("system:serviceaccounts", "system:authenticated"))
+        try:
+            self.server = ApiServer(
+                Settings(
+                    tokens={self._token: self._writer},
+                    anonymous=ADMIN,
+                    logs=self._logs,
+                    file=plan.file,
+                    relaxed_names=True,  # seeds 000 and 002 use names with capitals
+                )
+            )
+        except (UnreadableState, OSError) as error:
+            raise InvalidValue(f"{plan.file}: {error}") from error
+        self.outcome = Outcome(notes=list(plan.notes))
+        self._kubelet = Kubelet(self.server, self._context)
+        kept = {record.name for record in self.server.store.all("nodes")}
+        resumed = [node for node in plan.resumable if node.name in kept]
+        self._agents = Agents(self.server, [*resumed, *plan.simulated])
+        self._admission = Admission()
+        self._served = frozenset({*self._admission.served, DEFAULT_SCHEDULER})
+        self._daemon: SchedulerDaemon | None = None
+        self._loop: KubeScheduler | None = None
+        self._stopping = asyncio.Event()
+        self._stack = contextlib.AsyncExitStack()
+        self.addresses = Addresses("", "", "", "")
+
+    # --- life --------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Start everything; pods are decided in the background.
+
+        Raises:
+            InvalidValue: a port is taken, or the kubeconfig cannot be written.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Stop everything, the last started first."""
+        await self._stack.aclose()
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        plan = self._plan
+        api = await _listening("API server", plan.port, self.server.start(_HOST, plan.port))
+        stack.push_async_callback(self.server.stop)
+        await self._furnish()
+        config = Config(ClusterConfig(api), UserConfig(token=self._token))
+        client = await stack.enter_async_context(Client(config))
+        self._daemon = daemon = SchedulerDaemon(
+            client,
+            SchedulerOptions(
+                host=_HOST,
+                port=plan.scheduler_port,
+                tick=_TICK,
+                faces=Faces(Access(plain=True), series=Exposition(pods=True)),
+                controllers=ControllerSettings(grace=_GRACE),
+                record=plan.record,
+            ),
+            routes=review_routes(self._context, lambda: self._admission),
+        )
+        # The scheduler comes first, so that it prefers nodes in the order in which they are told,
+        # as `partage schedule` does with the same files.
+        await _listening("scheduler", plan.scheduler_port, stack.enter_async_context(daemon))
+        state = [one for one in plan.objects if is_state(one)]
+        things = [one for one in state if one.kind != "Pod"]
+        await apply_all(self.server, things, self._writer, self.outcome)
+        await self._agents.register()
+        await self._known()
+        admit_with(self.server, self._context, lambda: self._admission)
+        bound = [one for one in state if one.kind == "Pod"]
+        await apply_all(self.server, bound, self._writer, self.outcome)
+        await self._known()
+        rest = [one for one in plan.objects if not is_state(one)]
+        await apply_all(self.server, rest, self._writer, self.outcome)
+        # The loop comes last, so that it meets these pods by priority and not by file.
+        await stack.enter_async_context(self._running(daemon.url))
+        kubeconfig = self._write_kubeconfig(api, stack)
+        self.addresses = Addresses(api, daemon.url, daemon.url, str(kubeconfig))
+
+    async def _furnish(self) -> None:
+        """What the cluster has before anything is applied to it."""
+        store = self.server.store
+        for definition in DEFINITIONS:
+            if store.get(_DEFINITIONS, "", definition["metadata"]["name"]) is None:
+                await self.server.create(_DEFINITIONS, definition)
+        if store.get("namespaces", "", _NAMESPACE) is None:
+            await self.server.create("namespaces", {"metadata": {"name": _NAMESPACE}})
+        await self.server.settle()
+
+    async def _known(self) -> None:
+        """Waits until the scheduler knows what the API server has: nodes, devices, bound pods."""
+        end = asyncio.get_running_loop().time() + _PATIENCE
+        while not self._in_the_books():
+            if asyncio.get_running_loop().time() >= end:
+                _LOG.warning("some nodes or pods are not in the books yet")
+                return
+            await asyncio.sleep(_LOOK / 5)
+
+    def _in_the_books(self) -> bool:
+        if self._daemon is None:
+            return False
+        books, store = self._daemon.service.books, self.server.store
+        intake, index = books.intake, books.engine.ledger.index
+        return (
+            all(one.name in index or f"Node {one.name}" in intake.problems
+                for one in store.all("nodes"))
+            and all(intake.device_document(one.name) for one in store.all(DEVICES))
+            and all(intake.pod(one.uid) for one in store.all("pods")
+                    if RESERVED.in_annotations(one.metadata.get("annotations") or ()))
+        )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def _running(self, url: str) -> AsyncIterator[None]:
+        """Everything that works in the background."""
+        ports = Ports(url, self._served, self._context, self._reason)
+        loop = self._loop = KubeScheduler(self.server, ports)
+        tasks = [
+            asyncio.create_task(work, name=name)
+            for name, work in (
+                ("agents", self._agents.run()),
+                ("kubelet", self._kubelet.run()),
+                ("workloads", Workloads(self.server).run()),
+                ("scheduling", loop.run()),
+                ("events", forget_old_events(self.server)),
+            )
+        ]
+        for task in tasks:
+            task.add_done_callback(self._ended)
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self._stopping.is_set():
+            return
+        _LOG.error("%s ended; the cluster is not whole any more", task.get_name(),
+                   exc_info=task.exception())  # fmt: skip
+
+    def _write_kubeconfig(self, api: str, stack: contextlib.AsyncExitStack) -> Path:
+        path = self._plan.kubeconfig
+        if path is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="partage-"))
+            path = Path(folder) / "kubeconfig"
+        try:
+            write_kubeconfig(path, api)
+        except OSError as error:
+            raise InvalidValue(
+                f"the kubeconfig {path} cannot be written: {error.strerror}"
+            ) from error
+        return path
+
+    # --- what the parts ask of each other ----------------------------------------------------
+
+    def _context(self) -> Context:
+        """What pods are read against now."""
+        if self._daemon is None:
+            return Intake().context
+        return self._daemon.service.books.intake.context
+
+    def _reason(self, uid: str) -> str:
+        """Why the service refused a pod, in one line."""
+        waiting = self._daemon.service.books.waiting.get(uid) if self._daemon else None
+        if waiting is None:
+            return ""
+        return f"{waiting.refusal.code}: {waiting.refusal.message}"
+
+    def _logs(self, request: LogRequest) -> AsyncIterator[bytes]:
+        return self._kubelet.logs(request)
+
+    # --- for those who look at it ------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        """What the cluster looks like now."""
+        if self._daemon is None:
+            return Overview()
+        return overview(self.server, self._daemon.service.books)
+
+    @property
+    def conflicts(self) -> int:
+        """Bindings that did not succeed at the first try."""
+        return 0 if self._loop is None else self._loop.conflicts
+
+    async def settled(self, seconds: float) -> bool:
+        """Waits until every pod has a node or a reason why not; whether that came in time."""
+        end = asyncio.get_running_loop().time() + seconds
+        while any(map(self._undecided, self.server.store.all("pods"))):
+            if asyncio.get_running_loop().time() >= end:
+                return False
+            await asyncio.sleep(_LOOK)
+        return True
+
+    def _undecided(self, pod: Record) -> bool:
+        """Whether the pod is ours to decide, and nothing is known of it yet."""
+        spec = pod.value.get("spec") or {}
+        ours = spec.get("schedulerName") in self._served and not spec.get("schedulingGates")
+        return ours and not (spec.get("nodeName") or is_over(pod) or waits_because(pod))
+
+
+async def _listening(what: str, port: int, start: Awaitable[_T]) -> _T:
+    """What starting to listen answers.
+
+    Raises:
+        InvalidValue: the port cannot be had.
+    """
+    try:
+        return await start
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidValue(
+            f"port {port} of the {what} cannot be had: {reason}; choose another, or 0 for any "
+            "that is free"
+        ) from error

@@ -1,0 +1,170 @@
+"""What the programs on a simulated node would report: its Node, its Device object, its totals.
+
+Pure functions. The Device object is as seeds 000 and 003 print it; the totals are those that only
+the node's own plugins know (kubelet's, qGPU's, HAMi's, MetaX's, Huawei's, Cambricon's). The totals
+of Koordinator's names are the controller's to work out, as in a real cluster.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from partage.agent.device_document import device_document, health_condition
+from partage.agent.discovery.simulated import SimulatedHardware, faulty, simulate
+from partage.agent.registration import registered_cards
+from partage.embedded.fleet import SimulatedNode
+from partage.embedded.manifests import decoded
+from partage.model.device import DeviceType
+from partage.vendors import names
+from partage.vendors.catalog import encode_hami_cards, qgpu_totals
+from partage.vendors.settings import HamiSettings
+from partage.wire.device_objects import translate_devices
+
+__all__ = ["device_manifest", "node_manifest", "plugin_totals", "unhealthy_devices", "with_health"]
+
+_MIB: Final = 2**20
+_SGPU_SHARERS: Final = 16
+_SMLU_UNIT: Final = 256 * _MIB
+_ASCEND_DUO: Final = "Ascend-310P"
+
+
+def device_manifest(node: SimulatedNode, now: str) -> dict[str, Any]:
+    """The Device object that the node's agent writes; every device is healthy.
+
+    Args:
+        now: the time, as Kubernetes writes it.
+    """
+    hardware = SimulatedHardware(
+        node.name, node.model, node.make, node.cards,
+        node.rdma.cards if node.rdma else 0,
+        node.rdma.functions if node.rdma else 0,
+        node.numa_nodes, node.cards_per_switch,
+    )  # fmt: skip
+    document = device_document(node.name, simulate(hardware), None, now)
+    labels = {names.GPU_VENDOR: node.make.vendor, names.GPU_MODEL: node.model}
+    document["metadata"]["labels"] = {**labels, **document["metadata"]["labels"]}
+    return document
+
+
+def node_manifest(node: SimulatedNode) -> dict[str, Any]:
+    """The Node that the kubelet registers, before its plugins have reported anything."""
+    labels = {
+        names.HOSTNAME: node.name.lower(),
+        "beta.kubernetes.io/os": "linux",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+    }
+    if node.make.vendor == "nvidia":
+        product = node.make.product or node.model
+        labels["nvidia.com/gpu.product"] = product.replace(" ", "-")
+        if node.make.driver:
+            labels["nvidia.com/cuda.driver-version.full"] = node.make.driver
+    spec = {"taints": [dict(taint) for taint in node.taints]} if node.taints else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": node.name,
+            "labels": {**labels, **node.labels},
+            "annotations": dict(node.annotations),
+        },
+        "spec": spec,
+        "status": {
+            "allocatable": {
+                "cpu": node.cpu, "memory": node.host_memory, "pods": str(node.pods),
+                "ephemeral-storage": "1Ti",
+            },
+        },
+    }  # fmt: skip
+
+
+def plugin_totals(
+    node: SimulatedNode, device: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Totals and node annotations that the node's plugins report for the devices as they are now.
+
+    Args:
+        device: the node's Device object.
+
+    Raises:
+        InvalidDocument: somebody has written something else into the Device object.
+    """
+    document = decoded("Device", device)
+    devices, _ = translate_devices(document, document.labels)
+    cards = [one for one in devices if one.type is DeviceType.GPU]
+    healthy = [card for card in cards if card.healthy]
+    annotations: dict[str, str] = {}
+    totals: dict[str, str] = {}
+    if "hami" in node.registers:
+        mode = "mig" if node.mode == "mig" else "hami-core"
+        products = [(card, node.make.product) for card in cards]
+        known = registered_cards(products, HamiSettings(), node.name, mode)
+        annotations[names.HAMI_REGISTER] = encode_hami_cards(known)
+        totals[names.COUNT_NVIDIA] = str(sum(card.slots for card in known if card.healthy))
+    elif node.make.vendor == "nvidia":
+        totals[names.COUNT_NVIDIA] = str(len(healthy))
+    if "qgpu" in node.registers:
+        reported = qgpu_totals(devices)
+        totals |= {
+            name: str(reported.get(name, "0")) for name in (names.QGPU_CORE, names.QGPU_MEMORY)
+        }
+    totals |= _vendor_totals(node, len(healthy), sum(card.memory_bytes for card in healthy))
+    return totals, annotations
+
+
+def _vendor_totals(node: SimulatedNode, healthy: int, memory: int) -> dict[str, str]:
+    """What the plugins of other vendors report: names that only wake them."""
+    match node.make.vendor:
+        case "metax" if node.mode == "native":
+            return {names.METAX_GPU: str(healthy)}
+        case "metax":
+            return {names.SGPU: str(_SGPU_SHARERS * healthy)}
+        case "huawei" if node.model.startswith(_ASCEND_DUO):
+            return {names.ASCEND_310P: str(healthy)}
+        case "cambricon":
+            return {
+                names.SMLU_VCORE: str(100 * healthy),
+                names.SMLU_VMEMORY: str(memory // _SMLU_UNIT),
+            }
+        case _:
+            return {}
+
+
+def unhealthy_devices(text: str, device: Mapping[str, Any]) -> tuple[set[tuple[str, int]], str]:
+    """Which devices a node's annotation declares unhealthy, and what they are said to suffer from.
+
+    `0,2` are cards, `rdma-0` another device, `all` every one; after `=` comes the reason.
+
+    Raises:
+        InvalidRecord: something else is written there, or there is no such device.
+    """
+    return faulty(
+        text, {(str(one.get("type")), int(one.get("minor") or 0)) for one in _entries(device)}
+    )
+
+
+def with_health(
+    device: Mapping[str, Any], unhealthy: set[tuple[str, int]], reason: str, now: str
+) -> dict[str, Any]:
+    """The Device object with exactly these devices unhealthy; times change with the state only."""
+    entries = []
+    for one in _entries(device):
+        healthy = (str(one.get("type")), int(one.get("minor") or 0)) not in unhealthy
+        condition = health_condition(now, healthy=healthy, message=reason)
+        if one.get("health") is not healthy or not _says(one, condition):
+            one = {**one, "health": healthy, "conditions": [condition]}  # noqa: PLW2901 # the same one, changed
+        entries.append(one)
+    return {**device, "spec": {**(device.get("spec") or {}), "devices": entries}}
+
+
+def _says(entry: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
+    """Whether a device carries this condition already; one without any is as healthy as it says."""
+    found = entry.get("conditions")
+    if not found:
+        return bool(condition["status"] == "True")
+    one = found[0]
+    says: tuple[str, str] = (str(one.get("status")), str(one.get("message")))
+    return says == (str(condition["status"]), str(condition["message"]))
+
+
+def _entries(device: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (device.get("spec") or {}).get("devices") or ()

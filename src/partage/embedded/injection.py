@@ -1,0 +1,122 @@
+"""What a node agent would put into a container: environment, device files, and which cards those are.
+
+Worked out as an agent must do it: from the pod's own record on its node, through the families that
+wrote it. A pod that asks for devices and carries no record that can be trusted gets nothing, and
+is not started (DESIGN, decisions 8 and 9).
+
+What grants become in a container is the agent's own rule (`partage.agent.giving`).
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from partage.agent.giving import HostFacts, Instance, gifts
+from partage.embedded.manifests import decoded
+from partage.model.allocation import Allocation, Grant, MigSlice
+from partage.model.errors import InvalidDocument
+from partage.model.node import Node
+from partage.vendors.base import PlacedPod
+from partage.wire import shapes
+from partage.wire.asking import names_devices
+from partage.wire.context import Context
+from partage.wire.documents import Document
+from partage.wire.nodes import translate_node
+from partage.wire.outcomes import grant_text, said
+from partage.wire.pods import translate_pod
+from partage.wire.recovery import recover
+
+__all__ = ["Injection", "injection"]
+
+_SPACE: Final = uuid.UUID("5b8e1f4a-2f0d-5c52-9a35-1f0c2c9a7d10")
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """What the containers of one pod get.
+
+    Attributes:
+        problem: why the pod may not start; empty when it may.
+        env: variables by container.
+        files: device files by container.
+        cards: one line a device, by container.
+    """
+
+    problem: str = ""
+    env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def injection(
+    pod: Mapping[str, Any],
+    node: Mapping[str, Any] | None,
+    device: Mapping[str, Any] | None,
+    context: Context,
+) -> Injection:
+    """What the containers of a bound pod get on its node; never raises.
+
+    Args:
+        pod: as the API server has it.
+        node: its Node.
+        device: its node's Device object.
+        context: what pods are read against.
+    """
+    try:
+        document = decoded("Pod", pod)
+        place = _place(node, device, context)
+        return _injection(document, place, context)
+    except InvalidDocument as error:
+        return Injection(f"the pod cannot be read: {error}")
+
+
+def _place(
+    node: Mapping[str, Any] | None, device: Mapping[str, Any] | None, context: Context
+) -> Node:
+    documents = (
+        decoded("Node", node) if node is not None else None,
+        decoded("Device", device) if device is not None else None,
+    )
+    if documents == (None, None):
+        return Node("")
+    return translate_node(*documents, context).node
+
+
+def _injection(document: Document, place: Node, context: Context) -> Injection:
+    read = translate_pod(document, context)
+    record = recover(read.view, place, context.settings, context.families)
+    if record is None:
+        shape = document.shape
+        spec = shape.spec if isinstance(shape, shapes.Pod) else None
+        asks = names_devices(spec, context)
+        return Injection("the pod asks for devices and was given none by Partage" if asks else "")
+    if record.problem:
+        return Injection(f"the record of the pod's devices cannot be trusted: {record.problem}")
+    pod = read.pod
+    allocation = Allocation(pod.uid, pod.namespace, pod.name, place.name, record.grants)
+    placed = PlacedPod(read.view, pod.request, allocation, place, 0)
+    given = gifts(placed, context.settings, context.families, _HOST)
+    cards: dict[str, list[str]] = {}
+    for grant in record.grants:
+        cards.setdefault(grant.container, []).append(_line(placed, grant))
+    return Injection(
+        env={name: one.env for name, one in given.items() if one.env},
+        files={name: (*one.spare, *one.files) for name, one in given.items()},
+        cards={name: tuple(lines) for name, lines in cards.items()},
+    )
+
+
+def _instance(_pod: str, card: str, mig: MigSlice) -> Instance:
+    """The identity that a driver would have given to the instance once it is made."""
+    return Instance(f"MIG-{uuid.uuid5(_SPACE, f'{card}/{mig.profile}/{mig.start}')}")
+
+
+_HOST: Final = HostFacts(_instance, vendors=True)
+
+
+def _line(placed: PlacedPod, grant: Grant) -> str:
+    device = placed.device(grant)
+    model = said(placed.node, device, "model") if device is not None else ""
+    identity = f"{grant.uuid} {model}".strip()
+    return f"{grant.type.value} {grant.minor} ({identity}): {grant_text(grant)}"

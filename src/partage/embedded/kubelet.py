@@ -1,0 +1,289 @@
+"""The stand-in for every node's kubelet: bound pods start, run, end, and go when they are deleted.
+
+Nothing is executed. A pod runs as long as `lifetimes` says and then ends well; one that asks for
+devices without a record of Partage is not admitted. `kubectl logs` shows what its containers
+would have got.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, LogRequest, Record, User
+from partage.embedded.definitions import DEVICES
+from partage.embedded.injection import Injection, injection
+from partage.embedded.lifetimes import FOREVER, lifetime, sleeps
+from partage.embedded.pod_status import Life, failed, finished, running
+from partage.embedded.watching import follow, now, tell
+from partage.vendors import names
+from partage.wire.context import Context
+
+__all__ = ["Kubelet"]
+
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
+_STOPPING: Final = 0.1
+"""Seconds that simulated containers take to stop; never more than the grace they are given."""
+_AGAIN: Final = 1.0
+"""Least seconds between two starts of a container that ends by itself and is started again."""
+_LOOK: Final = 0.2
+_OVER: Final = ("Succeeded", "Failed")
+_PLUGIN: Final = User("system:serviceaccount:partage-system:partage-agent")
+_LOCKS: Final = (names.METAX_LOCK, names.DSMLU_LOCK)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One pod that is looked after."""
+
+    deleting: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class Kubelet:
+    """All nodes' kubelets."""
+
+    def __init__(self, server: ApiServer, context: Callable[[], Context]) -> None:
+        """A kubelet that has not started.
+
+        Args:
+            server: where pods come from.
+            context: what pods are read against now.
+        """
+        self._server = server
+        self._context = context
+        self._runs: dict[str, _Run] = {}
+
+    async def run(self) -> None:
+        """Follow pods until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(follow(self._server, "pods", self._pod))
+                group.create_task(follow(self._server, "nodes", self._node))
+        finally:
+            tasks = [run.task for run in self._runs.values() if run.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _node(self, change: Change) -> None:
+        """Pods of a new node start; those of one that is gone go, as by the garbage collector."""
+        if change.kind == "MODIFIED":
+            return
+        for pod in list(self._server.store.all("pods")):
+            if (pod.value.get("spec") or {}).get("nodeName") == change.record.name:
+                if change.kind == "ADDED":
+                    await self._pod(Change("ADDED", pod, None))
+                else:
+                    await self._collect(pod)
+
+    async def _collect(self, pod: Record) -> None:
+        with suppress(ApiError):
+            options = DeleteOptions(grace=0, uid=pod.uid)
+            await self._server.delete("pods", pod.namespace, pod.name, options)
+
+    async def _pod(self, change: Change) -> None:
+        record = change.record
+        uid, run = record.uid, self._runs.get(record.uid)
+        if change.kind == "DELETED":
+            if run is not None:
+                run.deleting.set()
+                self._runs.pop(uid)
+            return
+        node = (record.value.get("spec") or {}).get("nodeName")
+        if not node:
+            return
+        if self._server.store.get("nodes", "", node) is None:
+            if record.metadata.get("deletionTimestamp"):
+                await self._collect(record)
+            return  # nobody is there to start it
+        if run is None:
+            run = self._runs[uid] = _Run()
+            run.task = asyncio.create_task(self._live(record, run), name=f"pod {record.name}")
+        if record.metadata.get("deletionTimestamp"):
+            run.deleting.set()
+
+    # --- one pod -----------------------------------------------------------------------------
+
+    async def _live(self, record: Record, run: _Run) -> None:
+        with suppress(ApiError):  # the pod is gone, or another took its name
+            await self._to_its_end(record, run)
+
+    async def _to_its_end(self, record: Record, run: _Run) -> None:
+        phase = (record.value.get("status") or {}).get("phase")
+        if phase not in _OVER and not run.deleting.is_set():
+            problem = self._given(record.value).problem
+            if problem:
+                message = f"Pod was rejected: {problem}"
+                status = failed("UnexpectedAdmissionError", message, now(self._server))
+                await self._write(record, status)
+                await self._tell(record, "UnexpectedAdmissionError", message, warning=True)
+            else:
+                await self._run(record, run)
+        await run.deleting.wait()
+        await self._remove(record)
+
+    async def _run(self, record: Record, run: _Run) -> None:
+        """Start the containers, again and again where the pod says so, until they end for good."""
+        pod = record.value
+        spec = pod.get("spec") or {}
+        own = lifetime(pod)
+        naps = [sleeps(one) for one in spec.get("containers") or ()]
+        seconds = own if own is not None else max(naps, default=FOREVER)
+        again = own is None and spec.get("restartPolicy", "Always") == "Always"
+        life, passed = self._life(pod)
+        if not passed:
+            await self._served(record, spec["nodeName"])
+            await self._write(record, running(pod, life))
+            await self._tell(record, "Started", "Started simulated containers")
+        seconds = max(seconds - passed, 0.0)
+        while not await _happens(run.deleting, max(seconds, _AGAIN) if again else seconds):
+            if not again:
+                life = replace(life, ended=now(self._server))
+                await self._write(record, finished(pod, life))
+                return
+            seconds = own if own is not None else max(naps, default=FOREVER)
+            life = replace(life, started=now(self._server), restarts=life.restarts + 1)
+            await self._write(record, running(pod, life))
+
+    def _life(self, pod: Mapping[str, Any]) -> tuple[Life, float]:
+        """What is known of a pod's run, and for how many seconds it has run already.
+
+        A pod that ran when the cluster's state was kept goes on where it was.
+        """
+        status = pod.get("status") or {}
+        moment, address = now(self._server), self._address(pod["spec"]["nodeName"])
+        known = [
+            one["state"]["running"]["startedAt"]
+            for one in status.get("containerStatuses") or ()
+            if "running" in (one.get("state") or {})
+        ]
+        if status.get("phase") != "Running" or not known:
+            return Life(moment, moment, address=address), 0.0
+        restarts = max(one.get("restartCount", 0) for one in status["containerStatuses"])
+        life = Life(known[0], status.get("startTime", known[0]), restarts, address=address)
+        passed = datetime.fromisoformat(moment) - datetime.fromisoformat(known[0])
+        return life, max(passed.total_seconds(), 0.001)
+
+    async def _served(self, record: Record, name: str) -> None:
+        """What node plugins do once they have served a pod.
+
+        HAMi's marks the pod; others take the scheduler's lock off its node.
+        """
+        head = {"uid": record.uid, "annotations": {names.HAMI_BIND_PHASE: "success"}}
+        if (record.metadata.get("annotations") or {}).get(names.HAMI_BIND_PHASE) == "allocating":
+            await self._server.patch(
+                "pods", record.namespace, record.name, {"metadata": head}, user=_PLUGIN
+            )
+        node = self._server.store.get("nodes", "", name)
+        held = (node.metadata.get("annotations") or {}) if node is not None else {}
+        mine = f",{record.namespace},{record.name}"
+        done = {key: None for key in _LOCKS if str(held.get(key, "")).endswith(mine)}
+        if done:
+            body = {"metadata": {"annotations": done}}
+            await self._server.patch("nodes", "", name, body, user=_user(record))
+
+    async def _remove(self, record: Record) -> None:
+        """The containers stop, and the pod with them."""
+        current = self._server.store.get("pods", record.namespace, record.name)
+        if current is None or current.uid != record.uid:
+            return
+        grace = current.metadata.get("deletionGracePeriodSeconds") or 0
+        await asyncio.sleep(min(_STOPPING, float(grace)))
+        options = DeleteOptions(grace=0, uid=record.uid)
+        user = _user(record)
+        await self._server.delete("pods", record.namespace, record.name, options, user)
+
+    async def _write(self, record: Record, status: Mapping[str, Any]) -> None:
+        body = {"metadata": {"uid": record.uid}, "status": status}
+        await self._server.patch(
+            "pods", record.namespace, record.name, body,
+            sub="status", media=_STRATEGIC, user=_user(record),
+        )  # fmt: skip
+
+    async def _tell(
+        self, record: Record, reason: str, message: str, *, warning: bool = False
+    ) -> None:
+        about = {**record.value, "kind": "Pod", "apiVersion": "v1"}
+        user = User("system:kubelet")
+        await tell(self._server, about, reason, message, user=user, warning=warning)
+
+    def _address(self, name: str) -> str:
+        node = self._server.store.get("nodes", "", name)
+        addresses = (node.value.get("status") or {}).get("addresses") if node is not None else ()
+        return next((a["address"] for a in addresses or () if a["type"] == "InternalIP"), "")
+
+    def _given(self, pod: Mapping[str, Any]) -> Injection:
+        name = pod["spec"]["nodeName"]
+        node = self._server.store.get("nodes", "", name)
+        device = self._server.store.get(DEVICES, "", name)
+        return injection(
+            pod,
+            None if node is None else node.value,
+            None if device is None else device.value,
+            self._context(),
+        )
+
+    # --- logs --------------------------------------------------------------------------------
+
+    async def logs(self, request: LogRequest) -> AsyncIterator[bytes]:
+        """What a simulated container says: where it is, and what it was given."""
+        pod = request.pod
+        lines = list(self._lines(pod, request.container))
+        if request.tail is not None:
+            lines = lines[len(lines) - request.tail :] if request.tail else []
+        moment = ((pod.get("status") or {}).get("startTime") or now(self._server)).rstrip("Z")
+        stamp = f"{moment}.000000000Z " if request.timestamps else ""
+        yield "".join(f"{stamp}{line}\n" for line in lines).encode()
+        head = pod["metadata"]
+        while request.follow and self._runs_still(head):  # noqa: ASYNC110 # ends in many ways
+            await asyncio.sleep(_LOOK)
+
+    def _runs_still(self, head: Mapping[str, Any]) -> bool:
+        found = self._server.store.get("pods", head["namespace"], head["name"])
+        return (
+            found is not None
+            and found.uid == head.get("uid")
+            and (found.value.get("status") or {}).get("phase") not in _OVER
+        )
+
+    def _lines(self, pod: Mapping[str, Any], name: str) -> Iterator[str]:
+        spec, head = pod.get("spec") or {}, pod["metadata"]
+        node = spec.get("nodeName")
+        if not node:
+            yield f"pod {head['namespace']}/{head['name']} waits: no container has started"
+            return
+        listed = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+        container: Mapping[str, Any] = next((c for c in listed if c.get("name") == name), {})
+        given = self._given(pod)
+        yield (
+            f"container {name} of pod {head['namespace']}/{head['name']} on node {node} "
+            f"(simulated: image {container.get('image', '')} is not run)"
+        )
+        if given.problem:
+            yield f"not started: {given.problem}"
+            return
+        for line in given.cards.get(name, ("no devices",)):
+            yield f"device {line}"
+        for key, value in sorted(given.env.get(name, {}).items()):
+            yield f"env {key}={value}"
+        for path in given.files.get(name, ()):
+            yield f"file {path}"
+
+
+async def _happens(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event comes within so many seconds."""
+    if seconds == FOREVER:
+        return await event.wait()
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def _user(record: Record) -> User:
+    node = (record.value.get("spec") or {}).get("nodeName", "")
+    return User(f"system:node:{node}", ("system:nodes", "system:authenticated"))

@@ -1,0 +1,163 @@
+"""Manifests in, objects of the API server out: which resource each is, and in which order.
+
+Manifests are kept as their author wrote them, because the API server checks them as it checks
+everybody's; only simulated nodes are no objects, and are read here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from partage.embedded import fleet
+from partage.embedded.fleet import SimulatedNode, simulated_nodes
+from partage.model.errors import InvalidDocument
+from partage.wire import shapes
+from partage.wire.documents import Document, explain, read_paths
+from partage.wire.json_values import json_values
+from partage.wire.yaml_values import YamlError, yaml_values
+
+__all__ = ["Manifest", "Manifests", "decoded", "read"]
+
+_SHAPES: Final[Mapping[str, type[shapes.Shape]]] = {
+    "Node": shapes.Node,
+    "Device": shapes.Device,
+    "Pod": shapes.Pod,
+    "ConfigMap": shapes.ConfigMap,
+}
+_FIRST: Final = (
+    "CustomResourceDefinition", "Namespace", "PriorityClass", "ServiceAccount", "ResourceQuota",
+    "ConfigMap", "Node", "Device",
+)  # fmt: skip
+_DEEPEST: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object that is to be created.
+
+    Attributes:
+        where: file and place, for messages.
+        value: the object.
+    """
+
+    where: str
+    value: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+        return str(self.value["kind"])
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.value["metadata"].get("name") or "")
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace; empty when it says none."""
+        return str(self.value["metadata"].get("namespace") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """What files describe.
+
+    Attributes:
+        simulated: nodes to be simulated.
+        objects: everything else, those that others depend on first.
+        notes: what is worth telling, such as keys given twice.
+    """
+
+    simulated: tuple[SimulatedNode, ...] = ()
+    objects: tuple[Manifest, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def describe_nodes(self) -> bool:
+        """Whether any node comes from here."""
+        return bool(self.simulated) or any(one.kind == "Node" for one in self.objects)
+
+
+def read(paths: Sequence[Path]) -> Manifests:
+    """Everything in these files and folders.
+
+    Raises:
+        InvalidDocument: a file is missing, or a document in it is none; the message says where.
+    """
+    simulated: list[SimulatedNode] = []
+    objects: list[Manifest] = []
+    notes: list[str] = []
+    for source, data in read_paths(paths):
+        repeated: list[str] = []
+        for number, value in enumerate(_values(source, data, repeated), 1):
+            for one in _expand(value, f"{source}: document {number}", 0):
+                if one.kind == fleet.KIND:
+                    simulated += simulated_nodes(one.value, one.where)
+                else:
+                    objects.append(one)
+        notes += [f"{source}: {note}" for note in repeated]
+    twice = _twice(node.name for node in simulated)
+    if twice:
+        raise InvalidDocument(f"simulated node {twice} is described twice")
+    rank = {kind: index for index, kind in enumerate(_FIRST)}
+    objects.sort(key=lambda one: rank.get(one.kind, len(rank)))
+    return Manifests(tuple(simulated), tuple(objects), tuple(notes))
+
+
+def decoded(kind: str, value: Mapping[str, Any], source: str = "the API server") -> Document:
+    """An object of the API server as the typed document that the rest of Partage reads.
+
+    Raises:
+        InvalidDocument: it does not have the shape of its kind.
+    """
+    try:
+        shape = msgspec.convert(value, _SHAPES[kind])
+    except msgspec.ValidationError as error:
+        raise InvalidDocument(f"{source}: {kind}: {explain(error)}") from error
+    return Document(kind, source, 1, shape)
+
+
+def _values(source: str, data: bytes, repeated: list[str]) -> list[Any]:
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        if text[:4096].lstrip()[:1] in (b"{", b"["):
+            return [msgspec.json.decode(raw) for raw in json_values(text)]
+        return list(yaml_values(text, repeated))
+    except (YamlError, msgspec.MsgspecError, ValueError) as error:
+        raise InvalidDocument(f"{source}: {error}") from error
+
+
+def _expand(value: Any, where: str, depth: int) -> Iterable[Manifest]:
+    """The objects of one value: itself, or a list's items."""
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        raise InvalidDocument(f"{where}: expected an object, got {type(value).__name__}")
+    kind = value.get("kind")
+    if not isinstance(kind, str) or not kind:
+        raise InvalidDocument(f"{where}: field kind: missing")
+    if kind.endswith("List") and isinstance(value.get("items"), list | None):
+        if depth >= _DEEPEST:
+            raise InvalidDocument(f"{where}: lists are nested deeper than {_DEEPEST}")
+        for item in value.get("items") or ():
+            yield from _expand(item, where, depth + 1)
+        return
+    metadata = value.get("metadata")
+    if not isinstance(metadata, dict) or not (
+        metadata.get("name") or metadata.get("generateName")
+    ):
+        raise InvalidDocument(f"{where} ({kind}): field metadata.name: missing")
+    yield Manifest(f"{where} ({kind} {metadata.get('name') or metadata['generateName']})", value)
+
+
+def _twice(listed: Iterable[str]) -> str:
+    seen: set[str] = set()
+    for name in listed:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""

@@ -1,0 +1,151 @@
+"""What the embedded cluster looks like at one moment, in words and numbers for people."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from partage.apiserver import ApiServer, Record
+from partage.extender.books import Books
+from partage.inventory.ledger import Card
+from partage.model.allocation import Allocation
+from partage.model.device import DeviceType
+from partage.model.quantity import brief
+from partage.wire.outcomes import closed_code, grant_text, said
+
+__all__ = [
+    "NodeLine",
+    "Overview",
+    "PlacedLine",
+    "WaitingLine",
+    "is_over",
+    "overview",
+    "waits_because",
+]
+
+_OVER = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """One node: what it has, what is used, and what is wrong with it."""
+
+    name: str
+    model: str
+    cards: int
+    compute: str
+    memory: str
+    pods: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLine:
+    """One pod with a node."""
+
+    name: str
+    node: str
+    phase: str
+    cards: str
+    given: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLine:
+    """One pod without a node; the reason is empty while nobody has looked at it."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Everything at one moment."""
+
+    nodes: tuple[NodeLine, ...] = ()
+    placed: tuple[PlacedLine, ...] = ()
+    waiting: tuple[WaitingLine, ...] = ()
+
+
+def overview(server: ApiServer, books: Books) -> Overview:
+    """What the API server and the books say now."""
+    placed: list[PlacedLine] = []
+    waiting: list[WaitingLine] = []
+    for record in server.store.all("pods"):
+        name = f"{record.namespace}/{record.name}"
+        node = (record.value.get("spec") or {}).get("nodeName")
+        phase = str((record.value.get("status") or {}).get("phase") or "Pending")
+        if node:
+            held = books.engine.ledger.allocation(record.uid)
+            placed.append(
+                PlacedLine(name, node, _phase(record, phase), _cards(held), _given(held))
+            )
+        elif not is_over(record):
+            waiting.append(WaitingLine(name, waits_because(record)))
+    running = Counter(one.node for one in placed if one.phase not in _OVER)
+    nodes = tuple(
+        _node(books, record.name, running[record.name]) for record in server.store.all("nodes")
+    )
+    return Overview(nodes, tuple(placed), tuple(waiting))
+
+
+def _phase(record: Record, phase: str) -> str:
+    return "Terminating" if record.metadata.get("deletionTimestamp") else phase
+
+
+def is_over(record: Record) -> bool:
+    """Whether a pod has ended."""
+    return (record.value.get("status") or {}).get("phase") in _OVER
+
+
+def waits_because(record: Record) -> str:
+    """Why a pod has no node; empty while that is not known."""
+    for one in (record.value.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            return str(one.get("message") or one.get("reason") or "")
+    return ""
+
+
+def _cards(held: Allocation | None) -> str:
+    by_type: dict[str, list[str]] = {}
+    for grant in held.grants if held else ():
+        minors = by_type.setdefault(grant.type.value, [])
+        if str(grant.minor) not in minors:
+            minors.append(str(grant.minor))
+    return "  ".join(f"{kind} {','.join(minors)}" for kind, minors in by_type.items())
+
+
+def _given(held: Allocation | None) -> str:
+    counts = Counter(grant_text(grant) for grant in held.grants) if held else Counter[str]()
+    return ", ".join(f"{n} x {text}" if n > 1 else text for text, n in counts.items())
+
+
+def _node(books: Books, name: str, pods: int) -> NodeLine:
+    ledger = books.engine.ledger
+    index = ledger.index.get(name)
+    if index is None:
+        return NodeLine(name, "", 0, "-", "-", pods, "not in the books")
+    node = ledger.node_at(index)
+    cards = list(ledger.cards(DeviceType.GPU, index))
+    models = Counter(
+        said(node, c.device, "model") or said(node, c.device, "vendor") for c in cards
+    )
+    closed = Counter(code for card in cards if (code := closed_code(card)))
+    return NodeLine(
+        name=name,
+        model=", ".join(models),
+        cards=len(cards),
+        compute=_used(cards, "core"),
+        memory=_used(cards, "memory"),
+        pods=pods,
+        state=", ".join(f"{n} {code}" for code, n in closed.items())
+        or ("cordoned" if node.unschedulable else "ok"),
+    )
+
+
+def _used(cards: list[Card], what: str) -> str:
+    if what == "core":
+        total = sum(card.device.core_milli for card in cards)
+        used = total - sum(card.core_free for card in cards)
+        return f"{used / 10:g}% of {total / 10:g}%" if total else "-"
+    total = sum(card.device.memory_bytes for card in cards)
+    used = total - sum(card.memory_free for card in cards)
+    return f"{brief(used)} of {brief(total)}" if total else "-"

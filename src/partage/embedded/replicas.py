@@ -1,0 +1,301 @@
+"""What the controllers of workloads decide: pure functions of a workload and what it has.
+
+Source: apps/v1 and batch/v1 of Kubernetes 1.36, as far as their users see: how many pods, under
+which names, in which order, and what the status says.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from partage.apiserver import Record
+
+__all__ = [
+    "Rollout",
+    "active",
+    "deployment_status",
+    "job_status",
+    "owned",
+    "pod_of",
+    "ready",
+    "replica_set_of",
+    "rollout",
+    "surplus",
+    "template_hash",
+]
+
+_OVER: Final = ("Succeeded", "Failed")
+_QUARTER: Final = "25%"
+_SAFE: Final = "bcdfghjklmnpqrstvwxz2456789"
+_HASH: Final = "pod-template-hash"
+
+
+def owned(records: Iterable[Record], uid: str) -> list[Record]:
+    """Those of the objects that this owner controls."""
+    return [
+        one
+        for one in records
+        if any(
+            owner.get("uid") == uid and owner.get("controller")
+            for owner in one.metadata.get("ownerReferences") or ()
+        )
+    ]
+
+
+def active(pods: Iterable[Record]) -> list[Record]:
+    """Pods that are neither over nor on their way out."""
+    return [
+        pod
+        for pod in pods
+        if not pod.metadata.get("deletionTimestamp") and _phase(pod) not in _OVER
+    ]
+
+
+def ready(pod: Record) -> bool:
+    """Whether the pod serves."""
+    return any(
+        one.get("type") == "Ready" and one.get("status") == "True"
+        for one in (pod.value.get("status") or {}).get("conditions") or ()
+    )
+
+
+def _phase(pod: Record) -> str:
+    return str((pod.value.get("status") or {}).get("phase") or "Pending")
+
+
+def surplus(pods: Sequence[Record], count: int) -> list[Record]:
+    """So many pods that are missed least: those without a node, those not ready, the newest."""
+    order = sorted(
+        pods,
+        key=lambda pod: (
+            bool((pod.value.get("spec") or {}).get("nodeName")),
+            ready(pod),
+            -pod.revision,
+        ),
+    )
+    return order[:count]
+
+
+def template_hash(template: Any) -> str:
+    """A short name of a pod template; equal templates have equal names."""
+    text = msgspec.json.encode(template, order="deterministic")
+    digest = hashlib.sha256(text).digest()
+    return "".join(_SAFE[byte % len(_SAFE)] for byte in digest[:10])
+
+
+def _owner(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
+    return {
+        "apiVersion": version, "kind": kind, "name": value["metadata"]["name"],
+        "uid": value["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+
+
+def pod_of(
+    value: Mapping[str, Any],
+    kind: str,
+    version: str,
+    name: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A pod that a workload makes.
+
+    Args:
+        name: its name; empty for one that the API server makes up.
+        labels: beside the template's.
+    """
+    template = value["spec"]["template"]
+    inner = template.get("metadata") or {}
+    named = {"name": name} if name else {"generateName": f"{value['metadata']['name']}-"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **named,
+            "labels": {**(inner.get("labels") or {}), **(labels or {})},
+            "annotations": dict(inner.get("annotations") or {}),
+            "ownerReferences": [_owner(value, kind, version)],
+        },
+        "spec": dict(template.get("spec") or {}),
+    }
+
+
+# --- Deployments -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """How many pods a Deployment's present template and its earlier ones should have now."""
+
+    new: int
+    old: int
+
+
+def rollout(
+    spec: Mapping[str, Any], new: int, new_ready: int, old: int, old_ready: int
+) -> Rollout:
+    """The next step of a rollout.
+
+    Args:
+        new: pods that the present template's ReplicaSet is to have now.
+        new_ready: those that serve.
+        old: pods that earlier templates' ReplicaSets are to have now.
+        old_ready: those that serve.
+    """
+    wanted = int(spec.get("replicas", 1))
+    strategy = spec.get("strategy") or {}
+    if strategy.get("type") == "Recreate":
+        return Rollout(0 if old else wanted, 0)
+    rolling = strategy.get("rollingUpdate") or {}
+    surge = _part(rolling.get("maxSurge", _QUARTER), wanted, up=True)
+    spare = _part(rolling.get("maxUnavailable", _QUARTER), wanted, up=False)
+    if surge + spare == 0:
+        spare = 1
+    more = max(0, wanted + surge - new - old)
+    grown = min(wanted, new + more)
+    # Pods that do not serve are missed by nobody; of the others, as many go as are replaced.
+    idle = max(0, old - old_ready)
+    removable = max(0, new_ready + old_ready - (wanted - spare))
+    return Rollout(grown if old else wanted, max(0, old - idle - removable))
+
+
+def _part(value: Any, of: int, *, up: bool) -> int:
+    text = str(value)
+    if not text.endswith("%"):
+        return int(text)
+    share = int(text[:-1]) * of
+    return -(-share // 100) if up else share // 100
+
+
+def replica_set_of(value: Mapping[str, Any], digest: str, count: int) -> dict[str, Any]:
+    """The ReplicaSet of a Deployment's present template."""
+    spec = value["spec"]
+    template = spec["template"]
+    inner = template.get("metadata") or {}
+    labels = {**(inner.get("labels") or {}), _HASH: digest}
+    selector = spec.get("selector") or {}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {
+            "name": f"{value['metadata']['name']}-{digest}",
+            "labels": labels,
+            "ownerReferences": [_owner(value, "Deployment", "apps/v1")],
+        },
+        "spec": {
+            "replicas": count,
+            "selector": {
+                **selector,
+                "matchLabels": {**(selector.get("matchLabels") or {}), _HASH: digest},
+            },
+            "template": {**template, "metadata": {**inner, "labels": labels}},
+        },
+    }
+
+
+def deployment_status(
+    value: Mapping[str, Any], new: Sequence[Record], old: Sequence[Record], moment: str
+) -> dict[str, Any]:
+    """What a Deployment says of itself.
+
+    Args:
+        new: pods of the present template.
+        old: pods of earlier ones.
+        moment: now, as Kubernetes writes it.
+    """
+    wanted = int(value["spec"].get("replicas", 1))
+    everyone = [*new, *old]
+    serving = sum(map(ready, everyone))
+    available = serving >= wanted - _part(
+        ((value["spec"].get("strategy") or {}).get("rollingUpdate") or {}).get(
+            "maxUnavailable", _QUARTER
+        ),
+        wanted,
+        up=False,
+    )
+    complete = len(new) == wanted and not old and serving == wanted
+    known = {one["type"]: one for one in (value.get("status") or {}).get("conditions") or ()}
+    return {
+        "observedGeneration": value["metadata"].get("generation", 1),
+        "replicas": len(everyone),
+        "updatedReplicas": len(new),
+        "readyReplicas": serving,
+        "availableReplicas": serving,
+        "unavailableReplicas": max(0, wanted - serving),
+        "conditions": [
+            _condition(known, "Available", moment, "MinimumReplicas", holds=available),
+            _condition(
+                known, "Progressing", moment,
+                "NewReplicaSetAvailable" if complete else "ReplicaSetUpdated", holds=True,
+            ),
+        ],
+    }  # fmt: skip
+
+
+def _condition(
+    known: Mapping[str, Mapping[str, Any]], kind: str, moment: str, reason: str, *, holds: bool
+) -> dict[str, Any]:
+    status = "True" if holds else "False"
+    if kind == "Available":
+        reason += "Available" if holds else "Unavailable"
+    before = known.get(kind)
+    if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
+        return dict(before)
+    return {
+        "type": kind, "status": status, "reason": reason, "message": "",
+        "lastTransitionTime": moment, "lastUpdateTime": moment,
+    }  # fmt: skip
+
+
+# --- Jobs ------------------------------------------------------------------------------------
+
+
+def job_status(
+    value: Mapping[str, Any], pods: Sequence[Record], moment: str
+) -> tuple[dict[str, Any], int]:
+    """What a Job says of itself, and how many pods it lacks; fewer than none are too many.
+
+    A Job that is over lacks none and has none too many.
+    """
+    spec, status = value["spec"], value.get("status") or {}
+    succeeded = sum(_phase(pod) == "Succeeded" for pod in pods)
+    failed = sum(_phase(pod) == "Failed" for pod in pods)
+    running = active(pods)
+    completions = spec.get("completions")
+    parallelism = int(spec.get("parallelism", 1))
+    over = any(one.get("type") in ("Complete", "Failed") for one in status.get("conditions") or ())
+    told: dict[str, Any] = {
+        "active": len(running),
+        "ready": sum(map(ready, running)),
+        "succeeded": succeeded,
+        "failed": failed,
+        "startTime": status.get("startTime") or moment,
+    }
+    if over:
+        return {**status, **told}, 0
+    wanted = completions if completions is not None else max(1, succeeded)
+    done = succeeded >= wanted and (completions is not None or not running) and succeeded > 0
+    if completions == 0:
+        done = True
+    if done:
+        return {**told, "completionTime": moment, "conditions": [_over("Complete", moment)]}, 0
+    if failed > int(spec.get("backoffLimit", 6)):
+        return {**told, "conditions": [_over("Failed", moment)]}, -len(running)
+    if spec.get("suspend"):
+        return told, -len(running)
+    left = parallelism if completions is None else min(parallelism, completions - succeeded)
+    if completions is None and succeeded:
+        left = len(running)  # a work queue: once one has succeeded, no more are started
+    return told, left - len(running)
+
+
+def _over(kind: str, moment: str) -> dict[str, Any]:
+    failed = kind == "Failed"
+    return {
+        "type": kind, "status": "True", "lastTransitionTime": moment, "lastProbeTime": moment,
+        "reason": "BackoffLimitExceeded" if failed else "CompletionsReached",
+        "message": "Job has reached the specified backoff limit" if failed
+        else "Reached expected number of succeeded pods",
+    }  # fmt: skip

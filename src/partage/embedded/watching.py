@@ -1,0 +1,115 @@
+"""Following what happens in the API server, for those in the same process."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from partage.apiserver import ApiError, ApiServer, Change, Compacted, User
+from partage.apiserver.metadata import timestamp
+
+__all__ = ["follow", "forget_old_events", "now", "tell"]
+
+_LOG: Final = logging.getLogger("partage.embedded")
+_LONGEST: Final = 1024
+_SWEEP: Final = 60.0
+_KEPT: Final = 3600.0
+
+
+async def follow(
+    server: ApiServer, resource: str, handle: Callable[[Change], Awaitable[None]]
+) -> None:
+    """Tells of every object that is there, oldest write first, then of every change.
+
+    It begins anew when it fell behind.
+
+    A change that cannot be handled is logged, and does not keep the next ones from being handled.
+    """
+    while True:
+        since = server.store.revision
+        for record in sorted(server.store.all(resource), key=lambda one: one.revision):
+            await _handled(handle, Change("ADDED", record, None))
+        try:
+            async for change in server.changes(resource, since):
+                await _handled(handle, change)
+        except Compacted:
+            continue
+        return  # the server closes
+
+
+async def _handled(handle: Callable[[Change], Awaitable[None]], change: Change) -> None:
+    try:
+        await handle(change)
+    except ApiError as error:
+        # Somebody else was faster, or the object is gone: the next change tells.
+        _LOG.debug("%s %s: %s", change.record.resource, change.record.name, error.message)
+    except Exception:  # noqa: BLE001 # what follows must still be handled
+        _LOG.exception("%s %s", change.record.resource, change.record.name)
+
+
+def now(server: ApiServer) -> str:
+    """The time as Kubernetes writes it."""
+    return timestamp(server.cluster.ambient.now())
+
+
+async def tell(
+    server: ApiServer,
+    about: dict[str, Any],
+    reason: str,
+    message: str,
+    *,
+    user: User,
+    warning: bool = False,
+) -> None:
+    """Writes an event about an object; the same reason again renews it and counts.
+
+    Args:
+        about: the object, with kind and apiVersion.
+        user: who tells; its last part is the event's source.
+    """
+    head = about["metadata"]
+    namespace = head.get("namespace") or "default"
+    moment = now(server)
+    component = user.name.rpartition(":")[2]
+    subject = f"{head.get('uid') or head['name']}/{component}/{reason}"
+    name = f"{head['name'].lower()}.{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
+    event = {
+        "metadata": {"name": name, "namespace": namespace},
+        "involvedObject": {
+            "apiVersion": about.get("apiVersion", "v1"),
+            "kind": about.get("kind", ""),
+            "name": head["name"],
+            "namespace": head.get("namespace", ""),
+            "uid": head.get("uid", ""),
+            "resourceVersion": head.get("resourceVersion", ""),
+        },
+        "reason": reason,
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": component},
+        "reportingComponent": component,
+        "firstTimestamp": moment,
+    }
+    known = server.store.get("events", namespace, name)
+    count = 1 + (known.value.get("count") or 1) if known is not None else 1
+    latest = {"message": message[:_LONGEST], "lastTimestamp": moment, "count": count}
+    try:
+        if known is None:
+            await server.create("events", {**event, **latest}, namespace, user)
+        else:
+            await server.patch("events", namespace, name, latest, user=user)
+    except ApiError as error:
+        _LOG.debug("an event on %s was refused: %s", head["name"], error.message)
+
+
+async def forget_old_events(server: ApiServer) -> None:
+    """Deletes events that nobody has repeated for an hour, as a genuine API server does."""
+    while True:
+        await asyncio.sleep(_SWEEP)
+        oldest = timestamp(server.cluster.ambient.now() - _KEPT)
+        for record in list(server.store.all("events")):
+            last = record.value.get("lastTimestamp") or record.metadata["creationTimestamp"]
+            if last < oldest:
+                with contextlib.suppress(ApiError):
+                    await server.delete("events", record.namespace, record.name)

@@ -1,0 +1,253 @@
+"""Stand-ins for the controllers of workloads: Deployments, ReplicaSets, StatefulSets and Jobs.
+
+Each change of a workload, or of what it owns, puts it on a list; one at a time is compared with
+what it should have, and the difference is created or deleted. DaemonSets and CronJobs are stored
+and not acted upon.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
+from partage.embedded.replicas import (
+    Rollout,
+    active,
+    deployment_status,
+    job_status,
+    owned,
+    pod_of,
+    ready,
+    replica_set_of,
+    rollout,
+    surplus,
+    template_hash,
+)
+from partage.embedded.watching import follow, now, tell
+
+__all__ = ["Workloads"]
+
+_LOG: Final = logging.getLogger("partage.embedded")
+_DEPLOYMENTS: Final = "deployments.apps"
+_REPLICA_SETS: Final = "replicasets.apps"
+_STATEFUL_SETS: Final = "statefulsets.apps"
+_JOBS: Final = "jobs.batch"
+_KINDS: Final = {
+    "Deployment": _DEPLOYMENTS,
+    "ReplicaSet": _REPLICA_SETS,
+    "StatefulSet": _STATEFUL_SETS,
+    "Job": _JOBS,
+}
+_USER: Final = User("system:serviceaccount:kube-system:workload-controller")
+_AGAIN: Final = 5.0
+"""Seconds after which what was refused is tried again."""
+_REVISION: Final = "controller-revision-hash"
+_INDEX: Final = "apps.kubernetes.io/pod-index"
+_SHOWN: Final = "deployment.kubernetes.io/revision"
+
+_Key = tuple[str, str, str]
+
+
+class Workloads:
+    """All controllers of workloads."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._dirty: OrderedDict[_Key, None] = OrderedDict()
+        self._changed = asyncio.Event()
+        self._work: Mapping[str, Callable[[Record], Awaitable[None]]] = {
+            _DEPLOYMENTS: self._deployment,
+            _REPLICA_SETS: self._replica_set,
+            _STATEFUL_SETS: self._stateful_set,
+            _JOBS: self._job,
+        }
+
+    async def run(self) -> None:
+        """Keep workloads as they should be, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for resource in (*self._work, "pods"):
+                group.create_task(follow(self._server, resource, self._saw))
+            group.create_task(self._reconcile())
+
+    async def _saw(self, change: Change) -> None:
+        record = change.record
+        if record.resource in self._work and change.kind != "DELETED":
+            self._look((record.resource, record.namespace, record.name))
+        for owner in record.metadata.get("ownerReferences") or ():
+            resource = _KINDS.get(owner.get("kind", ""))
+            if owner.get("controller") and resource:
+                self._look((resource, record.namespace, owner["name"]))
+
+    def _look(self, key: _Key) -> None:
+        self._dirty[key] = None
+        self._changed.set()
+
+    async def _reconcile(self) -> None:
+        while True:
+            while not self._dirty:
+                self._changed.clear()
+                await self._changed.wait()
+            key, _ = self._dirty.popitem(last=False)
+            record = self._server.store.get(*key)
+            if record is None or record.metadata.get("deletionTimestamp"):
+                continue
+            try:
+                await self._work[key[0]](record)
+            except ApiError as error:
+                _LOG.debug("%s: %s", key, error.message)
+                if error.code != 409:
+                    about = {**record.value}
+                    await tell(self._server, about, "FailedCreate", error.message,
+                               user=_USER, warning=True)  # fmt: skip
+                asyncio.get_running_loop().call_later(_AGAIN, self._look, key)
+            except Exception:  # noqa: BLE001 # the next one must still be looked at
+                _LOG.exception("%s", key)
+            await asyncio.sleep(0)
+
+    # --- what each kind does -----------------------------------------------------------------
+
+    async def _replica_set(self, record: Record) -> None:
+        pods = active(self._pods(record))
+        wanted = int(record.value["spec"].get("replicas", 1))
+        for _ in range(wanted - len(pods)):
+            made = pod_of(record.value, "ReplicaSet", "apps/v1")
+            await self._server.create("pods", made, record.namespace, _USER)
+        for pod in surplus(pods, len(pods) - wanted) if len(pods) > wanted else ():
+            await self._delete(pod)
+        pods = active(self._pods(record))
+        serving = sum(map(ready, pods))
+        await self._tell_status(
+            record,
+            {
+                "observedGeneration": record.metadata.get("generation", 1),
+                "replicas": len(pods), "fullyLabeledReplicas": len(pods),
+                "readyReplicas": serving, "availableReplicas": serving,
+            },
+        )  # fmt: skip
+
+    async def _deployment(self, record: Record) -> None:
+        spec = record.value["spec"]
+        digest = template_hash(spec["template"])
+        sets = owned(self._server.store.all(_REPLICA_SETS, record.namespace), record.uid)
+        name = f"{record.name}-{digest}"
+        new = next((one for one in sets if one.name == name), None)
+        old = [one for one in sets if one.name != name]
+        pods = {one.name: active(self._pods(one)) for one in sets}
+        counts = {one.name: int(one.value["spec"].get("replicas", 1)) for one in sets}
+        serving = {key: sum(map(ready, found)) for key, found in pods.items()}
+        step = rollout(
+            spec,
+            counts.get(name, 0),
+            serving.get(name, 0),
+            sum(counts[one.name] for one in old),
+            sum(serving[one.name] for one in old),
+        )
+        if spec.get("paused"):
+            step = Rollout(counts.get(name, 0), sum(counts[one.name] for one in old))
+        if new is None:
+            revision = str(1 + max((_shown(one) for one in sets), default=0))
+            made = replica_set_of(record.value, digest, step.new)
+            made["metadata"]["annotations"] = {_SHOWN: revision}
+            await self._server.create(_REPLICA_SETS, made, record.namespace, _USER)
+            await self._annotate(record, revision)
+        elif counts[name] != step.new:
+            await self._scale(new, step.new)
+        left = step.old
+        for one in sorted(old, key=lambda one: -one.revision):
+            keep = min(counts[one.name], left)
+            left -= keep
+            if counts[one.name] != keep:
+                await self._scale(one, keep)
+        present = [pod for one in sets if one.name == name for pod in pods[one.name]]
+        earlier = [pod for one in old for pod in pods[one.name]]
+        await self._tell_status(
+            record, deployment_status(record.value, present, earlier, now(self._server))
+        )
+
+    async def _stateful_set(self, record: Record) -> None:
+        spec = record.value["spec"]
+        wanted = int(spec.get("replicas", 1))
+        digest = template_hash(spec["template"])
+        first = int((spec.get("ordinals") or {}).get("start", 0))
+        names = [f"{record.name}-{first + index}" for index in range(wanted)]
+        pods = {pod.name: pod for pod in self._pods(record)}
+        ordered = spec.get("podManagementPolicy", "OrderedReady") != "Parallel"
+        steady = True
+        for index, name in enumerate(names):
+            pod = pods.get(name)
+            if pod is None:
+                labels = {
+                    _REVISION: f"{record.name}-{digest}", _INDEX: str(first + index),
+                    "statefulset.kubernetes.io/pod-name": name,
+                }  # fmt: skip
+                made = pod_of(record.value, "StatefulSet", "apps/v1", name, labels)
+                await self._server.create("pods", made, record.namespace, _USER)
+            if pod is None or not ready(pod):
+                steady = False
+                if ordered:
+                    break
+        for pod in [one for one in pods.values() if one.name not in names]:
+            await self._delete(pod)
+        stale = [
+            pods[name] for name in reversed(names)
+            if name in pods and pods[name].labels.get(_REVISION) != f"{record.name}-{digest}"
+        ]  # fmt: skip
+        if stale and steady and (spec.get("updateStrategy") or {}).get("type") != "OnDelete":
+            await self._delete(stale[0])
+        living = active(self._pods(record))
+        serving = sum(map(ready, living))
+        await self._tell_status(
+            record,
+            {
+                "observedGeneration": record.metadata.get("generation", 1),
+                "replicas": len(living), "readyReplicas": serving, "availableReplicas": serving,
+                "currentReplicas": len(living) - len(stale),
+                "updatedReplicas": len(living) - len(stale),
+                "currentRevision": f"{record.name}-{digest}",
+                "updateRevision": f"{record.name}-{digest}",
+            },
+        )  # fmt: skip
+
+    async def _job(self, record: Record) -> None:
+        pods = self._pods(record)
+        status, lacking = job_status(record.value, pods, now(self._server))
+        for _ in range(lacking):
+            made = pod_of(record.value, "Job", "batch/v1")
+            await self._server.create("pods", made, record.namespace, _USER)
+        for pod in surplus(active(pods), -lacking) if lacking < 0 else ():
+            await self._delete(pod)
+        await self._tell_status(record, status)
+
+    # --- reading and writing -----------------------------------------------------------------
+
+    def _pods(self, record: Record) -> list[Record]:
+        return owned(self._server.store.all("pods", record.namespace), record.uid)
+
+    async def _delete(self, pod: Record) -> None:
+        if not pod.metadata.get("deletionTimestamp"):
+            await self._server.delete(
+                "pods", pod.namespace, pod.name, DeleteOptions(uid=pod.uid), _USER
+            )
+
+    async def _scale(self, record: Record, count: int) -> None:
+        body = {"spec": {"replicas": count}}
+        await self._server.patch(record.resource, record.namespace, record.name, body, user=_USER)
+
+    async def _annotate(self, record: Record, revision: str) -> None:
+        body = {"metadata": {"annotations": {_SHOWN: revision}}}
+        await self._server.patch(record.resource, record.namespace, record.name, body, user=_USER)
+
+    async def _tell_status(self, record: Record, status: Mapping[str, Any]) -> None:
+        current = record.value.get("status") or {}
+        if any(current.get(key) != value for key, value in status.items()):
+            await self._server.patch(
+                record.resource, record.namespace, record.name, {"status": dict(status)},
+                sub="status", user=_USER,
+            )  # fmt: skip
+
+
+def _shown(record: Record) -> int:
+    text = str((record.metadata.get("annotations") or {}).get(_SHOWN, "0"))
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,77 @@
+"""Series of hardware instances, as HAMi's scheduler shows them.
+
+With a geometry table every slot of a card in use is there, 1 when it is used and 0 when it is free;
+without one the instances that exist, numbered by start. Idle cards have no series.
+
+Source: seed 002 (`nodeGPUMigInstance`, its HELP text included); hami.md 5.5.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from partage.extender.label_text import label_text
+from partage.inventory.ledger import Card, Ledger
+from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
+
+__all__ = ["mig_series"]
+
+_OLD: Final = "nodeGPUMigInstance"
+_OLD_HELP: Final = "GPU Sharing mode. 0 for hami-core, 1 for mig, 2 for mps"
+_TODAY: Final = "hami_node_gpu_mig_instance_info"
+_TODAY_HELP: Final = "Hardware instances that pods hold."
+
+
+def mig_series(ledger: Ledger, *, hami: bool, legacy: bool) -> bytes:
+    """The series of all cards that are cut into instances.
+
+    Args:
+        ledger: the books.
+        hami: write today's name.
+        legacy: write the name of HAMi up to 2.8.
+    """
+    cards = [
+        (ledger.node_at(index).name, card)
+        for index in sorted(ledger.cut_nodes)
+        for card in ledger.cards(DeviceType.GPU, index)
+        if card.instances
+    ]
+    text = ""
+    if legacy:
+        text += f"# HELP {_OLD} {_OLD_HELP}\n# TYPE {_OLD} gauge\n"
+        text += "".join(line for node, card in cards for line in _slots(node, card))
+    if hami:
+        text += f"# HELP {_TODAY} {_TODAY_HELP}\n# TYPE {_TODAY} gauge\n"
+        text += "".join(line for node, card in cards for line in _instances(node, card))
+    return text.encode()
+
+
+def _slots(node: str, card: Card) -> Iterator[str]:
+    for number, (one, used) in enumerate(_numbered(card)):
+        yield (
+            f'{_OLD}{{deviceidx="{card.device.minor}",deviceuuid="{label_text(card.device.uuid)}",'
+            f'migname="{label_text(one.profile)}-{number}",nodeid="{label_text(node)}",'
+            f'zone="vGPU"}} {used:d}\n'
+        )
+
+
+def _numbered(card: Card) -> list[tuple[MigSlice, bool]]:
+    """The slots of the card's geometry, or else its instances by start; and which are used."""
+    cutting, there = card.device.cutting, card.instances
+    stage = cutting.stage(there) if cutting is not None and cutting.geometries else None
+    if cutting is None or stage is None:
+        return [(one, True) for one in there]
+    geometry = cutting.geometries[stage]
+    layout = next(layout for layout in geometry.layouts if set(there) <= set(layout))
+    return [(one, one in there) for one in geometry.numbered(layout)]
+
+
+def _instances(node: str, card: Card) -> Iterator[str]:
+    """What HAMi 2.10 tells of each; identities are the node's to know, and empty here."""
+    for one in card.instances:
+        yield (
+            f'{_TODAY}{{compute_instance_id="",device_index="{card.device.minor}",'
+            f'device_uuid="{label_text(card.device.uuid)}",gpu_instance_id="",mig_uuid="",'
+            f'node="{label_text(node)}",placement_size="{one.size}",'
+            f'placement_start="{one.start}",profile="{label_text(one.profile)}",zone="vGPU"}} 1\n'
+        )

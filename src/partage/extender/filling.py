@@ -1,0 +1,57 @@
+"""New books from a list of everything, without keeping others from their turn."""
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from partage.extender.books import Books
+from partage.wire.documents import Document
+
+__all__ = ["filled", "permuted"]
+
+_BREATH: Final = 512
+"""Documents that are taken in before others get their turn: probes, and the lease."""
+
+Inputs = tuple[Iterable[Document], Iterable[Document], Iterable[Document], Iterable[Document]]
+
+
+async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Books:
+    """The books, with everything taken in.
+
+    Args:
+        books: empty ones.
+        before: those that they replace; who waited there is not forgotten.
+        inputs: ConfigMaps and ResourceQuotas, Device objects, Nodes, and pods.
+        now: seconds on the service's steady clock.
+    """
+    intake = books.intake
+    takes = (
+        intake.config_changed, intake.device_changed, intake.node_changed, intake.pod_changed,
+    )  # fmt: skip
+    for take, documents in zip(takes, inputs, strict=True):
+        for number, document in enumerate(documents, 1):
+            books.take(take(document), now)
+            if not number % _BREATH:
+                await asyncio.sleep(0)
+    # What is nominated is told by the pods themselves.
+    for waiting in before.waiting:
+        if intake.pod(waiting.entry.pod.uid) is not None:
+            books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
+    books.counts += before.counts
+    for entry in list(intake.pods().values()):
+        books.pod_seen(entry, now)
+    # New books may have room that the old ones had not, and no event will ever say so.
+    for name in books.engine.ledger.index:
+        books.waiting.room_on(name)
+    books.settle(now)
+    return books
+
+
+def permuted(nodes: Iterable[Document], seed: int) -> Sequence[Document]:
+    """Nodes in the explicit order: a seeded permutation over creation time and uid."""
+    ordered = sorted(
+        nodes, key=lambda d: (d.metadata.creation_timestamp or "", d.metadata.uid or d.name)
+    )
+    random.Random(seed).shuffle(ordered)  # noqa: S311 # a reproducible order, not a secret
+    return ordered

@@ -1,0 +1,57 @@
+"""Which nodes changed, in order: how everything that is kept by node learns what to look at again.
+
+A reader remembers the length of the log when it last looked. The log keeps the latest changes
+only; a reader that comes too late is told so, and looks at every node.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ChangeLog", "distinct"]
+
+Index = NDArray[np.intp]
+
+_KEPT: Final = 2**15
+
+
+class ChangeLog:
+    """Node indexes in the order of their changes; a node that changed twice is there twice."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        """An empty log.
+
+        Args:
+            kept: how many of the latest changes are there at least.
+        """
+        self._kept = kept
+        self._recent: Index = np.zeros(2 * kept, np.intp)
+        self._used = 0
+        self._dropped = 0
+
+    def __len__(self) -> int:
+        """How many changes there have ever been."""
+        return self._dropped + self._used
+
+    def append(self, index: int) -> None:
+        """Write down that a node changed."""
+        if self._used == self._recent.shape[0]:
+            self._recent[: self._kept] = self._recent[self._kept :]
+            self._dropped += self._kept
+            self._used = self._kept
+        self._recent[self._used] = index
+        self._used += 1
+
+    def since(self, seen: int) -> Index | None:
+        """The nodes that changed after the first `seen` changes; None when that is forgotten.
+
+        The result is a view that holds until the next change.
+        """
+        start = seen - self._dropped
+        return self._recent[start : self._used] if start >= 0 else None
+
+
+def distinct(nodes: Index) -> Index:
+    """The same nodes, each once, in ascending order."""
+    return np.array(sorted(set(nodes.tolist())), np.intp)

@@ -1,0 +1,415 @@
+"""The books' columns: what every node offers, what is left of it, and how a charge is booked.
+
+`Columns` is the part of the ledger that writes columns, node by node. Which pods hold something is
+the ledger's to know; the columns follow from nodes, entries and suspicions alone.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.card import CEILING, Card, Suspicion, doubles, ghost, is_flat, kinds_of
+from partage.inventory.changes import ChangeLog
+from partage.inventory.instances import CUT, Cuts, joinable, taken
+from partage.inventory.plane import CLOSED, Ints, Plane
+from partage.model.allocation import Allocation, Charge, together
+from partage.model.device import Device, DeviceType
+from partage.model.errors import LedgerError
+from partage.model.mig import MigSlice
+from partage.model.node import Node
+from partage.model.reason import ReasonCode
+from partage.model.request import Scope
+
+__all__ = ["ASSUMED", "UNCHECKED", "Columns", "Entry"]
+
+UNCHECKED: Final = 2**62
+"""Room of an ordinary resource that the node does not tell; it is not checked."""
+
+ASSUMED: Final = ("cpu", "memory", "pods", "ephemeral-storage")
+"""Ordinary resources that are not checked on a node that does not tell of them."""
+
+_CLOSED_NUMBER: Final = {code: number for number, code in enumerate(CLOSED)}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one pod holds, and what is charged for it."""
+
+    allocation: Allocation
+    charges: tuple[Charge, ...]
+
+
+class Columns:
+    """State of all devices and of the nodes' ordinary resources, as columns."""
+
+    def __init__(self) -> None:
+        self.planes: dict[DeviceType, Plane] = {t: Plane(1, 16) for t in DeviceType}
+        self.host_free: dict[str, Ints] = {n: np.zeros(16, np.int64) for n in ASSUMED}
+        self.host_total: dict[str, Ints] = {n: np.zeros(16, np.int64) for n in ASSUMED}
+        self.present = np.zeros(16, np.bool_)
+        self.hosted: Ints = np.zeros(16, np.int64)
+        self.bare = np.zeros(16, np.bool_)
+        self.unchecked = np.zeros(16, np.bool_)
+        self.nodes: list[Node | None] = []
+        self.index: dict[str, int] = {}
+        self.kinds: list[Device | None] = [None]
+        self.changes = ChangeLog()
+        self.node_changes = ChangeLog()
+        self.made_room = 0
+        self._kind_index: dict[object, int] = {}
+        self._uuids: dict[str, set[tuple[DeviceType, int, int]]] = {}
+        self._by_node: dict[str, dict[str, Entry]] = {}
+        self._rows: dict[int, dict[DeviceType, list[Device]]] = {}
+        self._ghosts: dict[int, dict[DeviceType, int]] = {}
+        self._claims: dict[int, dict[tuple[DeviceType, int], str]] = {}
+        self._doubles: dict[int, frozenset[tuple[DeviceType, int]]] = {}
+        self._tenants: dict[tuple[DeviceType, int, int], dict[str, Charge]] = {}
+        self._fences: dict[tuple[DeviceType, int, int], set[str]] = {}
+        self._suspected: dict[str, dict[str, Suspicion]] = {}
+        self._flat: set[int] = set()
+        self.cuts = Cuts()
+        self.cut_nodes: set[int] = set()
+
+    def node_at(self, index: int) -> Node:
+        """The node at an index.
+
+        Raises:
+            LedgerError: nobody is there.
+        """
+        node = self.nodes[index]
+        if node is None:
+            raise LedgerError(f"no node at index {index}")
+        return node
+
+    def _reserve_nodes(self, nodes: int) -> None:
+        have = self.present.shape[0]
+        if nodes <= have:
+            return
+        size = max(nodes, have * 2)
+        for plane in self.planes.values():
+            plane.grow(plane.cards, size)
+        self.present = np.concatenate([self.present, np.zeros(size - have, np.bool_)])
+        self.hosted = np.concatenate([self.hosted, np.zeros(size - have, np.int64)])
+        self.bare = np.concatenate([self.bare, np.zeros(size - have, np.bool_)])
+        self.unchecked = np.concatenate([self.unchecked, np.zeros(size - have, np.bool_)])
+        for columns in (self.host_free, self.host_total):
+            for resource, column in columns.items():
+                columns[resource] = np.concatenate([column, np.zeros(size - have, np.int64)])
+
+    def _unload(self, index: int) -> None:
+        for type_, devices in self._rows.pop(index, {}).items():
+            for row, device in enumerate(devices):
+                place = (type_, index, row)
+                self._tenants.pop(place, None)
+                self._fences.pop(place, None)
+                places = self._uuids.get(device.uuid)
+                if places is not None:
+                    places.discard(place)
+                    if not places:
+                        del self._uuids[device.uuid]
+            self.planes[type_].clear(index)
+        self._ghosts.pop(index, None)
+        self._doubles.pop(index, None)
+        self._claims.pop(index, None)
+        self._flat.discard(index)
+        self.cut_nodes.discard(index)
+        self.hosted[index] = 0
+
+    def _load(self, index: int) -> None:
+        """Write a node's columns afresh from the node and the entries on it."""
+        node = self.node_at(index)
+        self._unload(index)
+        entries = self._by_node.get(node.name, {})
+        rows: dict[DeviceType, list[Device]] = {}
+        for device in sorted(node.devices, key=lambda device: device.minor):
+            rows.setdefault(device.type, []).append(device)
+        if is_flat(node, rows.get(DeviceType.GPU, ())):
+            self._flat.add(index)
+        if any(device.cutting is not None for device in node.devices):
+            self.cut_nodes.add(index)
+        self._rows[index] = rows
+        twice = doubles(node.devices)
+        if twice:
+            self._doubles[index] = twice
+        lost = [
+            charge
+            for entry in entries.values()
+            for charge in entry.charges
+            if self._locate(index, charge) is None
+        ]
+        for charge in sorted(lost, key=lambda charge: (charge.uuid, charge.minor)):
+            if self._locate(index, charge) is None:
+                rows.setdefault(charge.type, []).append(ghost(charge))
+                ghosts = self._ghosts.setdefault(index, {})
+                ghosts[charge.type] = ghosts.get(charge.type, 0) + 1
+            self._claims.setdefault(index, {}).setdefault((charge.type, charge.minor), charge.uuid)
+        for type_, devices in rows.items():
+            plane = self.planes[type_]
+            plane.grow(len(devices), self.present.shape[0])
+            for row, device in enumerate(devices):
+                self._write_total(plane, index, row, device)
+                self._uuids.setdefault(device.uuid, set()).add((type_, index, row))
+        self.bare[index] = not rows
+        self._write_host(index, node)
+        self._write_hosted(index, entries.values())
+        for uid, entry in entries.items():
+            self._book_host(index, entry.allocation.host, -1)
+            for charge in entry.charges:
+                place = self._locate(index, charge)
+                if place is not None:
+                    self._book(index, place, uid, charge)
+        self.changes.append(index)
+        self.node_changes.append(index)
+        self.made_room += 1
+
+    def _write_total(self, plane: Plane, index: int, row: int, device: Device) -> None:
+        core, memory = min(device.core_milli, CEILING), min(device.memory_bytes, CEILING)
+        plane.core_total[row, index] = plane.core_free[row, index] = core
+        plane.memory_total[row, index] = plane.memory_free[row, index] = memory
+        slots = min(device.slots, CEILING)
+        plane.slots_total[row, index] = plane.slots_free[row, index] = slots
+        for unit, amount in device.extras:
+            total, free = plane.unit_columns(unit)
+            total[row, index] = free[row, index] = min(amount, CEILING)
+        plane.kind[row, index] = self._kind(device)
+        self._refresh(device.type, index, row)
+
+    def _write_host(self, index: int, node: Node) -> None:
+        for resource in node.allocatable:
+            if resource not in self.host_free:
+                total = np.where(self.unchecked, UNCHECKED, 0).astype(np.int64)
+                self.host_total[resource] = total
+                self.host_free[resource] = total.copy()
+                self._book_late(resource, index)
+        self.unchecked[index] = not node.allocatable
+        for resource, column in self.host_free.items():
+            default = UNCHECKED if resource in ASSUMED or not node.allocatable else 0
+            column[index] = min(node.allocatable.get(resource, default), UNCHECKED)
+            self.host_total[resource][index] = column[index]
+
+    def _write_hosted(self, index: int, entries: Iterable[Entry]) -> None:
+        kinds = 0
+        for entry in entries:
+            kinds |= kinds_of(entry.charges)
+        self.hosted[index] = kinds
+
+    def _book_late(self, resource: str, newcomer: int) -> None:
+        """Book a resource that a newcomer brought in for the pods of all other nodes."""
+        for name, entries in self._by_node.items():
+            index = self.index.get(name, newcomer)
+            if index != newcomer:
+                for entry in entries.values():
+                    amount = entry.allocation.host.get(resource, 0)
+                    self._book_host(index, {resource: amount}, -1)
+
+    def _kind(self, device: Device) -> int:
+        key = (
+            device.vendor, device.model, device.mode, device.hidden_from,
+            frozenset(device.labels.items()),
+            frozenset(frozenset(f.labels.items()) for f in device.functions), device.cutting,
+        )  # fmt: skip
+        kind = self._kind_index.get(key)
+        if kind is None:
+            kind = self._kind_index[key] = len(self.kinds)
+            self.kinds.append(device)
+        return kind
+
+    def _locate(self, index: int, charge: Charge) -> int | None:
+        """The row of a charge's device: by UUID, or by minor when the record knows no UUID.
+
+        A ghost that has a UUID stands for that device alone, so a record without one gets its own.
+        """
+        devices = self._rows[index].get(charge.type, ())
+        if charge.uuid:
+            for row, device in enumerate(devices):
+                if device.uuid == charge.uuid:
+                    return row
+            return None
+        real = len(devices) - self._ghosts.get(index, {}).get(charge.type, 0)
+        for row, device in enumerate(devices):
+            if device.minor == charge.minor and (row < real or not device.uuid):
+                return row
+        return None
+
+    def _book_host(self, index: int, host: Mapping[str, int], sign: int) -> None:
+        for resource, amount in host.items():
+            column = self.host_free.get(resource)
+            if column is not None:
+                column[index] += sign * min(amount, CEILING)
+
+    def _book(self, index: int, row: int, uid: str, charge: Charge) -> None:
+        plane = self.planes[charge.type]
+        plane.core_free[row, index] -= charge.core_milli
+        plane.memory_free[row, index] -= charge.memory_bytes
+        plane.tenants[row, index] += charge.slots
+        for unit, amount in charge.extras:
+            plane.unit_columns(unit)[1][row, index] -= amount
+        place = (charge.type, index, row)
+        tenants = self._tenants.get(place)
+        if tenants is None:
+            tenants = self._tenants[place] = {}
+        mine = tenants.get(uid)
+        tenants[uid] = charge if mine is None else together(mine, charge)
+        if not self._joined(plane, index, row, charge):
+            for other in self._around(index, row, charge):
+                self._fences.setdefault((charge.type, index, other), set()).add(uid)
+                self._refresh(charge.type, index, other)
+            self._refresh(charge.type, index, row)
+
+    def _joined(self, plane: Plane, index: int, row: int, charge: Charge) -> bool:
+        """What `_refresh` derives where one more sharer joined an open card; False elsewhere."""
+        if charge.exclusive or charge.fence is not None or not plane.open[row, index]:
+            return False
+        if charge.instances or index in self.cut_nodes:
+            return False
+        if plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0:
+            return False
+        left = int(plane.slots_free[row, index]) - charge.slots
+        if charge.sharers is not None:
+            left = min(left, charge.sharers - int(plane.tenants[row, index]))
+        plane.slots_free[row, index] = left
+        return True
+
+    def _unbook(self, index: int, row: int, uid: str, charge: Charge) -> None:
+        plane = self.planes[charge.type]
+        plane.core_free[row, index] += charge.core_milli
+        plane.memory_free[row, index] += charge.memory_bytes
+        plane.tenants[row, index] -= charge.slots
+        for unit, amount in charge.extras:
+            plane.unit_columns(unit)[1][row, index] += amount
+        place = (charge.type, index, row)
+        tenants = self._tenants.get(place, {})
+        tenants.pop(uid, None)  # once for a card that a record names twice
+        if not tenants:
+            self._tenants.pop(place, None)
+        for other in self._around(index, row, charge):
+            self._fences[charge.type, index, other].discard(uid)
+            self._refresh(charge.type, index, other)
+        self._refresh(charge.type, index, row)
+
+    def _around(self, index: int, row: int, charge: Charge) -> Iterator[int]:
+        """Rows that a charge's fence encloses, its own included."""
+        if charge.fence is None:
+            return
+        devices = self._rows[index][charge.type]
+        centre = devices[row].topology
+        for other, device in enumerate(devices):
+            there = device.topology
+            if other == row or charge.fence is Scope.NODE:
+                yield other
+            elif charge.fence is not Scope.DEVICE and centre is not None and there is not None:
+                near = there.numa == centre.numa
+                if near and (charge.fence is Scope.NUMA or there.pcie == centre.pcie):
+                    yield other
+
+    def _refresh(self, type_: DeviceType, index: int, row: int) -> None:
+        """Derive what is not a sum: free slots and whether the card is open."""
+        plane = self.planes[type_]
+        limit = int(plane.slots_total[row, index])
+        for charge in self._tenants.get((type_, index, row), {}).values():
+            if charge.sharers is not None and charge.sharers < limit:
+                limit = charge.sharers
+        plane.slots_free[row, index] = limit - plane.tenants[row, index]
+        closed = self._closed(type_, index, row)
+        plane.open[row, index] = closed is None
+        plane.closed[row, index] = _CLOSED_NUMBER[closed[0]] if closed else 0
+        if index in self.cut_nodes:
+            plane.cut[row, index] = self._cut(type_, index, row, closed)
+
+    def _cut(
+        self, type_: DeviceType, index: int, row: int, closed: tuple[ReasonCode, str] | None
+    ) -> int:
+        """Number of what instances are on the card; 0 where no other can be made."""
+        device = self._rows[index][type_][row]
+        on_it = joinable(device, self._tenants.get((type_, index, row), {}), closed)
+        if on_it is None or device.cutting is None:
+            return 0
+        return self.cuts.number(device.cutting, on_it)
+
+    def _closed(self, type_: DeviceType, index: int, row: int) -> tuple[ReasonCode, str] | None:
+        device = self._rows[index][type_][row]
+        if not device.healthy:
+            return ReasonCode.UNHEALTHY, device.health_detail
+        if device.cordoned:
+            return ReasonCode.CORDONED, ""
+        plane = self.planes[type_]
+        if plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0:
+            return ReasonCode.QUARANTINED, "booked beyond its means"
+        node = self.node_at(index)
+        for suspicion in self._suspected.get(node.name, {}).values():
+            if suspicion.covers(type_, device.minor):
+                return ReasonCode.QUARANTINED, suspicion.message
+        if (type_, device.minor) in self._doubles.get(index, ()):
+            return ReasonCode.QUARANTINED, "its uuid or minor stands for several devices"
+        claim = self._claims.get(index, {}).get((type_, device.minor))
+        if claim is not None:
+            return (
+                ReasonCode.QUARANTINED,
+                f"a record names {claim} as card {device.minor}, here is {device.uuid}",
+            )
+        tenants = self._tenants.get((type_, index, row), {})
+        closed = None
+        if any(charge.exclusive or charge.instances for charge in tenants.values()):
+            closed = taken(device, tenants)
+            if closed not in (None, CUT):
+                return closed
+        if self._fences.get((type_, index, row)):
+            return ReasonCode.CARD_NOT_IDLE, "fenced by a pod that wants its neighbours idle"
+        return closed
+
+    def _reopen(self, name: str) -> None:
+        index = self.index.get(name)
+        if index is None:
+            return
+        for type_, devices in self._rows[index].items():
+            for row in range(len(devices)):
+                self._refresh(type_, index, row)
+        self.changes.append(index)
+        self.made_room += 1
+
+    def _card(self, plane: Plane, type_: DeviceType, index: int, row: int, device: Device) -> Card:
+        closed = None if plane.open[row, index] else self._closed(type_, index, row)
+        functions: frozenset[str] = frozenset()
+        if device.functions:
+            charges = self._tenants.get((type_, index, row), {}).values()
+            functions = frozenset(f for charge in charges for f in charge.functions)
+        card = Card(
+            device=device,
+            row=row,
+            core_free=int(plane.core_free[row, index]),
+            memory_free=int(plane.memory_free[row, index]),
+            slots_free=int(plane.slots_free[row, index]),
+            tenants=int(plane.tenants[row, index]),
+            closed=closed[0] if closed else None,
+            closed_detail=closed[1] if closed else "",
+            extras_free={u: int(plane.unit_columns(u)[1][row, index]) for u, _ in device.extras},
+            functions_taken=functions,
+        )
+        if device.cutting is not None:
+            held = sorted(
+                (one.start, one.size, one.profile, uid)
+                for uid, charge in self._tenants.get((type_, index, row), {}).items()
+                for one in charge.instances
+            )
+            card.instances = tuple(MigSlice(name, start, size) for start, size, name, _ in held)
+            card.holders = tuple(self._who(index, uid) for *_, uid in held)
+            card.takes_instances = bool(plane.cut[row, index])
+        return card
+
+    def _miscut(self, indexes: set[int]) -> str:
+        """A card of these nodes whose column `cut` is not what is on it; empty if there is none."""
+        for index in indexes & self.cut_nodes:
+            for type_ in DeviceType:
+                for row in range(len(self._rows[index].get(type_, ()))):
+                    closed = self._closed(type_, index, row)
+                    cut = int(self.planes[type_].cut[row, index])
+                    if cut != self._cut(type_, index, row, closed):
+                        return f"{type_} {row} of {self.node_at(index).name} is not cut as booked"
+        return ""
+
+    def _who(self, index: int, uid: str) -> str:
+        """A pod on a node, as `namespace/name`."""
+        allocation = self._by_node[self.node_at(index).name][uid].allocation
+        return f"{allocation.namespace}/{allocation.name}"

@@ -1,0 +1,94 @@
+"""What the ledger says of hardware instances: which are on a card, and whether more may come.
+
+A card is in one use at a time: shares, or instances, or one pod that has all of it. Which
+instances are on a card follows from the charges on it; every combination that occurs is numbered,
+so that a column can hold it and questions about it are answered once.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from partage.model.allocation import Charge
+from partage.model.cutting import Cutting
+from partage.model.device import Device, SliceMode
+from partage.model.mig import MigSlice
+from partage.model.reason import ReasonCode
+
+__all__ = ["CUT", "Cut", "Cuts", "held", "joinable", "misfit", "taken"]
+
+_REMEMBERED: Final = 1 << 14
+"""Combinations of instances of which it is remembered whether they are a layout."""
+
+CUT: Final = (ReasonCode.CARD_NOT_IDLE, "it is cut into instances")
+"""Why a card that takes either shares or instances takes no share now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A card's cutting, and the instances that are on it, by start."""
+
+    cutting: Cutting
+    instances: tuple[MigSlice, ...]
+
+
+class Cuts:
+    """Every combination of instances that has occurred, numbered from 1."""
+
+    def __init__(self) -> None:
+        self.known: list[Cut | None] = [None]
+        self._numbers: dict[Cut, int] = {}
+
+    def number(self, cutting: Cutting, instances: tuple[MigSlice, ...]) -> int:
+        """The number of a combination; it never changes."""
+        cut = Cut(cutting, instances)
+        found = self._numbers.get(cut)
+        if found is None:
+            found = self._numbers[cut] = len(self.known)
+            self.known.append(cut)
+        return found
+
+
+def held(charges: Iterable[Charge]) -> tuple[MigSlice, ...]:
+    """The instances in some charges of one card, by start."""
+    found = [one for charge in charges for one in charge.instances]
+    return tuple(sorted(found, key=lambda one: (one.start, one.size, one.profile)))
+
+
+def misfit(device: Device, tenants: Mapping[str, Charge]) -> str:
+    """Why what is booked on a card cannot all be on it, as far as instances go; empty if it can."""
+    on_it = held(tenants.values())
+    if not on_it:
+        return ""
+    if device.cutting is None:
+        return f"a pod holds instance {on_it[0].profile} on it, but it is not cut into instances"
+    if not all(charge.instances for charge in tenants.values()):
+        return "shares and instances are booked on it at once"
+    return _fault(device.cutting, on_it)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _fault(cutting: Cutting, instances: tuple[MigSlice, ...]) -> str:
+    return cutting.fault(instances)
+
+
+def joinable(
+    device: Device, tenants: Mapping[str, Charge], closed: tuple[ReasonCode, str] | None
+) -> tuple[MigSlice, ...] | None:
+    """The instances beside which another may be made; None where none may."""
+    if device.cutting is None or closed not in (None, CUT):
+        return None
+    if any(not charge.instances for charge in tenants.values()):
+        return None
+    return held(tenants.values())
+
+
+def taken(device: Device, tenants: Mapping[str, Charge]) -> tuple[ReasonCode, str] | None:
+    """Why a card on which somebody is alone, or has an instance, is closed; None if it is not."""
+    wrong = misfit(device, tenants)
+    if wrong:
+        return ReasonCode.QUARANTINED, wrong
+    if any(charge.exclusive for charge in tenants.values()):
+        return ReasonCode.CARD_NOT_IDLE, "held by one pod alone"
+    return CUT if device.mode is SliceMode.EITHER else None

@@ -1,0 +1,278 @@
+"""Hardware instances of a card: profiles, the axis they are cut from, and which sets are valid.
+
+A card is an axis of memory units with counters of engines. A profile takes a run of units from one
+of its legal starts; an instance (`MigSlice`) is a profile at a start. A set of instances is a
+layout when their runs are disjoint and every shared counter suffices. An instance never moves
+while it exists, so layouts are told apart by position (facts: mig.md 2 and 3, seed 002).
+
+The length of the axis follows from the profiles: cards with 4, 8 and 12 units exist.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from partage.model.errors import InvalidValue
+
+__all__ = [
+    "ENGINES",
+    "Engines",
+    "MigAttribute",
+    "MigAxis",
+    "MigProfile",
+    "MigSlice",
+    "layouts",
+    "maximal_layouts",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MigSlice:
+    """A hardware instance: profile name, first memory unit, units taken."""
+
+    profile: str
+    start: int
+    size: int
+
+
+ENGINES: Final = ("copy", "decoder", "encoder", "jpeg", "ofa")
+"""Counters of a card that its instances share out, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """How many engines of each kind: copy, video decode and encode, JPEG, optical flow."""
+
+    copy: int = 0
+    decoder: int = 0
+    encoder: int = 0
+    jpeg: int = 0
+    ofa: int = 0
+
+    def __add__(self, other: "Engines") -> "Engines":
+        """Both together."""
+        return Engines(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The numbers in the order of `ENGINES`."""
+        return self.copy, self.decoder, self.encoder, self.jpeg, self.ofa
+
+    def missing(self, within: "Engines") -> str:
+        """Name of the first kind of which `within` has too few; empty when it has enough."""
+        for name, wanted, there in zip(ENGINES, self.counts, within.counts, strict=True):
+            if wanted > there:
+                return name
+        return ""
+
+
+class MigAttribute(StrEnum):
+    """What sets a profile apart from the plain one of as many compute slices."""
+
+    MEDIA = "media"  # one set of the media engines
+    ALL_MEDIA = "all-media"  # every media engine of the card
+    NO_MEDIA = "no-media"  # none of them
+    GRAPHICS = "graphics"  # may draw
+    DOUBLE_MEMORY = "double-memory"  # twice the memory
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """One size in which instances of a card can be made.
+
+    Attributes:
+        name: as the card's driver calls it, such as `1g.10gb+me`.
+        compute: compute slices.
+        size: memory units taken.
+        starts: legal first units, ascending; empty when they are not known.
+        memory_bytes: memory of an instance; 0 when it is not known.
+        core_milli: compute of an instance in thousandths of the card, rounded down.
+        count: the most instances of it that the driver makes on one card.
+        engines: engines of an instance; None when they are not known.
+        id: the number that creating an instance takes; it means nothing on another model.
+        kind: the driver's constant for asking about the profile.
+        attributes: empty for a plain profile.
+        since: driver branch that knows it first; 0 for all.
+    """
+
+    name: str
+    compute: int
+    size: int
+    starts: tuple[int, ...]
+    memory_bytes: int
+    core_milli: int
+    count: int
+    engines: Engines | None = None
+    id: int = 0
+    kind: int = 0
+    attributes: frozenset[MigAttribute] = frozenset()
+    since: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no card can have."""
+        if not self.name or self.size < 1 or self.count < 1:
+            raise InvalidValue(f"MIG profile {self.name!r}: name, size and count must be given")
+        if any(start < 0 for start in self.starts) or list(self.starts) != sorted(
+            set(self.starts)
+        ):
+            raise InvalidValue(f"MIG profile {self.name!r}: starts must ascend from 0 or more")
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but compute and memory; only such profiles are chosen by amounts."""
+        return not self.attributes
+
+    def at(self, start: int) -> MigSlice:
+        """The instance at a start.
+
+        Raises:
+            InvalidValue: that is no legal start.
+        """
+        if start not in self.starts:
+            raise InvalidValue(
+                f"{self.name} cannot start at unit {start}, only at {_or(self.starts)}"
+            )
+        return MigSlice(self.name, start, self.size)
+
+
+@dataclass(frozen=True)
+class MigAxis:
+    """What instances one model of card can be cut into.
+
+    Attributes:
+        model: short name of the model, for people.
+        profiles: every size, in the driver's order.
+        apart: pairs of profile names that may not be on one card together.
+    """
+
+    model: str
+    profiles: tuple[MigProfile, ...]
+    apart: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse two profiles of one name."""
+        for name, times in Counter(profile.name for profile in self.profiles).items():
+            if times > 1:
+                raise InvalidValue(f"{self.model}: MIG profile {name} is listed {times} times")
+
+    @cached_property
+    def length(self) -> int:
+        """Memory units of the card; 0 when no position is known."""
+        return max((s + p.size for p in self.profiles for s in p.starts), default=0)
+
+    @cached_property
+    def engines(self) -> Engines | None:
+        """Engines of the card: those of the profile that is the whole card; None if unknown."""
+        whole = [p for p in self.profiles if p.size == self.length and p.engines is not None]
+        found = [p.engines for p in whole if p.engines is not None]
+        return max(found, key=lambda engines: engines.counts, default=None)
+
+    @cached_property
+    def positions(self) -> tuple[MigSlice, ...]:
+        """Every (profile, start) there is, by profile, then by start."""
+        return tuple(profile.at(start) for profile in self.profiles for start in profile.starts)
+
+    @cached_property
+    def _by_name(self) -> dict[str, MigProfile]:
+        return {profile.name: profile for profile in self.profiles}
+
+    def profile(self, name: str) -> MigProfile:
+        """The profile of that name.
+
+        Raises:
+            InvalidValue: the model has none; the message lists those it has.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            known = ", ".join(self._by_name)
+            raise InvalidValue(f"{self.model} has no MIG profile {name!r}; it has {known}")
+        return found
+
+    def fault(self, instances: Iterable[MigSlice]) -> str:
+        """Why the instances are no layout of this card; empty when they are one."""
+        taken: dict[int, MigSlice] = {}
+        counts: Counter[str] = Counter()
+        used: Engines | None = Engines()
+        for one in instances:
+            profile = self._by_name.get(one.profile)
+            if profile is None:
+                return f"{self.model} has no MIG profile {one.profile!r}"
+            if one.start not in profile.starts or one.size != profile.size:
+                return f"{one.profile} cannot take {one.size} units from unit {one.start}"
+            for unit in range(one.start, one.start + one.size):
+                if unit in taken:
+                    other = taken[unit]
+                    return (
+                        f"{one.profile} at {one.start} and {other.profile} at {other.start} "
+                        f"both take unit {unit}"
+                    )
+                taken[unit] = one
+            counts[one.profile] += 1
+            used = None if used is None or profile.engines is None else used + profile.engines
+        return self._overdrawn(counts, used)
+
+    def _overdrawn(self, counts: Counter[str], used: Engines | None) -> str:
+        for name, times in counts.items():
+            most = self._by_name[name].count
+            if times > most:
+                return f"{times} instances of {name}, of which a card has {most} at most"
+        if used is not None and self.engines is not None:
+            kind = used.missing(self.engines)
+            if kind:
+                return f"together they need more engines of kind {kind} than the card has"
+        for one, other in self.apart:
+            if one in counts and other in counts:
+                return f"{one} and {other} cannot be on one card with this driver"
+        return ""
+
+    def valid(self, instances: Iterable[MigSlice]) -> bool:
+        """Whether the instances can exist on one card together."""
+        return not self.fault(instances)
+
+
+def layouts(
+    axis: MigAxis, profiles: Collection[str] | None = None
+) -> Iterator[tuple[MigSlice, ...]]:
+    """Every layout but the empty one, told apart by position; instances ascend by start.
+
+    Args:
+        axis: the model of card.
+        profiles: names that may be used; None for all.
+    """
+    usable = [p for p in axis.positions if profiles is None or p.profile in profiles]
+    yield from _longer(axis, sorted(usable, key=lambda one: one.start), ())
+
+
+def _longer(
+    axis: MigAxis, usable: list[MigSlice], so_far: tuple[MigSlice, ...]
+) -> Iterator[tuple[MigSlice, ...]]:
+    end = so_far[-1].start + so_far[-1].size if so_far else 0
+    for one in usable:
+        if one.start >= end and axis.valid((*so_far, one)):
+            found = (*so_far, one)
+            yield found
+            yield from _longer(axis, usable, found)
+
+
+def maximal_layouts(
+    axis: MigAxis, profiles: Collection[str] | None = None
+) -> tuple[tuple[MigSlice, ...], ...]:
+    """The layouts to which no further instance can be added.
+
+    Args:
+        axis: the model of card.
+        profiles: names that may be used; None for all.
+    """
+    usable = [p for p in axis.positions if profiles is None or p.profile in profiles]
+    return tuple(
+        found
+        for found in layouts(axis, profiles)
+        if not any(axis.valid((*found, one)) for one in usable if one not in found)
+    )
+
+
+def _or(numbers: tuple[int, ...]) -> str:
+    return " or ".join(map(str, numbers)) or "positions that nobody published"

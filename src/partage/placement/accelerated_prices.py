@@ -1,0 +1,95 @@
+"""The default strategy's values and reserves in compiled loops; see `priced` and `guard`."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from partage.inventory.plane import Bools, Ints
+from partage.model.device import DeviceType
+from partage.model.request import DeviceRequest, PodRequest
+from partage.placement.accelerated import Rescorer, Scratch
+from partage.placement.baselines import demand
+from partage.placement.compiled.columns import Found, Guarded, Index, PriceTable, Valued
+from partage.placement.compiled.fitting import best
+from partage.placement.compiled.prices import (
+    card_values,
+    count_slots,
+    node_values,
+    price,
+    shortage,
+)
+from partage.placement.guard import MARGIN
+from partage.placement.priced import PriceGauge, told
+
+__all__ = ["FastPriceGauge", "PriceRescorer"]
+
+
+class FastPriceGauge(PriceGauge):
+    """A price gauge whose columns are written, and whose cards are scored, by compiled loops.
+
+    Attributes:
+        valued: the columns, for the loops.
+        table: the prices, for the loops.
+        guarded: the reserves, for the loops.
+    """
+
+    def allocate(self) -> None:
+        """Make room for the nodes and cards in the books."""
+        super().allocate()
+        pairs = np.ascontiguousarray(self.prices.pairs.T)
+        self.valued: Valued = (
+            self.left, self.total, self.idle, self.model, self.sums, self.value,
+        )  # fmt: skip
+        self.table: PriceTable = (self.worth, pairs[0], pairs[1], self.scarcity, self.bonus)
+        guard = self.guard
+        self.guarded: Guarded = (guard.cards, guard.cpu, guard.memory, guard.slots.T)
+
+    def write(self, nodes: Index) -> None:
+        """Write the columns of some nodes."""
+        plane, free, guard = self.ledger.planes[DeviceType.GPU], self.ledger.host_free, self.guard
+        cpu, memory = free["cpu"], free["memory"]
+        self.milli += price(
+            nodes, plane.open, plane.core_free, plane.kind, cpu, memory, self.row, self.valued,
+            self.table,
+        )  # fmt: skip
+        asked = (guard.cards, guard.cpu, guard.memory, guard.allowed)
+        count_slots(nodes, cpu, memory, self.idle, self.model, asked, guard.slots.T, guard.supply)
+
+    def card_scores(
+        self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
+    ) -> dict[int, int]:
+        """Score of each card of a node, by row; for shares. See `PriceGauge.card_scores`."""
+        count, milli = demand(request)
+        rows = np.flatnonzero(self.left[:, index] >= milli if fits is None else fits[:, 0])
+        cores, gib = told(self.ledger, host, index)
+        points = card_values(index, rows, count, milli, cores, gib, self.valued, self.table)
+        return dict(zip(rows.tolist(), points.tolist(), strict=True))
+
+    def tight(self) -> int:
+        """A bit for each reserve that is short; see `Guard`."""
+        self.refresh()
+        guard = self.guard
+        return shortage(guard.need, guard.supply, MARGIN, self.milli / guard.per_pod)
+
+    def best(self, value: Ints, flags: Ints, step: int) -> int:
+        """The first node with the highest offer, -1 where all are below 0."""
+        return best(value, flags, self.tight(), step)
+
+
+class PriceRescorer(Rescorer):
+    """For the default strategy once it has prices."""
+
+    def __init__(
+        self, request: PodRequest, host: Mapping[str, int], gauge: FastPriceGauge, scratch: Scratch
+    ) -> None:
+        super().__init__(request, host, gauge.ledger, scratch)
+        self._gauge = gauge
+        self._exempt = gauge.guard.exempt(host, self.wanted[0])
+
+    def _finish(self, many: int, found: Found, value: Ints, _flags: Ints) -> None:
+        gauge, free = self._gauge, self.ledger.host_free
+        gauge.refresh()
+        node_values(
+            many, found, value, _flags, self.wanted, free["cpu"], free["memory"], gauge.valued,
+            gauge.table, gauge.guarded, self._exempt,
+        )  # fmt: skip

@@ -1,0 +1,26 @@
+"""Compiles loops with numba where it is installed.
+
+Importing this module imports numba, which takes half a second: only drivers that decide a lot ask
+for it.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+__all__ = ["COMPILED", "compiled"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+try:
+    from numba import njit
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = True
+
+
+def compiled(function: F) -> F:
+    """The function compiled, with its machine code cached on disk; as it is without numba."""
+    if not COMPILED:
+        return function
+    return cast("F", njit(cache=True, nogil=True)(function))

@@ -1,0 +1,158 @@
+"""The rules of `instances`, asked of every node at once.
+
+The ledger keeps for each card a number that says which instances are on it. What a request finds
+on such a card is worked out once for each number; after that, asking all nodes is one look-up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools, Ints
+from partage.model.allocation import Grant
+from partage.model.policy import Strategy
+from partage.model.request import DeviceRequest, RequestGroup
+from partage.placement.instances import Place, most, places, sized
+from partage.placement.kernel import Nodes, at, suited
+from partage.placement.split import by_instance
+
+__all__ = ["ALIKE", "SHARES_FIRST", "CutView", "InstanceTable", "cut_views"]
+
+ALIKE: Final = frozenset({Strategy.BINPACK, Strategy.SPREAD, Strategy.FIRST_FIT, Strategy.RANDOM})
+"""Strategies that compare shares and instances by what is used; others prefer shares, which round
+nothing up, and compare instances by what they cost their card."""
+
+_COST: Final = 1 << 20
+_MEMORY: Final = 1 << 9
+_GIB: Final = 1 << 30
+SHARES_FIRST: Final = 1 << 33
+"""What a share is better by than any instance, where shares are preferred."""
+
+
+class InstanceTable:
+    """What one request finds on cards, by the number of what is on them."""
+
+    def __init__(self, request: DeviceRequest) -> None:
+        self._request = request
+        self._asked = sized(request)
+        self._room: Ints = np.zeros(1, np.int64)
+        self._worth: Ints = np.zeros(1, np.int64)
+        self._best: list[Place | None] = [None]
+
+    def room(self, ledger: Ledger, suits: Bools, nodes: Nodes) -> Ints:
+        """How many instances each card has room for, up to the number asked.
+
+        Args:
+            suits: the cards that are the right ones (`kernel.suited` by instance), for `nodes`.
+        """
+        self._learn(ledger)
+        plane = ledger.planes[self._request.type]
+        room: Ints = np.where(suits, self._room[at(plane.cut, nodes)], 0)
+        if self._request.unused and not self._request.exclusive:
+            room[at(plane.tenants, nodes) > 0] = 0
+        return room
+
+    def worth(self, ledger: Ledger, suits: Bools, nodes: Nodes) -> Ints:
+        """How good the best place on each node is, more is better; 0 where there is none.
+
+        The least memory, then the least cost.
+        """
+        self._learn(ledger)
+        plane = ledger.planes[self._request.type]
+        worth: Ints = np.where(suits, self._worth[at(plane.cut, nodes)], 0).max(axis=0, initial=0)
+        return worth
+
+    def best(self, ledger: Ledger, numbers: Sequence[int]) -> tuple[int, Place] | None:
+        """The best place on some cards, by what is on them, with the card's position.
+
+        The same as `instances.choices` tries first for one instance.
+        """
+        self._learn(ledger)
+        found: tuple[int, Place] | None = None
+        least: tuple[int, ...] = ()
+        for row, number in enumerate(numbers):
+            place = self._best[number]
+            if place is not None:
+                key = (place.memory_bytes, place.core_milli, place.cost)
+                if found is None or key < least:
+                    found, least = (row, place), key
+        return found
+
+    def _learn(self, ledger: Ledger) -> None:
+        known = ledger.cuts.known
+        if len(known) == self._room.size:
+            return
+        room, worth = self._room.tolist(), self._worth.tolist()
+        for cut in known[len(room) :]:
+            if cut is None:
+                continue
+            found = places(cut.cutting, cut.instances, self._asked)
+            room.append(most(cut.cutting, cut.instances, self._asked, self._request.count))
+            self._best.append(found[0] if found else None)
+            if not found:
+                worth.append(0)
+                continue
+            best = found[0]
+            score = _MEMORY - 1 - min(best.memory_bytes // _GIB, _MEMORY - 2)
+            worth.append(score * _COST + _COST - 1 - min(best.cost, _COST - 1))
+        self._room, self._worth = np.array(room, np.int64), np.array(worth, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class CutView:
+    """One group's view of the cards that are cut into instances.
+
+    Attributes:
+        count: instances asked.
+        table: what the request finds on cards.
+        suits: the cards that are the right ones whatever is on them, for all nodes.
+    """
+
+    count: int
+    table: InstanceTable
+    suits: Bools
+
+    def fits(self, ledger: Ledger, nodes: Nodes) -> Bools:
+        """Nodes whose cards have room for all instances asked."""
+        room = self.table.room(ledger, at(self.suits, nodes), nodes)
+        enough: Bools = room.sum(axis=0) >= self.count
+        return enough
+
+    def choose(self, ledger: Ledger, group: RequestGroup, index: int) -> tuple[Grant, ...]:
+        """The grant for one instance on a node, as `pod.place` gives it; empty where it is asked.
+
+        For requests that `fast.is_plain` passes, where no card of the node gives a share.
+        """
+        request, container = group.request, group.containers[0]
+        if self.count != 1 or request.unused:
+            return ()
+        numbers = np.where(self.suits[:, index], ledger.planes[request.type].cut[:, index], 0)
+        found = self.table.best(ledger, numbers.tolist())
+        if found is None:
+            return ()
+        device = ledger.device_at(request.type, index, found[0])
+        grant = by_instance(group, device, found[1])
+        return (replace(grant, container=container.name, phase=container.phase),)
+
+    def worth(self, ledger: Ledger, nodes: Nodes) -> Ints:
+        """See `InstanceTable.worth`."""
+        return self.table.worth(ledger, at(self.suits, nodes), nodes)
+
+
+def cut_views(ledger: Ledger, groups: Sequence[RequestGroup]) -> list[CutView | None]:
+    """A view for each group that instances may serve; empty where no card is cut into any."""
+    if not ledger.cut_nodes or not any(group.request.instances for group in groups):
+        return []
+    return [
+        CutView(
+            group.request.count,
+            InstanceTable(group.request),
+            suited(ledger, group.request, group.protocol, slice(None), by_instance=True),
+        )
+        if group.request.instances
+        else None
+        for group in groups
+    ]

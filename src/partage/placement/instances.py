@@ -1,0 +1,378 @@
+"""Where a hardware instance may go: on one card, card by card, and on a node.
+
+A request is served by the smallest profile that has what it asks, at the place that costs its card
+least (`placement.layouts`, the same tables that simulation uses). Where the operator listed
+geometries, the first that has room comes before all else (seed 002).
+
+Everything about one card follows from its cutting and the instances on it, so it is worked out
+once for each combination and remembered.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partage.inventory.card import Card
+from partage.model.cutting import Cutting
+from partage.model.device import MILLI
+from partage.model.mig import MigProfile, MigSlice
+from partage.model.policy import CardOrder, Strategy
+from partage.model.reason import CardReason, ReasonCode
+from partage.model.request import DeviceRequest, Scope
+from partage.placement.card import Need, unsuitable
+from partage.placement.layouts import NOWHERE, Allowed, Layouts, Wish, tabulate
+
+__all__ = [
+    "Place",
+    "Sized",
+    "choices",
+    "fits",
+    "most",
+    "places",
+    "refusal",
+    "serves",
+    "sized",
+    "tables_of",
+    "take",
+    "too_few",
+    "wished",
+]
+
+_REMEMBERED: Final = 1 << 16
+Instances = tuple[MigSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """What a request asks of each instance, as far as it decides which will do.
+
+    Attributes:
+        profile: the profile's name or its compute part; empty when amounts decide.
+        memory_bytes: least memory.
+        memory_milli: least part of the card's memory, in thousandths of its memory units.
+        core_milli: least compute, in thousandths of a card.
+    """
+
+    profile: str
+    memory_bytes: int
+    memory_milli: int
+    core_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One instance that would do, at a place where it can be made now.
+
+    Attributes:
+        instance: which.
+        memory_bytes: its memory.
+        core_milli: its compute.
+        cost: what it costs the card, less is better; comparable on cards that are cut alike.
+    """
+
+    instance: MigSlice
+    memory_bytes: int
+    core_milli: int
+    cost: int
+
+
+def sized(request: DeviceRequest) -> Sized:
+    """The part of a request that decides which instances will do."""
+    return Sized(request.profile, request.memory_bytes, request.memory_milli, request.core_milli)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def places(cutting: Cutting, instances: Instances, asked: Sized) -> tuple[Place, ...]:
+    """Every place on a card for an instance that would do, best first.
+
+    Where there are geometries, only those of the first that has room. Then the least memory and
+    compute, then the least cost.
+    """
+    wish = wished(cutting, asked)
+    if not wish or cutting.fault(instances):
+        return ()
+    layouts, costs = _costs(cutting, wish)
+    row = costs[layouts.state(instances)]
+    found: list[Place] = []
+    for bit in np.flatnonzero(row >= 0).tolist():
+        one = layouts.positions[bit]
+        profile = cutting.axis.profile(one.profile)
+        found.append(Place(one, profile.memory_bytes, profile.core_milli, int(row[bit])))
+    found.sort(key=lambda place: place.cost)
+    return tuple(found)
+
+
+def wished(cutting: Cutting, asked: Sized) -> Wish:
+    """Names of the profiles that will do on a card, the smallest first."""
+    return tuple(profile.name for profile in _suitable(cutting, asked))
+
+
+@lru_cache(maxsize=256)
+def tables_of(cutting: Cutting) -> Layouts:
+    """The tables of a cutting (`placement.layouts`), which simulation uses too."""
+    geometries = tuple(geometry.slots for geometry in cutting.geometries)
+    return tabulate(cutting.axis, Allowed(cutting.allowed or None, geometries or None))
+
+
+@lru_cache(maxsize=1024)
+def _costs(cutting: Cutting, wish: Wish) -> tuple[Layouts, NDArray[np.int64]]:
+    """What each position costs in each state, as small numbers in the same order; -1 for none."""
+    layouts = tables_of(cutting)
+    costs = layouts.costs(wish)
+    known = costs != NOWHERE
+    small = np.full(costs.shape, -1, np.int64)
+    small[known] = np.unique(costs[known], return_inverse=True)[1]
+    return layouts, small
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def most(cutting: Cutting, instances: Instances, asked: Sized, limit: int) -> int:
+    """How many instances that would do can be made together on a card; no more than `limit`."""
+    best = 0
+    if limit > 0:
+        for place in places(cutting, instances, asked):
+            after = _with(instances, place.instance)
+            best = max(best, 1 + most(cutting, after, asked, limit - 1))
+            if best >= limit:
+                break
+    return best
+
+
+def _with(instances: Instances, one: MigSlice) -> Instances:
+    return tuple(sorted((*instances, one), key=lambda one: (one.start, one.size, one.profile)))
+
+
+def _suitable(cutting: Cutting, asked: Sized) -> list[MigProfile]:
+    """Profiles that have what is asked, the smallest first.
+
+    Those that the operator allows; plain ones, unless one is named.
+    """
+    found: list[MigProfile] = []
+    for profile in cutting.axis.profiles:
+        if not cutting.may_make(profile) or not _meant(cutting, profile, asked.profile):
+            continue
+        if not profile.starts:
+            continue
+        if profile.memory_bytes < asked.memory_bytes or profile.core_milli < asked.core_milli:
+            continue
+        if profile.size * MILLI >= cutting.axis.length * asked.memory_milli:
+            found.append(profile)
+    return sorted(found, key=lambda profile: (profile.memory_bytes, profile.core_milli))
+
+
+def _meant(cutting: Cutting, profile: MigProfile, name: str) -> bool:
+    if not name:
+        return profile.name in cutting.offered
+    return profile.name == name or (profile.plain and profile.name.startswith(f"{name}."))
+
+
+# --- one card ------------------------------------------------------------------------------------
+
+
+def fits(card: Card, request: DeviceRequest, protocol: str) -> bool:
+    """Whether some instance on the card can serve the request now; see `refusal`."""
+    cutting = card.device.cutting
+    if cutting is None or not _open(card) or _taken(card, request):
+        return False
+    if unsuitable(card, request, protocol, by_instance=True) is not None:
+        return False
+    return bool(places(cutting, _there(card), sized(request)))
+
+
+def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
+    """Why no instance on the card can serve the request now, or None when one can."""
+    minor, cutting = card.device.minor, card.device.cutting
+    reason = unsuitable(card, request, protocol, by_instance=True)
+    if reason is not None or cutting is None:
+        return reason
+    if not _open(card):
+        code = card.closed or ReasonCode.CARD_NOT_IDLE
+        return CardReason(code, minor, detail=card.closed_detail or "shares are on it")
+    if _taken(card, request):
+        return CardReason(ReasonCode.CARD_NOT_IDLE, minor, detail="an instance is on it")
+    if places(cutting, _there(card), sized(request)):
+        return None
+    return CardReason(ReasonCode.MIG_PLACEMENT, minor, detail=_hindrance(card, cutting, request))
+
+
+def too_few(card: Card, request: DeviceRequest) -> CardReason:
+    """Why a card that could serve one instance does not serve the request."""
+    asked, cutting, minor = sized(request), card.device.cutting, card.device.minor
+    room = _most(card, _there(card), asked, request.count)
+    wanted = _suitable(cutting, asked) if cutting is not None else []
+    name = wanted[0].name if wanted else "instance"
+    detail = f"{room} of {request.count} {name} fit on card {minor}"
+    return CardReason(ReasonCode.MIG_PLACEMENT, minor, detail=detail)
+
+
+def _taken(card: Card, request: DeviceRequest) -> bool:
+    """Whether the request wants a card without tenants, and this one has some.
+
+    One that wants all compute of a share is alone on its instance anyway.
+    """
+    return request.unused and not request.exclusive and card.tenants > 0
+
+
+def _open(card: Card) -> bool:
+    """Whether instances may be made on the card, what was taken for this decision included."""
+    return card.takes_instances and (card.tenants == 0 or bool(card.instances))
+
+
+def _there(card: Card) -> Instances:
+    return tuple(sorted(card.instances, key=lambda one: (one.start, one.size, one.profile)))
+
+
+def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
+    """What is in the way, such as `needs 3g.20gb (start 0 or 4), blocked by default/x at 4`."""
+    asked = sized(request)
+    wanted = _suitable(cutting, asked)
+    if not wanted:
+        return _nothing_like_it(cutting, asked)
+    least = wanted[0]
+    starts = " or ".join(str(start) for start in least.starts)
+    need = f"needs {least.name} (start {starts})"
+    there = list(zip(card.instances, [*card.holders, *[""] * 64], strict=False))
+    free = [
+        start for start in least.starts
+        if not any(_overlap(one, least.at(start)) for one, _ in there)
+    ]  # fmt: skip
+    if not free:
+        at = {
+            (who, one.start): None
+            for one, who in there
+            if any(_overlap(one, least.at(start)) for start in least.starts)
+        }
+        return f"{need}, blocked by {_blocked(at)}"
+    after = (cutting.fault(_with(_there(card), least.at(start))) for start in free)
+    why = next((fault for fault in after if fault), "")
+    return f"{need}: {why}" if why else f"{need}: no geometry has it beside what is there"
+
+
+def _blocked(blockers: Iterable[tuple[str, int]]) -> str:
+    """Who is where, such as `pod default/x at 0 and 4`."""
+    at: dict[str, list[str]] = {}
+    for who, start in blockers:
+        at.setdefault(who, []).append(str(start))
+    return ", ".join(
+        f"{f'pod {who}' if who else 'this pod itself'} at {' and '.join(starts)}"
+        for who, starts in at.items()
+    )
+
+
+def _nothing_like_it(cutting: Cutting, asked: Sized) -> str:
+    model = cutting.axis.model
+    if asked.profile:
+        known = ", ".join(p.name for p in cutting.axis.profiles if cutting.may_make(p))
+        return f"{model} offers no profile {asked.profile}; it has {known}"
+    return f"no instance of {model} has as much as is asked"
+
+
+def _overlap(one: MigSlice, other: MigSlice) -> bool:
+    return one.start < other.start + other.size and other.start < one.start + one.size
+
+
+def take(card: Card, place: Place) -> Need:
+    """Make an instance on a scratch copy of a card; what was written (see `card.give`)."""
+    card.core_free -= place.core_milli
+    card.memory_free -= place.memory_bytes
+    card.slots_free -= 1
+    card.tenants += 1
+    card.instances = (*card.instances, place.instance)
+    return Need(place.core_milli, place.memory_bytes, instance=place.instance)
+
+
+def serves(card: Card, place: Place, request: DeviceRequest) -> bool:
+    """Whether an instance that the pod has anyway would serve another request of it."""
+    cutting = card.device.cutting
+    return cutting is not None and any(
+        profile.name == place.instance.profile for profile in _suitable(cutting, sized(request))
+    )
+
+
+# --- several cards -------------------------------------------------------------------------------
+
+
+def choices(
+    cards: Sequence[Card], request: DeviceRequest, order: CardOrder, strategy: Strategy
+) -> Iterator[list[tuple[Card, Place]]]:
+    """Ways to serve a request by instances of some cards, best first; several may be on one.
+
+    Args:
+        cards: those that `refusal` passes.
+        request: how many instances, and of what size.
+        order: the pod's own order of cards.
+        strategy: between cards, unless the pod has its own.
+    """
+    if request.scope is not None and request.scope is not Scope.NODE and request.count > 1:
+        for near in _by_scope(cards, request.scope):
+            yield from _sets(near, request, order.strategy or strategy, _scratch(near))
+        return
+    yield from _sets(cards, request, order.strategy or strategy, _scratch(cards))
+
+
+def _scratch(cards: Sequence[Card]) -> dict[int, Instances]:
+    return {card.row: _there(card) for card in cards}
+
+
+def _by_scope(cards: Sequence[Card], scope: Scope) -> Iterator[list[Card]]:
+    """The cards of each NUMA node or PCIe switch; each alone for the closest scope."""
+    near: dict[object, list[Card]] = {}
+    for card in cards:
+        there = card.device.topology
+        if scope is Scope.DEVICE or there is None:
+            key: object = card.row
+        else:
+            key = (there.numa, there.pcie) if scope is Scope.PCIE else there.numa
+        near.setdefault(key, []).append(card)
+    yield from near.values()
+
+
+def _sets(
+    cards: Sequence[Card],
+    request: DeviceRequest,
+    strategy: Strategy,
+    there: Mapping[int, Instances],
+    missing: int | None = None,
+) -> Iterator[list[tuple[Card, Place]]]:
+    asked = sized(request)
+    missing = request.count if missing is None else missing
+    if missing == 0:
+        yield []
+        return
+    room = sum(_most(card, there[card.row], asked, missing) for card in cards)
+    if room < missing:
+        return
+    options = [
+        (card, place)
+        for card in cards
+        if card.device.cutting is not None
+        for place in places(card.device.cutting, there[card.row], asked)
+    ]
+    options.sort(key=lambda option: _key(option[0], option[1], there[option[0].row], strategy))
+    for card, place in options:
+        after = {**there, card.row: _with(there[card.row], place.instance)}
+        for others in _sets(cards, request, strategy, after, missing - 1):
+            yield [(card, place), *others]
+
+
+def _most(card: Card, there: Instances, asked: Sized, limit: int) -> int:
+    cutting = card.device.cutting
+    return 0 if cutting is None else most(cutting, there, asked, limit)
+
+
+def _key(card: Card, place: Place, there: Instances, strategy: Strategy) -> tuple[int, ...]:
+    """How good a place is, less is better."""
+    used = sum(one.size for one in there)
+    cost = (place.memory_bytes, place.core_milli, place.cost)
+    minor = card.device.minor
+    if strategy is Strategy.FIRST_FIT:
+        return (minor, *cost)
+    if strategy is Strategy.SPREAD:
+        return (used, *cost, minor)
+    if strategy is Strategy.BINPACK:
+        return (-used, *cost, minor)
+    return (*cost, minor)

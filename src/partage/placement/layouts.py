@@ -1,0 +1,296 @@
+"""Everything about one model of card that a decision on instances looks up, computed once.
+
+A *state* is a layout, numbered; state 0 is the idle card. For every state and position the tables
+say which state follows, whether an operator's configuration permits it, and what it costs: how
+much of what the card's room is worth is lost. Room is worth the memory units that it would earn
+from a stream of requests that ends by chance, all plain profiles equally likely, each put where it
+leaves the most. This refuses less than counting the maximal layouts that stay within reach, and
+needs no knowledge of what will come (docs/performance.md).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partage.model.errors import InvalidValue
+from partage.model.mig import MigAxis, MigSlice
+
+__all__ = ["NOWHERE", "Allowed", "Column", "Geometry", "Layouts", "Wish", "column_of", "tabulate"]
+
+Wish = tuple[str, ...]
+"""One instance that is wanted: profiles that will do, the preferred one first."""
+
+Geometry = tuple[tuple[str, int], ...]
+"""A layout without positions: how many instances of which profile."""
+
+NOWHERE: Final = np.iinfo(np.int64).max
+"""The cost where nothing fits."""
+
+_MOST_STATES: Final = 50_000
+_MOST_POSITIONS: Final = 64
+_GOES_ON: Final = 0.9
+"""Chance that one more request follows in the imagined stream."""
+_STEPS: Final = 1 << 11
+"""Steps in which a card's worth is counted; what is nearer is a tie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Which layouts an operator permits; by default every valid one.
+
+    Attributes:
+        profiles: names that may be made; None for all (HAMi's `migProfileAllowlist`).
+        geometries: tried in order; a card takes the first that holds the new instance and those
+            that run, at their positions (HAMi's `knownMigGeometries`). None for any layout.
+    """
+
+    profiles: frozenset[str] | None = None
+    geometries: tuple[Geometry, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """The best position for one wish, by state.
+
+    Attributes:
+        cost: lower is better; `NOWHERE` where the wish does not fit.
+        position: index into `Layouts.positions`; -1 where it does not fit.
+    """
+
+    cost: NDArray[np.int64]
+    position: NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layouts:
+    """Tables of one model and one configuration; made by `tabulate`.
+
+    Attributes:
+        axis: the model of card.
+        allowed: what an operator permits.
+        positions: every (profile, start), in the order of the columns.
+        masks: by state: its instances as bits, numbered like `positions`.
+        after: by state and position: the state that follows; -1 where the card has no room.
+        geometry: by state and position: the first permitted geometry (0 where any layout is
+            permitted); -1 where none is, or the card has no room.
+        used: by state: memory units taken.
+        worth: by state: what the card's room would still earn, in steps.
+    """
+
+    axis: MigAxis
+    allowed: Allowed
+    positions: tuple[MigSlice, ...]
+    masks: NDArray[np.uint64]
+    after: NDArray[np.int32]
+    geometry: NDArray[np.int16]
+    used: NDArray[np.int16]
+    worth: NDArray[np.int64]
+    _bits: Mapping[MigSlice, int]
+    _states: Mapping[int, int]
+    _columns: dict[Wish, Column] = field(default_factory=dict)
+
+    def state(self, instances: Iterable[MigSlice]) -> int:
+        """The number of the state that the instances make.
+
+        Raises:
+            InvalidValue: they are no layout of this card; the message says why.
+        """
+        there = tuple(instances)
+        mask = 0
+        for one in there:
+            mask |= 1 << self._bits.get(one, _MOST_POSITIONS)
+        found = self._states.get(mask)
+        if found is None or mask.bit_count() != len(there):
+            why = self.axis.fault(there) or "they cannot be made in any order"
+            raise InvalidValue(f"{self.axis.model}: not a layout: {why}")
+        return found
+
+    def with_(self, state: int, instance: MigSlice) -> int:
+        """The state with one more instance; -1 when the card has no room for it."""
+        bit = self._bits.get(instance)
+        return -1 if bit is None else int(self.after[state, bit])
+
+    def without(self, state: int, instance: MigSlice) -> int:
+        """The state when an instance of it is gone.
+
+        Raises:
+            InvalidValue: the state has no such instance.
+        """
+        bit, mask = self._bits.get(instance), int(self.masks[state])
+        if bit is None or not mask >> bit & 1:
+            raise InvalidValue(f"{self.axis.model}: no {instance.profile} at {instance.start}")
+        return self._states[mask & ~(1 << bit)]
+
+    def instances(self, state: int) -> tuple[MigSlice, ...]:
+        """The instances of a state, by start."""
+        mask = int(self.masks[state])
+        found = (one for bit, one in enumerate(self.positions) if mask >> bit & 1)
+        return tuple(sorted(found, key=lambda one: one.start))
+
+    def column(self, wish: Wish) -> Column:
+        """Where the wish goes best in every state, and what that costs.
+
+        Raises:
+            InvalidValue: the model has no such profile.
+        """
+        known = self._columns.get(wish)
+        if known is None:
+            known = self._columns[wish] = column_of(self.costs(wish))
+        return known
+
+    def costs(self, wish: Wish) -> NDArray[np.int64]:
+        """What each position would cost a wish, by state; `NOWHERE` where it cannot be.
+
+        A preferred profile comes before a cheaper place; where geometries are given, a card's
+        first geometry that can run the wish comes before both. Then a card in use, the least loss
+        of worth, the fuller card, the higher start.
+        """
+        rank = {name: place for place, name in reversed(list(enumerate(wish)))}
+        for name in wish:
+            self.axis.profile(name)
+        ranks = np.array([rank.get(one.profile, -1) for one in self.positions], np.int64)
+        fits = (ranks >= 0) & (self.geometry >= 0)
+        first = np.where(fits, self.geometry, np.iinfo(np.int16).max).min(axis=1, initial=0x7FFF)
+        fits &= self.geometry == first[:, None]
+        lost = self.worth[:, None] - self.worth[self.after] + _STEPS
+        starts = np.array([one.start for one in self.positions], np.int64)
+        idle = np.where(self.used == 0, 1, 0)[:, None]
+        costs = (ranks * 2 + idle) * 64 * _STEPS + lost
+        costs = (costs * 64 + self.axis.length - self.used[:, None]) * 64 + 63 - starts
+        return np.where(fits, costs, NOWHERE)
+
+
+def column_of(costs: NDArray[np.int64]) -> Column:
+    """The cheapest position by state, out of what each position costs; the first among equals."""
+    best = costs.argmin(axis=1) if costs.shape[1] else np.zeros(len(costs), np.int64)
+    cost = costs.min(axis=1, initial=NOWHERE)
+    return Column(cost, np.where(cost == NOWHERE, -1, best).astype(np.int16))
+
+
+def tabulate(axis: MigAxis, allowed: Allowed | None = None) -> Layouts:
+    """The tables of a model under a configuration.
+
+    Raises:
+        InvalidValue: a geometry or an allowlist names a profile that the model lacks, or there
+            are too many layouts for tables.
+    """
+    allowed = allowed or Allowed()
+    named = {name for geometry in allowed.geometries or () for name, _ in geometry}
+    for name in sorted(named | (allowed.profiles or frozenset())):
+        axis.profile(name)
+    states, after = _states(axis)
+    masks = np.array(list(states), np.uint64)
+    names = allowed.profiles if allowed.profiles is not None else {p.name for p in axis.profiles}
+    permitted = np.array([one.profile in names for one in axis.positions], np.bool_)
+    geometry = np.where(after >= 0, 0, -1).astype(np.int16)
+    if allowed.geometries is not None:
+        geometry, names = _bounded(allowed.geometries, axis, masks, after), names & named
+    geometry[:, ~permitted] = -1
+    plain = [p.name for p in axis.profiles if p.plain and p.name in names]
+    counted = plain or sorted(names)
+    earned = _earned(axis, after, geometry >= 0, counted)
+    used = [sum(one.size for one in _of(axis, mask)) for mask in states]
+    return Layouts(
+        axis, allowed, axis.positions, masks, after, geometry, np.array(used, np.int16),
+        np.rint(earned / max(axis.length, 1) * _STEPS).astype(np.int64),
+        {one: bit for bit, one in enumerate(axis.positions)}, states,
+    )  # fmt: skip
+
+
+def _states(axis: MigAxis) -> tuple[dict[int, int], NDArray[np.int32]]:
+    """Every layout as bits, numbered so that adding an instance leads to a higher number."""
+    positions = axis.positions
+    if len(positions) > _MOST_POSITIONS:
+        raise InvalidValue(f"{axis.model}: {len(positions)} positions; {_MOST_POSITIONS} at most")
+    beside = [
+        sum(1 << j for j, two in enumerate(positions) if i != j and axis.valid((one, two)))
+        for i, one in enumerate(positions)
+    ]
+    states: dict[int, int] = {0: 0}
+    order: list[tuple[int, int, tuple[MigSlice, ...]]] = [(0, (1 << len(positions)) - 1, ())]
+    steps: list[list[int]] = []
+    invalid: set[int] = set()
+    while len(steps) < len(order):
+        mask, open_, instances = order[len(steps)]
+        row = [-1] * len(positions)
+        for bit, one in enumerate(positions):
+            larger = mask | 1 << bit
+            if not open_ >> bit & 1 or larger in invalid:
+                continue
+            if larger not in states:
+                if not axis.valid((*instances, one)):
+                    invalid.add(larger)
+                    continue
+                states[larger] = len(states)
+                order.append((larger, open_ & beside[bit], (*instances, one)))
+            row[bit] = states[larger]
+        steps.append(row)
+        if len(states) > _MOST_STATES:
+            raise InvalidValue(
+                f"{axis.model}: more than {_MOST_STATES} layouts; name fewer profiles"
+            )
+    return states, np.array(steps, np.int32).reshape(len(states), len(positions))
+
+
+def _bounded(
+    geometries: tuple[Geometry, ...],
+    axis: MigAxis,
+    masks: NDArray[np.uint64],
+    after: NDArray[np.int32],
+) -> NDArray[np.int16]:
+    """By state and position: the first geometry that holds what runs and the new instance.
+
+    A geometry fixes numbers, not positions; the card may be in any arrangement of it.
+    """
+    counts = [Counter(one.profile for one in _of(axis, int(mask))) for mask in masks]
+    first = np.full(len(masks), -1, np.int16)
+    for number, geometry in reversed(list(enumerate(geometries))):
+        wanted = Counter({name: times for name, times in _summed(geometry).items() if times})
+        for row, found in enumerate(counts):
+            if found == wanted:
+                first[(masks & ~masks[row]) == 0] = number
+    return np.where(after >= 0, first[after], -1).astype(np.int16)
+
+
+def _summed(geometry: Geometry) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for name, times in geometry:
+        total[name] += times
+    return total
+
+
+def _of(axis: MigAxis, mask: int) -> tuple[MigSlice, ...]:
+    return tuple(one for bit, one in enumerate(axis.positions) if mask >> bit & 1)
+
+
+def _earned(
+    axis: MigAxis, after: NDArray[np.int32], fits: NDArray[np.bool_], counted: Sequence[str]
+) -> NDArray[np.float64]:
+    """By state: memory units that the imagined stream still gets, each at its best position.
+
+    From a request on, the room earns what the request takes and what the room is then worth, or,
+    where it does not fit, what the room is worth still; each time another request follows with
+    the same chance. States that follow have higher numbers, so one pass backwards solves it.
+    """
+    columns = [
+        [bit for bit, one in enumerate(axis.positions) if one.profile == name] for name in counted
+    ]
+    sizes = [axis.profile(name).size for name in counted]
+    rows, open_ = after.tolist(), fits.tolist()
+    earned = [0.0] * len(rows)
+    for state in range(len(rows) - 1, -1, -1):
+        gains, refused = 0.0, 0
+        for size, bits in zip(sizes, columns, strict=True):
+            follow = [earned[rows[state][bit]] for bit in bits if open_[state][bit]]
+            if follow:
+                gains += size + max(follow)
+            else:
+                refused += 1
+        if gains:
+            share = _GOES_ON / len(counted)
+            earned[state] = share * gains / (1.0 - share * refused)
+    return np.array(earned)

@@ -1,0 +1,320 @@
+"""Rehearsals: synthetic arrivals of a mix, replayed on arrays under prices, FGD or first fit.
+
+A rehearsal runs off the decision path and changes nothing: it tells how a set of prices would do.
+Arrivals come in the mix that was seen, in random order; the cluster is the empty one, or a part of it, or the books as they stand.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools, Ints
+from partage.model.device import MILLI, DeviceType
+from partage.placement import rehearsal_loops, rehearsal_plain
+from partage.placement.baselines import left_of
+from partage.placement.fragmentation import Shape, Workload, score_steps
+from partage.placement.mix import Ask, Mix, Stock
+from partage.placement.priced import SCARCE, set_bonus
+from partage.placement.rehearsal_loops import Asked, Books, Kept, Usual, Worth
+from partage.placement.tables import Prices
+
+__all__ = ["LOAD", "Course", "Outcome", "Standing", "Theatre", "dressed", "thinned", "workload_of"]
+
+LOAD: Final = 1.3
+"""Compute that arrives in a rehearsal, of the cluster's."""
+_FULL: Final = 100.0
+_MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """The books as they stand, a row for each node of the stock.
+
+    Attributes:
+        cpu, memory: left, milli and MiB.
+        left: compute left by node and card, milli; 0 where there is no card.
+        running: pods of each ask that have a place.
+    """
+
+    cpu: Ints
+    memory: Ints
+    left: Ints
+    running: Mapping[Ask, int]
+
+    @staticmethod
+    def of(ledger: Ledger, names: Iterable[str], running: Mapping[Ask, int]) -> "Standing":
+        """What a ledger says of these nodes, in their order.
+
+        Args:
+            ledger: the books.
+            names: of the stock's nodes.
+            running: see there.
+        """
+        rows = np.array([ledger.index[name] for name in names], np.intp)
+        free, plane = ledger.host_free, ledger.planes[DeviceType.GPU]
+        return Standing(
+            np.maximum(free["cpu"][rows], 0),
+            np.maximum(free["memory"][rows], 0) // _MIB,
+            np.maximum(left_of(plane, rows), 0).T.copy(),
+            dict(running),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """One rehearsal: nodes in the order of preference, and what arrives.
+
+    Attributes:
+        stock: the empty nodes.
+        arrivals: rows of the mix.
+        placed: so many of the first arrivals run already,
+        books: on nodes with this left.
+    """
+
+    stock: Stock
+    arrivals: Ints
+    placed: int
+    books: Books
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a rehearsal went.
+
+    Attributes:
+        at_full: allocation when as much has arrived as the cluster has, percent.
+        at_end: allocation at the end, percent.
+        failed: pods without a place: without cards, fractions, one card, many cards.
+        came: pods of these kinds.
+        first_refused: load in percent when the first pod of many cards is refused; that of the
+            end where none is.
+    """
+
+    at_full: float
+    at_end: float
+    failed: tuple[int, int, int, int]
+    came: tuple[int, int, int, int]
+    first_refused: float
+
+
+def thinned(mix: Mix, stock: Stock, every: int, number: int) -> Course:
+    """A rehearsal on an empty cluster of every so many-th node of each type.
+
+    Args:
+        mix: what was seen.
+        stock: the cluster.
+        every: 1 for all nodes.
+        number: tells rehearsals of one size apart; the same number draws the same.
+    """
+    chance = np.random.default_rng(100 * every + number)
+    part = _part(stock, every)
+    arrivals = _drawn(mix, part.capacity, LOAD, chance)
+    part = _ordered(part, chance.permutation(part.cpu.size))
+    return Course(part, arrivals, 0, _empty(part))
+
+
+def dressed(mix: Mix, stock: Stock, standing: Standing | None, number: int) -> Course:
+    """A rehearsal on the whole cluster, from the books as they stand."""
+    running = [standing.running.get(ask, 0) for ask in mix.asks] if standing is not None else []
+    if standing is None or not any(running):
+        return thinned(mix, stock, 1, number)
+    chance = np.random.default_rng(100 + number)
+    past = chance.permutation(np.repeat(np.arange(mix.counts.size), running))
+    held = float((mix.cards * mix.milli)[past].sum()) / max(stock.capacity, 1)
+    future = _drawn(mix, stock.capacity, max(LOAD - held, 0.0), chance)
+    order = chance.permutation(stock.cpu.size)
+    mine = _ordered(stock, order)
+    books = Books(
+        standing.cpu[order], standing.memory[order], standing.left[order], mine.cards, mine.model
+    )
+    return Course(mine, np.concatenate((past, future)), past.size, books)
+
+
+def _part(stock: Stock, every: int) -> Stock:
+    """Every so many-th node of each type, the first of each included."""
+    seen: dict[tuple[int, ...], int] = {}
+    keep = []
+    columns = (stock.cpu, stock.memory, stock.cards, stock.model)
+    for row, type_ in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        seen[type_] = seen.get(type_, -1) + 1
+        if seen[type_] % every == 0:
+            keep.append(row)
+    return _ordered(stock, np.array(keep, np.intp))
+
+
+def _ordered(stock: Stock, rows: NDArray[np.intp]) -> Stock:
+    columns = (stock.cpu[rows], stock.memory[rows], stock.cards[rows], stock.model[rows])
+    return Stock(*columns, stock.models)
+
+
+def _empty(stock: Stock) -> Books:
+    width = int(stock.cards.max(initial=0))
+    left: Ints = np.where(np.arange(width) < stock.cards[:, None], MILLI, 0)
+    return Books(stock.cpu, stock.memory, left, stock.cards, stock.model)
+
+
+def _drawn(mix: Mix, capacity: int, load: float, chance: np.random.Generator) -> Ints:
+    """Arrivals that ask `load` times the compute there is, in random order.
+
+    Each ask comes as often as its share wants, up to rounding by chance: drawn one by one, the
+    load of CPU alone would differ from run to run by more than candidates do.
+    """
+    demand = mix.cards * mix.milli
+    pods = load * capacity * float(mix.counts.sum()) / max(float(mix.demand.sum()), 1.0)
+    wanted = mix.counts / max(float(mix.counts.sum()), 1.0) * (pods + 1)
+    times = np.floor(wanted + chance.random(wanted.size)).astype(np.int64)
+    arrivals = chance.permutation(np.repeat(np.arange(wanted.size), times))
+    enough = int(np.searchsorted(np.cumsum(demand[arrivals]), load * capacity)) + 1
+    result: Ints = arrivals[:enough].astype(np.int64)
+    return result
+
+
+def workload_of(mix: Mix) -> Workload:
+    """The usual requests of a mix, for FGD, which does not look at memory."""
+    counts: Counter[Shape] = Counter()
+    for ask, count in zip(mix.asks, mix.counts.tolist(), strict=True):
+        milli = ask.milli if ask.count else 0
+        counts[Shape(ask.cpu_milli, milli, ask.count, "|".join(ask.models))] += count
+    return Workload.counted(counts)
+
+
+class Theatre:
+    """Plays courses for one mix and cluster.
+
+    Attributes:
+        compiled: whether compiled loops are used; outcomes are the same without.
+    """
+
+    def __init__(self, mix: Mix, stock: Stock, *, fast: bool | None = None) -> None:
+        """Prepare.
+
+        Args:
+            mix: what arrives.
+            stock: the cluster; courses may be on a part of it.
+            fast: use compiled loops; None for where numba is installed.
+        """
+        self.mix = mix
+        self.compiled = rehearsal_loops.COMPILED if fast is None else fast
+        self._asked = Asked(
+            mix.cpu, mix.memory, mix.cards, np.minimum(mix.milli, MILLI), mix.allowed
+        )
+        self._usual = _usual(workload_of(mix), stock)
+
+    def prices(self, course: Course, prices: Prices) -> Ints:
+        """Row of the node of each arrival under prices, -1 for none; 0 for what ran already."""
+        worth, kept = _worth(prices, course.stock), _kept(prices, self.mix)
+        play = rehearsal_loops.play_priced if self.compiled else rehearsal_plain.play_priced
+        arrivals, books, node, rest = _start(course, anew=False)
+        play(arrivals, books, self._asked, worth, kept, rest)
+        return node
+
+    def fragmentation(self, course: Course, *, anew: bool = True) -> Ints:
+        """The same under FGD.
+
+        Args:
+            course: what is played.
+            anew: from the empty cluster, what runs already being placed first; otherwise from the
+                books as they stand.
+        """
+        if self.compiled:
+            play = rehearsal_loops.play_fragmentation
+        else:
+            play = rehearsal_plain.play_fragmentation
+        arrivals, books, node, rest = _start(course, anew=anew)
+        play(arrivals, books, self._asked, self._usual, rest)
+        return node
+
+    def first_fit(self, course: Course, *, anew: bool = True) -> Ints:
+        """The same under first fit."""
+        play = rehearsal_loops.play_first_fit if self.compiled else rehearsal_plain.play_first_fit
+        arrivals, books, node, rest = _start(course, anew=anew)
+        play(arrivals, books, self._asked, rest)
+        return node
+
+    def outcome(self, course: Course, node: Ints) -> Outcome:
+        """What a replay of a course came to."""
+        cards, milli = self._asked.cards[course.arrivals], self._asked.milli[course.arrivals]
+        demand = cards * milli
+        capacity = max(course.stock.capacity, 1)
+        load = np.cumsum(demand) * _FULL / capacity
+        used = np.cumsum(np.where(node >= 0, demand, 0)) * _FULL / capacity
+        single, failed = cards == 1, node < 0
+        kinds: list[Bools] = [
+            cards == 0, single & (milli < MILLI), single & (milli >= MILLI), cards > 1,
+        ]  # fmt: skip
+        lost, came = (
+            [int((kind & some).sum()) for kind in kinds] for some in (failed, cards >= 0)
+        )
+        refused = np.flatnonzero(failed & (cards > 1))
+        full = max(int(np.searchsorted(load, _FULL)) - 1, 0)
+        return Outcome(
+            float(used[full]) if used.size else 0.0,
+            float(used[-1]) if used.size else 0.0,
+            (lost[0], lost[1], lost[2], lost[3]),
+            (came[0], came[1], came[2], came[3]),
+            float(load[refused[0]]) if refused.size else LOAD * _FULL,
+        )
+
+
+def _start(course: Course, *, anew: bool) -> tuple[Ints, Books, Ints, Ints]:
+    """What is to be placed, on what, the row of everybody's node, and the part to be written."""
+    first = 0 if anew else course.placed
+    node: Ints = np.zeros(course.arrivals.size, np.int64)
+    books = _copied(_empty(course.stock) if anew else course.books)
+    return course.arrivals[first:], books, node, node[first:]
+
+
+def _copied(books: Books) -> Books:
+    return Books(*(column.copy() for column in books))
+
+
+def _worth(prices: Prices, stock: Stock) -> Worth:
+    width = int(stock.cards.max(initial=0))
+    return Worth(
+        prices.worth,
+        np.ascontiguousarray(prices.pairs[:, 0]),
+        np.ascontiguousarray(prices.pairs[:, 1]),
+        SCARCE * prices.scarcity,
+        set_bonus(prices, width),
+    )
+
+
+def _kept(prices: Prices, mix: Mix) -> Kept:
+    """The reserves as columns; which asks may take their slots is the rule of `Guard`."""
+    reserves = prices.reserves
+    allowed = [
+        [not r.count or not r.models or m in r.models for m in prices.models] for r in reserves
+    ]
+    cards, cpu, memory, least = (
+        np.array([getattr(r, name) for r in reserves], np.int64)
+        for name in ("count", "cpu_milli", "memory_mib", "least_cpu")
+    )
+    asked = mix.cards[:, None]
+    free: Bools = np.where(cards > 0, asked >= cards, asked == 0) & (mix.cpu[:, None] >= least)
+    return Kept(
+        cards, cpu, memory,
+        np.array(allowed, np.bool_).reshape(len(reserves), len(prices.models)),
+        free, np.array([r.need for r in reserves], np.float64), max(prices.milli_per_pod, 1.0),
+    )  # fmt: skip
+
+
+def _usual(workload: Workload, stock: Stock) -> Usual:
+    pairs = list(zip(workload.shapes, workload.chances, strict=True))
+    cards = [(s, p) for s, p in pairs if s.core_milli]
+    plain = [(s, p) for s, p in pairs if not s.core_milli]
+    allowed = [[s.accepts(model) for model in stock.models] for s, _ in cards]
+    return Usual(
+        np.array([s.cpu_milli for s, _ in cards], np.int64),
+        np.array([s.count for s, _ in cards], np.int64),
+        np.array([p for _, p in cards], np.float64),
+        np.array([s.core_milli for s, _ in cards], np.int64),
+        np.array(allowed, np.bool_).reshape(len(cards), len(stock.models)),
+        np.array([s.cpu_milli for s, _ in plain], np.int64),
+        np.array([p for _, p in plain], np.float64),
+        score_steps(),
+    )

@@ -1,0 +1,232 @@
+"""Chooses prices by rehearsal, and says when nothing beats the strategies that need none.
+
+The worth of a table is a stable property of it, but no theory tells it beforehand: candidates play
+the same synthetic arrivals, first all of them on a small part of the cluster, then the best on
+larger parts, and the last on the whole cluster, from the books as they stand. What a candidate
+gains is held against what it costs: kinds of pod that fail more often than under FGD are charged;
+in the last round, where both are known well, only beyond a limit, but steeply.
+
+Follows docs/design/rehearsed-prices.md, section 2.5. Runs off the decision path, is deterministic,
+and gives the same choice with compiled loops and without.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.plane import Ints
+from partage.model.device import MILLI
+from partage.model.policy import Strategy
+from partage.placement.candidates import CANDIDATES
+from partage.placement.mix import Mix, Stock
+from partage.placement.prices import Learner, SolverMissing
+from partage.placement.rehearsal import Course, Outcome, Standing, Theatre, dressed, thinned
+from partage.placement.tables import Prices
+
+__all__ = ["Choice", "Rules", "chosen", "excess", "merit"]
+
+_ROUNDS: Final = ((4, 12, 4), (2, 5, 3))
+"""Every so many-th node; so many go on for their merit, and so many for their strict merit."""
+_DRESSED: Final = 5  # runs on the whole cluster
+_EARLY: Final = 2000  # pods; what fewer tell is not worth many candidates,
+_FEW: Final = 16  # but only so many
+_LARGE: Final = 8_000  # cards of which no rehearsal uses many more
+_AT_FULL: Final = 0.25
+_AHEAD: Final = 0.2  # points that allocation must be above FGD and first fit
+_UNCHARGED: Final = -0.3  # percent of its kind that may fail more than under FGD
+_MANY: Final = 0.1
+_REFUSED: Final = 0.02
+_REFUSED_LATER: Final = 3.0
+_HARM: Final = 1.0  # percent of a kind: a table that costs more is not used
+_STRICT: Final = 3.0
+"""Points charged for each percent by those who go on as careful ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How gain and cost are weighed on the whole cluster.
+
+    Attributes:
+        limit: percent of a kind that may fail more often than under FGD without a charge.
+        slope: points of allocation that each percent beyond it costs.
+    """
+
+    limit: float = 0.4
+    slope: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a rehearsal ended with.
+
+    Attributes:
+        prices: the best; None where none is better than the stand-in.
+        candidate: number of the best prices in the list.
+        stand_in: the better of FGD and first fit.
+    """
+
+    prices: Prices | None
+    candidate: int | None
+    stand_in: Strategy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stage:
+    """A course with the outcomes that others are held against."""
+
+    course: Course
+    fgd: Outcome
+    first_fit: Outcome
+
+
+def excess(found: Outcome, fgd: Outcome) -> tuple[float, ...]:
+    """For each kind of pod, how many more fail than under FGD, in percent of the kind."""
+    return tuple(
+        100.0 * (mine - its) / max(1, came)
+        for mine, its, came in zip(found.failed, fgd.failed, fgd.came, strict=True)
+    )
+
+
+def merit(found: Outcome, fgd: Outcome, first_fit: Outcome, slope: float = 1.0) -> float:
+    """What an outcome is worth: points of allocation, less what kinds of pod pay for it."""
+    more = excess(found, fgd)
+    paid = slope * sum(max(0.0, each - _UNCHARGED) for each in more[:3])
+    paid += _MANY * max(0.0, more[3])
+    for mine, others in (
+        (found.at_full, max(fgd.at_full, first_fit.at_full)),
+        (found.at_end, max(fgd.at_end, first_fit.at_end)),
+    ):
+        paid += max(0.0, others + _AHEAD - mine)
+    paid += _REFUSED * max(0.0, fgd.first_refused - _REFUSED_LATER - found.first_refused)
+    return found.at_end + _AT_FULL * found.at_full - paid
+
+
+class _Tried:
+    """What a strategy came to in the last round, on average.
+
+    Attributes:
+        plain: its allocation, at the end and to a quarter at full load.
+        most_excess: the most that any kind of pod fails more than under FGD, percent of the kind.
+        merit: what it is worth, see `merit`, with the charges of the rules on the mean excess.
+    """
+
+    def __init__(
+        self, stages: Sequence[_Stage], outcomes: Sequence[Outcome], rules: Rules
+    ) -> None:
+        pairs = list(zip(stages, outcomes, strict=True))
+        self.plain = float(np.mean([o.at_end + _AT_FULL * o.at_full for o in outcomes]))
+        more = np.mean([excess(found, stage.fgd) for stage, found in pairs], axis=0)
+        self.most_excess = float(more.max())
+        worth = np.mean([merit(o, stage.fgd, stage.first_fit, 0.0) for stage, o in pairs])
+        paid = np.maximum(more[:3] - rules.limit, 0.0).sum()
+        self.merit = float(worth - rules.slope * paid)
+
+
+class _Selection:
+    """One choice: the candidates, and the stages they play on."""
+
+    def __init__(self, mix: Mix, stock: Stock, rules: Rules, *, fast: bool | None) -> None:
+        self.mix, self.stock, self.rules = mix, stock, rules
+        self.theatre = Theatre(mix, stock, fast=fast)
+        self.thinner = max(1, round(stock.capacity / MILLI / _LARGE))
+
+    def narrowed(self, candidates: dict[int, Prices]) -> dict[int, Prices]:
+        """The candidates that are left after the small rounds."""
+        for every, best, careful in _ROUNDS:
+            if len(candidates) <= best + careful:
+                continue
+            stage = self._stage(thinned(self.mix, self.stock, every * self.thinner, 0))
+            outcomes = {n: self._played(stage, prices) for n, prices in candidates.items()}
+
+            def ranked(slope: float, stage: _Stage = stage,
+                       outcomes: dict[int, Outcome] = outcomes) -> list[int]:  # fmt: skip
+                worth = {
+                    n: merit(o, stage.fgd, stage.first_fit, slope) for n, o in outcomes.items()
+                }
+                return sorted(worth, key=lambda n: (-worth[n], n))
+
+            kept = ranked(1.0)[:best]
+            kept += [n for n in ranked(_STRICT) if n not in kept][:careful]
+            candidates = {n: candidates[n] for n in kept}
+        return candidates
+
+    def best(self, candidates: dict[int, Prices], standing: Standing | None) -> Choice:
+        """The last round, in which FGD and first fit take part."""
+        if self.thinner > 1:
+            courses = [thinned(self.mix, self.stock, self.thinner, 1 + n) for n in range(_DRESSED)]
+        else:
+            courses = [dressed(self.mix, self.stock, standing, n) for n in range(_DRESSED)]
+        stages = [self._stage(course) for course in courses]
+        tried = {n: self._tried(stages, prices) for n, prices in sorted(candidates.items())}
+        fgd, first = self._tried(stages, Strategy.FGD), self._tried(stages, Strategy.FIRST_FIT)
+        name = Strategy.FIRST_FIT if first.merit > fgd.merit else Strategy.FGD
+        ahead = max(fgd.plain, first.plain)
+        most = max(_HARM, self.rules.limit)
+        fine = [n for n, t in tried.items() if t.plain > ahead and t.most_excess <= most]
+        better = [n for n, t in tried.items() if t.merit > max(fgd.merit, first.merit)]
+        if not fine and not better:
+            return Choice(None, None, name)
+        number = max(fine or better, key=lambda n: tried[n].merit)  # the first of equals
+        return Choice(candidates[number], number, name)
+
+    def _tried(self, stages: Sequence[_Stage], what: Prices | Strategy) -> _Tried:
+        """What prices, or a stand-in, make of the stages from the books as they stand."""
+        outcomes = []
+        for stage in stages:
+            course = stage.course
+            if isinstance(what, Prices):
+                node = self.theatre.prices(course, what)
+            elif what is Strategy.FGD:
+                node = self.theatre.fragmentation(course, anew=False)
+            else:
+                node = self.theatre.first_fit(course, anew=False)
+            outcomes.append(self.theatre.outcome(course, node))
+        return _Tried(stages, outcomes, self.rules)
+
+    def _stage(self, course: Course) -> _Stage:
+        return _Stage(
+            course,
+            self._outcome(course, self.theatre.fragmentation),
+            self._outcome(course, self.theatre.first_fit),
+        )
+
+    def _outcome(self, course: Course, play: Callable[[Course], Ints]) -> Outcome:
+        return self.theatre.outcome(course, play(course))
+
+    def _played(self, stage: _Stage, prices: Prices) -> Outcome:
+        return self.theatre.outcome(stage.course, self.theatre.prices(stage.course, prices))
+
+
+def chosen(
+    mix: Mix,
+    stock: Stock,
+    standing: Standing | None = None,
+    *,
+    rules: Rules | None = None,
+    fast: bool | None = None,
+) -> Choice | None:
+    """The best prices for a mix, by rehearsal.
+
+    Args:
+        mix: the requests seen so far, refused ones included.
+        stock: the empty cluster.
+        standing: what is placed already; None for nothing.
+        rules: how gain and cost are weighed.
+        fast: use compiled loops; None for where numba is installed. The choice is the same.
+
+    Returns:
+        Without a solver a choice between FGD and first fit; None where the mix has no request for
+        cards, or the cluster no cards.
+    """
+    if not mix.demand.any() or not stock.cards.any():
+        return None
+    selection = _Selection(mix, stock, rules or Rules(), fast=fast)
+    try:
+        learner = Learner(mix, stock)
+    except SolverMissing:
+        return selection.best({}, standing)
+    configs = CANDIDATES[:_FEW] if mix.counts.sum() < _EARLY else CANDIDATES
+    candidates = {n: learner.prices(config) for n, config in enumerate(configs)}
+    return selection.best(selection.narrowed(candidates), standing)

@@ -1,0 +1,229 @@
+"""An engine that keeps a journal: every event it is told and every decision it takes, in order.
+
+The same events with the same questions in the same order lead to the same decisions, so a journal
+is all that a replay needs. What is kept are references to frozen values; whoever writes them down
+does so later and elsewhere, so that a decision pays for one call.
+
+A journal may begin at any moment with the engine's state, from which `resumed` makes one that
+decides the same from then on.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from partage.inventory.ledger import Suspicion
+from partage.inventory.plane import Bools
+from partage.model.allocation import Allocation
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.policy import Policy
+from partage.model.reason import Refusal
+from partage.placement.tables import Tables
+from partage.scheduler.engine import Engine, State
+from partage.scheduler.events import (
+    Action,
+    Event,
+    NodeSeen,
+    Placement,
+    PodSeen,
+    QuotasChanged,
+    TablesChanged,
+)
+from partage.scheduler.quota import Quotas
+
+__all__ = ["Decided", "EngineState", "Entry", "JournalledEngine", "among_of", "resumed"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """All that later decisions of an engine depend on.
+
+    Attributes:
+        policy: in force.
+        tables: in force.
+        quotas: in force.
+        nodes: in the order of the books, each with its rank.
+        next_rank: of the next node that is new.
+        versions: of every node that was ever seen, the gone ones included.
+        pods: as last seen.
+        gone: uids of pods that are gone.
+        held: what pods hold in the books, with where they stand.
+        suspicions: what is closed because of a pod, by uid.
+        counted: what quotas count, by uid: namespace and amounts.
+    """
+
+    policy: Policy = Policy()
+    tables: Tables = Tables()
+    quotas: Quotas = Quotas()
+    nodes: tuple[tuple[Node, int], ...] = ()
+    next_rank: int = 0
+    versions: Mapping[str, int] = field(default_factory=dict)
+    pods: tuple[Pod, ...] = ()
+    gone: tuple[str, ...] = ()
+    held: tuple[tuple[Allocation, str], ...] = ()
+    suspicions: Mapping[str, Suspicion] = field(default_factory=dict)
+    counted: Mapping[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A question and its answer.
+
+    Attributes:
+        number: counts the decisions of one engine from 1.
+        verb: `hold` (filter) or `place_on` (bind).
+        pod: who asked.
+        decision: what was answered.
+        node: the node that was asked for; empty for any.
+        among: by node index, the nodes that were asked for; None for all.
+        labels: node names by index at that moment; empty where `among` is None.
+    """
+
+    number: int
+    verb: str
+    pod: Pod
+    decision: Placement | Refusal
+    node: str = ""
+    among: Bools | None = None
+    labels: tuple[str, ...] = ()
+
+
+Entry = Event | Decided | EngineState
+Write = Callable[["JournalledEngine", Entry], None]
+
+
+class JournalledEngine(Engine):
+    """An engine whose journal somebody keeps.
+
+    Attributes:
+        label: what its decisions' ids begin with.
+        decided: how many decisions it has taken.
+    """
+
+    def __init__(self, policy: Policy | None, write: Write, label: str = "") -> None:
+        """An empty engine.
+
+        Args:
+            policy: the policy in force.
+            write: called with this engine and each entry; must return at once.
+            label: unique among all engines of a record.
+        """
+        super().__init__(policy)
+        self.label = label
+        self.decided = 0
+        self._write = write
+        self._labels: tuple[str, ...] = ()
+        self._labels_at = -1
+        write(self, EngineState(policy=self.policy))
+
+    @property
+    def decision_id(self) -> str:
+        """Of the last decision: its label and number."""
+        return f"{self.label}-{self.decided}"
+
+    def handle(self, event: Event) -> list[Action]:
+        """See `Engine.handle`."""
+        self._write(self, event)
+        return super().handle(event)
+
+    def hold(self, pod: Pod, among: Bools | None = None) -> Placement | Refusal:
+        """See `Engine.hold`."""
+        decision = super().hold(pod, among)
+        self.decided += 1
+        labels = () if among is None else self._names()
+        self._write(self, Decided(self.decided, "hold", pod, decision, "", among, labels))
+        return decision
+
+    def place_on(self, pod: Pod, name: str) -> Placement | Refusal:
+        """See `Engine.place_on`."""
+        decision = super().place_on(pod, name)
+        self.decided += 1
+        self._write(self, Decided(self.decided, "place_on", pod, decision, name))
+        return decision
+
+    def _names(self) -> tuple[str, ...]:
+        """Node names by index, made anew only when nodes came or went."""
+        if self._labels_at != len(self.ledger.node_changes):
+            self._labels_at = len(self.ledger.node_changes)
+            self._labels = tuple("" if n is None else n.name for n in self.ledger.nodes)
+        return self._labels
+
+    def checkpoint(self) -> None:
+        """Write down the state, so that a journal can begin here."""
+        self._write(self, self.state())
+
+    def state(self) -> EngineState:
+        """All that later decisions depend on; `resumed` makes an engine of it."""
+        return EngineState(
+            policy=self.policy,
+            tables=self.tables,
+            quotas=self.quotas.quotas,
+            nodes=tuple(
+                (node, int(self._rank[self.ledger.index[node.name]]))
+                for node in self.ledger.nodes
+                if node is not None
+            ),
+            next_rank=self._next_rank,
+            versions={**self._node_versions},
+            pods=tuple(self._pods.values()),
+            gone=tuple(self._gone),
+            held=tuple(
+                (allocation, self.states.get(allocation.uid, State.BOUND).value)
+                for allocation in self.ledger.allocations()
+            ),
+            suspicions={**self.ledger.suspicions()},
+            counted=self.quotas.counted,
+        )
+
+    def resume(self, state: EngineState) -> None:
+        """Take over a state; the engine is empty. Whoever replays a journal calls this."""
+        self.policy = state.policy
+        handle = super().handle
+        handle(TablesChanged(state.tables))
+        handle(QuotasChanged(state.quotas))
+        for node, _ in state.nodes:
+            handle(NodeSeen(node))
+        for node, rank in state.nodes:
+            self._rank[self.ledger.index[node.name]] = rank
+        self._next_rank = state.next_rank
+        self._node_versions.update(state.versions)
+        for pod in state.pods:
+            handle(PodSeen(pod))
+        self._gone.update(state.gone)
+        for allocation, stand in state.held:
+            known = self.ledger.allocation(allocation.uid)
+            if known is not None and known != allocation:
+                self.ledger.undo(allocation.uid)
+                known = None
+            if known is None:
+                self.ledger.apply(allocation)
+            self.states[allocation.uid] = State(stand)
+        for uid, suspicion in state.suspicions.items():
+            self.ledger.suspect(uid, suspicion)
+        for uid, (namespace, amounts) in state.counted.items():
+            self.quotas.apply(uid, namespace, amounts)
+
+
+def _nobody(_engine: JournalledEngine, _entry: Entry) -> None:
+    """Keeps no journal."""
+
+
+def resumed(state: EngineState) -> JournalledEngine:
+    """An engine that decides from now on as the one whose state this is."""
+    engine = JournalledEngine(state.policy, _nobody)
+    engine.resume(state)
+    return engine
+
+
+def among_of(engine: Engine, names: frozenset[str] | None) -> Bools | None:
+    """The nodes of a question by index, as the engine wants them."""
+    if names is None:
+        return None
+    among = np.zeros(engine.ledger.present.shape[0], np.bool_)
+    for name in names:
+        index = engine.ledger.index.get(name)
+        if index is not None:
+            among[index] = True
+    return among

@@ -1,0 +1,228 @@
+"""Requests for instances against a number of cards: fixed sequences, and streams with departures.
+
+A stream is a Poisson process; lifetimes are exponential with mean 1, which is the unit of time.
+Chance is drawn before the policy sees anything, so every policy gets the same requests.
+"""
+
+import random
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from partage.model.errors import InvalidValue
+from partage.model.mig import MigAxis
+from partage.sim.kernel import Kernel
+from partage.sim.migcards import Place, Pool, pools
+
+__all__ = ["Admitted", "Outcome", "Stream", "offer", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Requests that come and go.
+
+    Attributes:
+        axis: the model of card.
+        cards: how many.
+        mix: profile name to its share of the requests; shares need not add up to 1.
+        load: memory units asked for on average, as part of all there are.
+        seed: of chance.
+        arrivals: requests that come.
+        warmup: the first requests, which are not counted.
+        waits: who finds no place waits, and is tried again in order of arrival whenever an
+            instance ends; later ones may go first where earlier ones do not fit.
+    """
+
+    axis: MigAxis
+    cards: int
+    mix: Mapping[str, float]
+    load: float
+    seed: int = 42
+    arrivals: int = 20_000
+    warmup: int = 2_000
+    waits: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a stream that cannot be."""
+        if not (isfinite(self.load) and self.load > 0):
+            raise InvalidValue(f"offered load {self.load} must be a number above 0, such as 0.8")
+        if self.cards < 1:
+            raise InvalidValue(f"{self.cards} cards; at least 1 is needed")
+        if not 0 <= self.warmup < self.arrivals:
+            raise InvalidValue(
+                f"warm-up of {self.warmup} must leave some of the {self.arrivals} arrivals"
+            )
+        if any(not (isfinite(w) and w >= 0) for w in self.mix.values()) or not sum(
+            self.mix.values()
+        ):
+            raise InvalidValue("shares of a mix must be 0 or more, and one of them above 0")
+
+    def drawn(self) -> list[tuple[float, str, float]]:
+        """Every request: when it comes, what it asks for, how long it stays."""
+        total = sum(self.mix.values())
+        sizes = {name: self.axis.profile(name).size for name in self.mix}
+        mean = sum(weight / total * sizes[name] for name, weight in self.mix.items())
+        rate = self.load * self.cards * self.axis.length / mean
+        chance = random.Random(self.seed)  # noqa: S311 # not for secrets
+        names, weights = list(self.mix), list(self.mix.values())
+        asked = chance.choices(names, weights, k=self.arrivals)
+        now, requests = 0.0, []
+        for name in asked:
+            now += chance.expovariate(rate)
+            requests.append((now, name, chance.expovariate(1.0)))
+        return requests
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the requests after the warm-up.
+
+    Attributes:
+        offered, accepted: requests.
+        offered_units, accepted_units: the same in memory units.
+        at_once: accepted without waiting.
+        waited: sum of waiting, in mean lifetimes.
+        seconds: processor time of the whole run.
+    """
+
+    offered: int = 0
+    accepted: int = 0
+    offered_units: int = 0
+    accepted_units: int = 0
+    at_once: int = 0
+    waited: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Part of the requests that were accepted."""
+        return self.accepted / self.offered if self.offered else 0.0
+
+    @property
+    def volume_acceptance(self) -> float:
+        """The same by memory units."""
+        return self.accepted_units / self.offered_units if self.offered_units else 0.0
+
+    @property
+    def mean_wait(self) -> float:
+        """Waiting of those accepted, in mean lifetimes."""
+        return self.waited / self.accepted if self.accepted else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    number: int
+
+
+class _Run:
+    """One stream under one policy."""
+
+    def __init__(self, stream: Stream, pool: Pool) -> None:
+        self.stream = stream
+        self.pool = pool
+        self.requests = stream.drawn()
+        self.sizes = {name: stream.axis.profile(name).size for name in stream.mix}
+        self.waiting: dict[str, deque[int]] = {name: deque() for name in stream.mix}
+        self.kernel: Kernel[_Arrival | Place] = Kernel()
+        self.outcome = Outcome()
+
+    def play(self) -> Outcome:
+        """Let everything happen."""
+        began = time.process_time()
+        self.kernel.at(self.requests[0][0], _Arrival(0), 1)
+        for event in self.kernel.run():
+            if isinstance(event, _Arrival):
+                self._arrive(event.number)
+            else:
+                self.pool.remove(event)
+                if self.stream.waits:
+                    self._retry()
+        self.outcome.seconds = time.process_time() - began
+        return self.outcome
+
+    def _arrive(self, number: int) -> None:
+        if number + 1 < len(self.requests):
+            self.kernel.at(self.requests[number + 1][0], _Arrival(number + 1), 1)
+        name = self.requests[number][1]
+        if number >= self.stream.warmup:
+            self.outcome.offered += 1
+            self.outcome.offered_units += self.sizes[name]
+        # Who waits for the same profile was refused in this very state of the cards.
+        if not self.waiting[name] and self._start(number):
+            self.outcome.at_once += number >= self.stream.warmup
+        elif self.stream.waits:
+            self.waiting[name].append(number)
+
+    def _retry(self) -> None:
+        """Those that wait, in order of arrival; one refusal tells for all of its profile."""
+        heads = [queue for queue in self.waiting.values() if queue]
+        while heads:
+            queue = min(heads, key=lambda queue: queue[0])
+            if not self._start(queue[0]):
+                heads.remove(queue)
+                continue
+            queue.popleft()
+            if not queue:
+                heads.remove(queue)
+
+    def _start(self, number: int) -> bool:
+        came, name, stays = self.requests[number]
+        place = self.pool.place(name)
+        if place is None:
+            return False
+        self.kernel.at(self.kernel.now + stays, place)
+        if number >= self.stream.warmup:
+            self.outcome.accepted += 1
+            self.outcome.accepted_units += self.sizes[name]
+            self.outcome.waited += self.kernel.now - came
+        return True
+
+
+def run(stream: Stream, policy: str) -> Outcome:
+    """The stream under a policy of `sim.migcards`.
+
+    Raises:
+        InvalidValue: there is no such policy, or the model lacks a profile of the mix.
+    """
+    names = [name for name, weight in stream.mix.items() if weight]
+    total = sum(stream.mix.values())
+    weights = {name: stream.mix[name] / total for name in names}
+    return _Run(stream, pools(policy, stream.axis, names, weights)(stream.cards)).play()
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What became of fixed sequences, each offered to idle cards.
+
+    Attributes:
+        offered: sequences.
+        in_full: sequences of which every instance found a place.
+        refused: number of the first entry that found none, for each sequence; -1 for none.
+        seconds: processor time of the whole run.
+    """
+
+    offered: int
+    in_full: int
+    refused: tuple[int, ...]
+    seconds: float
+
+
+def offer(sequences: Sequence[Sequence[str]], axis: MigAxis, cards: int, policy: str) -> Admitted:
+    """Each sequence in its order to idle cards; it goes on after a refusal no longer.
+
+    Raises:
+        InvalidValue: there is no such policy, or the model lacks a profile.
+    """
+    if cards < 1:
+        raise InvalidValue(f"{cards} cards; at least 1 is needed")
+    began = time.process_time()
+    made = pools(policy, axis, sorted({name for sequence in sequences for name in sequence}))
+    refused = []
+    for sequence in sequences:
+        pool = made(cards)
+        refused.append(
+            next((i for i, name in enumerate(sequence) if pool.place(name) is None), -1)
+        )
+    return Admitted(len(sequences), refused.count(-1), tuple(refused), time.process_time() - began)

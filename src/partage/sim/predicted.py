@@ -1,0 +1,68 @@
+"""What the live service would decide now: the books made of a snapshot, and who waits asked in turn.
+
+The books are those of the service itself, made by its own code. Pods are asked by priority and
+then by age, as kube-scheduler's queue would; each that fits keeps its place, so that the next one
+is told what it would be told live.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partage.extender.books import Books
+from partage.extender.filling import filled, permuted
+from partage.extender.intake import Intake
+from partage.extender.ports import Hooks
+from partage.extender.translation import PodEntry
+from partage.model.policy import Policy
+from partage.model.reason import Refusal
+from partage.scheduler.events import Placement, PolicyChanged
+from partage.wire.documents import Document
+from partage.wire.workloads import with_pods
+
+__all__ = ["Prediction", "predicted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One waiting pod and what it would be told."""
+
+    entry: PodEntry
+    decision: Placement | Refusal
+
+
+async def predicted(
+    documents: Sequence[Document], policy: Policy, seed: int | None, *, force: bool = False
+) -> list[Prediction]:
+    """Every waiting pod with its decision, in the order in which they are asked.
+
+    Args:
+        documents: of a snapshot, or of a cluster.
+        policy: in force where neither a pod nor a ConfigMap names one.
+        force: the policy holds whatever a ConfigMap names.
+        seed: of the order of nodes, as the service's; None keeps the order of the documents.
+    """
+    by: dict[str, list[Document]] = {}
+    for document in with_pods(documents):
+        by.setdefault(document.kind, []).append(document)
+    nodes = by.get("Node", [])
+    ordered = nodes if seed is None else permuted(nodes, seed)
+    configs = [*by.get("ConfigMap", []), *by.get("ResourceQuota", [])]
+    inputs = (configs, by.get("Device", []), ordered, by.get("Pod", []))
+    books = await filled(
+        Books(Intake(policy=policy), Hooks()), Books(Intake(), Hooks()), inputs, 0.0
+    )
+    if force:
+        books.engine.handle(PolicyChanged(policy))
+    age = {
+        document.metadata.uid or "": (document.metadata.creation_timestamp or "", place)
+        for place, document in enumerate(by.get("Pod", []))
+    }
+    waiting = sorted(
+        (
+            entry
+            for entry in books.intake.pods().values()
+            if entry.pod.node is None and not entry.pod.finished
+        ),
+        key=lambda entry: (-entry.pod.priority, age.get(entry.pod.uid, ("", 0))),
+    )
+    return [Prediction(entry, books.engine.hold(entry.pod)) for entry in waiting]

@@ -1,0 +1,77 @@
+"""Takes the decisions of a record again, with the real engine, and says where they differ.
+
+A record holds what the engine was told and asked, in order. The same engine, told and asked the
+same, must answer the same; under another policy it answers what it would have answered, while
+what the cluster said of its pods stays as it was.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from partage.model.errors import InvalidDocument, LedgerError
+from partage.model.policy import Policy
+from partage.model.reason import ReasonCode, Refusal
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import Placement, PolicyChanged
+from partage.scheduler.journal import EngineState, among_of, resumed
+from partage.wire.journal import Header, Line, Question
+
+__all__ = ["Compared", "rerun"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One decision, as it was taken and as it is taken now.
+
+    Attributes:
+        question: with what was answered then.
+        now: what is answered now.
+    """
+
+    question: Question
+    now: Placement | Refusal
+
+    @property
+    def same(self) -> bool:
+        """Whether both are the same to the last card, reason and number."""
+        return self.question.decision == self.now
+
+
+def rerun(lines: Iterable[Header | Line], policy: Policy | None = None) -> Iterator[Compared]:
+    """Every decision of a record, taken again in order.
+
+    Args:
+        lines: of one file or several that follow each other.
+        policy: in force instead of those that were.
+
+    Raises:
+        InvalidDocument: the record does not begin with a state.
+    """
+    engines: dict[str, Engine] = {}
+    for line in lines:
+        if isinstance(line, Header):
+            continue
+        entry = line.entry
+        if isinstance(entry, EngineState):
+            engines[line.engine] = resumed(replace(entry, policy=policy or entry.policy))
+            continue
+        engine = engines.get(line.engine)
+        if engine is None:
+            raise InvalidDocument(
+                "the record does not begin with a state, so its beginning is missing: replay the "
+                "file from its first line"
+            )
+        if isinstance(entry, Question):
+            yield Compared(entry, _answer(engine, entry))
+        elif not (policy is not None and isinstance(entry, PolicyChanged)):
+            engine.handle(entry)
+
+
+def _answer(engine: Engine, asked: Question) -> Placement | Refusal:
+    try:
+        if asked.verb == "hold":
+            return engine.hold(asked.pod, among_of(engine, asked.among))
+        return engine.place_on(asked.pod, asked.node)
+    except LedgerError as error:
+        # Under another policy a pod may have its place from elsewhere already.
+        return Refusal(ReasonCode.CARD_NOT_IDLE, str(error))

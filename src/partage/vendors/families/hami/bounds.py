@@ -1,0 +1,199 @@
+"""Which instances a card may be cut into, under what an operator configured for its model.
+
+The card is identified by its PCI product id where the node tells it, else by its name; the entry
+of a table is then matched against that model, so that a stock `NVIDIA H100 80GB HBM3` is what the
+tables call `H100-SXM5-80GB`. What the node's own driver reports goes before the built-in table.
+
+Source: seed 002 (`knownMigGeometries`); hami.md 2.2, 2.3 and 3 (`migProfiles`); mig.md 1.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from partage.model.cutting import Cutting, Geometry, arrangements
+from partage.model.device import MILLI
+from partage.model.errors import InvalidValue
+from partage.model.mig import MigAxis, MigProfile
+from partage.vendors.families.hami.cards import RegisteredProfile
+from partage.vendors.mig import MIG_CARDS, MigCard, find_card, find_profile, for_driver
+from partage.vendors.settings import HamiSettings, MigGeometry
+
+__all__ = ["CardFacts", "cutting_of"]
+
+_MIB: Final = 1 << 20
+_GIGABYTES: Final = re.compile(r"[0-9]+gb")
+_COMPUTE: Final = re.compile(r"([0-9]{1,2})g\.")
+_Table = tuple[tuple[tuple[str, int, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What is known of a card that its instances depend on.
+
+    Attributes:
+        model: what its driver calls it.
+        product: PCI product id, empty when unknown.
+        memory_bytes: memory of the whole card.
+        core_milli: compute of the whole card.
+        branch: first number of the driver's version, 0 when unknown.
+        profiles: what the node's driver says of its instances; empty when it says nothing.
+    """
+
+    model: str
+    product: str
+    memory_bytes: int
+    core_milli: int
+    branch: int = 0
+    profiles: tuple[RegisteredProfile, ...] = ()
+
+
+def cutting_of(card: CardFacts, settings: HamiSettings) -> tuple[Cutting | None, str]:
+    """The card's cutting, and what an operator should know; None when it cannot be cut."""
+    return _cutting(card, settings.geometries, settings.mig_allowlist)
+
+
+@lru_cache(maxsize=256)
+def _cutting(
+    card: CardFacts,
+    geometries: tuple[MigGeometry, ...],
+    allowlist: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...],
+) -> tuple[Cutting | None, str]:
+    known = find_card(card.model, card.product)
+    axis = _reported(card) if card.profiles else known.axis if known is not None else None
+    if axis is None:
+        return None, (
+            f"{card.model or 'a card of unknown model'} is not known to support MIG, which needs "
+            "Ampere or newer; the card takes no instance"
+        )
+    if not axis.length:
+        return None, f"where instances of {axis.model} may start is not published"
+    if card.branch and not card.profiles:
+        axis = for_driver(axis, card.branch)
+    table = next((e.layouts for e in geometries if _named(e.models, card.model, known)), None)
+    allowed = next((p for models, p in allowlist if _named(models, card.model, known)), ())
+    axis, unknown = _renamed(axis, table or (), allowed)
+    axis = _measured(axis, card)
+    return _bounded(axis, table, allowed, unknown)
+
+
+def _bounded(
+    axis: MigAxis, table: _Table | None, allowed: tuple[str, ...], unknown: list[str]
+) -> tuple[Cutting | None, str]:
+    notes = [f"{axis.model} has no profile {name}" for name in unknown]
+    names = {profile.name for profile in axis.profiles}
+    offered = {profile.name for profile in axis.profiles if profile.plain}
+    offered |= names & set(allowed)
+    kept = names & set(allowed)
+    if allowed and not kept:
+        return None, "; ".join([*notes, "migProfileAllowlist names no profile that it has"])
+    found: list[Geometry] = []
+    for number, layout in enumerate(table or ()):
+        slots = tuple((name, count) for name, _memory, count in layout)
+        try:
+            ways = arrangements(axis, slots)
+        except InvalidValue:
+            continue  # told above: a profile that the card does not have
+        if ways:
+            found.append(Geometry(number, slots, ways))
+        else:
+            notes.append(f"geometry {number} of knownMigGeometries cannot be made on one card")
+        offered |= {name for name, _count in slots}
+    if table is not None and not found:
+        return None, "; ".join([*notes, "no geometry of knownMigGeometries can be made on it"])
+    if kept:
+        offered &= kept
+    return Cutting(axis, frozenset(offered), frozenset(kept), tuple(found)), "; ".join(notes)
+
+
+def _reported(card: CardFacts) -> MigAxis | None:
+    """The axis as the node's driver tells it; engines are unknown then."""
+    profiles = []
+    for told in card.profiles:
+        starts = tuple(sorted({place.start for place in told.places}))
+        if not starts:
+            continue
+        compute = _COMPUTE.match(told.name)
+        profiles.append(
+            MigProfile(
+                name=told.name,
+                compute=told.slices or (int(compute[1]) if compute else 1),
+                size=told.places[0].size,
+                starts=starts,
+                memory_bytes=told.memory_mib * _MIB,
+                core_milli=min(told.cores, 100) * MILLI // 100,
+                count=len(starts),
+            )
+        )
+    names = {profile.name for profile in profiles}
+    if not profiles or len(names) < len(profiles):
+        return None
+    return MigAxis(card.model, tuple(profiles))
+
+
+def _renamed(axis: MigAxis, table: _Table, allowed: tuple[str, ...]) -> tuple[MigAxis, list[str]]:
+    """The axis with the operator's names and amounts, and names that mean none of its profiles."""
+    told = {name: memory for layout in table for name, memory, _count in layout}
+    told |= {name: told.get(name, 0) for name in allowed}
+    new: dict[str, MigProfile] = {}
+    unknown = []
+    for name, memory in told.items():
+        profile = find_profile(axis, name)
+        if profile is None:
+            unknown.append(name)
+        else:
+            new[profile.name] = replace(
+                profile, name=name, memory_bytes=memory * _MIB or profile.memory_bytes
+            )
+    return replace(axis, profiles=tuple(new.get(p.name, p) for p in axis.profiles)), unknown
+
+
+def _measured(axis: MigAxis, card: CardFacts) -> MigAxis:
+    """The axis with amounts that never come to more than the card's own, however it is cut.
+
+    No instance counts for more memory than its part of the axis; one whose memory nobody
+    published counts for just that.
+    """
+
+    def measured(profile: MigProfile) -> MigProfile:
+        part = card.memory_bytes * profile.size // axis.length
+        memory = min(profile.memory_bytes, part) if profile.memory_bytes else part
+        core = profile.core_milli
+        if card.core_milli != MILLI:
+            core = core * card.core_milli // MILLI
+        return replace(profile, memory_bytes=memory, core_milli=core)
+
+    return replace(axis, profiles=tuple(measured(profile) for profile in axis.profiles))
+
+
+def _named(models: tuple[str, ...], model: str, card: MigCard | None) -> bool:
+    """Whether an entry of a table is about the card."""
+    if any(name.casefold() in model.casefold() for name in models):
+        return True
+    return card is not None and any(_means(name, card) for name in models)
+
+
+def _means(name: str, card: MigCard) -> bool:
+    """Whether an operator's name for a model, such as `H100-SXM5-80GB`, means the card."""
+    found = find_card(name)
+    if found is not None:
+        return found.name == card.name
+    words, sizes = _words(name)
+    alike = [c for c in MIG_CARDS.values() if not sizes or _words(c.name)[1] == sizes]
+    if card not in alike:
+        return False
+    longest = max((len(own) for c in alike for own in _names(c) if own <= words), default=0)
+    return any(own <= words and len(own) == longest for own in _names(card))
+
+
+def _names(card: MigCard) -> list[frozenset[str]]:
+    """The words of the card's names without the size of its memory."""
+    return [own for name in (card.name, *card.aliases) if (own := _words(name)[0])]
+
+
+def _words(name: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The words of a model's name, and those that are a size of memory."""
+    words = {word for word in re.split(r"[\s\-_/]+", name.casefold()) if word} - {"nvidia"}
+    sizes = {word for word in words if _GIGABYTES.fullmatch(word)}
+    return frozenset(words - sizes), frozenset(sizes)

@@ -1,0 +1,256 @@
+"""The webhook's own authority and certificate: when they are made, and when made anew.
+
+Nothing outside is needed to serve over TLS in a cluster. The authority is told to the API server
+(`caBundle`), and a certificate that it signed is served. A new authority is told for a day before
+anything is signed by it, and the old one stays told until it ends; so no replica, however late it
+reads, ever serves a certificate that the API server does not trust yet.
+
+Time is an argument. The keys are chance, as they must be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from partage.model.errors import InvalidValue
+
+__all__ = ["Authority", "Bundle", "end_of", "read_bundle", "renewed"]
+
+AUTHORITY_DAYS: Final = 1825
+AUTHORITY_RENEWAL: Final = timedelta(days=365)
+"""An authority that has less left than this gets a successor."""
+CERTIFICATE_DAYS: Final = 90
+CERTIFICATE_RENEWAL: Final = timedelta(days=30)
+OVERLAP: Final = timedelta(days=1)
+"""How long an authority is told before anything is signed by it."""
+_SKEW: Final = timedelta(hours=1)
+"""How much clocks may differ."""
+_BEGIN: Final = b"-----BEGIN"
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An authority: certificate and key, PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What a replica serves, and what the API server is told to trust.
+
+    Attributes:
+        authorities: the newest first.
+        certificate: PEM; empty before the first is signed.
+        key: PEM.
+    """
+
+    authorities: tuple[Authority, ...] = ()
+    certificate: bytes = b""
+    key: bytes = b""
+
+    @property
+    def trusted(self) -> bytes:
+        """The authorities' certificates, PEM, one after the other."""
+        return b"".join(authority.certificate for authority in self.authorities)
+
+    @property
+    def keys(self) -> bytes:
+        """The authorities' keys in the same order."""
+        return b"".join(authority.key for authority in self.authorities)
+
+
+def read_bundle(trusted: bytes, keys: bytes, certificate: bytes, key: bytes) -> Bundle:
+    """The bundle that was kept.
+
+    Raises:
+        InvalidValue: it is not what it should be.
+    """
+    certificates, signing = _split(trusted), _split(keys)
+    if len(certificates) != len(signing):
+        raise InvalidValue(f"{len(certificates)} authorities, {len(signing)} keys of theirs")
+    bundle = Bundle(tuple(map(Authority, certificates, signing)), certificate, key)
+    try:
+        for authority in bundle.authorities:
+            _check_pair(authority.certificate, authority.key)
+        if certificate or key:
+            _check_pair(certificate, key)
+    except ValueError as error:
+        raise InvalidValue(str(error)) from error
+    return bundle
+
+
+def renewed(bundle: Bundle, names: Sequence[str], now: datetime, *, calls: bool = False) -> Bundle:
+    """The bundle with what is due made anew; the same one where nothing is.
+
+    Args:
+        bundle: as it was kept; empty at first.
+        names: what the certificate must be good for.
+        now: the wall clock, UTC.
+        calls: whether the certificate may also be shown by a client.
+    """
+    authorities = tuple(
+        authority
+        for authority in bundle.authorities
+        if _read(authority.certificate).not_valid_after_utc > now
+    )
+    newest = _read(authorities[0].certificate) if authorities else None
+    if newest is None or newest.not_valid_after_utc - now < AUTHORITY_RENEWAL:
+        authorities = (_make_authority(now), *authorities)
+    bundle = (
+        bundle if authorities == bundle.authorities else replace(bundle, authorities=authorities)
+    )
+    signer = _signer(authorities, now)
+    if bundle.certificate and _serves(bundle.certificate, signer, names, now):
+        return bundle
+    certificate, key = _sign(signer, names, now, calls=calls)
+    return replace(bundle, certificate=certificate, key=key)
+
+
+def end_of(bundle: Bundle) -> datetime:
+    """When the certificate of the bundle ends, UTC."""
+    return _read(bundle.certificate).not_valid_after_utc
+
+
+def _signer(authorities: Sequence[Authority], now: datetime) -> Authority:
+    """The newest authority that has been told for long enough; the oldest where none has."""
+    for authority in authorities:
+        if _read(authority.certificate).not_valid_before_utc + _SKEW + OVERLAP <= now:
+            return authority
+    return authorities[-1]
+
+
+def _serves(certificate: bytes, signer: Authority, names: Sequence[str], now: datetime) -> bool:
+    """Whether the certificate is the signer's, is good for the names, and lasts."""
+    found = _read(certificate)
+    if found.not_valid_after_utc - now < CERTIFICATE_RENEWAL or found.not_valid_before_utc > now:
+        return False
+    try:
+        found.verify_directly_issued_by(_read(signer.certificate))
+        told = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound):
+        return False
+    return {_named(name) for name in names} <= set(told.value)
+
+
+def _make_authority(now: datetime) -> Authority:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, f"partage-webhook-{now:%Y%m%d%H%M}")]
+    )
+    built = (
+        _begun(name, name, key.public_key(), now, timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(_pem(built), _key_pem(key))
+
+
+def _sign(
+    signer: Authority, names: Sequence[str], now: datetime, *, calls: bool
+) -> tuple[bytes, bytes]:
+    key, issuer = ec.generate_private_key(ec.SECP256R1()), _read(signer.certificate)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    alternatives = x509.SubjectAlternativeName([_named(one) for one in names])
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(_key(signer.key).public_key())
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH]
+    if calls:
+        uses.append(ExtendedKeyUsageOID.CLIENT_AUTH)
+    life = min(timedelta(days=CERTIFICATE_DAYS), issuer.not_valid_after_utc - now)
+    built = (
+        _begun(name, issuer.subject, key.public_key(), now, life)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .add_extension(alternatives, critical=False)
+        .add_extension(identifier, critical=False)
+        .sign(_key(signer.key), hashes.SHA256())
+    )
+    return _pem(built), _key_pem(key)
+
+
+def _begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    now: datetime,
+    life: timedelta,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + life)
+    )
+
+
+def _named(host: str) -> x509.GeneralName:
+    """A host name or address as certificates write it."""
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _check_pair(certificate: bytes, key: bytes) -> None:
+    if _read(certificate).public_key() != _key(key).public_key():
+        raise ValueError("a key does not belong to its certificate")
+
+
+def _read(certificate: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(certificate)
+
+
+def _key(key: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        found = serialization.load_pem_private_key(key, None)
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"a key cannot be read: {error}") from error
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise ValueError("a key is not of an elliptic curve")  # noqa: TRY004 # what was kept is wrong
+    return found
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _split(pem: bytes) -> list[bytes]:
+    """The parts of a text of several certificates or keys."""
+    return [_BEGIN + part for part in pem.split(_BEGIN)[1:]]

@@ -1,0 +1,53 @@
+"""What a person may do about each reason for which a pod waits: one line a code.
+
+The same lines stand in `docs/reference/schedule.md`; a test compares.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from partage.model.reason import ReasonCode
+
+__all__ = ["ADVICE", "advice"]
+
+ADVICE: Final[Mapping[ReasonCode, str]] = {
+    ReasonCode.INVALID_REQUEST: "correct the container or annotation that the message names",
+    ReasonCode.SCHEDULING_GATED: "wait until whoever set the gates takes them off",
+    ReasonCode.INSUFFICIENT_CARDS: "ask fewer, wait, or add cards",
+    ReasonCode.INSUFFICIENT_CORE: "ask less compute, or wait",
+    ReasonCode.INSUFFICIENT_MEMORY: "ask less memory, or wait",
+    ReasonCode.INSUFFICIENT_SLOTS: "wait, or raise the split count where the protocol has one",
+    ReasonCode.INSUFFICIENT_DEVICES: "ask fewer; check selectors of the hint",
+    ReasonCode.UNHEALTHY: "look at the Device's conditions; repair or replace",
+    ReasonCode.CORDONED: "lift `hami.io/device-cordon` or the node configuration's filter",
+    ReasonCode.QUARANTINED: "correct the record or delete the pod that the note names; correct "
+    "the registration",
+    ReasonCode.TYPE_MISMATCH: "change `use-gputype` or the resource name",
+    ReasonCode.UUID_MISMATCH: "change `use-gpuuuid` or `nouse-gpuuuid`",
+    ReasonCode.MODE_MISMATCH: "change `vgpu-mode`, or the node's mode",
+    ReasonCode.TOPOLOGY_SCOPE: "relax `requiredTopologyScope`, or wait",
+    ReasonCode.JOINT_ALLOCATION: "drop `SamePCIe`, or wait for a card beside a free network card",
+    ReasonCode.PARTITION: "ask a size of the node's table, or wait",
+    ReasonCode.MIG_PLACEMENT: "wait, ask for less, or allow `hami-core`",
+    ReasonCode.NOT_SHAREABLE: "ask whole cards, or switch sharing on for the node",
+    ReasonCode.CARD_NOT_IDLE: "wait, or ask a share",
+    ReasonCode.NODE_POLICY: "correct `qgpu-schedule-policy`",
+    ReasonCode.DRIVER_UNSUPPORTED: "change the driver; other protocols still use the node",
+    ReasonCode.QUOTA_EXCEEDED: "ask less, or raise the quota",
+    ReasonCode.NUMA_MISMATCH: "drop `numa-bind`, or wait",
+    ReasonCode.TEMPLATE_MISMATCH: "ask the amounts of a template; the message lists them",
+    ReasonCode.ISOLATION_PROVIDER: "label the node, or drop the label",
+    ReasonCode.NODE_RESOURCES: "ask less, or wait",
+    ReasonCode.NODE_AFFINITY: "correct the selector",
+    ReasonCode.TAINT: "add a toleration; repair the node",
+    ReasonCode.NODE_UNSCHEDULABLE: "uncordon it",
+}
+"""Reason to what to do about it; backquotes stand around what is typed."""
+
+
+def advice(code: str) -> str:
+    """What to do about a code; empty for one that is not known, as of a newer service."""
+    try:
+        return ADVICE[ReasonCode(code)]
+    except ValueError:
+        return ""

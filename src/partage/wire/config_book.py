@@ -1,0 +1,104 @@
+"""ConfigMaps as they come and go, and what they say together at any moment.
+
+A ConfigMap that breaks a rule is refused as a whole, and its last good state stays in force; who
+reads the book is told what is wrong. Of two that set the same thing the one whose namespace and
+name come later holds, in whatever order they arrived, so that two replicas agree.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from partage.model.errors import InvalidDocument
+from partage.wire.config import Configuration, keys_read, translate_config
+from partage.wire.documents import Document, outdated
+
+__all__ = ["ConfigBook", "Source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One ConfigMap that is in force.
+
+    Attributes:
+        name: `namespace/name`.
+        version: its resourceVersion, as it was when it was taken over.
+        keys: what it sets.
+    """
+
+    name: str
+    version: str
+    keys: tuple[str, ...]
+
+
+class ConfigBook:
+    """The ConfigMaps that set something.
+
+    Attributes:
+        configuration: what they say together.
+        refused: what is wrong with those that were refused, by label.
+    """
+
+    def __init__(self, namespaces: Iterable[str] = ()) -> None:
+        """An empty book: the published defaults.
+
+        Args:
+            namespaces: whose ConfigMaps are read; empty for those of all.
+        """
+        self._namespaces = frozenset(namespaces)
+        self._held: dict[tuple[str, str, str], Document] = {}
+        self._seen: dict[tuple[str, str, str], Document] = {}
+        self.configuration = Configuration()
+        self.refused: dict[str, str] = {}
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The ConfigMaps in force, in the order in which they are read."""
+        return tuple(
+            Source(
+                f"{document.namespace}/{document.name}",
+                document.metadata.resource_version or "",
+                keys_read(document),
+            )
+            for _, document in sorted(self._held.items())
+        )
+
+    @property
+    def documents(self) -> Mapping[tuple[str, str, str], Document]:
+        """The newest state of every ConfigMap that sets something, refused ones included."""
+        return self._seen
+
+    def changed(self, document: Document) -> bool:
+        """A ConfigMap is there, or has changed; whether what is in force is different now."""
+        if self._namespaces and document.namespace not in self._namespaces:
+            return False
+        if outdated(document, self._seen.get(document.identity)):
+            return False
+        if not keys_read(document):
+            return self.gone(document)
+        self._seen[document.identity] = document
+        held = {**self._held, document.identity: document}
+        try:
+            return self._take_over(held, document)
+        except InvalidDocument as error:
+            self.refused[document.label] = str(error)
+            return False
+
+    def gone(self, document: Document) -> bool:
+        """A ConfigMap is there no more; whether what is in force is different now."""
+        self._seen.pop(document.identity, None)
+        held = {key: one for key, one in self._held.items() if key != document.identity}
+        # One that was sound only beside this one loses the keys that now break a rule.
+        return self._take_over(held, document, strict=False)
+
+    def _take_over(
+        self,
+        held: dict[tuple[str, str, str], Document],
+        document: Document,
+        *,
+        strict: bool = True,
+    ) -> bool:
+        found = translate_config([one for _, one in sorted(held.items())], strict=strict)
+        self._held = held
+        self.refused.pop(document.label, None)
+        before, self.configuration = self.configuration, found
+        return (before.settings, before.policy) != (found.settings, found.policy)

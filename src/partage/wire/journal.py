@@ -1,0 +1,310 @@
+"""The file that a journal is kept in, and its lines: one JSON object each.
+
+    {"kind": "Record", "apiVersion": "partage.io/v1", "instance": …, "partage": …}   first line
+    {"kind": "Time", "at": …}                                                     now and then
+    {"kind": "State" | "<event>" | "Decision", "engine": "instance/1", …}
+
+Everything is in the model's own words, base units included, so that nothing is read twice and a
+replay cannot read it differently. A line that cannot be decoded is named with its number; a last
+line without an end was being written when the program stopped, and is left out.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from partage.inventory.ledger import Suspicion
+from partage.model.allocation import Allocation
+from partage.model.errors import InvalidDocument
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.policy import Policy
+from partage.model.reason import Refusal
+from partage.placement.tables import Tables
+from partage.scheduler import events
+from partage.scheduler.events import Event, NodeSeen, Placement
+from partage.scheduler.journal import Decided, EngineState, Entry
+from partage.scheduler.quota import Quotas
+
+__all__ = [
+    "FORMAT",
+    "Header",
+    "Line",
+    "Question",
+    "encode_entry",
+    "header_line",
+    "read_lines",
+    "time_line",
+]
+
+FORMAT: Final = "partage.io/v1"
+_T = TypeVar("_T")
+_EVENTS: Final = {
+    one.__name__: one
+    for one in (
+        events.NodeGone, events.PodSeen, events.PodGone, events.BindSucceeded,
+        events.BindFailed, events.BindUnknown, events.PodRead, events.HoldEnded,
+        events.PolicyChanged, events.QuotasChanged, events.TablesChanged,
+    )
+}  # fmt: skip
+_EVENT_KINDS: Final = frozenset({*_EVENTS, "NodeSeen"})
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line: who wrote the file, and with what.
+
+    Attributes:
+        instance: the scheduler's identity; the decisions' ids begin with it.
+        partage: version of the program.
+        at: when the file was begun, RFC 3339.
+    """
+
+    instance: str = ""
+    partage: str = ""
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A decision as it was written down.
+
+    Attributes:
+        id: `instance/engine-number`; logs carry it too.
+        verb: `hold` or `place_on`.
+        pod: who asked.
+        decision: what was answered.
+        node: the node that was asked for.
+        among: names of the nodes that were asked for; None for all.
+    """
+
+    id: str
+    verb: str
+    pod: Pod
+    decision: Placement | Refusal
+    node: str = ""
+    among: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: of which engine, and what; an engine is made anew when its books are."""
+
+    engine: str
+    entry: Event | EngineState | Question
+
+
+Links = tuple[tuple[str, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node; JSON has no pairs as keys, so its links stand beside it."""
+
+    node: Node
+    links: Links = ()
+    rank: int = 0
+
+    @staticmethod
+    def of(node: Node, rank: int = 0) -> "_Node":
+        links = tuple((one, other, score) for (one, other), score in node.links.items())
+        return _Node(replace(node, links={}) if links else node, links, rank)
+
+    def whole(self) -> Node:
+        links = {(one, other): score for one, other, score in self.links}
+        return replace(self.node, links=links) if links else self.node
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    policy: Policy
+    tables: Tables
+    quotas: Quotas
+    nodes: tuple[_Node, ...]
+    next_rank: int
+    versions: Mapping[str, int]
+    pods: tuple[Pod, ...]
+    gone: tuple[str, ...]
+    held: tuple[tuple[Allocation, str], ...]
+    suspicions: Mapping[str, Suspicion]
+    counted: Mapping[str, tuple[str, Mapping[str, int]]]
+
+    def whole(self) -> EngineState:
+        pairs = tuple((one.whole(), one.rank) for one in self.nodes)
+        rest = {name: getattr(self, name) for name in _State.__slots__ if name != "nodes"}
+        return EngineState(nodes=pairs, **rest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    number: int
+    verb: str
+    pod: Pod
+    placement: Placement | None = None
+    refusal: Refusal | None = None
+    node: str = ""
+    among: tuple[str, ...] | None = None
+
+
+class _Head(msgspec.Struct, frozen=True):
+    kind: str
+    engine: str = ""
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    api: str = msgspec.field(default="", name="apiVersion")
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    kind: str
+    engine: str
+    value: object = field(default=None)
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def _plain(value: object) -> object:
+    """What JSON has no word for."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(type(value).__name__)
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_plain)
+
+
+def header_line(header: Header) -> bytes:
+    """The first line of a file."""
+    told: dict[str, Any] = {"kind": "Record", "apiVersion": FORMAT}
+    return _ENCODER.encode(told | {"value": header}) + b"\n"
+
+
+def time_line(at: str) -> bytes:
+    """When what follows was written, at most a moment after it happened; for people."""
+    return _ENCODER.encode({"kind": "Time", "value": at}) + b"\n"
+
+
+def encode_entry(engine: str, entry: Entry) -> bytes:
+    """One line; `engine` is the label of the engine whose journal it is."""
+    return _ENCODER.encode(_written(engine, entry)) + b"\n"
+
+
+def _written(engine: str, entry: Entry) -> _Written:
+    if isinstance(entry, Decided):
+        placed = isinstance(entry.decision, Placement)
+        return _Written(
+            "Decision",
+            engine,
+            _Decision(
+                entry.number,
+                entry.verb,
+                entry.pod,
+                entry.decision if isinstance(entry.decision, Placement) else None,
+                None if placed else entry.decision,  # type: ignore[arg-type] # one of the two
+                entry.node,
+                _asked(entry),
+            ),
+        )
+    if isinstance(entry, EngineState):
+        rest = {name: getattr(entry, name) for name in _State.__slots__ if name != "nodes"}
+        nodes = tuple(_Node.of(node, rank) for node, rank in entry.nodes)
+        return _Written("State", engine, _State(nodes=nodes, **rest))
+    value = _Node.of(entry.node) if isinstance(entry, NodeSeen) else entry
+    return _Written(type(entry).__name__, engine, value)
+
+
+def _asked(entry: Decided) -> tuple[str, ...] | None:
+    """The nodes that were asked for; None where it was every one that there is."""
+    if entry.among is None:
+        return None
+    known = sum(1 for name in entry.labels if name)
+    chosen = [entry.labels[index] for index in np.flatnonzero(entry.among).tolist()]
+    return None if len(chosen) == known else tuple(chosen)
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def _array(_type: type, value: object) -> object:
+    return np.array(value, np.float64)
+
+
+def _decoded(raw: bytes | msgspec.Raw, into: type[_T]) -> _T:
+    return msgspec.json.decode(raw, type=into, dec_hook=_array)
+
+
+def read_lines(source: str, lines: Iterable[bytes]) -> Iterator[Header | Line]:
+    """What a file says, in order; a header stands first in every file.
+
+    Args:
+        source: what messages call the file.
+        lines: with their ends.
+
+    Raises:
+        InvalidDocument: a line cannot be decoded, or the file is none of ours.
+    """
+    known = False
+    for number, raw in enumerate(lines, 1):
+        if not raw.endswith(b"\n"):
+            return
+        try:
+            head = msgspec.json.decode(raw, type=_Head)
+            if head.kind == "Record":
+                yield _header(source, head)
+                known = True
+            elif not known:
+                raise InvalidDocument(_foreign(source))
+            elif head.kind != "Time":
+                yield Line(head.engine, _entry(head))
+        except (msgspec.MsgspecError, LookupError) as error:
+            if not known:
+                raise InvalidDocument(_foreign(source)) from error
+            raise InvalidDocument(
+                f"{source}: line {number}: {error}; the file was changed, or is of another "
+                "version of partage: replay it with the version that its first line names"
+            ) from error
+
+
+def _foreign(source: str) -> str:
+    return (
+        f"{source}: is no record: its first line must be of kind Record; write one with "
+        "partage scheduler --record FILE, or a snapshot with partage snapshot -o FILE"
+    )
+
+
+def _header(source: str, head: _Head) -> Header:
+    if head.api != FORMAT:
+        raise InvalidDocument(
+            f"{source}: format {head.api or 'unnamed'}; this version reads {FORMAT}: replay the "
+            "file with the version of partage that wrote it"
+        )
+    return _decoded(head.value, Header)
+
+
+def _entry(head: _Head) -> Event | EngineState | Question:
+    if head.kind == "State":
+        return _decoded(head.value, _State).whole()
+    if head.kind == "NodeSeen":
+        return NodeSeen(_decoded(head.value, _Node).whole())
+    if head.kind == "Decision":
+        found = _decoded(head.value, _Decision)
+        decision = found.placement or found.refusal
+        if decision is None:
+            raise LookupError("a decision without an answer")
+        return Question(
+            f"{head.engine}-{found.number}",
+            found.verb,
+            found.pod,
+            decision,
+            found.node,
+            None if found.among is None else frozenset(found.among),
+        )
+    if head.kind not in _EVENT_KINDS:
+        raise LookupError(f"kind {head.kind} is not known")
+    event: Event = _decoded(head.value, _EVENTS[head.kind])  # type: ignore[assignment] # one of them
+    return event

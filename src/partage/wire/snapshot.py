@@ -1,0 +1,145 @@
+"""A cluster's decision inputs as one file: a header, then one object a line, in the node order.
+
+It is a file of manifests: whatever reads manifests reads it and skips the header. Objects hold the
+fields that decisions read and no others, so there is no environment, no command line, no image and
+no Secret in it. Of annotations those of the protocols are kept, of ConfigMaps the keys that
+settings are read from; pods that have ended hold nothing and are left out.
+
+    {"apiVersion": "partage.io/v1", "kind": "Snapshot", "spec": {"at": …, "seed": 0, …}}
+    {"apiVersion": "v1", "kind": "Node", …}
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import msgspec
+
+from partage.model.errors import InvalidDocument
+from partage.vendors import names
+from partage.wire import shapes
+from partage.wire.config import keys_read
+from partage.wire.documents import Document
+
+__all__ = ["KIND", "Snapshot", "ours", "plain", "snapshot_header", "snapshot_lines"]
+
+KIND: Final = "Snapshot"
+_FORMAT: Final = "partage.io/v1"
+_VERSIONS: Final = {
+    "Device": "scheduling.koordinator.sh/v1alpha1",
+    "PriorityClass": "scheduling.k8s.io/v1",
+}
+_OVER: Final = frozenset({"Succeeded", "Failed"})
+
+
+class _Head(msgspec.Struct, frozen=True):
+    kind: str = ""
+    api: str = msgspec.field(default="", name="apiVersion")
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the header says.
+
+    Attributes:
+        at: when the objects were listed, RFC 3339.
+        partage: version of the program.
+        seed: of the order in which equal nodes are preferred.
+        policy: in force where neither a pod nor a ConfigMap names one.
+        masked: names were replaced.
+        notes: what could not be read.
+    """
+
+    at: str = ""
+    partage: str = ""
+    seed: int = 0
+    policy: str = "partage"
+    masked: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def snapshot_header(source: str, data: bytes) -> Snapshot | None:
+    """The header of a file; None where the file is no snapshot.
+
+    Raises:
+        InvalidDocument: it is one of another version, or its header is broken.
+    """
+    line = data.partition(b"\n")[0]
+    try:
+        head = msgspec.json.decode(line, type=_Head)
+        if head.kind != KIND:
+            return None
+        found = msgspec.convert(head.spec, Snapshot)
+    except msgspec.MsgspecError as error:
+        if b'"Snapshot"' not in line:
+            return None
+        raise InvalidDocument(f"{source}: the header of the snapshot: {error}") from error
+    if head.api != _FORMAT:
+        raise InvalidDocument(
+            f"{source}: snapshot of format {head.api}; this version reads {_FORMAT}: use the "
+            "version of partage that wrote it"
+        )
+    return found
+
+
+def snapshot_lines(head: Snapshot, objects: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """The file, line by line."""
+    first = {"apiVersion": _FORMAT, "kind": KIND, "metadata": {"name": "snapshot"}}
+    yield msgspec.json.encode(first | {"spec": asdict(head)}) + b"\n"
+    for one in objects:
+        yield msgspec.json.encode(one) + b"\n"
+
+
+def plain(document: Document) -> dict[str, Any] | None:
+    """The object with what decisions read; None for one that decides nothing."""
+    shape = document.shape
+    if isinstance(shape, shapes.ConfigMap) and not keys_read(document):
+        return None
+    if isinstance(shape, shapes.Pod) and shape.status and shape.status.phase in _OVER:
+        return None
+    found: dict[str, Any] = _pruned(msgspec.to_builtins(shape))
+    found = {
+        "apiVersion": _VERSIONS.get(document.kind, "v1"),
+        "kind": document.kind,
+    } | found
+    metadata = found.get("metadata", {})
+    kept = {key: text for key, text in metadata.get("annotations", {}).items() if ours(key)}
+    metadata.pop("annotations", None)
+    if kept:
+        metadata["annotations"] = kept
+    if isinstance(shape, shapes.ConfigMap):
+        read = set(keys_read(document))
+        found["data"] = {key: text for key, text in found["data"].items() if key in read}
+    return found
+
+
+def _pruned(value: Any) -> Any:
+    """The value without what is null, which says the same as absent."""
+    if isinstance(value, dict):
+        return {key: _pruned(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_pruned(item) for item in value]
+    return value
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+_KEYS: Final = frozenset(
+    text for name, value in vars(names).items() if name.isupper() for text in _texts(value)
+)
+_DOMAINS: Final = frozenset(
+    key.partition("/")[0] for key in _KEYS if "/" in key
+) - {"kubernetes.io"}  # fmt: skip
+
+
+def ours(key: str) -> bool:
+    """Whether a label or annotation belongs to a protocol, so that some rule may read it."""
+    domain, slash, _ = key.partition("/")
+    return key in _KEYS or (bool(slash) and domain in _DOMAINS)

@@ -1,0 +1,68 @@
+/* Stand-in for libnvidia-ml.so.1. The file named by FAKE_NVML has a line a card:
+ *   index minor uuid name memory bus mig lost
+ * with _ for a space in the name, and lines "xid index number", each reported once a load;
+ * cards 0 and 1 are joined by two NVLinks. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct card { unsigned minor, mig, lost; char uuid[80], name[80], bus[32]; unsigned long long memory; };
+struct memory { unsigned long long total, free, used; };
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };
+struct event { struct card *card; unsigned long long kind, data; unsigned gi, ci; };
+static struct card cards[16];
+static unsigned count, xids[64][2], pending, taken, listening[16];
+
+static void load(void)
+{
+    FILE *file = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "", "r");
+    char line[400];
+    unsigned seen = 0;
+    count = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        unsigned index, number;
+        if (sscanf(line, "xid %u %u", &index, &number) == 2) {
+            if (seen++ >= pending) { xids[pending][0] = index; xids[pending++][1] = number; }
+        } else if (count < 16) {
+            struct card *c = &cards[count];
+            if (sscanf(line, "%u %u %79s %79s %llu %31s %u %u", &index, &c->minor, c->uuid, c->name,
+                       &c->memory, c->bus, &c->mig, &c->lost) == 8) {
+                for (char *p = c->name; *p; p++) if (*p == '_') *p = ' ';
+                count++;
+            }
+        }
+    }
+    if (file) fclose(file);
+}
+
+int nvmlInitWithFlags(unsigned flags) { memset(listening, 0, sizeof listening); load(); return flags || !count ? 9 : 0; }
+int nvmlShutdown(void) { return 0; }
+void fake_reset(void) { pending = taken = 0; }
+const char *nvmlErrorString(int code) { return code == 15 ? "GPU is lost" : "refused"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned n) { load(); snprintf(text, n, "550.54.15"); return count ? 0 : 9; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = count; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, struct card **c) { *c = &cards[i]; return i < count ? 0 : 2; }
+int nvmlDeviceGetUUID(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->uuid); return c->lost ? 15 : 0; }
+int nvmlDeviceGetName(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->name); return 0; }
+int nvmlDeviceGetMinorNumber(struct card *c, unsigned *n) { *n = c->minor; return 0; }
+int nvmlDeviceGetMemoryInfo(struct card *c, struct memory *m) { *m = (struct memory){c->memory, c->memory, 0}; return 0; }
+int nvmlDeviceGetPciInfo_v3(struct card *c, struct pci *p) { memset(p, 0, sizeof *p); strcpy(p->address, c->bus); return 0; }
+int nvmlDeviceGetMigMode(struct card *c, unsigned *now, unsigned *next) { *now = *next = c->mig; return c->mig == 2 ? 3 : 0; }
+int nvmlDeviceGetNvLinkState(struct card *c, unsigned link, unsigned *on) { *on = link < 2; return c - cards < 2 && link < 4 ? 0 : 2; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct card *c, unsigned link, struct pci *p)
+{
+    (void)link;
+    return nvmlDeviceGetPciInfo_v3(&cards[1 - (c - cards)], p);
+}
+int nvmlEventSetCreate(void **set) { *set = cards; return 0; }
+int nvmlEventSetFree(void *set) { (void)set; return 0; }
+int nvmlDeviceRegisterEvents(struct card *c, unsigned long long kinds, void *set) { (void)kinds; (void)set; listening[c - cards] = 1; return 0; }
+int nvmlEventSetWait_v2(void *set, struct event *e, unsigned wait)
+{
+    (void)set; (void)wait;
+    while (taken < pending && !listening[xids[taken][0]]) taken++;
+    if (taken >= pending) return 10;
+    *e = (struct event){&cards[xids[taken][0]], 8, xids[taken][1], 0, 0};
+    taken++;
+    return 0;
+}

@@ -1,0 +1,201 @@
+"""The plugin's loop against a runtime that reads as containerd does."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partage.agent.nri.messages import (
+    Adjustment,
+    Container,
+    CreateContainerResponse,
+    Empty,
+    PodSandbox,
+    Status,
+    Variable,
+)
+from partage.agent.nri.plugin import Plugin, PluginOptions, Refused
+from partage.kube.retry import Backoff
+from partage.testing.nri_runtime import FakeRuntime, fake_runtime
+
+POD = PodSandbox("p1", "train", "uid-1", "team")
+MAIN = Container("c1", "p1", "main")
+
+
+class Decisions:
+    """Answers by a function, and remembers what it was told."""
+
+    def __init__(self, create: Callable[[], Adjustment | None] = lambda: None) -> None:
+        self._create = create
+        self.told: list[tuple[int, int]] = []
+        self.gone: list[str] = []
+        self.missed: list[str] = []
+
+    def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
+        """What the function says."""
+        return self._create()
+
+    def remove(self, container: Container) -> None:
+        """Keep which."""
+        self.gone.append(container.id)
+
+    def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
+        """Keep how many."""
+        self.told.append((len(pods), len(containers)))
+
+    def late(self, pod: PodSandbox, container: Container) -> None:
+        """Keep which."""
+        self.missed.append(container.name)
+
+
+@asynccontextmanager
+async def _running(
+    runtime: FakeRuntime, decisions: Decisions, deadline: float = 30.0
+) -> AsyncIterator[Plugin]:
+    stop = asyncio.Event()
+    options = PluginOptions(
+        runtime.socket, deadline=deadline, patience=30, again=Backoff(0.01, cap=0.05)
+    )
+    plugin = Plugin(decisions, options)
+    task = asyncio.create_task(plugin.run(stop))
+    try:
+        async with asyncio.timeout(30):
+            await runtime.plugin.wait()
+            await plugin.ready.wait()
+        yield plugin
+    finally:
+        stop.set()
+        await task
+
+
+def _run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def test_a_container_gets_its_adjustment_however_large(tmp_path: Path) -> None:
+    """60 kB of environment arrive whole: no frame is larger than the runtime reads."""
+    large = Adjustment(env=tuple(Variable(f"V{n}", "x" * 1000) for n in range(60)))
+
+    async def test() -> None:
+        async with (
+            fake_runtime(tmp_path / "s") as runtime,
+            _running(runtime, Decisions(lambda: large)),
+        ):
+            assert await runtime.create(POD, MAIN, 90) == CreateContainerResponse(large)
+
+    _run(test())
+
+
+def test_a_refusal_reaches_the_runtime_in_words(tmp_path: Path) -> None:
+    """The error that fails CreateContainer is ours; a bug's says where to look, and no more."""
+    errors: list[Exception] = [Refused("no record"), KeyError("secret")]
+
+    def fail() -> Adjustment | None:
+        raise errors.pop(0)
+
+    async def test() -> None:
+        async with (
+            fake_runtime(tmp_path / "s") as runtime,
+            _running(runtime, Decisions(fail)),
+        ):
+            assert await runtime.create(POD, MAIN, 90) == Status(2, "no record")
+            failed = await runtime.create(POD, MAIN, 90)
+            assert isinstance(failed, Status)
+            assert "secret" not in failed.message
+            assert "agent's log" in failed.message
+
+    _run(test())
+
+
+def test_a_decision_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
+    """Silence would start the container without its devices; the plugin stays connected."""
+    go = threading.Event()
+    decisions = Decisions(lambda: Adjustment() if go.wait(60) else None)
+
+    async def test() -> None:
+        async with (
+            fake_runtime(tmp_path / "s") as runtime,
+            _running(runtime, decisions, deadline=0.05),
+        ):
+            answer = await runtime.create(POD, MAIN)
+            go.set()
+            assert isinstance(answer, Status)
+            assert "pod team/train, container main: not decided within 0.05 s" in answer.message
+            assert decisions.missed == ["main"]
+            assert runtime.connections == 1
+
+    _run(test())
+
+
+def test_unknown_methods_are_answered_as_unimplemented(tmp_path: Path) -> None:
+    """The runtime falls back to what older plugins know."""
+
+    async def test() -> None:
+        async with fake_runtime(tmp_path / "s") as runtime, _running(runtime, Decisions()):
+            response = await runtime.ask("RunPodSandbox", Empty())
+            assert response.status is not None
+            assert response.status.code == 12
+
+    _run(test())
+
+
+def test_a_plugin_comes_back_and_is_told_everything(tmp_path: Path) -> None:
+    """After a restart of the runtime it registers again; parts of Synchronize are put together."""
+    decisions = Decisions()
+
+    async def test() -> None:
+        async with fake_runtime(tmp_path / "s") as runtime:
+            runtime.pods, runtime.containers = (POD,) * 3, (MAIN,) * 2
+            async with _running(runtime, decisions) as plugin:
+                runtime.drop()
+                async with asyncio.timeout(30):
+                    await runtime.plugin.wait()
+                    await plugin.ready.wait()
+                await runtime.removed(MAIN)
+
+        assert decisions.told == [(3, 2), (3, 2)]
+        assert decisions.gone == ["c1"]
+
+    _run(test())
+
+
+def test_garbage_ends_the_connection_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broken frame is told in the log, and the plugin registers again."""
+
+    async def test() -> None:
+        async with fake_runtime(tmp_path / "s") as runtime, _running(runtime, Decisions()):
+            runtime.plugin.clear()
+            runtime.say(b"\xff" * 64)
+            async with asyncio.timeout(30):
+                await runtime.plugin.wait()
+            assert runtime.connections == 2
+
+    _run(test())
+
+    assert "a frame of" in caplog.text
+
+
+def test_a_plugin_that_is_not_taken_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The runtime's own words are in the log."""
+
+    async def test() -> None:
+        stop = asyncio.Event()
+        async with fake_runtime(tmp_path / "s") as runtime:
+            runtime.refusal = "plugins are disabled"
+            plugin = Plugin(Decisions(), PluginOptions(runtime.socket, again=Backoff(0.01)))
+            task = asyncio.create_task(plugin.run(stop))
+            async with asyncio.timeout(30):
+                while "plugins are disabled" not in caplog.text:  # noqa: ASYNC110 # a log has no event
+                    await asyncio.sleep(0.01)
+            stop.set()
+            await task
+
+    _run(test())

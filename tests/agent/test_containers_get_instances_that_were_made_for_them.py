@@ -1,0 +1,251 @@
+"""From a bound pod to its instance in the container, and back: agent, API server, driver and files."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from partage.agent.mig.cdi import Numbers, Specs
+from partage.agent.mig.journal import FileJournals
+from partage.agent.mig.runner import Node as CardNode
+from partage.agent.nri.messages import (
+    Adjustment,
+    Container,
+    CreateContainerResponse,
+    PodSandbox,
+    Status,
+)
+from partage.agent.nri.plugin import PluginOptions
+from partage.cli.agent import agent
+from partage.daemon.agent import AgentDaemon, AgentOptions
+from partage.daemon.instances import NodeInstances
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config, UserConfig
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import Device, DeviceType
+from partage.model.mig import MigSlice
+from partage.model.node import Node
+from partage.testing.fake_nvml import FakeNvml
+from partage.testing.kube_server import KubeServer
+from partage.testing.nri_runtime import FakeRuntime, fake_runtime
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire import record
+from partage.wire.context import Context
+
+PODS = "/api/v1/pods"
+PATIENCE = 90.0
+NODE = Node(
+    "n",
+    devices=tuple(
+        Device(DeviceType.GPU, i, f"GPU-{i}", vendor="nvidia", memory_bytes=80 << 30, slots=7)
+        for i in range(2)
+    ),
+)
+MAIN = Container("c", "p", "main")
+
+
+def _record(uid: str, *places: tuple[int, int]) -> str:
+    """Instances of one slice by (card, start)."""
+    grants = tuple(
+        Grant(
+            "main", DeviceType.GPU, card, f"GPU-{card}", 0, 10 << 30, GrantMode.MIG,
+            protocol="hami", mig=MigSlice("1g.10gb", start, 1),
+        )
+        for card, start in places
+    )  # fmt: skip
+    return record.encode(Allocation(uid, "team", "train", "n", grants))
+
+
+class _World:
+    """What outlives an agent: the API server, the driver, the runtime and the disk."""
+
+    def __init__(self, folder: Path, server: KubeServer, runtime: FakeRuntime) -> None:
+        self.folder, self.server, self.runtime = folder, server, runtime
+        self.nvml = FakeNvml(cards=2)
+        self.specs = Specs(folder / "cdi")
+
+    def bound(self, *places: tuple[int, int]) -> PodSandbox:
+        """A pod as the scheduler binds it, and as the runtime tells of it."""
+        made = self.server.store.create(
+            PODS, "team",
+            {"metadata": {"name": "train", "namespace": "team"},
+             "spec": {"containers": [{"name": "main"}]}},
+        )  # fmt: skip
+        uid = made["metadata"]["uid"]
+        told = {names.ALLOCATION: _record(uid, *places)}
+        binding: Any = {"metadata": {"annotations": told}, "target": {"name": "n"}}
+        self.server.store.bind("team", "train", binding)
+        return PodSandbox("p", "train", uid, "team", {}, told)
+
+    def numbers(self) -> Numbers:
+        """Capabilities of what is on the cards."""
+        minors = {}
+        for card in self.nvml.cards():
+            for one in self.nvml.instances(card.uuid):
+                base = 100 * card.minor + 10 * one.id
+                minors[f"gpu{card.minor}/gi{one.id}/access"] = base
+                minors[f"gpu{card.minor}/gi{one.id}/ci0/access"] = base + 1
+        return Numbers(195, 510, 511, minors)
+
+    def starts(self, card: str) -> list[int]:
+        """Where instances are."""
+        return [one.start for one in self.nvml.instances(card)]
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[AgentDaemon]:
+        """An agent, from its start to its end."""
+        stop = asyncio.Event()
+        node = CardNode(
+            self.nvml, FileJournals(self.folder / "mig"), self.specs,
+            lambda: str(self.nvml.epoch), self.numbers,
+        )  # fmt: skip
+        options = AgentOptions(
+            self.folder / "journal", plugin=PluginOptions(self.runtime.socket, deadline=30.0)
+        )
+        async with Client(Config(ClusterConfig(self.server.url), UserConfig())) as client:
+            daemon = AgentDaemon(
+                NODE, Context.of(Settings(), FAMILIES), options,
+                lambda tallies: NodeInstances(client, "n", node, self.specs, tallies),
+            )  # fmt: skip
+            task = asyncio.create_task(daemon.run(stop))
+            await self.runtime.plugin.wait()
+            try:
+                yield daemon
+            finally:
+                stop.set()
+                await task
+
+    async def created(self, pod: PodSandbox) -> Adjustment:
+        """Ask for the container until it may be made, as the kubelet does."""
+        while True:
+            answer = await self.runtime.create(pod, MAIN, PATIENCE)
+            if isinstance(answer, CreateContainerResponse):
+                assert answer.adjust is not None
+                return answer.adjust
+            assert "NoInstance" in answer.message, answer
+            await asyncio.sleep(0.01)
+
+
+def _run(folder: Path, body: Callable[[_World], Any]) -> None:
+    async def main() -> None:
+        async with (
+            asyncio.timeout(PATIENCE),
+            KubeServer() as server,
+            fake_runtime(folder / "nri.sock") as runtime,
+        ):
+            await body(_World(folder, server, runtime))
+
+    asyncio.run(main())
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 # any condition
+        await asyncio.sleep(0.01)
+
+
+def _visible(given: Adjustment) -> list[str]:
+    return next(one.value for one in given.env if one.key == "NVIDIA_VISIBLE_DEVICES").split(",")
+
+
+def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path) -> None:
+    """Made at exactly the places of the record, equal ones on two cards told apart; then removed."""
+
+    async def body(world: _World) -> None:
+        async with world.agent():
+            pod = world.bound((0, 3), (1, 3))
+            given = await world.created(pod)
+            assert (world.starts("GPU-0"), world.starts("GPU-1")) == ([3], [3])
+            uuids = [world.nvml.instances(card)[0].computes[0].uuid for card in ("GPU-0", "GPU-1")]
+            assert _visible(given) == uuids
+            assert given.linux is not None
+            files = {one.path: (one.major, one.minor) for one in given.linux.devices}
+            assert files == {
+                "/dev/nvidiactl": (195, 255), "/dev/nvidia0": (195, 0), "/dev/nvidia1": (195, 1),
+                "/dev/nvidia-uvm": (510, 0), "/dev/nvidia-uvm-tools": (510, 1),
+                "/dev/nvidia-caps/nvidia-cap10": (511, 10),
+                "/dev/nvidia-caps/nvidia-cap11": (511, 11),
+                "/dev/nvidia-caps/nvidia-cap110": (511, 110),
+                "/dev/nvidia-caps/nvidia-cap111": (511, 111),
+            }  # fmt: skip
+            world.server.store.delete(PODS, "team", "train", {})
+            await _until(lambda: not world.starts("GPU-0") + world.starts("GPU-1"))
+            refused = await world.runtime.create(pod, MAIN, PATIENCE)
+            assert isinstance(refused, Status)
+            assert "NoInstance" in refused.message
+
+    _run(tmp_path, body)
+
+
+def test_a_new_agent_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+    """What is wanted stays with its UUID; what was wanted goes, although nobody told of the end."""
+
+    async def body(world: _World) -> None:
+        pod = world.bound((0, 2))
+        async with world.agent():
+            before = _visible(await world.created(pod))
+        world.runtime.plugin.clear()
+        async with world.agent():
+            assert _visible(await world.created(pod)) == before
+        world.runtime.plugin.clear()
+        world.server.store.delete(PODS, "team", "train", {})
+        assert world.starts("GPU-0") == [2]
+        async with world.agent():
+            await _until(lambda: not world.starts("GPU-0"))
+
+    _run(tmp_path, body)
+
+
+def test_a_place_that_others_have_is_told(tmp_path: Path) -> None:
+    """The refusal names what is in the way; the instance of others stays."""
+
+    async def body(world: _World) -> None:
+        foreign = world.nvml.foreign("1g.10gb", 3)
+        async with world.agent() as daemon:
+            pod = world.bound((0, 3))
+            message = ""
+            while "Foreign" not in message:
+                answer = await world.runtime.create(pod, MAIN, PATIENCE)
+                assert isinstance(answer, Status), answer
+                message = answer.message
+            assert "1g.10gb at 3 of card GPU-0 is not made yet: Foreign" in message
+            assert world.nvml.instances("GPU-0") == (foreign,)
+            value = daemon.tallies.registry.get_sample_value(
+                "partage_agent_instances", {"card": "GPU-0", "state": "foreign"}
+            )
+            assert value == 1
+
+    _run(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        pytest.param(["--devices", "any"], "--mig needs the API server", id="no server"),
+        pytest.param([], "--mig: ", id="no driver"),
+    ],
+)
+def test_what_instances_need_is_said(
+    arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says what is missing; exit 2."""
+    config = tmp_path / "config"
+    config.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, "
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], "
+        "contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {}}]}"
+    )
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+    found = CliRunner().invoke(agent, ["--node", "n", "--mig", *arguments])
+
+    assert found.exit_code == 2
+    assert why in found.stderr
+    assert "Traceback" not in found.output

@@ -1,0 +1,137 @@
+"""`partage discover`: what is printed, what is refused, and reporting as a process."""
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from nodes_world import Node
+
+from partage.apiserver import ApiServer, serve
+from partage.cli.discover import discover
+from partage.embedded.definitions import DEFINITIONS, DEVICES
+from partage.wire.device_objects import translate_devices
+from partage.wire.documents import decode
+
+SLOWEST = 60.0
+"""Seconds that a slow machine may take; nothing is measured by them."""
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> Path:
+    """A file of simulated devices."""
+    file = tmp_path / "devices.yaml"
+    file.write_text("{model: C500, cards: 2, rdma: 1, functions: 1, faults: '1=hot'}")
+    return file
+
+
+def test_a_table_for_people(simulated: Path) -> None:
+    """One line a device, with what it suffers from."""
+    found = CliRunner().invoke(discover, ["--node", "n1", "--simulated", str(simulated)])
+
+    assert found.exit_code == 0
+    lines = found.stdout.splitlines()
+    assert lines[0].split() == ["CARD", "MODEL", "MEMORY", "NUMA", "PCI", "STATE", "ID"]
+    assert lines[2].split()[:7] == ["gpu", "1", "metax", "C500", "64Gi", "1", "0000:11:00.0"]
+    assert " hot " in lines[2]
+
+
+def test_the_object_is_one_that_the_scheduler_reads(simulated: Path) -> None:
+    """`-o device` is a manifest of the node's devices."""
+    found = CliRunner().invoke(
+        discover, ["--node", "n1", "--simulated", str(simulated), "-o", "device"]
+    )
+
+    (document,) = decode("node.yaml", found.stdout.encode()).documents
+    devices, notes = translate_devices(document, document.labels)
+    assert document.name == "n1"
+    assert notes == []
+    assert [one.healthy for one in devices] == [True, False, True]
+
+
+def test_a_node_of_another_root_is_looked_at(tmp_path: Path) -> None:
+    """The host's files may be mounted anywhere; problems are told."""
+    node = Node(tmp_path)
+    node.nic("mlx5_3", "0000:40:00.0", functions=1)
+    node.link("sys/class/infiniband/mlx5_9/device", tmp_path)
+
+    found = CliRunner().invoke(discover, ["--host-root", str(tmp_path), "-o", "json"])
+
+    document = json.loads(found.stdout)
+    assert [one["minor"] for one in document["devices"]] == [3]
+    assert document["devices"][0]["functions"] == ["0000:40:00.1"]
+    assert "mlx5_9" in document["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "No such file"),
+        ("{model: X1}", "model"),
+        ("{model: C500, cards: -1}", "cards"),
+        ("{model: X1, vendor: acme, memory: much}", "memory"),
+        ("{", "devices.yaml"),
+    ],
+    ids=["absent", "unknown model", "negative", "no quantity", "no YAML"],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
+    """One line that names the file and the rule; exit 2."""
+    file = tmp_path / "devices.yaml"
+    if text is not None:
+        file.write_text(text)
+
+    found = CliRunner().invoke(discover, ["--simulated", str(file)])
+
+    assert found.exit_code == 2
+    assert "devices.yaml" in found.stderr
+    assert why in found.stderr
+    assert "Traceback" not in found.output
+
+
+def test_it_reports_until_it_is_told_to_end(tmp_path: Path, simulated: Path) -> None:
+    """The Device object follows the file; SIGTERM ends the process with 0."""
+
+    async def story() -> None:
+        server = ApiServer()
+        for definition in DEFINITIONS:
+            await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
+        await server.create("nodes", {"metadata": {"name": "n1"}})
+        async with serve(server) as url:
+            kubeconfig = tmp_path / "kubeconfig"
+            context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+            kubeconfig.write_text(
+                json.dumps(
+                    {
+                        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+                        "contexts": [context], "users": [{"name": "u", "user": {}}],
+                        "clusters": [{"name": "c", "cluster": {"server": url}}],
+                    }
+                )
+            )  # fmt: skip
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "partage.cli.main", "discover", "--node", "n1", "--report",
+                "--simulated", simulated, "--period", "0.1", "--kubeconfig", kubeconfig,
+            )  # fmt: skip
+            await _health(server, [True, False, True])
+            _heal(simulated)
+            await _health(server, [True, True, True])
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+    asyncio.run(asyncio.wait_for(story(), SLOWEST))
+
+
+def _heal(file: Path) -> None:
+    file.write_text("{model: C500, cards: 2, rdma: 1, functions: 1}")
+
+
+async def _health(server: ApiServer, wanted: list[bool]) -> None:
+    """Wait until the Device object says so."""
+    found: list[bool] = []
+    while found != wanted:
+        await asyncio.sleep(0.02)
+        record = server.store.get(DEVICES, "", "n1")
+        found = [one["health"] for one in record.value["spec"]["devices"]] if record else []

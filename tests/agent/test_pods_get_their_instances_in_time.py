@@ -1,0 +1,181 @@
+"""From a node's pods to ready instances, each card in its own turn."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from mig_world import CARD, World, want
+
+from partage.agent.mig.pods import wanted_by
+from partage.agent.mig.runner import Outcome
+from partage.agent.mig.service import Instances
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
+from partage.model.request import Phase
+from partage.testing.clock import InstantClock, SteppedClock
+from partage.vendors import names
+from partage.wire import record, shapes
+
+PATIENCE = 60.0
+
+
+def grant(start: int, container: str = "main", phase: Phase = Phase.MAIN) -> Grant:
+    """One instance of a container."""
+    return Grant(
+        container, DeviceType.GPU, 0, CARD, 0, 0, GrantMode.MIG, phase,
+        mig=MigSlice("1g.10gb", start, 1),
+    )  # fmt: skip
+
+
+def pod(uid: str, *grants: Grant, node: str = "n", age: str = "1", phase: str = "") -> shapes.Pod:
+    """A bound pod with a record."""
+    text = record.encode(Allocation(uid, "default", uid, "n", grants))
+    return shapes.Pod(
+        metadata=shapes.Metadata(
+            name=uid, uid=uid, annotations={names.ALLOCATION: text}, creation_timestamp=age
+        ),
+        spec=shapes.PodSpec(node_name=node, containers=[shapes.Container(name="main")]),
+        status=shapes.PodStatus(phase=phase or None),
+    )
+
+
+def test_records_say_what_is_wanted() -> None:
+    """Older pods first; one instance of two containers counts once; others' pods not at all."""
+    pods = [
+        pod("late", grant(1), age="2"),
+        pod("early", grant(0, "init", Phase.INIT), grant(0), grant(5)),
+        pod("elsewhere", grant(2), node="m"),
+        pod("over", grant(3), phase="Succeeded"),
+        shapes.Pod(),
+    ]
+
+    found = wanted_by(pods, "n")
+
+    assert [(one.owner, one.instance.start) for one in found[CARD]] == [
+        ("early", 0), ("early", 5), ("late", 1),
+    ]  # fmt: skip
+
+
+def test_a_pod_being_deleted_keeps_its_instance_until_it_ends() -> None:
+    """The deletion timestamp alone frees nothing."""
+    leaving = pod("a", grant(0))
+    stamped = shapes.Pod(
+        metadata=shapes.Metadata(
+            name="a",
+            uid="a",
+            annotations=(leaving.metadata or shapes.Metadata()).annotations,
+            deletion_timestamp="2026-01-01T00:00:00Z",
+        ),
+        spec=leaving.spec,
+        status=leaving.status,
+    )
+
+    assert wanted_by([stamped], "n") == wanted_by([leaving], "n")
+
+
+def test_a_record_that_cannot_be_trusted_wants_nothing() -> None:
+    """A record of another pod makes no instance."""
+    copied = pod("a", grant(0))
+    other = shapes.Pod(
+        metadata=shapes.Metadata(
+            name="b", uid="b", annotations=(copied.metadata or shapes.Metadata()).annotations
+        ),
+        spec=copied.spec,
+    )
+
+    assert wanted_by([other], "n") == {}
+
+
+async def at_once(call: Callable[[], Outcome]) -> Outcome:
+    """No thread: the fake driver does not block."""
+    return call()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until it holds."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 # any condition, on a clock that stands
+            await asyncio.sleep(0)
+
+
+def run(body: Callable[[World, Instances], Awaitable[None]]) -> None:
+    """A service over one card, for the length of a test; its time does not pass by itself."""
+
+    async def main() -> None:
+        world = World()
+        service = Instances({CARD: world.runner}, SteppedClock(), in_thread=at_once)
+        task = asyncio.create_task(service.run())
+        await body(world, service)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(main())
+
+
+def test_a_bound_pod_finds_its_instance_ready() -> None:
+    """None until everything of the pod is there; then UUIDs, from memory; then gone."""
+
+    async def body(world: World, service: Instances) -> None:
+        both = [want(world, "1g.10gb", 0, "a"), want(world, "2g.20gb", 2, "a")]
+        assert service.ready("a") == ()
+        service.want({CARD: both})
+        assert service.ready("a") is None
+        await until(lambda: service.ready("a") is not None)
+        assert len({one.uuid for one in service.ready("a") or ()}) == 2
+        service.want({})
+        await until(lambda: not world.nvml.instances(CARD))
+        assert service.ready("a") == ()
+
+    run(body)
+
+
+def test_nothing_is_touched_before_pods_are_listed() -> None:
+    """An agent that has not listed yet must not take running pods for gone."""
+
+    async def body(world: World, service: Instances) -> None:
+        world.converge([want(world, "1g.10gb", 0)])
+        before = world.effects
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert world.effects == before
+        service.want({})
+        await until(lambda: not world.nvml.instances(CARD))
+
+    run(body)
+
+
+def test_refused_steps_are_taken_up_again_by_themselves() -> None:
+    """The driver is busy for a while: the service comes back without being told."""
+
+    async def main() -> None:
+        world, told = World(), list[str]()
+        world.nvml.card().clients = 1
+        clock = InstantClock()
+        service = Instances({CARD: world.runner}, clock, told.append, at_once)
+        task = asyncio.create_task(service.run())
+        service.want({CARD: [want(world, "1g.10gb", 0, "a")]})
+        await until(lambda: len(clock.slept) > 3)
+        assert service.ready("a") is None
+        assert service.hindrances("a")
+        world.nvml.card().clients = 0
+        await until(lambda: bool(service.ready("a")))
+        assert not service.hindrances("a")
+        assert told[0] == CARD
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(main())
+
+
+def test_instances_that_are_not_ours_are_reported() -> None:
+    """Whoever reports the card's state finds them in its outcome."""
+
+    async def body(world: World, service: Instances) -> None:
+        foreign = world.nvml.foreign("1g.10gb", 4)
+        service.want({})
+        await until(lambda: service.outcome(CARD) is not None)
+        outcome = service.outcome(CARD)
+        assert outcome is not None
+        assert outcome.foreign == (foreign,)
+
+    run(body)

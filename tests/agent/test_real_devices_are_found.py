@@ -1,0 +1,326 @@
+"""Vendors' libraries, sysfs and vendors' files become one inventory; what is odd is told and closed."""
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nodes_world import ROOT, Node, compiled
+
+from partage.agent.discovery.health import HealthBook
+from partage.agent.discovery.search import Search, booted, discover
+from partage.model.device import Topology
+
+GIB = 2**30
+UUIDS = [f"GPU-{index}8b0d1c2-0000-1111-2222-333344445555" for index in range(3)]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node without devices."""
+    return Node(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in for NVIDIA's library: loaded once a process, as the loader knows it by name."""
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: partage[nvidia]")
+    return compiled(
+        "nvml_card.c", tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1", "libnvidia-ml.so.1"
+    )
+
+
+class Cards:
+    """NVIDIA cards of a node, through the stand-in; `now` is the clock."""
+
+    def __init__(self, node: Node, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._file = node.folder / "cards"
+        self._lost: set[int] = set()
+        self._xids: list[str] = []
+        self.now = 0.0
+        node.link("lib/libnvidia-ml.so.1", library)
+        ctypes.CDLL(str(library)).fake_reset()
+        monkeypatch.setenv("FAKE_NVML", str(self._file))
+        for index in range(2):
+            node.pci(f"0000:{0x38 + index:02x}:00.0", "0x10de", "0x030200")
+            node.write(f"dev/nvidia{index}", "")
+        self.set()
+        self.search = Search(node.roots, "n", clock=lambda: self.now)
+
+    def set(self, *, lost: int | None = None, xid: int | None = None) -> None:
+        """Lose card `lost`, or none; report an error of card 0."""
+        self._xids += [] if xid is None else [f"xid 0 {xid}"]
+        lines = [
+            f"{i} {i} {UUIDS[i]} NVIDIA_A100-SXM4-80GB {80 * GIB} "
+            f"00000000:{0x38 + i:02X}:00.0 {i} {int(i == lost)}"
+            for i in range(2)
+        ]
+        self._file.write_text("\n".join([*lines, *self._xids]) + "\n")
+
+    def unload(self) -> None:
+        """The driver goes away."""
+        self._file.write_text("")
+
+    def healthy(self) -> list[bool]:
+        """Health of the cards that are found."""
+        return [one.healthy for one in self.search().devices]
+
+
+@pytest.fixture
+def cards(node: Node, nvml: Path, monkeypatch: pytest.MonkeyPatch) -> Cards:
+    """Two A100, the second in MIG mode."""
+    return Cards(node, nvml, monkeypatch)
+
+
+def test_nvidia_cards_come_with_all_their_facts(cards: Cards) -> None:
+    """Identity, number, model, memory, driver, place, MIG mode and links."""
+    found = cards.search()
+
+    first = found.found[0]
+    assert [one.uuid for one in found.devices] == UUIDS[:2]
+    assert (first.device.model, first.product) == ("A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB")
+    assert (first.device.memory_bytes, first.driver) == (80 * GIB, "550.54.15")
+    assert first.device.topology == Topology(1, ROOT, "0000:38:00.0")
+    assert [one.mig for one in found.found] == [False, True]
+    assert found.links == {(UUIDS[0], UUIDS[1]): 2}
+    assert first.files[0].endswith("/dev/nvidia0")
+    assert found.problems == ()
+    cards.search.close()
+
+
+@pytest.mark.parametrize(
+    ("xid", "after_quiet", "after_reset"),
+    [(31, True, True), (999, True, True), (48, False, True), (79, False, False)],
+    ids=["of a program", "unknown", "needs a reset", "needs a reboot"],
+)
+def test_an_error_closes_a_card_for_as_long_as_it_should(
+    cards: Cards, xid: int, *, after_quiet: bool, after_reset: bool
+) -> None:
+    """A program's error closes nothing; others until a quiet time, a reset, or a reboot."""
+    assert cards.healthy() == [True, True]
+
+    cards.set(xid=xid)
+    assert cards.healthy() == [xid == 31, True]
+    cards.now = 601.0
+    assert cards.healthy() == [after_quiet, True]
+    cards.set(lost=0)
+    assert cards.healthy() == [True]  # the other one
+    cards.set()
+    assert cards.healthy() == [after_reset, True]
+    cards.search.close()
+
+
+def test_a_card_that_fell_off_its_bus_is_known_by_its_handle(cards: Cards) -> None:
+    """Its last error counts although the card tells its name no more."""
+    assert cards.healthy() == [True, True]
+
+    cards.set(lost=0, xid=79)
+    assert cards.healthy() == [True]  # the other one
+    cards.set()
+    assert cards.healthy() == [False, True]
+    cards.search.close()
+
+
+def test_errors_are_heard_again_after_the_driver_was_reloaded(cards: Cards) -> None:
+    """A library that fails is a problem; opened again, it is listened to as before."""
+    assert cards.healthy() == [True, True]
+
+    cards.unload()
+    assert "library failed" in cards.search().problems[0]
+    cards.set()
+    assert cards.healthy() == [True, True]
+    cards.set(xid=48)
+    assert cards.healthy() == [False, True]
+    cards.search.close()
+
+
+def test_an_error_outlives_the_agent_but_not_the_machine(node: Node) -> None:
+    """What the Device object says of a card is read back, unless the machine was rebooted since."""
+    condition = {
+        "status": "False",
+        "reason": "Xid79",
+        "lastTransitionTime": "2026-01-02T00:00:00Z",
+    }
+    document = {"spec": {"devices": [{"id": UUIDS[0], "conditions": [condition]}]}}
+    kept, forgotten = HealthBook(), HealthBook()
+
+    node.write("proc/stat", "cpu 1 2\nbtime 1767225600\n")  # 2026-01-01
+    kept.restore(document, 0.0, booted(node.roots))
+    node.write("proc/stat", "btime 1767398400\n")  # 2026-01-03
+    forgotten.restore(document, 0.0, booted(node.roots))
+
+    ailment = kept.answers(UUIDS[0], 10_000.0)
+    assert ailment is not None
+    assert "XID 79" in ailment.message
+    assert forgotten.answers(UUIDS[0], 0.0) is None
+
+
+def test_nvidia_cards_without_their_library_are_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is granted on them, and the problem names the cards and the next step."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    node.pci("0000:38:00.0", "0x10de", "0x030200")
+
+    found = discover(node.roots)
+
+    assert found.found == ()
+    assert "0000:38:00.0" in found.problems[0]
+    assert "partage[nvidia]" in found.problems[0]
+
+
+def test_metax_cards_come_from_their_library(node: Node) -> None:
+    """Facts as in seed 000; a card without sensible memory is closed; parts of cards are skipped."""
+    compiled("metax_card.c", node.folder / "lib/libmxsml.so", "libmxsml-test.so")
+    node.pci("0000:38:00.0", "0x9999", "0x030200")
+    node.write("dev/mxcd", "")
+
+    found = discover(node.roots)
+
+    first, second = found.devices
+    assert (first.uuid, first.model) == ("89033010-2354-0000-0000-000000000000", "C500")
+    assert (first.memory_bytes, first.healthy) == (64 * GIB, True)
+    assert first.topology == Topology(1, ROOT, "0000:38:00.0")
+    assert (second.memory_bytes, second.healthy) == (0, False)
+    assert found.found[0].files == (str(node.roots.dev / "mxcd"),)
+
+
+@pytest.mark.parametrize("library", [None, b"no library at all"], ids=["absent", "broken"])
+def test_metax_cards_without_their_library_are_closed(node: Node, library: bytes | None) -> None:
+    """Sysfs shows them, and nobody gets them."""
+    node.pci("0000:38:00.0", "0x9999", "0x030200")
+    if library:
+        node.write("lib/libmxsml.so", library)
+
+    found = discover(node.roots)
+
+    assert [(one.vendor, one.healthy) for one in found.devices] == [("metax", False)]
+    assert "libmxsml.so" in found.problems[0]
+
+
+def test_rdma_cards_come_with_their_virtual_functions(node: Node) -> None:
+    """Number, identity, place and functions by address; a card with a dead port is closed."""
+    node.nic("mlx5_0", "0000:40:00.0", functions=3)
+    node.nic("mlx5_1", "0000:41:00.0", state="1: DOWN")
+
+    found = discover(node.roots)
+
+    first, second = found.devices
+    assert (first.minor, first.uuid) == (0, "0000:40:00.0")
+    assert [one.bus_id for one in first.functions] == [f"0000:40:00.{n}" for n in (1, 2, 3)]
+    assert (second.healthy, second.health_detail) == (False, "port is 1: DOWN")
+    assert found.problems == ()
+
+
+def test_amd_cards_and_fpgas_come_from_sysfs(node: Node) -> None:
+    """Memory and identity as amdgpu tells them; one FPGA for both functions of a board."""
+    home = node.pci(
+        "0000:03:00.0", "0x1002", "0x038000",
+        mem_info_vram_total=str(192 * GIB), unique_id="af12", product_name="AMD Instinct MI300X",
+    )  # fmt: skip
+    (home / "drm/renderD128").mkdir(parents=True)
+    node.pci("0000:05:00.0", "0x10ee", "0x120000")
+    node.pci("0000:05:00.1", "0x10ee", "0x120000")
+
+    fpga, gpu = discover(node.roots).devices
+
+    assert (gpu.uuid, gpu.minor, gpu.model) == ("GPU-af12", 0, "AMD-Instinct-MI300X")
+    assert (gpu.memory_bytes, gpu.healthy) == (192 * GIB, True)
+    assert (fpga.type, fpga.uuid) == ("fpga", "0000:05:00.0")
+
+
+def test_vendor_files_describe_what_sysfs_cannot(node: Node) -> None:
+    """An Ascend card is closed until a device file tells its memory; bad entries hide no good one."""
+    node.pci("0000:81:00.0", "0x19e5", "0x120000")
+    assert [one.healthy for one in discover(node.roots).devices] == [False]
+    card = {
+        "vendor": "huawei", "model": "Ascend-310P3", "uuid": "185011D4-0", "minor": "0",
+        "resources": {"huawei.com/npu-core": "8", "gpu-memory": "21527Mi"},
+        "topology": {"nodeID": "1", "busID": "0000:81:00.0"}, "status": {"healthy": True},
+    }  # fmt: skip
+    node.write("files/ic-device", json.dumps([card, {"vendor": 3}]))
+    node.write("files/other", "{")
+
+    found = discover(node.roots)
+
+    (only,) = found.devices
+    assert (only.uuid, only.memory_bytes) == ("185011D4-0", 21527 * 2**20)
+    assert only.extras == (("huawei.com/npu-core", 8),)
+    assert any("ic-device: device 1" in problem for problem in found.problems)
+    assert any("device file other" in problem for problem in found.problems)
+
+
+def test_a_second_vendor_is_left_out(node: Node) -> None:
+    """A Device object names one make; cards of another would be given to the wrong pods."""
+    home = node.pci("0000:03:00.0", "0x1002", "0x030000", mem_info_vram_total=str(GIB))
+    (home / "drm/renderD128").mkdir(parents=True)
+    node.pci("0000:38:00.0", "0x9999", "0x030200")
+
+    found = discover(node.roots)
+
+    assert {one.vendor for one in found.devices} == {"metax"}
+    assert any("amd card" in problem for problem in found.problems)
+
+
+NONSENSE = st.one_of(
+    st.none(),
+    st.binary(max_size=40),
+    st.sampled_from([b"-1", b"0x", b"007", b"9" * 30, b"\xff", b"4: ACTIVE"]),
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    texts=st.lists(NONSENSE, min_size=8, max_size=8),
+    kind=st.just(b"0x020000") | NONSENSE,
+    card=st.just(b"0x120000") | NONSENSE,
+    vendor=st.sampled_from(["0x1002", "0x9999", "0x19e5"]),
+)
+def test_nonsense_in_sysfs_grants_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[bytes | None],
+    kind: bytes | None,
+    card: bytes | None,
+    vendor: str,
+) -> None:
+    """Missing or mad files never raise, and no card is open that does not tell its memory."""
+    node = Node(tmp_path_factory.mktemp("n"))
+    paths = ("device", "numa_node", "mem_info_vram_total", "unique_id", "product_name",
+             "current_compute_partition")  # fmt: skip
+    home = node.pci("0000:03:00.0", vendor, "0x120000")
+    (home / "drm/renderD128").mkdir(parents=True)
+    node.nic("mlx5_0", "0000:40:00.0", functions=1)
+    for name, text in (("class", card), *zip(paths, texts, strict=False)):
+        (home / name).unlink(missing_ok=True)
+        if text is not None:
+            (home / name).write_bytes(text)
+    for path, text in (("ports/1/state", texts[7]), ("device/class", kind)):
+        file = node.folder / "sys/class/infiniband/mlx5_0" / path
+        file.unlink()
+        if text is not None:
+            file.write_bytes(text)
+
+    found = discover(node.roots)
+
+    for one in found.devices:
+        assert not one.healthy or one.type != "gpu" or one.memory_bytes > 0
+        assert one.healthy or one.health_detail
+        assert one.type != "rdma" or not one.healthy or b"ACTIVE" in (texts[7] or b"")
+
+
+def test_links_in_a_ring_are_survived(node: Node) -> None:
+    """A folder that leads back to itself is a problem, not an endless walk."""
+    node.link("sys/class/infiniband/mlx5_0/device", node.folder / "sys/a")
+    node.link("sys/a", node.folder / "sys/b")
+    node.link("sys/b", node.folder / "sys/a")
+    node.link("sys/bus/pci/devices/0000:03:00.0", node.folder / "sys/a")
+
+    found = discover(node.roots)
+
+    assert found.found == ()
+    assert "mlx5_0" in found.problems[0]

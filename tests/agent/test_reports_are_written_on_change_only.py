@@ -1,0 +1,205 @@
+"""An agent's reports beside a real API server in one process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partage.agent.discovery.found import Inventory
+from partage.agent.discovery.models import MODELS
+from partage.agent.discovery.search import Search
+from partage.agent.discovery.simulated import SimulatedHardware, simulate
+from partage.agent.reporting import DEVICES, AgentReporting, ReportingSettings
+from partage.apiserver import ApiServer, Change, serve
+from partage.embedded.definitions import DEFINITIONS
+from partage.kube.client import Client, ClientSettings, PatchKind
+from partage.kube.config import ClusterConfig, Config
+from partage.kube.errors import Conflict, NotFound
+from partage.kube.retry import Backoff
+from partage.vendors import names
+
+from nodes_world import Node  # isort: skip # beside this file
+
+T4 = SimulatedHardware("n1", "Tesla-T4", MODELS["Tesla-T4"], 2)
+SLOWEST = 60.0
+"""Seconds that a slow machine may take; nothing is measured by them."""
+
+
+class World:
+    """A server with one node; `found` is what the next search finds.
+
+    Attributes:
+        changes: kind and resource of all that was written, leases apart.
+        told: what the agent complained of.
+    """
+
+    def __init__(self, server: ApiServer, client: Client, settings: ReportingSettings) -> None:
+        self.server = server
+        self.client = client
+        self.found: Inventory = simulate(T4)
+        self.changes: list[tuple[str, str]] = []
+        self.told: list[str] = []
+        self.reporting = AgentReporting(
+            client, "n1", lambda: self.found, settings, told=self.told.append
+        )
+        server.store.observers.append(self._saw)
+
+    def _saw(self, change: Change) -> None:
+        if "leases" not in change.record.resource:
+            self.changes.append((change.kind, change.record.resource.partition(".")[0]))
+
+    async def document(self) -> dict[str, Any]:
+        """The Device object as it is."""
+        return await self.client.get(DEVICES, "n1", into=dict[str, Any])
+
+
+def run(story: Callable[[World], Awaitable[None]], **settings: Any) -> None:
+    """Run a story against a fresh server with one Node."""
+
+    async def main() -> None:
+        server = ApiServer()
+        for definition in DEFINITIONS:
+            await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
+        await server.create("nodes", {"metadata": {"name": "n1"}})
+        async with serve(server) as url:
+            config = Config(ClusterConfig(url))
+            patience = ClientSettings(attempts=2, backoff=Backoff(base=0.001, cap=0.01))
+            async with Client(config, settings=patience) as client:
+                await asyncio.wait_for(
+                    story(World(server, client, ReportingSettings(**settings))), SLOWEST
+                )
+
+    asyncio.run(main())
+
+
+def test_a_steady_node_writes_nothing() -> None:
+    """The first round writes object and labels; twenty more, some reading anew, write nothing."""
+
+    async def story(world: World) -> None:
+        first = await world.reporting.once()
+        assert first.wrote == ("device", "node")
+        world.changes.clear()
+        for _ in range(20):
+            assert (await world.reporting.once()).wrote == ()
+        assert world.changes == []
+        document = await world.document()
+        node = world.server.store.get("nodes", "", "n1")
+        assert node is not None
+        assert document["metadata"]["ownerReferences"][0]["uid"] == node.uid
+        assert node.metadata["labels"][names.GPU_MODEL] == "Tesla-T4"
+
+    run(story, resync=5, hami=True)
+
+
+def test_health_is_written_once_each_way() -> None:
+    """A card that falls ill and gets well is two writes of one object."""
+
+    async def story(world: World) -> None:
+        await world.reporting.once()
+        world.changes.clear()
+        world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
+        await world.reporting.once()
+        await world.reporting.once()
+        ill = await world.document()
+        world.found = simulate(T4)
+        await world.reporting.once()
+        assert world.changes == [("MODIFIED", "devices")] * 2
+        assert [one["health"] for one in ill["spec"]["devices"]] == [True, False]
+
+    run(story)
+
+
+def test_what_others_add_stays_and_what_they_break_is_mended() -> None:
+    """A write is for the version it was made for; the round after a conflict mends."""
+
+    async def story(world: World) -> None:
+        await world.reporting.once()
+        theirs = {"metadata": {"labels": {"team": "a"}}, "spec": {"devices": []}}
+        await world.client.patch(DEVICES, "n1", theirs, kind=PatchKind.MERGE, into=dict[str, Any])
+        world.found = simulate(T4, {("gpu", 0)}, "Xid 79")
+        with pytest.raises(Conflict):
+            await world.reporting.once()
+        await world.reporting.once()
+        document = await world.document()
+        assert document["metadata"]["labels"]["team"] == "a"
+        assert [one["health"] for one in document["spec"]["devices"]] == [False, True]
+
+    run(story)
+
+
+def test_what_the_object_says_is_read_before_the_first_search() -> None:
+    """An agent that starts anew knows what was wrong before it looks, and asks once."""
+
+    async def story(world: World) -> None:
+        world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
+        await world.reporting.once()
+        heard: list[str] = []
+
+        def restore(known: dict[str, Any] | None) -> None:
+            devices = known["spec"]["devices"] if known else ()
+            heard.extend(f"{one['minor']} {one['health']}" for one in devices)
+
+        def search() -> Inventory:
+            heard.append("search")
+            return world.found
+
+        again = AgentReporting(world.client, "n1", search, restore=restore)
+        await again.once()
+        await again.once()
+        assert heard == ["0 True", "1 False", "search", "search"]
+
+    run(story)
+
+
+def test_a_node_without_devices_has_no_object() -> None:
+    """Nothing found is nothing written; what cannot be read is told once."""
+
+    async def story(world: World) -> None:
+        world.found = Inventory(problems=("a card is odd",))
+        for _ in range(3):
+            assert (await world.reporting.once()).wrote == ()
+        assert world.told == ["a card is odd"]
+        with pytest.raises(NotFound):
+            await world.document()
+
+    run(story)
+
+
+def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
+    """The loop goes on after errors, renews its lease, and ends at once."""
+
+    async def story(world: World) -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(world.reporting.run(stop))
+        leases = "leases.coordination.k8s.io"
+        renewed: set[str] = set()
+        while (
+            len(renewed) < 2
+            or world.server.store.get("devices.scheduling.koordinator.sh", "", "n1") is None
+        ):
+            lease = world.server.store.get(leases, "kube-node-lease", "partage-agent-n1")
+            if lease is not None:
+                renewed.add(lease.value["spec"]["renewTime"])
+            await asyncio.sleep(0.01)
+        stop.set()
+        await task
+
+    run(story, period=0.01, lease_period=0.01)
+
+
+def test_a_file_of_simulated_devices_is_followed(tmp_path: Path) -> None:
+    """Faults come and go with the file; a misspelt file is a problem, and no device."""
+    node = Node(tmp_path)
+    file = node.write("sim.yaml", "{model: Tesla-T4, cards: 2, rdma: 1, faults: '1=Xid 79'}")
+    search = Search(type(node.roots)(simulated=file), "n1")
+    assert [(one.type.value, one.healthy) for one in search().devices] == [
+        ("gpu", True), ("gpu", False), ("rdma", True),
+    ]  # fmt: skip
+
+    file.write_text("{model: Tesla-T4, cards: many}")
+    odd = search()
+
+    assert odd.found == ()
+    assert "cards" in odd.problems[0]

@@ -1,0 +1,73 @@
+"""The node's own objects are read from the API server, and whatever goes wrong there changes nothing."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from partage.daemon.node_facts import NodeFacts
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config, UserConfig
+from partage.model.node import Node
+from partage.testing.kube_server import Fault, KubeServer
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+
+CONTEXT = Context.of(Settings(), FAMILIES)
+NODES = "/api/v1/nodes"
+DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+
+
+def _device(*uuids: str) -> dict[str, Any]:
+    resources = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "16Gi"}
+    cards = [
+        {"type": "gpu", "health": True, "id": uuid, "minor": minor, "resources": resources}
+        for minor, uuid in enumerate(uuids)
+    ]
+    return {"metadata": {"name": "n1"}, "spec": {"devices": cards}}
+
+
+def _client(server: KubeServer) -> Client:
+    return Client(Config(ClusterConfig(server.url), UserConfig()))
+
+
+def _cards(node: Node) -> list[str]:
+    return [device.uuid for device in node.devices]
+
+
+def test_a_node_is_read_with_and_without_its_device() -> None:
+    """A node that has no Device object is a node without devices."""
+
+    async def test() -> None:
+        async with KubeServer() as server, _client(server) as client:
+            server.store.create(NODES, None, {"metadata": {"name": "n1"}})
+            facts = NodeFacts(client, "n1", CONTEXT)
+            assert _cards(await facts.read()) == []
+            server.store.create(DEVICES, None, _device("GPU-a"))
+            assert _cards(await facts.read()) == ["GPU-a"]
+
+    asyncio.run(test())
+
+
+def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Refusals are told once; the node is told as soon as it can be read, and when it changes."""
+
+    async def test() -> None:
+        async with KubeServer() as server, _client(server) as client:
+            server.store.create(NODES, None, {"metadata": {"name": "n1"}})
+            server.store.create(DEVICES, None, _device("GPU-a"))
+            server.fail(Fault(path=NODES, status=403, reason="Forbidden", times=2))
+            told: asyncio.Queue[Node] = asyncio.Queue()
+            facts = NodeFacts(client, "n1", CONTEXT, period=0.05)
+            task = asyncio.create_task(facts.follow(told.put_nowait))
+            async with asyncio.timeout(60):
+                assert _cards(await told.get()) == ["GPU-a"]
+                server.store.update(DEVICES, None, "n1", _device("GPU-a", "GPU-b"))
+                while _cards(await told.get()) != ["GPU-a", "GPU-b"]:
+                    pass
+            task.cancel()
+
+    asyncio.run(test())
+
+    assert caplog.text.count("node n1 cannot be read") == 1

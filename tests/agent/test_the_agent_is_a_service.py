@@ -1,0 +1,120 @@
+"""`partage agent` as a process: options that cannot be used, health, metrics, an end by a signal."""
+
+import asyncio
+import re
+import signal
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from partage.agent.nri.messages import Container, PodSandbox, Status
+from partage.cli.agent import agent
+from partage.testing.nri_runtime import fake_runtime
+from partage.vendors import names
+
+ROOT = Path(__file__).parents[2]
+NODE = ("--node", "host04", "--devices", str(ROOT / "examples/koordinator/host04.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        pytest.param(
+            ["--node", "n", "--devices", "no-file"], "no-file: cannot be read", id="file"
+        ),
+        pytest.param(["--node", "n", *NODE[2:]], "no Node or Device named 'n'", id="other node"),
+        pytest.param([*NODE, "--nri-index", "7"], "two digits", id="index"),
+        pytest.param([*NODE, "--journal", "/proc/none"], "journal /proc/none", id="journal"),
+    ],
+)
+def test_what_cannot_be_used_is_named(arguments: list[str], why: str) -> None:
+    """One line says which option and why; exit 2."""
+    found = CliRunner().invoke(agent, arguments)
+
+    assert found.exit_code == 2
+    assert why in found.stderr
+    assert "Traceback" not in found.output
+
+
+def test_without_files_a_cluster_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default reads the node from the API server; no way to one is told, exit 2."""
+    monkeypatch.setenv("KUBECONFIG", "/no-such-file")
+
+    found = CliRunner().invoke(agent, ["--node", "n"])
+
+    assert found.exit_code == 2
+    assert "/no-such-file" in found.stderr
+
+
+def test_an_api_server_that_is_away_keeps_nobody_from_serving(tmp_path: Path) -> None:
+    """It starts, says that the node cannot be read, and ends well."""
+    config = tmp_path / "config"
+    config.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, "
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], "
+        "contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {}}]}"
+    )
+
+    async def test() -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "partage.cli.main", "agent", "--node", "n", "--port", "0",
+            "--kubeconfig", config, "--journal", tmp_path / "journal",
+            "--nri-socket", tmp_path / "nri.sock", stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stderr is not None
+        async with asyncio.timeout(120):
+            await _said(process.stderr, "node n cannot be read")
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+    asyncio.run(test())
+
+
+async def _said(stream: asyncio.StreamReader, pattern: str) -> str:
+    while line := (await stream.readline()).decode():
+        if found := re.search(pattern, line):
+            return found[0]
+    pytest.fail(f"the agent ended without saying {pattern}")
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 # ours
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+    """Not ready before the runtime asks; counts what it refused; SIGTERM ends it with 0."""
+
+    async def test() -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "partage.cli.main", "agent", *NODE, "--port", "0",
+            "--journal", tmp_path / "journal", "--nri-socket", tmp_path / "nri.sock",
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stderr is not None
+        url = await _said(process.stderr, r"http://\S+")
+        assert (await asyncio.to_thread(_get, f"{url}/readyz"))[0] == 503
+        async with fake_runtime(tmp_path / "nri.sock") as runtime:
+            await runtime.plugin.wait()
+            forged = PodSandbox("p", "bad", "u", "team", {}, {names.DEVICE_ALLOCATED: "{}"})
+            refused = await runtime.create(forged, Container("c", "p", "main"), 60)
+            assert isinstance(refused, Status)
+            assert "NoRecord" in refused.message
+            assert (await asyncio.to_thread(_get, f"{url}/readyz"))[0] == 200
+            metrics = (await asyncio.to_thread(_get, f"{url}/metrics"))[1]
+            assert 'partage_agent_refused_total{rule="NoRecord"} 1.0' in metrics
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+    async def bounded() -> None:
+        async with asyncio.timeout(120):
+            await test()
+
+    asyncio.run(bounded())

@@ -1,0 +1,55 @@
+"""The service, and the engine over the objects that anybody may list, give the same answers."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from partage.cli.main import main
+
+sys.path.append(str(Path(__file__).parents[1] / "embedded"))
+
+from up_world import PODS, World, node, pod, run, running
+
+HALF = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
+
+
+async def told(world: World, *arguments: str, service: bool) -> tuple[int, Any]:
+    """What a command says in JSON, asked one way or the other; never by this loop's thread."""
+    where = world.cluster.addresses
+    way = ("--scheduler", where.scheduler) if service else ("--kubeconfig", where.kubeconfig)
+    given = [*arguments, *way, "-o", "json"]
+    result = await asyncio.to_thread(CliRunner().invoke, main, given)
+    return result.exit_code, json.loads(result.stdout)
+
+
+def without(document: Any, *keys: str) -> Any:
+    """The document without what differs by nature."""
+    return {key: value for key, value in document.items() if key not in keys}
+
+
+def test_both_ways_agree() -> None:
+    """A placed and a waiting pod, sums, nodes and pods are the same both ways."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as world:
+            await world.create(PODS, pod("fits", HALF))
+            await world.phase("fits", "Running")
+            await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 100}))
+            await world.refused("waits")
+
+            for name, code in (("fits", 0), ("waits", 3)):
+                one, first = await told(world, "explain", name, service=True)
+                two, second = await told(world, "explain", name, service=False)
+                own = ("answered_by", "kube_scheduler", "last_refusal")
+                assert (one, two) == (code, code)
+                assert without(first, *own) == without(second, *own)
+            for what in (("top", "pods"), ("top", "cards"), ("inspect", "n0")):
+                one, first = await told(world, *what, service=True)
+                two, second = await told(world, *what, service=False)
+                assert (one, two, first) == (0, 0, second)
+
+    run(story())

@@ -1,0 +1,164 @@
+"""`partage explain`, `top` and `inspect` answer for manifests, and say what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from partage.cli.main import main
+
+MIXED = str(Path(__file__).parents[2] / "examples/mixed")
+
+
+def ask(*arguments: str) -> Result:
+    """What the command prints, without whatever the environment says of a cluster."""
+    env = {"KUBECONFIG": "/nonexistent", "PARTAGE_SCHEDULER": "", "PARTAGE_SERVICE": "",
+           "HOME": "/nonexistent", "KUBERNETES_SERVICE_HOST": ""}  # fmt: skip
+    return CliRunner(env=env).invoke(main, arguments)
+
+
+def test_a_waiting_pod_gets_reason_numbers_and_next_step() -> None:
+    """The line, each node, alike cards together with asked and free, and what to try."""
+    result = ask("explain", "waiting/too-big-for-t4", "-f", MIXED)
+
+    assert result.exit_code == 3
+    assert "InsufficientMemory: 0/4 nodes" in result.stdout
+    assert "try: ask less memory, or wait" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["0,1", "InsufficientMemory", "15Gi", "14Gi"] in rows
+    assert "answered by the engine, over the manifests given" in result.stderr
+
+
+def test_a_placed_pod_gets_cards_policy_and_annotations() -> None:
+    """Where, which card, by which policy, where another would go, what the record means."""
+    result = ask("explain", "already-running", "-n", "team-vision", "-f", MIXED)
+
+    assert result.exit_code == 0
+    for text in (
+        "is bound on node a100-node", "gpu 0", "40Gi", "policy partage",
+        "another pod like it would go to node a100-node too", "Koordinator's record",
+    ):  # fmt: skip
+        assert text in result.stdout
+
+
+def test_the_same_is_said_to_programs() -> None:
+    """JSON and YAML hold the same document, with reason by node and card."""
+    found = json.loads(ask("explain", "waiting/too-big-for-t4", "-f", MIXED, "-o", "json").stdout)
+    again = yaml.safe_load(
+        ask("explain", "waiting/too-big-for-t4", "-f", MIXED, "-o", "yaml").stdout
+    )
+
+    assert found == again
+    assert found["reason"]["nodes"]["t4-node"]["cards"][0]["asked"] == 15 * 2**30
+    assert found["policy"]["node"] == "partage"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        pytest.param(("explain", "nope", "-f", MIXED), 4, "Check the name", id="no-pod"),
+        pytest.param(
+            ("explain", "already-running", "-f", MIXED), 4,
+            "there is team-vision/already-running", id="other-namespace",
+        ),
+        pytest.param(("explain", "a/b", "-n", "c", "-f", MIXED), 2, "say one", id="two-namespaces"),
+        pytest.param(("inspect", "nope", "-f", MIXED), 4, "partage top nodes", id="no-node"),
+        pytest.param(("top", "-f", "/nonexistent.yaml"), 2, "nonexistent", id="no-file"),
+        pytest.param(("top",), 2, "--kubeconfig", id="no-kubeconfig"),
+        pytest.param(("top", "cheese", "-f", MIXED), 2, "nodes, pods, cards", id="no-such-thing"),
+        pytest.param(
+            ("top", "--scheduler", "http://127.0.0.1:9"), 2, "Check the address", id="nobody-there"
+        ),
+        pytest.param(
+            ("top", "--scheduler", "http://x", "--service", "a/b:1"), 2, "exclude", id="both"
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_names_thing_and_next_step(
+    arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    """One line, a documented exit code, never a traceback."""
+    result = ask(*arguments)
+
+    assert result.exit_code == code
+    assert says in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_service_that_is_not_one_is_told(tmp_path: Path) -> None:
+    """`--service` without a port names its form."""
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+    }  # fmt: skip
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+
+    result = ask("top", "--kubeconfig", str(path), "--service", "partage-scheduler")
+
+    assert result.exit_code == 2
+    assert "NAMESPACE/NAME:PORT" in result.stderr
+
+
+def test_top_sums_up_and_lists_who_waits() -> None:
+    """Cards by use, amounts, nodes, and each waiting pod with its reason."""
+    result = ask("top", "-f", MIXED)
+
+    assert result.exit_code == 0
+    assert "6 idle, 1 shared, 0 whole, 2 closed" in result.stdout
+    assert "40Gi of 500Gi" in result.stdout
+    assert "waiting/on-broken-a10  Unhealthy" in result.stdout
+
+
+@pytest.mark.parametrize("what", ["nodes", "pods", "cards", "node", "pod", "card"])
+@pytest.mark.parametrize("output", ["table", "wide", "json"])
+def test_top_tells_of_each_kind(what: str, output: str) -> None:
+    """Nodes, pods and cards, in one number or the other, in each form."""
+    result = ask("top", what, "-f", MIXED, "-o", output)
+
+    assert result.exit_code == 0
+    assert "a100-node" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_inspect_shows_who_is_on_a_card() -> None:
+    """Under the card its pods with their parts; closed cards say why."""
+    result = ask("inspect", "-f", MIXED)
+
+    assert result.exit_code == 0
+    assert "team-vision/already-running  share (koordinator)" in result.stdout
+    assert "Unhealthy (uncorrectable ECC error)" in result.stdout
+
+
+def test_sums_are_those_of_the_cards() -> None:
+    """The overview, made of columns, says what adding up card by card comes to."""
+    examples = str(Path(MIXED).parent)
+    found = json.loads(ask("top", "-f", examples, "-o", "json").stdout)
+    cards = [card for node in found["nodes"] for card in node["cards"] if card["type"] == "gpu"]
+    seen = found["overview"]
+
+    for key in ("core_milli", "memory_bytes", "slots"):
+        for part in ("total", "used"):
+            assert seen[key][part] == sum(card[key][part] for card in cards)
+            assert seen[key][part] == sum(model[key][part] for model in seen["models"])
+    assert seen["cards"]["total"] == len(cards) > 10
+    assert seen["cards"]["closed"] == sum(card["closed"] is not None for card in cards) > 0
+    assert seen["cards"]["idle"] == sum(not c["tenants"] and not c["closed"] for c in cards) > 0
+
+
+@pytest.mark.parametrize(("order", "sign"), [("used", -1), ("free", 1)])
+def test_nodes_come_by_what_is_used(order: str, sign: int) -> None:
+    """The larger part of compute and memory decides, nodes without devices count as unused."""
+    examples = str(Path(MIXED).parent)
+    nodes = json.loads(ask("top", "nodes", "-f", examples, "--sort", order, "-o", "json").stdout)
+
+    parts = [
+        max(n[key]["used"] / (n[key]["total"] or 1) for key in ("core_milli", "memory_bytes"))
+        for n in nodes["nodes"]
+    ]
+    assert parts == sorted(parts, key=lambda part: sign * part)
+    assert max(parts) > 0

@@ -1,0 +1,402 @@
+"""Partage beside a genuine control plane: scheduler service, webhook, second kube-scheduler, nodes.
+
+The chart is installed by helm, with no replicas. What its Deployments would run is run here, with
+the arguments that they give and tokens of their service accounts: the chart's roles are all that
+our programs and the second kube-scheduler have, and the API server's audit log tells what was
+refused to them. The cluster's own kube-scheduler keeps `default-scheduler`, as in production.
+Nodes are objects only: a small stand-in for kubelets reports pods as running and lets deleted
+ones go.
+"""
+
+import base64
+import json
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from chart import CHART, helm
+from control_plane import ControlPlane, control_plane, free_port
+from leader_service import LeaderService
+
+SYSTEM = "partage-system"
+KUBERNETES_PARTS = {"default-scheduler", "kube-scheduler", "kube-controller-manager"}
+RELEASE = "partage"
+SCHEDULER, BESIDE, WEBHOOK = "partage-scheduler", "partage-kube-scheduler", "partage-webhook"
+"""Deployments of the chart, and their service accounts."""
+NONE = "scheduler.replicas=0,kubeScheduler.replicas=0,webhook.replicas=0"
+MERGE = "application/merge-patch+json"
+WAIT_SECONDS = 60
+
+
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{SYSTEM}"]},
+        {"level": "None"},
+    ],
+}
+"""Every request of our programs, and of nobody else."""
+
+
+def eventually(what: str, ask: Callable[[], Any], seconds: float = WAIT_SECONDS) -> Any:
+    """Wait until something is true, and give it back.
+
+    Raises:
+        AssertionError: it is not, in time; says what it was instead.
+    """
+    deadline = time.monotonic() + seconds
+    last: Any = None
+    while time.monotonic() < deadline:
+        try:
+            last = ask()
+            if last:
+                return last
+        except OSError as error:
+            last = error
+        time.sleep(0.1)
+    raise AssertionError(f"{what}: not within {seconds:g} s; last: {last!r}")
+
+
+def now() -> str:
+    """The moment, as audit events write it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class Stack:
+    """A cluster with Partage in it.
+
+    Attributes:
+        plane: the control plane.
+        scheduler: URL of the leader, for reading.
+        verbs: port of the leader, for the verbs.
+        instances: name of a pod of the service to its ports: of the verbs, for reading.
+        webhook: URL of the webhook, or empty.
+    """
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        self.verbs = free_port()
+        self.scheduler = f"http://127.0.0.1:{free_port()}"
+        self.webhook = ""
+        self._tokens: dict[str, str] = {}
+        self._starts: list[tuple[str, str]] = []
+        self.instances: dict[str, tuple[int, int]] = {}
+        self._services = (
+            LeaderService(self.verbs, lambda: self.leader(0)),
+            LeaderService(int(self.scheduler.rsplit(":", 1)[1]), lambda: self.leader(1)),
+        )
+        self._quiet = threading.Event()
+        self._kubelets = threading.Thread(target=self._live, daemon=True)
+
+    # --- our programs ------------------------------------------------------------------------
+
+    def start(self, *, webhook: bool = True) -> None:
+        """Install the chart, start what it would run, and wait until it serves."""
+        self.plane.start_scheduler({}, "default-scheduler")
+        on = "true" if webhook else "false"
+        helm(
+            self.plane, "install", RELEASE, str(CHART), "-n", SYSTEM, "--create-namespace",
+            "--set", f"{NONE},webhook.enabled={on},scheduler.leaseDuration=5",
+        )  # fmt: skip
+        eventually(
+            "Devices are served",
+            lambda: self.plane.call("GET", "/apis/scheduling.koordinator.sh/v1alpha1/devices"),
+        )
+        self.start_scheduler_service()
+        if webhook:
+            self.start_webhook()
+        self.start_beside()
+        eventually("the scheduler service is ready", self.ready)
+        if webhook:
+            eventually("the webhook is trusted", self._admits)
+        self._kubelets.start()
+
+    def start_scheduler_service(self, name: str = "scheduler", *extra: str) -> None:
+        """Start one instance of the scheduler service on its ports."""
+        if name not in self.instances:
+            self.instances[name] = (free_port(), free_port())
+            labels = {"app.kubernetes.io/component": "scheduler"}
+            container = {"name": "scheduler", "image": "stands-for-a-process"}
+            self.create(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": {"name": name, "namespace": SYSTEM, "labels": labels},
+                    "spec": {"containers": [container], "schedulerName": "nobody"},
+                }
+            )
+        verbs, read = self.instances[name]
+        self.partage(
+            SCHEDULER, "--host=127.0.0.1", f"--port={verbs}", f"--read-port={read}",
+            "--tls-host=127.0.0.1", f"--identity={name}_{verbs}", f"--pod-name={name}",
+            f"--pod-namespace={SYSTEM}", *extra, name=name,
+        )  # fmt: skip
+
+    def leader(self, which: int = 0) -> int | None:
+        """The port of the pod with the leader's label: 0 of the verbs, 1 for reading."""
+        query = "labelSelector=partage.io/leader%3Dtrue"
+        found = self.plane.call("GET", f"/api/v1/namespaces/{SYSTEM}/pods?{query}")["items"]
+        names = [p["metadata"]["name"] for p in found]
+        return self.instances[names[0]][which] if len(names) == 1 else None
+
+    def start_webhook(self) -> None:
+        """Start the webhook, and have the API server find it on loopback."""
+        port = free_port()
+        self.webhook = f"https://127.0.0.1:{port}"
+        for kind, path in (("mutating", "mutate"), ("validating", "validate")):
+            where = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/partage"
+            client = {"url": f"{self.webhook}/webhook/{path}"}
+            body = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}]
+            self.plane.call("PATCH", where, body, kind="application/json-patch+json")
+        self.partage(
+            WEBHOOK, "--host=127.0.0.1", f"--port={port}", f"--url={self.webhook}", name="webhook"
+        )
+
+    def start_beside(self, name: str = "kube-scheduler") -> None:
+        """Start the second kube-scheduler with the chart's configuration and its Secret's files."""
+        secret = f"/api/v1/namespaces/{SYSTEM}/secrets/partage-scheduler-tls"
+        held = eventually(
+            "the Secret is filled", lambda: self.plane.call("GET", secret).get("data")
+        )
+        for key in ("ca.crt", "tls.crt", "tls.key"):
+            path = self.plane.folder / f"extender-{key}"
+            path.write_bytes(base64.b64decode(held[key]))
+        where = f"/api/v1/namespaces/{SYSTEM}/configmaps/{BESIDE}"
+        config = yaml.safe_load(self.plane.call("GET", where)["data"]["config.yaml"])
+        (extender,) = config["extenders"]
+        extender["urlPrefix"] = f"https://127.0.0.1:{self.verbs}/scheduler"
+        for field, key in (("caFile", "ca.crt"), ("certFile", "tls.crt"), ("keyFile", "tls.key")):
+            extender["tlsConfig"][field] = str(self.plane.folder / f"extender-{key}")
+        own = self.plane.kubeconfig(self.token(BESIDE))
+        self.plane.start_scheduler(
+            config, name, f"--authentication-kubeconfig={own}",
+            f"--authorization-kubeconfig={own}", token=self.token(BESIDE),
+        )  # fmt: skip
+
+    def restart(self, name: str, *, crash: bool = False) -> None:
+        """End one of the processes and start it again; the API server until it is ready.
+
+        An API server that starts answers 403 to everybody until it has read the roles, which says
+        nothing of ours: what it refused meanwhile does not count.
+        """
+        process = self.plane.processes[name]
+        begun = now()
+        (process.kill if crash else process.stop)()
+        process.start()
+        if name == "kube-apiserver":
+            self.plane.wait_ready()
+            self._starts.append((begun, now()))
+
+    def token(self, account: str) -> str:
+        """A token of a service account, as a pod of it would get."""
+        if account not in self._tokens:
+            where = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
+            body = {"spec": {"expirationSeconds": 86400}}
+            self._tokens[account] = self.plane.call("POST", where, body)["status"]["token"]
+        return self._tokens[account]
+
+    def partage(self, deployment: str, *options: str, name: str) -> None:
+        """Run what a Deployment of the chart runs, by its service account, with further options."""
+        where = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{deployment}"
+        spec = self.plane.call("GET", where)["spec"]["template"]["spec"]
+        config = self.plane.kubeconfig(self.token(spec["serviceAccountName"]))
+        given = spec["containers"][0]["args"]
+        program = [sys.executable, "-m", "partage.cli.main", *given, "--kubeconfig", str(config)]
+        self.plane.run(name, [*program, *options])
+
+    def refusals(self, *, expected: bool = False) -> list[str]:
+        """Requests of our programs that the API server forbade; or those that a test provoked."""
+        found = []
+        for line in (self.plane.folder / "audit.log").read_text().splitlines():
+            event = json.loads(line)
+            provoked = "metadata.name%3Dprobe" in event["requestURI"]
+            moment = event["requestReceivedTimestamp"]
+            if any(begun <= moment <= ready for begun, ready in self._starts):
+                continue
+            if event.get("responseStatus", {}).get("code") == 403 and provoked == expected:
+                told = event["responseStatus"].get("message", "")
+                found.append(
+                    f"{event['user']['username']} {event['verb']} {event['requestURI']}: {told}"
+                )
+        return found
+
+    def ready(self) -> bool:
+        """Whether the scheduler service says that it is ready."""
+        with urllib.request.urlopen(f"{self.scheduler}/readyz", timeout=5) as answer:  # noqa: S310
+            return bool(answer.status == 200)
+
+    def get(self, path: str) -> Any:
+        """A document of the scheduler service."""
+        with urllib.request.urlopen(self.scheduler + path, timeout=30) as answer:  # noqa: S310
+            return json.load(answer)
+
+    def stop(self) -> None:
+        """Let the stand-in for kubelets end."""
+        self._quiet.set()
+        for service in self._services:
+            service.close()
+        if self._kubelets.is_alive():
+            self._kubelets.join()
+
+    def _admits(self) -> bool:
+        """Whether the API server asks the webhook and believes it: a broken pod is refused."""
+        broken = pod("probe", {"tke.cloud.tencent.com/qgpu-core": "33"})
+        try:
+            self.plane.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", broken)
+        except urllib.error.HTTPError as error:
+            return "qgpu-core" in error.read().decode()
+        return False
+
+    # --- objects -----------------------------------------------------------------------------
+
+    def create(self, value: dict[str, Any]) -> Any:
+        """Create an object; nodes get the status that their manifest has.
+
+        Raises:
+            urllib.error.HTTPError: the API server refused.
+        """
+        path = collection(value)
+        made = self.plane.call("POST", path, value)
+        if value["kind"] in {"Node", "Device"} and value.get("status"):
+            body = {"status": value["status"]}
+            made = self.plane.call(
+                "PATCH", f"{path}/{value['metadata']['name']}/status", body, kind=MERGE
+            )
+        return made
+
+    def add_nodes(self, documents: Iterable[dict[str, Any]]) -> None:
+        """Nodes and Devices of manifests; nodes are made ready."""
+        for value in documents:
+            self.create(value)
+            if value["kind"] == "Node":
+                self.make_ready(value)
+
+    def make_ready(self, node: dict[str, Any]) -> None:
+        """Report a node that there is as its kubelet would: capacity, and that it is ready."""
+        status = dict(node.get("status", {}))
+        status.setdefault("capacity", dict(status.get("allocatable", {})))
+        status["conditions"] = [{"type": "Ready", "status": "True"}]
+        path = f"/api/v1/nodes/{node['metadata']['name']}/status"
+        self.plane.call("PATCH", path, {"status": status}, kind=MERGE)
+
+    def pod(self, name: str, namespace: str = "default") -> Any:
+        """A pod as the API server has it; None when there is none."""
+        try:
+            return self.plane.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    def bound(self, name: str, namespace: str = "default") -> Any:
+        """The pod, once it has a node."""
+
+        def ask() -> Any:
+            found = self.pod(name, namespace)
+            return found if found and found["spec"].get("nodeName") else None
+
+        try:
+            return eventually(f"pod {name} has a node", ask)
+        except AssertionError as error:
+            said = [e["message"] for e in self.events(name, namespace)]
+            raise AssertionError(f"{error}; its events: {said}") from error
+
+    def events(self, name: str, namespace: str = "default") -> list[dict[str, Any]]:
+        """Events of a pod."""
+        found = self.plane.call("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
+        return [e for e in found if e["involvedObject"].get("name") == name]
+
+    def delete(self, name: str, namespace: str = "default") -> None:
+        """Delete a pod as a user does."""
+        self.plane.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def _live(self) -> None:
+        """Stand in for kubelets: bound pods run, deleted ones go, and so do Kubernetes' own parts.
+
+        A kube-scheduler ends itself when a restarted API server shows it a pod otherwise than
+        before; a kubelet starts it again. Our own programs get no such help.
+        """
+        while not self._quiet.wait(0.3):
+            for name in KUBERNETES_PARTS & self.plane.processes.keys():
+                self.plane.processes[name].revive()
+            with suppress(OSError):
+                for found in self.plane.call("GET", "/api/v1/pods")["items"]:
+                    self._tend(found)
+
+    def _tend(self, found: dict[str, Any]) -> None:
+        head = found["metadata"]
+        path = f"/api/v1/namespaces/{head['namespace']}/pods/{head['name']}"
+        if not found["spec"].get("nodeName"):
+            return
+        if head.get("deletionTimestamp"):
+            self.plane.call("DELETE", path, {"gracePeriodSeconds": 0})
+        elif found["status"].get("phase") == "Pending":
+            self.plane.call(
+                "PATCH", f"{path}/status", {"status": {"phase": "Running"}}, kind=MERGE
+            )
+
+
+def collection(value: dict[str, Any]) -> str:
+    """Where objects of a kind are."""
+    version, kind = value["apiVersion"], value["kind"].lower()
+    plural = (
+        f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}{'es' if kind[-1] in 'sx' else 's'}"
+    )
+    base = f"/api/{version}" if version == "v1" else f"/apis/{version}"
+    alone = {
+        "node", "namespace", "device", "customresourcedefinition", "priorityclass", "clusterrole",
+        "clusterrolebinding", "mutatingwebhookconfiguration", "validatingwebhookconfiguration",
+        "validatingadmissionpolicy", "validatingadmissionpolicybinding",
+    }  # fmt: skip
+    space = "" if kind in alone else f"/namespaces/{value['metadata'].get('namespace', 'default')}"
+    return f"{base}{space}/{plural}"
+
+
+def pod(name: str, limits: dict[str, str], **spec: Any) -> dict[str, Any]:
+    """A pod of one container."""
+    notes = spec.pop("annotations", {})
+    container = {"name": "main", "image": "example", "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": notes},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+def documents(*paths: Path) -> list[dict[str, Any]]:
+    """All documents of YAML files."""
+    return [d for path in paths for d in yaml.safe_load_all(path.read_text()) if d]
+
+
+@contextmanager
+def stack(folder: Path, *, webhook: bool = True, flags: Iterable[str] = ()) -> Iterator[Stack]:
+    """A cluster with Partage that runs while the context does; nothing may be refused to it.
+
+    Raises:
+        AssertionError: the chart's roles lack something that our programs asked for.
+    """
+    (folder / "audit.json").write_text(json.dumps(AUDIT))
+    audit = (f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={folder / 'audit.log'}")  # fmt: skip
+    with control_plane(folder, *audit, *flags) as plane:
+        plane.start_controllers("--node-monitor-grace-period=6h")
+        made = Stack(plane)
+        try:
+            made.start(webhook=webhook)
+            yield made
+        finally:
+            made.stop()
+        assert not made.refusals()
+
+
+__all__ = ["Stack", "documents", "eventually", "pod", "stack"]

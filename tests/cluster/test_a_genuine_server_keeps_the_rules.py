@@ -1,0 +1,369 @@
+"""Admission policy, webhook and controllers against a genuine kube-apiserver."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from control_plane import ADMIN, ControlPlane, missing
+
+from partage.controllers.manager import Controllers, ControllerSettings
+from partage.daemon.webhook import WebhookDaemon, WebhookOptions
+from partage.kube.client import Client, ClientSettings, PatchKind
+from partage.kube.errors import ApiError, KubeError
+from partage.kube.events import Regarding
+from partage.kube.loading import load_config
+from partage.kube.resources import NODES, PODS, Resource
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.webhook.installation import Endpoint, installation
+from partage.webhook.settings import Admission
+from partage.wire.context import Context
+from partage.wire.documents import Document, decode
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "built"),
+]
+
+GROUP = "admissionregistration.k8s.io"
+PLURALS = {
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+ACCOUNTS = Resource("", "v1", "serviceaccounts")
+NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
+WRITER = "system:serviceaccount:partage-system:partage-scheduler"
+SHARE = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+PATIENCE = 60.0
+Manifest = dict[str, Any]
+
+
+class Plane:
+    """A control plane with two people: an administrator, and Partage's scheduler."""
+
+    def __init__(self, plane: ControlPlane, writer: str) -> None:
+        self.plane = plane
+        self._writer = writer
+
+    @contextlib.asynccontextmanager
+    async def client(self, *, writer: bool = False) -> AsyncIterator[Client]:
+        """A client of one of them."""
+        path = self.plane.kubeconfig(self._writer if writer else None)
+        async with Client(
+            load_config({}, kubeconfig=path), settings=ClientSettings(attempts=2)
+        ) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """One server for all tests of this file."""
+    folder = tmp_path_factory.mktemp("plane")
+    made = ControlPlane(folder)
+    writer = made.token(WRITER, ADMIN)
+    try:
+        made.start()
+        for namespace in ("partage-system", "default"):
+            with contextlib.suppress(OSError):  # there already
+                body = {"metadata": {"name": namespace}}
+                made.call("POST", "/api/v1/namespaces", body)
+            account = {"metadata": {"name": "default"}}
+            made.call("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
+        yield Plane(made, writer)
+    finally:
+        made.stop()
+
+
+def pod(name: str, limits: dict[str, str] | None = None, **meta: Any) -> Manifest:
+    """A pod."""
+    resources = {"limits": limits, "requests": limits} if limits else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **meta},
+        "spec": {"containers": [{"name": "main", "image": "x", "resources": resources}]},
+    }
+
+
+async def create(client: Client, manifest: Manifest, namespace: str = "default") -> Manifest:
+    """Create a pod; its newest state."""
+    raw = await client.create(PODS, manifest, namespace=namespace, into=msgspec.Raw)
+    found: Manifest = json.loads(bytes(raw))
+    return found
+
+
+async def install(client: Client, endpoint: Endpoint, *kinds: str) -> None:
+    """Apply what `--manifests` prints, anew."""
+    for one in installation(endpoint, Context.of(Settings(), FAMILIES), Admission()):
+        if one["kind"] not in kinds:
+            continue
+        resource = Resource(GROUP, "v1", PLURALS[one["kind"]], namespaced=False)
+        with contextlib.suppress(KubeError):
+            await client.delete(resource, one["metadata"]["name"])
+        await client.create(resource, one, into=msgspec.Raw)
+
+
+async def refused(client: Client, manifest: Manifest, namespace: str = "default") -> str:
+    """The server's words against a pod; empty when it would take it."""
+    try:
+        await client.create(PODS, manifest, namespace=namespace, into=msgspec.Raw, dry_run=True)
+    except KubeError as error:
+        return str(error)
+    return ""
+
+
+async def until_refused(client: Client, manifest: Manifest, words: str) -> None:
+    """Policies and configurations take a moment to be in force."""
+    async with asyncio.timeout(PATIENCE):
+        while words not in await refused(client, manifest):  # noqa: ASYNC110 # nothing tells
+            await asyncio.sleep(0.2)
+
+
+FORGED = pod("forged", annotations={"partage.io/allocation": "{}"})
+
+
+async def test_the_policy_holds_without_any_webhook(plane: Plane) -> None:
+    """On creation, update, status and binding; the administrator included, the scheduler not."""
+    async with plane.client() as client, plane.client(writer=True) as scheduler:
+        await install(
+            client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+        )
+        await until_refused(client, FORGED, "only Partage may write these annotations")
+        assert await refused(scheduler, FORGED) == ""
+        assert "only Partage" not in await refused(client, FORGED, "kube-system")
+        prefixed = pod("p", annotations={"tke.cloud.tencent.com/qgpu-pgpu-main": "0"})
+        assert "begin with" in await refused(client, prefixed)
+        assert "labels" in await refused(client, pod("l", labels={"hami.io/vgpu-node": "n1"}))
+
+        held = await create(scheduler, pod("held", annotations={"partage.io/allocation": "a"}))
+        plain = await create(client, pod("plain", annotations={"own": "a"}))
+        for change in ({"partage.io/allocation": "b"}, {"partage.io/allocation": None}):
+            for subresource in ("", "status"):
+                with pytest.raises(ApiError, match="only Partage"):
+                    await client.patch(
+                        PODS, "held", {"metadata": {"annotations": change}},
+                        kind=PatchKind.MERGE, namespace="default", subresource=subresource,
+                        into=msgspec.Raw,
+                    )  # fmt: skip
+        for name in ("held", "plain"):
+            await client.patch(
+                PODS, name, {"metadata": {"annotations": {"own": "b"}}},
+                kind=PatchKind.MERGE, namespace="default", into=msgspec.Raw,
+            )  # fmt: skip
+            body = {"status": {"conditions": [{"type": "x", "status": "True"}]}}
+            await client.patch(
+                PODS, name, body, kind=PatchKind.STRATEGIC, namespace="default",
+                subresource="status", into=msgspec.Raw,
+            )  # fmt: skip
+
+        uid = plain["metadata"]["uid"]
+        with pytest.raises(ApiError, match="only Partage"):
+            await client.bind(
+                "default", "plain", "n1", uid=uid, annotations={"partage.io/allocation": "{}"}
+            )
+        await scheduler.bind(
+            "default", "plain", "n1", uid=uid, annotations={"partage.io/allocation": "{}"}
+        )
+        await client.bind("default", "held", "n1", uid=held["metadata"]["uid"])
+
+
+async def test_no_pod_is_too_costly_to_judge(plane: Plane) -> None:
+    """Far more annotations, labels and containers than pods have stay within CEL's budget."""
+    crowded = pod("crowded", annotations={f"{number:05x}": "" for number in range(12_000)})
+    crowded["metadata"]["labels"] = {f"label-{number}": "x" for number in range(2_000)}
+    resources = {"limits": {f"example.com/r{number}": "1" for number in range(20)}}
+    crowded["spec"]["containers"] = [
+        {"name": f"c{number}", "image": "x", "resources": resources} for number in range(200)
+    ]
+    async with plane.client() as client:
+        await install(
+            client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+            "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
+        )  # fmt: skip
+        try:
+            await until_refused(client, FORGED, "only Partage may write these annotations")
+            await until_refused(client, pod("share", SHARE), "failed calling webhook")
+            assert await refused(client, crowded) == ""
+            forged = {**crowded, "metadata": {**crowded["metadata"]}}
+            forged["metadata"]["annotations"] = {
+                **dict(list(crowded["metadata"]["annotations"].items())[:-100]),
+                "tke.cloud.tencent.com/qgpu-pgpu-main": "0",
+            }
+            assert "begin with" in await refused(client, forged)
+        finally:
+            for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+                await client.delete(Resource(GROUP, "v1", kind, namespaced=False), "partage")
+
+
+async def test_the_server_finds_no_fault_in_the_expressions(plane: Plane) -> None:
+    """Type checking of the policy ends without a warning."""
+    async with plane.client() as client:
+        await install(
+            client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+        )
+        resource = Resource(GROUP, "v1", "validatingadmissionpolicies", namespaced=False)
+        raw = await client.get(resource, "partage-reserved-keys", into=msgspec.Raw)
+        warnings = json.loads(bytes(raw)).get("status", {}).get("typeChecking", {})
+        assert not warnings.get("expressionWarnings")
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+async def test_only_device_pods_wait_for_the_webhook_and_it_makes_itself_trusted(
+    plane: Plane,
+) -> None:
+    """Away, it stops pods with devices and nobody else; there, it completes and judges them."""
+    port = free_port()
+    endpoint = Endpoint(url=f"https://127.0.0.1:{port}")
+    device_pod = pod("share", SHARE)
+    async with plane.client() as client:
+        await install(
+            client, endpoint, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
+        )
+        await until_refused(client, device_pod, "failed calling webhook")
+        assert await refused(client, pod("ordinary", {"cpu": "1", "example.com/x": "1"})) == ""
+        assert await refused(client, device_pod, "partage-system") == ""
+        ordinary = await create(client, pod("ordinary"))
+        assert ordinary["spec"]["schedulerName"] == "default-scheduler"
+
+        async with WebhookDaemon(client, WebhookOptions(port=port, endpoint=endpoint)):
+            async with asyncio.timeout(PATIENCE):
+                while await refused(client, device_pod):  # noqa: ASYNC110 # nothing tells
+                    await asyncio.sleep(0.2)
+            made = await create(client, device_pod)
+            assert made["spec"]["schedulerName"] == "partage-scheduler"
+            broken = pod("broken", {"tke.cloud.tencent.com/qgpu-core": "7"})
+            assert "InvalidRequest" in await refused(client, broken)
+        await until_refused(client, pod("later", SHARE), "failed calling webhook")
+        gone = {"metadata": {"annotations": {"own": "x"}}}
+        with pytest.raises(KubeError, match="failed calling webhook"):
+            await client.patch(
+                PODS, "share", gone, kind=PatchKind.MERGE, namespace="default", into=msgspec.Raw
+            )
+        await client.delete(PODS, "share", namespace="default", grace_seconds=0)
+        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+            await client.delete(Resource(GROUP, "v1", kind, namespaced=False), "partage")
+
+
+class Silent:
+    """Hears events and keeps their reasons."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def normal(self, regarding: Regarding, reason: str, message: str) -> None:
+        """See `Notices`."""
+        self.reasons.append(reason)
+
+    warning = normal
+
+
+def document(manifest: Manifest) -> Document:
+    """The manifest decoded."""
+    (found,) = decode("test", json.dumps(manifest).encode()).documents
+    return found
+
+
+async def read(client: Client, resource: Resource, name: str, kind: str) -> Manifest:
+    """An object as the server has it."""
+    namespace = "default" if resource.namespaced else None
+    raw = await client.get(resource, name, namespace=namespace, into=msgspec.Raw)
+    return {"kind": kind, "apiVersion": "v1", **json.loads(bytes(raw))}
+
+
+DEVICE: Manifest = {
+    "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+    "kind": "Device",
+    "metadata": {"name": "n1", "labels": {"node.koordinator.sh/gpu-vendor": "nvidia"}},
+    "spec": {
+        "devices": [
+            {
+                "type": "gpu",
+                "id": f"GPU-{minor}",
+                "minor": minor,
+                "health": True,
+                "resources": {
+                    "kubernetes.io/gpu-core": "100",
+                    "kubernetes.io/gpu-memory": "16Gi",
+                    "kubernetes.io/gpu-memory-ratio": "100",
+                },
+            }
+            for minor in range(2)
+        ]
+    },
+}
+
+
+async def test_controllers_write_what_a_genuine_server_takes(plane: Plane) -> None:
+    """Totals in both dialects, a label, a flag, an unlocked node; then rest; a new node is not hit."""
+    lock = {"hami.io/mutex.lock": "2020-01-01T00:00:00Z,default,nobody"}
+    ears = Silent()
+    async with plane.client(writer=True) as client:
+        manifest = {"metadata": {"name": "n1", "annotations": lock}}
+        await client.create(NODES, manifest, into=msgspec.Raw)
+        bypassing = pod("bypassing", {"example.com/x": "1", "koordinator.sh/gpu": "100"})
+        bypassing["spec"]["nodeName"] = "n1"
+        await create(client, bypassing)
+        controllers = Controllers(client, ears, settings=ControllerSettings(grace=0.1))
+
+        async def tell() -> None:
+            controllers.node_changed(document(await read(client, NODES, "n1", "Node")))
+            controllers.pod_changed(document(await read(client, PODS, "bypassing", "Pod")))
+
+        async def rest() -> None:
+            async with asyncio.timeout(PATIENCE):
+                while not controllers.idle:  # noqa: ASYNC110 # no event tells of rest
+                    await asyncio.sleep(0.02)
+
+        await tell()
+        controllers.device_changed(document(DEVICE))
+        task = asyncio.create_task(controllers.run())
+        await rest()
+        node = await read(client, NODES, "n1", "Node")
+        for part in ("capacity", "allocatable"):
+            found = node["status"][part]
+            assert found["kubernetes.io/gpu"] == found["koordinator.sh/gpu"] == "200"
+            assert found["kubernetes.io/gpu-memory"] == "32Gi"
+        assert node["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "nvidia"
+        assert "annotations" not in node["metadata"]
+        flagged = await read(client, PODS, "bypassing", "Pod")
+        (condition,) = [
+            c for c in flagged["status"]["conditions"] if c["type"] == "partage.io/DeviceProblem"
+        ]
+        assert condition["reason"] == "NoAllocationRecord"
+        assert ears.reasons == ["NoAllocationRecord"]
+
+        versions = [one["metadata"]["resourceVersion"] for one in (node, flagged)]
+        await tell()
+        await rest()
+        again = [
+            await read(client, NODES, "n1", "Node"),
+            await read(client, PODS, "bypassing", "Pod"),
+        ]
+        assert [one["metadata"]["resourceVersion"] for one in again] == versions
+
+        await client.delete(NODES, "n1")
+        await client.create(NODES, {"metadata": {"name": "n1"}}, into=msgspec.Raw)
+        grown = json.loads(json.dumps(DEVICE).replace("16Gi", "32Gi"))
+        controllers.device_changed(document(grown))
+        conflicts = {"what": "node_status", "outcome": "conflict"}
+        async with asyncio.timeout(PATIENCE):
+            while not controllers.meters.registry.get_sample_value(  # noqa: ASYNC110 # the same
+                "partage_controller_writes_total", conflicts
+            ):
+                await asyncio.sleep(0.02)
+        assert "capacity" not in (await read(client, NODES, "n1", "Node"))["status"]
+        task.cancel()

@@ -1,0 +1,311 @@
+"""The chart under the genuine helm: what it renders, what an API server takes, what it leaves."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chart import CHART, helm
+from control_plane import HELM, KUBERNETES, ControlPlane, control_plane
+from stack import collection, eventually
+
+DEPLOY = CHART.parents[1]
+sys.path.insert(0, str(DEPLOY))
+import generate  # noqa: E402 # a script beside the chart
+
+from partage.daemon.beside import (  # noqa: E402
+    ExtenderAccess,
+    kube_scheduler_config,
+    left_to_the_ledger,
+)
+from partage.vendors.catalog import FAMILIES  # noqa: E402
+from partage.webhook.installation import conditions  # noqa: E402
+from partage.wire.config import translate_config  # noqa: E402
+from partage.wire.context import Context  # noqa: E402
+from partage.wire.documents import decode  # noqa: E402
+
+Manifest = dict[str, Any]
+PROFILES = tuple(generate.NAMESPACES)
+RENAMED = (
+    "--set", "resourceName=example.com/vgpu", "--set", "resourceMem=example.com/vmem",
+    "--set", "resourceCores=example.com/vcores", "--set", "resourcePriority=example.com/prio",
+)  # fmt: skip
+
+
+def objects(profile: str, *options: str) -> list[Manifest]:
+    """What a profile renders to."""
+    text = generate.rendered(str(HELM), profile, *options)
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def one(found: list[Manifest], kind: str, name: str) -> Manifest:
+    """The object of a kind and name."""
+    (hit,) = (o for o in found if o["kind"] == kind and o["metadata"]["name"] == name)
+    return hit
+
+
+def options_of(found: list[Manifest]) -> list[str]:
+    """What the webhook's Deployment gives its program."""
+    (hit,) = (
+        o["spec"]["template"]["spec"]["containers"][0]["args"]
+        for o in found
+        if o["kind"] == "Deployment" and "webhook" in o["metadata"]["name"]
+    )
+    return [a for a in hit[1:] if not a.startswith(("--port", "--log", "--secret"))]
+
+
+def bare(found: list[Manifest]) -> list[Manifest]:
+    """Admission objects without labels, in order of kind."""
+    kinds = ("WebhookConfiguration", "AdmissionPolicy", "AdmissionPolicyBinding")
+    ours = [o for o in found if o["kind"].endswith(kinds)]
+    for o in ours:
+        o["metadata"].pop("labels", None)
+    return sorted(ours, key=lambda o: str(o["kind"]))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_admission_is_what_the_program_prints(profile: str) -> None:
+    """Every condition, rule and name of the chart's admission is the webhook's own."""
+    found = objects(profile)
+    command = [sys.executable, "-m", "partage.cli.main", "webhook", "--manifests", *options_of(found)]  # fmt: skip
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert bare(found) == bare(list(yaml.safe_load_all(printed)))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_second_scheduler_asks_as_the_program_says(profile: str) -> None:
+    """Its configuration is `daemon.beside`'s, with connection and election added."""
+    found = objects(profile)
+    (config,) = (
+        yaml.safe_load(o["data"]["config.yaml"])
+        for o in found
+        if o["kind"] == "ConfigMap" and "config.yaml" in o["data"]
+    )
+    for own in ("clientConnection", "leaderElection", "parallelism"):
+        config.pop(own)
+    service = next(o["metadata"] for o in found if o["kind"] == "Service" and o["spec"]["ports"][0]["name"] == "verbs")  # fmt: skip
+    access = ExtenderAccess(
+        f"https://{service['name']}.{service['namespace']}.svc:8443",
+        "/etc/partage/ca.crt", "/etc/partage/tls.crt", "/etc/partage/tls.key",
+    )  # fmt: skip
+    settings = translate_config(
+        decode("chart", yaml.safe_dump_all(maps(found)).encode()).documents
+    )
+    names = [p["schedulerName"] for p in config["profiles"]]
+    assert "default-scheduler" not in names
+    assert config == kube_scheduler_config(
+        access, left_to_the_ledger(FAMILIES, settings.settings), names
+    )
+
+
+def maps(found: list[Manifest]) -> list[Manifest]:
+    """The ConfigMaps."""
+    return [o for o in found if o["kind"] == "ConfigMap"]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_map_is_read_without_a_note(profile: str) -> None:
+    """Partage takes every ConfigMap of the chart, and its policy."""
+    found = objects(profile)
+    read = translate_config(decode("chart", yaml.safe_dump_all(maps(found)).encode()).documents)
+    assert read.notes == ()
+    assert str(read.policy).lower().startswith("spread" if profile == "qgpu" else "partage")
+    assert len(read.settings.hami.geometries) == (3 if profile == "hami" else 0)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_objects_are_valid(profile: str, tmp_path: Path) -> None:
+    """The plain manifests are those of the chart, and helm finds no fault in it."""
+    for name, text in generate.kustomize(str(HELM)).items():
+        if name.startswith(profile):
+            assert (DEPLOY / "kustomize" / name).read_text() == text, "run deploy/generate.py"
+    done = subprocess.run([str(HELM), "lint", "--strict", str(CHART)], capture_output=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server of its own, without controllers: objects count, nothing runs."""
+    folder = tmp_path_factory.mktemp("chart")
+    rules = [{"level": "Metadata", "verbs": ["delete"]}, {"level": "None"}]
+    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}  # fmt: skip
+    (folder / "audit.json").write_text(json.dumps(policy))
+    flags = (f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={folder / 'audit.log'}")  # fmt: skip
+    with control_plane(folder, *flags) as made:
+        yield made
+
+
+def left(plane: ControlPlane, found: list[Manifest]) -> list[str]:
+    """Which of these objects the server has."""
+    have = []
+    for o in found:
+        path = f"{collection(o)}/{o['metadata']['name']}"
+        try:
+            plane.call("GET", path)
+        except OSError:
+            continue
+        have.append(path)
+    return have
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_it_comes_changes_goes_back_and_leaves_nothing(plane: ControlPlane, profile: str) -> None:
+    """Install, upgrade, roll back, uninstall; afterwards not one object of it is left."""
+    space = generate.NAMESPACES[profile]
+    values = [] if profile == "default" else ["-f", str(CHART / "profiles" / f"{profile}.yaml")]
+    given = [str(CHART), "-n", space, *values, "--set", "crds.keep=false"]
+    found = objects(profile)
+    helm(plane, "install", "partage", *given, "--create-namespace")
+    assert len(left(plane, found)) == len(found)
+    helm(plane, "upgrade", "partage", *given, "--set", "placement.policy=binpack", *RENAMED)
+    config = f"/api/v1/namespaces/{space}/configmaps/partage-config"
+    assert plane.call("GET", config)["data"]["policy"] == "binpack"
+    helm(plane, "rollback", "partage", "1", "-n", space)
+    assert plane.call("GET", config)["data"]["policy"] != "binpack"
+    helm(plane, "uninstall", "partage", "-n", space)
+    eventually("all of it is gone", lambda: not left(plane, found))
+    kinds = json.dumps(plane.call("GET", f"/api/v1/namespaces/{space}/secrets")["items"])
+    assert "helm" not in kinds
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_server_would_take_every_object(plane: ControlPlane, profile: str) -> None:
+    """A server-side dry run by kubectl of the plain manifests finds no fault."""
+    space = generate.NAMESPACES[profile]
+    if space not in json.dumps(plane.call("GET", "/api/v1/namespaces")):
+        plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": space}})
+    done = subprocess.run(
+        [
+            str(KUBERNETES / "kubectl"), f"--kubeconfig={plane.kubeconfig()}", "apply",
+            "--server-side", "--validate=strict", "--dry-run=server",
+            "-k", str(DEPLOY / "kustomize" / profile),
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        pytest.param("scheduler.replica=3", "replica", id="a name that is not a value"),
+        pytest.param("schedulerNames={default-scheduler}", "schedulerNames", id="the cluster's own"),
+        pytest.param("metrics.service.port=0", "port", id="no port"),
+        pytest.param("scheduler.featureGates=DevicePluginAdaption=false", "featureGates", id="a gate off"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_by_name(values: str, told: str) -> None:
+    """Helm says which value breaks the schema."""
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        objects("default", "--set", values)
+    assert told in error.value.stderr
+
+
+def test_renamed_resources_are_renamed_everywhere() -> None:
+    """Conditions and kube-scheduler follow the values, as the running webhook would have them."""
+    found = objects("default", *RENAMED)
+    settings = translate_config(
+        decode("chart", yaml.safe_dump_all(maps(found)).encode()).documents
+    ).settings
+    context = Context.of(settings, FAMILIES)
+    for o in found:
+        if o["kind"].endswith("WebhookConfiguration"):
+            (webhook,) = o["webhooks"]
+            assert webhook["matchConditions"] == conditions(webhook["name"], context)
+    config = yaml.safe_load(
+        one(found, "ConfigMap", "partage-kube-scheduler")["data"]["config.yaml"]
+    )
+    for profile in config["profiles"]:
+        args = profile["pluginConfig"][0]["args"]
+        assert args["ignoredResources"] == left_to_the_ledger(FAMILIES, settings)
+
+
+FLOOR = {
+    "qgpu-scheduler": {
+        ("", "nodes"): {"get", "list", "watch"},
+        ("", "events"): {"create", "patch"},
+        ("", "pods"): {"update", "patch", "get", "list", "watch"},
+        ("", "bindings"): {"create"},
+        ("", "pods/binding"): {"create"},
+        ("", "configmaps"): {"get", "list", "watch"},
+        ("elasticgpu.io", "gpus"): {"*"},
+        ("elasticgpu.io", "gpus/status"): {"*"},
+    },
+    "qgpu-manager": {
+        ("", "pods"): {"get", "list", "watch"},
+        ("", "nodes"): {"update", "get", "list", "watch"},
+        ("elasticgpu.io", "gpus"): {"*"},
+        ("elasticgpu.io", "gpus/status"): {"*"},
+    },
+}
+"""The roles that seed 001 prints."""
+
+
+def verbs(role: Manifest) -> dict[tuple[str, str], set[str]]:
+    """What a role allows, by group and resource."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                found.setdefault((group, resource), set()).update(rule["verbs"])
+    return found
+
+
+@pytest.mark.parametrize("name", FLOOR)
+def test_published_roles_are_the_floor(name: str) -> None:
+    """Every verb of the document is there, under the document's names, in its namespace."""
+    found = objects("qgpu", "--set", "agent.enabled=true")
+    have = verbs(one(found, "ClusterRole", name))
+    for what, wanted in FLOOR[name].items():
+        assert have[what] >= wanted, what
+    (subject,) = one(found, "ClusterRoleBinding", name)["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}
+
+
+def test_every_further_verb_is_in_the_table() -> None:
+    """What the chart allows the service beyond the document is explained, verb by verb."""
+    table = (DEPLOY.parent / "docs" / "reference" / "rbac.md").read_text()
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")]
+    told = {
+        (resource.strip().removesuffix(" of elasticgpu.io"), verb.strip())
+        for row in rows
+        for resource in row[1].split(",")
+        for verb in row[2].split(",")
+    }
+    role = one(objects("default"), "ClusterRole", "partage-scheduler")
+    for (group, resource), allowed in verbs(role).items():
+        name = f"{resource}.{group}" if group == "scheduling.koordinator.sh" else resource
+        for verb in allowed:
+            assert (name, "all" if verb == "*" else verb) in told, (name, verb)
+
+
+def test_published_objects_have_their_published_names() -> None:
+    """Seed 001: names, namespace, replicas and requests."""
+    found = objects("qgpu", "--set", "agent.enabled=true")
+    deployment = one(found, "Deployment", "qgpu-scheduler")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert deployment["spec"]["replicas"] == 1
+    assert container["resources"]["requests"] == {"cpu": "1", "memory": "800M"}
+    (manager,) = one(found, "DaemonSet", "qgpu-manager")["spec"]["template"]["spec"]["containers"]
+    assert manager["resources"]["requests"] == {"cpu": "200m", "memory": "300M"}
+    assert one(found, "Service", "qgpu-scheduler")["metadata"]["namespace"] == "kube-system"
+    assert not [o for o in objects("qgpu") if o["kind"] == "DaemonSet"]
+
+
+def test_nothing_waits_for_a_webhook_that_is_gone(plane: ControlPlane) -> None:
+    """Helm takes the webhook configurations away before the Deployment and the Service."""
+    log = plane.folder / "audit.log"
+    before = len(log.read_text().splitlines()) if log.exists() else 0
+    helm(plane, "install", "order", str(CHART), "-n", "order", "--create-namespace", "--set", "crds.keep=false")  # fmt: skip
+    helm(plane, "uninstall", "order", "-n", "order")
+    gone = [
+        event["objectRef"]["resource"]
+        for event in map(json.loads, log.read_text().splitlines()[before:])
+        if event["verb"] == "delete" and event["objectRef"].get("name", "").startswith("partage")
+    ]
+    last = max(n for n, what in enumerate(gone) if what.endswith("webhookconfigurations"))
+    assert last < min(gone.index("deployments"), gone.index("services"))

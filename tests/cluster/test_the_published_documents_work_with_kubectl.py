@@ -1,0 +1,264 @@
+"""The four published documents, step by step, with the genuine kubectl on a genuine cluster.
+
+Names that a real cluster refuses (capitals) are written small; what the documents leave out of
+nodes (cpu, Ready) is filled in.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from control_plane import KUBERNETES
+from stack import MERGE, SYSTEM, Stack, documents, eventually, pod
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RECORD = "partage.io/allocation"
+PODS = "/api/v1/namespaces/default/pods"
+CAPITALS = (("MIG-NODE-A", "mig-node-a"), ("test-metax-sGPU", "test-metax-sgpu"))
+
+
+@pytest.fixture(autouse=True)
+def alone(stack: Stack) -> Iterator[None]:
+    """No node, no pod before, none after."""
+    clear(stack)
+    yield
+    clear(stack)
+
+
+def clear(stack: Stack) -> None:
+    """Take away pods, nodes and devices."""
+    stack.plane.call("DELETE", "/apis/apps/v1/namespaces/default/deployments")
+    devices = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+    for path in (f"{PODS}?gracePeriodSeconds=0", "/api/v1/nodes", devices):
+        stack.plane.call("DELETE", path)
+    eventually("pods are gone", lambda: not stack.plane.call("GET", PODS)["items"])
+
+
+def small(text: str) -> str:
+    """The text with names that a cluster takes."""
+    for published, taken in CAPITALS:
+        text = text.replace(published, taken)
+    return text
+
+
+def nodes(stack: Stack, *paths: str) -> None:
+    """Nodes and Devices of example files, as kubectl reads them; nodes are made ready."""
+    for number, path in enumerate(paths):
+        text = small((EXAMPLES / path).read_text())
+        file = stack.plane.folder / f"nodes-{number}.yaml"
+        file.write_text(text)
+        shell(stack, f"kubectl create -f {file}")
+        for one in yaml.safe_load_all(text):
+            if one and one["kind"] == "Node":
+                stack.make_ready(one)
+
+
+def shell(stack: Stack, command: str) -> str:
+    """What a printed command prints."""
+    path = f"{KUBERNETES}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],  # noqa: S607 # a document's own words
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": path, "KUBECONFIG": str(stack.plane.kubeconfig())},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def apply(stack: Stack, *values: dict[str, Any]) -> None:
+    """`kubectl apply` of manifests."""
+    path = stack.plane.folder / "applied.yaml"
+    path.write_text(small(yaml.safe_dump_all(values)))
+    shell(stack, f"kubectl apply -f {path}")
+
+
+def named(path: str, name: str) -> dict[str, Any]:
+    """The manifest of a name in an example file."""
+    (found,) = (d for d in documents(EXAMPLES / path) if d["metadata"]["name"] == name)
+    return found
+
+
+def test_koordinator(stack: Stack) -> None:
+    """Seed 003: the Device, the node's totals, the pod's allocation, the debug API."""
+    nodes(stack, "koordinator/host04.yaml")
+    device = yaml.safe_load(shell(stack, "kubectl get device host04 -o yaml"))
+    assert device["spec"]["devices"][0]["resources"]["kubernetes.io/gpu-memory"] == "16Gi"
+    totals = yaml.safe_load(shell(stack, "kubectl get node host04 -o yaml"))["status"]
+    assert totals["allocatable"]["kubernetes.io/gpu"] == "200"
+
+    for name in [d["metadata"]["name"] for d in documents(EXAMPLES / "koordinator/host04-pods.yaml")]:  # fmt: skip
+        if name != "pod-example":
+            continue
+        apply(stack, named("koordinator/host04-pods.yaml", name))
+    stack.bound("pod-example")
+    shown = yaml.safe_load(shell(stack, "kubectl get pod -n default pod-example -o yaml"))
+    told = json.loads(
+        shown["metadata"]["annotations"]["scheduling.koordinator.sh/device-allocated"]
+    )
+    given = told["gpu"][0]["resources"]
+    assert given == {
+        "kubernetes.io/gpu-core": "100",
+        "kubernetes.io/gpu-memory": "16Gi",
+        "kubernetes.io/gpu-memory-ratio": "100",
+    }
+
+    status = {"status": {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}}
+    stack.plane.call(
+        "PATCH", f"/api/v1/namespaces/{SYSTEM}/pods/scheduler/status", status, kind=MERGE
+    )
+    printed = (
+        "kubectl -n koordinator-system get lease koord-scheduler --no-headers | awk '{print $2}' | "
+        "cut -d'_' -f1 | xargs -I {} kubectl -n koordinator-system get pod {} -o wide --no-headers "
+        "| awk '{print $6}'"
+    )
+    ours = printed.replace("koordinator-system", SYSTEM).replace("koord-", "partage-")
+    address = shell(stack, ours).strip()
+    assert address == "127.0.0.1"
+    port = stack.instances["scheduler"][1]
+    where = f"curl -sf {address}:{port}/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
+    summary = json.loads(shell(stack, f"{where}/host04"))
+    assert summary["allocateSet"]["gpu"]["default/pod-example"]["0"] == given or (
+        summary["allocateSet"]["gpu"]["default/pod-example"]["1"] == given
+    )
+    assert summary["deviceTotal"]["kubernetes.io/gpu-core"] == "200"
+    assert "host04" in json.loads(shell(stack, where))
+
+
+def test_qgpu(stack: Stack) -> None:
+    """Seed 001: a Deployment with 30 % and 5 GiB a pod, a whole card, and what waits."""
+    nodes(stack, "qgpu/nodes.yaml")
+    (deployment,) = documents(EXAMPLES / "qgpu/deployment.yaml")
+    apply(stack, deployment, named("qgpu/pods.yaml", "qgpu-whole-card"))
+    whole = stack.bound("qgpu-whole-card")
+    assert whole["spec"]["nodeName"] == "qgpu-t4-a"
+
+    def running() -> list[Any]:
+        found = stack.plane.call("GET", PODS)["items"]
+        return [
+            p for p in found if p["spec"].get("nodeName") and p["metadata"]["labels"].get("app")
+        ]
+
+    eventually("both replicas are placed", lambda: len(running()) == 2)
+    for one in running():
+        (device,) = json.loads(one["metadata"]["annotations"][RECORD])["containers"][0]["devices"]
+        assert (device["milli"], device["bytes"]) == (300, 5 * 2**30)
+        assert one["metadata"]["labels"]["tke.cloud.tencent.com/qgpu"] == "true"
+
+
+def test_hami(stack: Stack) -> None:
+    """Seed 002: a node turned to MIG by ConfigMap, a pod of two instances, the published metric."""
+    nodes(stack, "hami/node.yaml")
+    shown = shell(stack, f"kubectl describe cm hami-device-plugin -n {SYSTEM}")
+    assert "nodeconfig" in shown
+    table = {"nodeconfig": [{"name": "mig-node-a", "operatingmode": "mig", "filterdevices": {"uuid": [], "index": []}}]}  # fmt: skip
+    text = json.dumps({"data": {"config.json": json.dumps(table)}})
+    before = stack.plane.call("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/hami-device-plugin")
+    shell(stack, f"kubectl -n {SYSTEM} patch cm hami-device-plugin --type merge -p '{text}'")
+    try:
+        published = named("hami/pods.yaml", "gpu-pod")
+        apply(stack, published)
+        found = stack.bound("gpu-pod")
+        assert found["spec"]["nodeName"] == "mig-node-a"
+        record = json.loads(found["metadata"]["annotations"][RECORD])
+        assert [d["mig"]["profile"] for d in record["containers"][0]["devices"]] == ["2g.10gb"] * 2
+        metrics = shell(stack, f"curl -sf {stack.scheduler}/metrics")
+        assert "# TYPE nodeGPUMigInstance gauge" in metrics
+        assert 'nodeid="mig-node-a",zone="vGPU"} 1' in metrics
+    finally:
+        stack.plane.call(
+            "PATCH", f"/api/v1/namespaces/{SYSTEM}/configmaps/hami-device-plugin",
+            {"data": before["data"]}, kind=MERGE,
+        )  # fmt: skip
+
+
+def test_metax(stack: Stack) -> None:
+    """Seed 000: the C500's Device, and a tenth of it with a fixed share."""
+    nodes(stack, "metax/node.yaml")
+    shown = yaml.safe_load(shell(stack, "kubectl get device sample-node1 -o yaml"))
+    assert shown["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "metax"
+    apply(stack, named("metax/pods.yaml", "test-metax-sGPU"))
+    found = stack.bound("test-metax-sgpu")
+    assert found["spec"]["nodeName"] == "sample-node1"
+    notes = found["metadata"]["annotations"]
+    told = json.loads(notes["scheduling.koordinator.sh/device-allocated"])["gpu"][0]["resources"]
+    assert told["koordinator.sh/gpu-core"] == "10"
+    assert told["koordinator.sh/gpu-memory"] == "1Gi"
+    assert notes["metax-tech.com/sgpu-qos-policy"] == "fixed-share"
+
+
+@pytest.fixture
+def eight(stack: Stack, alone: None) -> None:
+    """A node with eight cards."""
+    nodes(stack, "koordinator/host05.yaml")
+
+
+def test_an_important_pod_preempts(stack: Stack, eight: None) -> None:
+    """It takes the cards of one that matters less, and of no more than it needs.
+
+    By names that kube-scheduler's own fit checks on the totals: what it leaves to the ledger it
+    finds no victims for, whatever the extender would answer.
+    """
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    apply(stack, {**kind, "metadata": {"name": "important"}, "value": 1000})
+    for number in range(2):
+        stack.create(pod(f"four-{number}", {"kubernetes.io/gpu": "400"}))
+        stack.bound(f"four-{number}")
+    stack.create(pod("important", {"kubernetes.io/gpu": "200"}, priorityClassName="important"))
+    stack.bound("important")
+    left = {p["metadata"]["name"] for p in stack.plane.call("GET", PODS)["items"]}
+    assert len(left & {"four-0", "four-1"}) == 1
+
+
+def test_a_quota_holds(stack: Stack, eight: None) -> None:
+    """The API server counts what is asked, as for any extended resource."""
+    space = "team"
+    apply(
+        stack,
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}},
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "cards", "namespace": space},
+            "spec": {"hard": {"requests.nvidia.com/gpu": "2"}},
+        },
+    )
+    two, one = (pod(n, {"nvidia.com/gpu": g}) for n, g in (("two", "2"), ("one", "1")))
+    for value in (two, one):
+        value["metadata"]["namespace"] = space
+    account = f"/api/v1/namespaces/{space}/serviceaccounts/default"
+    eventually("its account is there", lambda: stack.plane.call("GET", account))
+    quota = f"/api/v1/namespaces/{space}/resourcequotas/cards"
+    eventually("the quota counts", lambda: stack.plane.call("GET", quota)["status"].get("used"))
+    apply(stack, two)
+    stack.bound("two", space)
+    with pytest.raises(AssertionError, match="exceeded quota"):
+        apply(stack, one)
+    stack.plane.call("DELETE", f"/api/v1/namespaces/{space}/pods?gracePeriodSeconds=0")
+
+
+def test_a_dry_run_hands_out_nothing(stack: Stack, eight: None) -> None:
+    """Server-side dry run completes and judges, and leaves no trace."""
+    path = stack.plane.folder / "dry.yaml"
+    path.write_text(yaml.safe_dump(pod("dry", {"nvidia.com/gpu": "100"})))
+    shown = yaml.safe_load(shell(stack, f"kubectl apply --dry-run=server -o yaml -f {path}"))
+    assert shown["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert shown["spec"]["schedulerName"] == "partage-scheduler"
+    assert stack.pod("dry") is None
+
+
+def test_containers_of_one_pod_have_cards_of_their_own(stack: Stack, eight: None) -> None:
+    """Two containers of two protocols, and one without a device."""
+    value = pod("many", {"tke.cloud.tencent.com/qgpu-core": "100"})
+    for name, limits in (("slice", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}), ("none", {"cpu": "1"})):  # fmt: skip
+        extra = {"name": name, "image": "example", "resources": {"limits": limits}}
+        value["spec"]["containers"].append(extra)
+    apply(stack, value)
+    record = json.loads(stack.bound("many")["metadata"]["annotations"][RECORD])
+    cards = {c["name"]: [d["uuid"] for d in c["devices"]] for c in record["containers"]}
+    assert len(cards["main"]) == len(cards["slice"]) == 1
+    assert cards["main"] != cards["slice"]

@@ -1,0 +1,333 @@
+"""Node totals and labels: both name families, on change only, whoever else writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from controllers_world import Manifest, World, card, device, document, node, run
+
+from partage.cli.main import main
+from partage.controllers.totals import totals_patch
+from partage.kube.errors import api_error
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+from partage.wire.nodes import translate_node
+
+VENDOR = "node.koordinator.sh/gpu-vendor"
+MODEL = "node.koordinator.sh/gpu-model"
+DRIVER = "node.koordinator.sh/gpu-driver-version"
+SEED_003 = {
+    "kubernetes.io/gpu": "200",
+    "kubernetes.io/gpu-core": "200",
+    "kubernetes.io/gpu-memory": "32Gi",
+    "kubernetes.io/gpu-memory-ratio": "200",
+}
+TODAY = {
+    "koordinator.sh/gpu": "200",
+    "koordinator.sh/gpu-core": "200",
+    "koordinator.sh/gpu-memory": "32Gi",
+    "koordinator.sh/gpu-memory-ratio": "200",
+    "koordinator.sh/gpu.shared": "200",
+}
+SEED_000 = {
+    "koordinator.sh/gpu.shared": "100",
+    "koordinator.sh/gpu-core": "100",
+    "koordinator.sh/gpu-memory": "64Gi",
+    "koordinator.sh/gpu-memory-ratio": "100",
+}
+
+
+def test_seed_003_comes_out_in_both_dialects() -> None:
+    """Two cards written in the older names: the page's totals, today's beside them, nvidia.com/gpu kept."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node(totals={"nvidia.com/gpu": "2"}))
+        world.tell(device("n1", card(0, domain="kubernetes.io"), card(1, domain="kubernetes.io")))
+        async with world.leading():
+            for part in ("allocatable", "capacity"):
+                assert world.totals(part=part) == {**SEED_003, **TODAY, "nvidia.com/gpu": "2"}
+
+    run(story)
+
+
+def test_seed_000_comes_out_and_the_plugin_keeps_its_name() -> None:
+    """One MetaX card: the page's totals, no `gpu` for another vendor, metax-tech.com/sgpu untouched."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node(totals={"metax-tech.com/sgpu": "16"}))
+        world.tell(device("n1", card(0, "64Gi"), **{VENDOR: "metax", MODEL: "C500"}))
+        async with world.leading():
+            found = world.totals()
+            assert {k: v for k, v in found.items() if k in SEED_000} == SEED_000
+            assert found["kubernetes.io/gpu-memory"] == "64Gi"
+            assert found["metax-tech.com/sgpu"] == "16"
+            assert "koordinator.sh/gpu" not in found
+
+    run(story)
+
+
+def test_totals_are_those_that_schedule_prints(tmp_path: Path) -> None:
+    """`partage schedule` and the controller agree, because they ask one function."""
+    manifests = [node(totals={"nvidia.com/gpu": "2"}), device()]
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"kind": "List", "items": manifests}))
+    printed = json.loads(CliRunner().invoke(main, ["schedule", str(path), "-o", "json"]).output)
+
+    async def story(world: World) -> None:
+        await world.create("nodes", manifests[0])
+        world.tell(manifests[1])
+        async with world.leading():
+            assert (
+                world.get("nodes", "n1")["status"]["allocatable"]
+                == printed["nodes"][0]["allocatable"]
+            )
+
+    run(story)
+
+
+CHANGES: dict[str, tuple[Manifest, dict[str, str]]] = {
+    "an unhealthy card drops out": (
+        device("n1", card(0), card(1, health=False), version=2),
+        {"koordinator.sh/gpu": "100", "kubernetes.io/gpu-memory": "16Gi", "koordinator.sh/gpu.shared": "100"},
+    ),
+    "a larger card counts": (
+        device("n1", card(0), card(1, "48Gi"), version=2),
+        {"koordinator.sh/gpu": "200", "kubernetes.io/gpu-memory": "64Gi"},
+    ),
+    "no healthy card removes every name": (
+        device("n1", card(0, health=False), card(1, health=False), version=2),
+        {},
+    ),
+    "network cards have names of their own": (
+        device("n1", {"type": "rdma", "id": "0000:1f:00.0", "minor": 0, "health": True,
+                      "resources": {"koordinator.sh/rdma": "100"}}, version=2),
+        {"koordinator.sh/rdma": "100", "kubernetes.io/rdma": "100"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "expected"), CHANGES.values(), ids=CHANGES)
+def test_a_changed_device_changes_the_totals(changed: Manifest, expected: dict[str, str]) -> None:
+    """What a Device object says now is what the node reports; names without devices go."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        async with world.leading():
+            assert world.totals()["koordinator.sh/gpu"] == "200"
+            world.tell(changed)
+            await world.settled()
+            found = world.totals()
+            assert {key: found.get(key) for key in expected} == expected
+            assert bool(found) == bool(expected)
+
+    run(story)
+
+
+def test_a_removed_device_object_takes_its_totals_along() -> None:
+    """The names go, the labels stay, and what plugins report is left alone."""
+
+    async def story(world: World) -> None:
+        await world.create(
+            "nodes", node(totals={"nvidia.com/gpu": "2", "huawei.com/npu-core": "8"})
+        )
+        world.tell(device("n1", **{VENDOR: "nvidia", MODEL: "T4", DRIVER: "535.1.1"}))
+        async with world.leading():
+            world.controllers.device_gone("n1")
+            await world.settled()
+            assert world.totals() == {"nvidia.com/gpu": "2", "huawei.com/npu-core": "8"}
+            labels = world.get("nodes", "n1")["metadata"]["labels"]
+            assert labels == {VENDOR: "nvidia", MODEL: "T4", DRIVER: "535.1.1"}
+
+    run(story)
+
+
+def test_nothing_is_written_while_nothing_changes() -> None:
+    """Heartbeats, repeated facts and a new leader's first look cause no write."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device(**{VENDOR: "nvidia"}))
+        async with world.leading():
+            pass
+        assert world.writes() == 2
+        version = world.version("nodes", "n1")
+        async with world.leading():
+            for _ in range(3):
+                world.tell(device(**{VENDOR: "nvidia"}))
+                world.controllers.node_changed(
+                    document({**world.get("nodes", "n1"), "kind": "Node"})
+                )
+                await world.settled()
+        assert world.version("nodes", "n1") == version
+        assert world.writes() == 2
+
+    run(story)
+
+
+def test_equal_amounts_in_other_words_are_equal() -> None:
+    """32Gi and its bytes are the same amount: no write."""
+    words = {
+        "koordinator.sh/gpu": "200", "kubernetes.io/gpu": "0.2k",
+        "koordinator.sh/gpu-core": "200", "kubernetes.io/gpu-core": "200000m",
+        "koordinator.sh/gpu-memory": str(32 * 2**30), "kubernetes.io/gpu-memory": "32768Mi",
+        "koordinator.sh/gpu-memory-ratio": "2e2", "kubernetes.io/gpu-memory-ratio": "200",
+        "koordinator.sh/gpu.shared": "200",
+    }  # fmt: skip
+    one, two = document(node(totals=words)), document(device())
+    context = Context.of(Settings(), ())
+    read = translate_node(one, two, context)
+
+    assert totals_patch(one, two, read.node, Settings()) == {}
+
+
+def test_a_foreign_edit_is_put_right_and_a_fight_slows_down() -> None:
+    """The first overwriting is corrected within seconds; the tenth waits for minutes, and is told."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        async with world.leading():
+            for _ in range(30):
+                edit = {"status": {"allocatable": {"koordinator.sh/gpu": "7"}}}
+                await world.server.patch("nodes", "", "n1", edit, sub="status")
+                await world.settled()
+                await world.clock.advance(20)
+                await world.settled()
+            assert 4 < world.writes() < 15
+            assert ("Node", "n1", "Warning", "TotalsContended") in world.ears.heard
+            assert world.sample("partage_controller_contended_total") == 1
+            await world.clock.advance(600)
+            await world.settled()
+            assert world.totals()["koordinator.sh/gpu"] == "200"
+
+    run(story)
+
+
+def test_a_race_converges() -> None:
+    """A refused write, an old picture and a failing server end in the right totals."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        refusals: list[Any] = [409, 500, 503]
+        original = world.client.patch
+
+        async def patch(*args: Any, **options: Any) -> Any:
+            if refusals:
+                code = refusals.pop(0)
+                raise api_error("PATCH", "/", code, b"{}")
+            return await original(*args, **options)
+
+        world.client.patch = patch  # type: ignore[method-assign]
+        world.tell(device())
+        async with world.leading():
+            await world.clock.advance(120)
+            await world.until(lambda: not refusals)
+            await world.clock.advance(120)
+            await world.settled()
+            assert world.totals()["koordinator.sh/gpu"] == "200"
+
+    run(story)
+
+
+def test_a_node_made_anew_is_not_hit_by_what_was_meant_for_the_old_one() -> None:
+    """Every patch carries the uid; another object of the same name refuses it."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        world.deaf.add("nodes")
+        await world.server.delete("nodes", "", "n1")
+        await world.create("nodes", node())
+        async with world.leading():
+            await world.clock.advance(5)
+            await world.settled()
+            assert world.totals() == {}
+            assert world.sample(
+                "partage_controller_writes_total", what="node_status", outcome="conflict"
+            )
+            world.deaf.clear()
+            await world.server.patch("nodes", "", "n1", {"metadata": {"labels": {"new": "1"}}})
+            await world.settled()
+            assert world.totals()["koordinator.sh/gpu"] == "200"
+
+    run(story)
+
+
+def test_labels_follow_the_device_and_leave_the_operators_alone() -> None:
+    """Make, model and driver follow; `qgpu-device-enable` is only filled in where it is absent."""
+
+    async def story(world: World) -> None:
+        qgpu = {
+            "tke.cloud.tencent.com/qgpu-core": "200",
+            "tke.cloud.tencent.com/qgpu-memory": "30",
+        }
+        await world.create("nodes", node("n1", totals=qgpu))
+        await world.create(
+            "nodes", node("n2", totals=qgpu, labels={"qgpu-device-enable": "disable"})
+        )
+        await world.create(
+            "nodes", node("n3", labels={"tke.cloud.tencent.com/qgpu-schedule-policy": "fs"})
+        )
+        for name in ("n1", "n2", "n3"):
+            world.tell(device(name, **{DRIVER: "535.1.1"}))
+        async with world.leading():
+            world.tell(device("n1", version=2, **{DRIVER: "550.2.2"}))
+            await world.settled()
+            labels = [world.get("nodes", n)["metadata"]["labels"] for n in ("n1", "n2", "n3")]
+            assert labels == [
+                {DRIVER: "550.2.2", "qgpu-device-enable": "enable"},
+                {DRIVER: "535.1.1", "qgpu-device-enable": "disable"},
+                {DRIVER: "535.1.1", "tke.cloud.tencent.com/qgpu-schedule-policy": "fs"},
+            ]
+
+    run(story)
+
+
+def test_a_device_object_that_cannot_be_read_changes_nothing() -> None:
+    """The totals stay as they are, and the metric says so."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        async with world.leading():
+            broken = card(0)
+            broken["resources"]["koordinator.sh/gpu-memory"] = "many"
+            world.tell(device("n1", broken, version=2))
+            await world.settled()
+            assert world.totals()["koordinator.sh/gpu"] == "200"
+            assert world.sample("partage_controller_unreadable_total") == 1
+
+    run(story)
+
+
+def test_a_standby_takes_facts_in_and_writes_nothing() -> None:
+    """Before `run`, and after it was cancelled, nothing is queued."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        assert (world.totals(), world.sample("partage_controller_queue")) == ({}, 0)
+        async with world.leading():
+            pass
+        world.tell(device("n1", card(0), version=2))
+        assert world.totals()["koordinator.sh/gpu"] == "200"
+        async with world.leading():
+            assert world.totals()["koordinator.sh/gpu"] == "100"
+
+    run(story)
+
+
+def test_totals_can_be_left_to_another_manager() -> None:
+    """With `totals` off labels are still written, amounts are not."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device(**{VENDOR: "nvidia"}))
+        async with world.leading():
+            assert world.totals() == {}
+            assert world.get("nodes", "n1")["metadata"]["labels"] == {VENDOR: "nvidia"}
+
+    run(story, totals=False)

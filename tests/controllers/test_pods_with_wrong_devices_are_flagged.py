@@ -1,0 +1,290 @@
+"""Bound pods whose devices are not as booked, labels that were not copied, locks left behind."""
+
+import json
+from typing import Any
+
+import pytest
+from controllers_world import Manifest, World, card, device, node, run
+
+CONDITION = "partage.io/DeviceProblem"
+HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+
+
+def record(
+    uid: str = "GPU-0", minor: int = 0, protocol: str = "koordinator", **more: Any
+) -> Manifest:
+    """One device of our record; the pod's uid is filled in when the pod is there."""
+    return {
+        "type": "gpu", "minor": minor, "uuid": uid, "milli": 500, "bytes": 8 * 2**30,
+        "mode": "share", "protocol": protocol, **more,
+    }  # fmt: skip
+
+
+def pod(name: str = "web", limits: dict[str, str] | None = None, **meta: Any) -> Manifest:
+    """A pod with one container."""
+    wanted = HALF if limits is None else limits
+    resources = {"limits": wanted, "requests": wanted}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", **meta},
+        "spec": {"containers": [{"name": "main", "image": "busybox", "resources": resources}]},
+    }
+
+
+async def bound(world: World, manifest: Manifest, *devices: Manifest, **also: str) -> Manifest:
+    """The pod, created and bound to n1 with a record of these devices, if any."""
+    created = await world.create("pods", manifest)
+    name, uid = created["metadata"]["name"], created["metadata"]["uid"]
+    binding: Manifest = {
+        "target": {"kind": "Node", "name": "n1"},
+        "metadata": {"name": name, "uid": uid},
+    }
+    if devices:
+        containers = [{"name": "main", "phase": "main", "devices": list(devices)}]
+        text = json.dumps({"v": 1, "uid": uid, "node": "n1", "containers": containers})
+        binding["metadata"]["annotations"] = {"partage.io/allocation": text, **also}
+    await world.server.bind("default", name, binding)
+    return world.get("pods", name, "default")
+
+
+def condition(world: World, name: str = "web") -> dict[str, str]:
+    """The pod's condition, without its time; empty when it has none."""
+    listed = world.get("pods", name, "default").get("status", {}).get("conditions", [])
+    found = [c for c in listed if c["type"] == CONDITION]
+    return {key: found[0][key] for key in ("status", "reason", "message")} if found else {}
+
+
+def test_a_sound_pod_is_left_alone() -> None:
+    """Its record names devices that the node has: no condition, no event, no write."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        await bound(world, pod(), record())
+        await bound(world, pod("plain", {}))
+        await world.create("pods", pod("waiting"))
+        async with world.leading():
+            before = world.writes()
+            await world.clock.advance(120)
+            await world.settled()
+            assert (condition(world), world.ears.heard, world.writes()) == ({}, [], before)
+
+    run(story)
+
+
+def test_a_pod_that_bypassed_admission_is_flagged_once() -> None:
+    """Condition, event and metric; a new leader repeats none of the writes."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        await bound(world, pod())
+        async with world.leading():
+            found = condition(world)
+            assert (found["status"], found["reason"]) == ("True", "NoAllocationRecord")
+            assert "bypassed" in found["message"]
+            assert world.ears.heard == [("Pod", "web", "Warning", "NoAllocationRecord")]
+            assert world.sample("partage_flagged_pods", problem="NoAllocationRecord") == 1
+        version = world.version("pods", "web", "default")
+        async with world.leading():
+            await world.clock.advance(120)
+            await world.settled()
+            assert world.version("pods", "web", "default") == version
+            uid = world.get("pods", "web", "default")["metadata"]["uid"]
+            world.controllers.pod_gone(uid)
+            assert world.sample("partage_flagged_pods", problem="NoAllocationRecord") == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "protocols_own",
+    [
+        {"scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0,"resources":{'
+         '"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory-ratio":"50","koordinator.sh/gpu-memory":"8Gi"}}]}'},
+    ],
+    ids=["koordinator's"],
+)  # fmt: skip
+def test_a_pod_that_somebody_else_placed_with_a_record_is_taken_over(
+    protocols_own: dict[str, str],
+) -> None:
+    """A running cluster's pods have their protocol's record and are not flagged."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        created = await world.create("pods", pod())
+        uid = created["metadata"]["uid"]
+        meta = {"name": "web", "uid": uid, "annotations": protocols_own}
+        await world.server.bind("default", "web", {"target": {"name": "n1"}, "metadata": meta})
+        async with world.leading():
+            assert condition(world) == {}
+
+    run(story)
+
+
+def test_a_record_that_cannot_be_trusted_is_flagged() -> None:
+    """A record written for another pod is refused."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        text = json.dumps({"v": 1, "uid": "other", "node": "n1", "containers": []})
+        await bound(world, pod(annotations={"partage.io/allocation": text}))
+        async with world.leading():
+            assert condition(world)["reason"] == "AllocationRecordRefused"
+            assert "was written for pod 'other'" in condition(world)["message"]
+
+    run(story)
+
+
+LOSSES: dict[str, tuple[Manifest, str]] = {
+    "lost": (device("n1", card(1), version=2), "DeviceLost"),
+    "unhealthy": (device("n1", card(0, health=False), card(1), version=2), "DeviceUnhealthy"),
+    "replaced": (device("n1", card(0, id="GPU-new"), card(1), version=2), "DeviceLost"),
+}
+
+
+@pytest.mark.parametrize(("after", "reason"), LOSSES.values(), ids=LOSSES)
+def test_a_pod_whose_device_goes_is_flagged_after_the_grace(after: Manifest, reason: str) -> None:
+    """Not at once, because agents restart; then until the device is back."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        await bound(world, pod(), record())
+        async with world.leading():
+            world.tell(after)
+            await world.settled()
+            assert condition(world) == {}
+            await world.clock.advance(40)
+            await world.settled()
+            assert (condition(world)["status"], condition(world)["reason"]) == ("True", reason)
+            assert world.sample("partage_flagged_pods", problem=reason) == 1
+            world.tell(device(version=3))
+            await world.settled()
+            assert (condition(world)["status"], condition(world)["reason"]) == (
+                "False",
+                "Resolved",
+            )
+            assert world.sample("partage_flagged_pods", problem=reason) == 0
+            assert [one[2:] for one in world.ears.heard] == [
+                ("Warning", reason),
+                ("Normal", "Resolved"),
+            ]
+
+    run(story)
+
+
+def test_a_device_that_is_back_in_time_is_never_told() -> None:
+    """An agent that restarts within the grace causes nothing."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        await bound(world, pod(), record())
+        async with world.leading():
+            world.controllers.device_gone("n1")
+            await world.settled()
+            await world.clock.advance(20)
+            world.tell(device(version=3))
+            await world.settled()
+            await world.clock.advance(60)
+            await world.settled()
+            assert (condition(world), world.ears.heard) == ({}, [])
+
+    run(story)
+
+
+def test_a_new_leader_does_not_call_a_lasting_problem_resolved() -> None:
+    """While its own grace runs it leaves the condition as the old leader wrote it."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device("n1", card(1)))
+        await bound(world, pod(), record())
+        async with world.leading():
+            await world.clock.advance(40)
+            await world.settled()
+            assert condition(world)["status"] == "True"
+        world.controllers._away.clear()
+        async with world.leading():
+            assert condition(world)["status"] == "True"
+            assert ("Pod", "web", "Normal", "Resolved") not in world.ears.heard
+
+    run(story)
+
+
+def test_labels_that_the_binding_did_not_carry_are_filled_in() -> None:
+    """QGPU's labels follow the record, whoever took them off."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device("n1", card(0), card(1), **{"node.koordinator.sh/gpu-vendor": "nvidia"}))
+        asked = {"tke.cloud.tencent.com/qgpu-core": "50", "tke.cloud.tencent.com/qgpu-memory": "8"}
+        await bound(world, pod(limits=asked, labels={"app": "web"}), record(protocol="qgpu"))
+        async with world.leading():
+            await world.settled()
+            wanted = {
+                "app": "web",
+                "tke.cloud.tencent.com/qgpu": "true",
+                "tke.cloud.tencent.com/qgpu-pgpu-main": "0",
+            }
+            assert world.get("pods", "web", "default")["metadata"]["labels"] == wanted
+            gone = {"metadata": {"labels": {"tke.cloud.tencent.com/qgpu": None}}}
+            await world.server.patch("pods", "default", "web", gone)
+            await world.settled()
+            assert world.get("pods", "web", "default")["metadata"]["labels"] == wanted
+
+    run(story)
+
+
+LOCK = "hami.io/mutex.lock"
+LOCKS = {
+    "its pod is gone": ("2026-01-01T00:00:00Z,default,nobody", 0.0),
+    "its pod still waits": ("2026-01-01T00:00:00Z,default,web", 290.0),
+    "it tells no pod": ("2026-01-01T00:00:00Z", 290.0),
+    "it tells nothing": ("locked", 290.0),
+    "it claims to be of tomorrow": ("2026-01-02T00:00:00Z,default,web", 290.0),
+    "it is old": ("2025-12-31T23:00:00Z,default,web", 0.0),
+}
+
+
+@pytest.mark.parametrize(("text", "kept"), LOCKS.values(), ids=LOCKS)
+def test_a_lock_that_was_left_behind_is_taken_off(text: str, kept: float) -> None:
+    """At once where its pod is over, after five minutes in any case; a living holder keeps it."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node(annotations={LOCK: text, "other": "stays"}))
+        await world.create("pods", pod())
+        async with world.leading():
+            await world.until(lambda: world.controllers.idle)
+            annotations = world.get("nodes", "n1")["metadata"]["annotations"]
+            assert (LOCK in annotations) == bool(kept)
+            await world.clock.advance(kept)
+            await world.settled()
+            assert (LOCK in world.get("nodes", "n1")["metadata"]["annotations"]) == bool(kept)
+            await world.clock.advance(20)
+            await world.settled()
+            assert world.get("nodes", "n1")["metadata"]["annotations"] == {"other": "stays"}
+
+    run(story)
+
+
+def test_a_lock_comes_off_when_its_pod_ends() -> None:
+    """The holder fails before its plugin took the lock off."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node(annotations={LOCK: "2026-01-01T00:00:00Z,default,web"}))
+        world.tell(device())
+        await bound(world, pod(), record())
+        async with world.leading():
+            assert LOCK in world.get("nodes", "n1")["metadata"]["annotations"]
+            await world.server.patch(
+                "pods", "default", "web", {"status": {"phase": "Failed"}}, sub="status"
+            )
+            await world.settled()
+            assert LOCK not in world.get("nodes", "n1")["metadata"].get("annotations", {})
+
+    run(story)

@@ -1,0 +1,108 @@
+"""One instance beside an API server: placing, waiting, waking, and giving back."""
+
+from daemon_world import until, world
+
+from partage.daemon.options import SchedulerOptions
+from partage.daemon.scheduler import SchedulerDaemon
+from partage.vendors import names
+
+
+async def test_pods_get_cards_by_filter_and_bind() -> None:
+    """The allocation stands on the pod in the transaction that binds it."""
+    async with world(nodes=1) as cluster, SchedulerDaemon(await cluster.client()) as daemon:
+        await cluster.pod("a")
+        await cluster.pod("b")
+
+        assert await cluster.schedule(daemon.url, "a") == "n0"
+        assert await cluster.schedule(daemon.url, "b") == "n0"
+
+        assert set(cluster.taken().values()) == {1000}
+        assert len(cluster.taken()) == 2
+
+
+async def test_what_runs_already_is_taken_over() -> None:
+    """A second instance after the first finds the same books."""
+    async with world(nodes=1) as cluster:
+        async with SchedulerDaemon(await cluster.client()) as daemon:
+            await cluster.pod("a")
+            assert await cluster.schedule(daemon.url, "a") == "n0"
+
+        async with SchedulerDaemon(await cluster.client()) as daemon:
+            await cluster.pod("b", {"koordinator.sh/gpu": "200"})
+            assert await cluster.schedule(daemon.url, "b") == ""
+            await cluster.pod("c")
+            assert await cluster.schedule(daemon.url, "c") == "n0"
+            assert daemon.service.audit().clean
+
+        assert set(cluster.taken().values()) == {1000}
+
+
+async def test_a_waiting_pod_is_told_why_and_woken_when_room_appears() -> None:
+    """One event with the reason; a change of the pod that kube-scheduler takes as a sign."""
+    async with world(nodes=1, cards=1) as cluster, SchedulerDaemon(await cluster.client()) as d:
+        await cluster.pod("a")
+        await cluster.pod("b")
+        assert await cluster.schedule(d.url, "a") == "n0"
+        for _ in range(5):
+            assert await cluster.schedule(d.url, "b") == ""
+        await until(lambda: cluster.events("b"))
+
+        await cluster.delete("a")
+        await until(lambda: names.WOKEN in cluster.stored("b")["metadata"].get("annotations", {}))
+
+        assert await cluster.schedule(d.url, "b") == "n0"
+        (event,) = cluster.events("b")
+        assert event["reason"] == "WaitingForDevice"
+        assert event["message"].startswith("InsufficientCards: 0/1 nodes")
+
+
+async def test_nodes_that_come_and_go_are_heard_of() -> None:
+    """A new node takes pods; one that is gone takes none."""
+    async with world(nodes=0) as cluster, SchedulerDaemon(await cluster.client()) as daemon:
+        await cluster.pod("a")
+        assert await cluster.schedule(daemon.url, "a") == ""
+
+        await cluster.nodes(1)
+        books = daemon.service.books
+        await until(lambda: books.engine.ledger.index and books.intake.device_document("n0"))
+        assert await cluster.schedule(daemon.url, "a") == "n0"
+
+        await cluster.api.delete("nodes", "", "n0")
+        await until(lambda: not daemon.service.books.engine.ledger.index)
+        await cluster.pod("b")
+        assert await cluster.schedule(daemon.url, "b") == ""
+
+
+async def test_it_starts_before_the_device_kind_is_installed() -> None:
+    """A cluster without Device objects yet is an empty one, not an error."""
+    async with world(nodes=0) as cluster:
+        crd = "customresourcedefinitions.apiextensions.k8s.io"
+        await cluster.api.delete(crd, "", "devices.scheduling.koordinator.sh")
+
+        async with SchedulerDaemon(await cluster.client()) as daemon:
+            assert daemon.service.rebuilt
+
+
+async def test_controllers_work_beside_it() -> None:
+    """Node totals appear from the Device object, and their series at /metrics."""
+    async with world(nodes=1) as cluster, SchedulerDaemon(await cluster.client()) as daemon:
+
+        def totals() -> dict[str, str]:
+            found = cluster.stored("n0", "nodes", "")["status"].get("allocatable", {})
+            return {key: value for key, value in found.items() if "gpu" in key}
+
+        await until(lambda: totals().get("koordinator.sh/gpu") == "200")
+        async with cluster.http.get(f"{daemon.url}/metrics") as answer:
+            assert "partage_controller" in await answer.text()
+
+
+async def test_the_configuration_is_shown_and_explanations_can_be_bound_to_readers() -> None:
+    """`/api/config/<node>` beside the verbs; `/api/explain` refuses who brings no token."""
+    async with world(nodes=1) as cluster:
+        client = await cluster.client()
+        async with SchedulerDaemon(client, SchedulerOptions(authorize=True)) as daemon:
+            await cluster.pod("a")
+            async with cluster.http.get(f"{daemon.url}/api/config/n0") as answer:
+                assert (await answer.json())["totals"]["kubernetes.io/gpu"] == "200"
+            async with cluster.http.get(f"{daemon.url}/api/explain/default/a") as answer:
+                assert answer.status == 403

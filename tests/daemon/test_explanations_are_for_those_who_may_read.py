@@ -1,0 +1,174 @@
+"""Whose token may read a namespace is the API server's to say, and is asked rarely."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from daemon_world import until
+
+from partage.daemon.readers import AccessReviews, ReviewSettings
+from partage.kube.client import Client, ClientSettings
+from partage.kube.config import ClusterConfig, Config
+from partage.kube.retry import Backoff
+from partage.testing.clock import InstantClock
+
+JANE, JOHN = "Bearer token-of-jane", "Bearer token-of-john"
+
+
+class Judge:
+    """An API server that knows Jane and John; Jane may read `team`.
+
+    Attributes:
+        asked: how often which kind of review was created.
+        last: the last question about access.
+        away: answer 500 to everything.
+        gate: reviews wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.last: dict[str, Any] = {}
+        self.away = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def token(self, request: web.Request) -> web.Response:
+        """TokenReview."""
+        self.asked["token"] += 1
+        await self.gate.wait()
+        if self.away:
+            raise web.HTTPInternalServerError
+        token = (await request.json())["spec"]["token"]
+        names = {"token-of-jane": "jane", "token-of-john": "john"}
+        if token not in names:
+            return web.json_response({"status": {"authenticated": False}})
+        user = {"username": names[token], "uid": "7", "groups": ["dev"], "extra": {"a": ["b"]}}
+        return web.json_response({"status": {"authenticated": True, "user": user}})
+
+    async def access(self, request: web.Request) -> web.Response:
+        """SubjectAccessReview."""
+        self.asked["access"] += 1
+        self.last = (await request.json())["spec"]
+        where = self.last["resourceAttributes"]["namespace"]
+        allowed = self.last["user"] == "jane" and where == "team"
+        return web.json_response({"status": {"allowed": allowed}})
+
+
+@contextlib.asynccontextmanager
+async def judged(**settings: Any) -> AsyncIterator[tuple[Judge, AccessReviews, InstantClock]]:
+    """The judge, who asks it, and the clock."""
+    judge, clock = Judge(), InstantClock()
+    app = web.Application()
+    app.router.add_post("/apis/authentication.k8s.io/v1/tokenreviews", judge.token)
+    app.router.add_post("/apis/authorization.k8s.io/v1/subjectaccessreviews", judge.access)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    config = Config(ClusterConfig(f"http://127.0.0.1:{runner.addresses[0][1]}"))
+    patience = ClientSettings(attempts=1, backoff=Backoff(base=0.001))
+    try:
+        async with Client(config, clock=clock, settings=patience) as client:
+            yield judge, AccessReviews(client, ReviewSettings(**settings)), clock
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("authorization", "namespace", "expected", "asked"),
+    [
+        (JANE, "team", True, 2),
+        (JANE, "other", False, 2),
+        (JOHN, "team", False, 2),
+        ("Bearer forged", "team", False, 1),
+        ("", "team", False, 0),
+        ("Basic amFuZTp4", "team", False, 0),
+        ("Bearer ", "team", False, 0),
+        ("Bearer " + "x" * 20_000, "team", False, 0),
+        ("bearer token-of-jane", "team", True, 2),
+    ],
+    ids=["may", "not there", "not he", "forged", "none", "basic", "empty", "huge", "lower case"],
+)
+async def test_only_whom_the_api_server_allows_may_read(
+    authorization: str,
+    namespace: str,
+    expected: bool,  # noqa: FBT001 # a column of the table
+    asked: int,
+) -> None:
+    """Whoever brings no token is refused without a question."""
+    async with judged() as (judge, readers, _):
+        assert await readers.may_read(authorization, namespace) is expected
+        assert sum(judge.asked.values()) == asked
+
+
+async def test_the_whole_identity_is_shown() -> None:
+    """Groups and extras decide in many clusters, so they are passed on."""
+    async with judged() as (judge, readers, _):
+        await readers.may_read(JANE, "team")
+        attributes = {"namespace": "team", "verb": "get", "resource": "pods"}
+        assert judge.last == {
+            "user": "jane", "uid": "7", "groups": ["dev"], "extra": {"a": ["b"]},
+            "resourceAttributes": attributes,
+        }  # fmt: skip
+
+
+async def test_answers_are_believed_for_a_while_a_no_for_less() -> None:
+    """A yes lasts a minute, a no ten seconds."""
+    async with judged() as (judge, readers, clock):
+        for _ in range(5):
+            assert await readers.may_read(JANE, "team")
+            assert not await readers.may_read(JOHN, "team")
+        assert judge.asked["token"] == 2
+        clock.pass_time(20)
+        await readers.may_read(JANE, "team")
+        await readers.may_read(JOHN, "team")
+        assert judge.asked["token"] == 3
+        clock.pass_time(50)
+        await readers.may_read(JANE, "team")
+        assert judge.asked["token"] == 4
+
+
+async def test_who_asks_the_same_at_once_shares_the_answer() -> None:
+    """One question for many callers, and who goes away takes it from nobody."""
+    async with judged() as (judge, readers, _):
+        judge.gate.clear()
+        tasks = [asyncio.create_task(readers.may_read(JANE, "team")) for _ in range(10)]
+        await until(lambda: judge.asked["token"])
+        tasks[0].cancel()
+        judge.gate.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert found[1:] == [True] * 9
+        assert judge.asked["token"] == 1
+
+
+async def test_few_answers_are_kept() -> None:
+    """Made-up tokens and namespaces cannot fill the memory."""
+    async with judged(kept=4) as (_, readers, _clock):
+        for number in range(20):
+            await readers.may_read(f"Bearer made-up-{number}", "team")
+            await readers.may_read(JANE, f"team-{number}")
+        assert len(readers._answers) == 4
+        assert not readers._asking
+
+
+async def test_an_api_server_that_is_away_allows_nothing_and_is_asked_again() -> None:
+    """A fault is no answer to be kept."""
+    async with judged() as (judge, readers, _):
+        judge.away = True
+        assert not await readers.may_read(JANE, "team")
+        judge.away = False
+        assert await readers.may_read(JANE, "team")
+
+
+def test_no_token_is_kept() -> None:
+    """What is remembered cannot be used to sign in."""
+
+    async def story() -> Iterable[object]:
+        async with judged() as (_, readers, _clock):
+            await readers.may_read(JANE, "team")
+            return list(readers._answers)
+
+    assert "token-of-jane" not in repr(asyncio.run(story()))

@@ -1,0 +1,174 @@
+"""Lost answers, gaps in watches, expired versions, restarts: the books come out right."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_world import DEVICE_KIND, PATIENCE, World, device, node, pod, until, world
+from proxy import Proxy
+
+from partage.apiserver import ApiServer, Settings, serve
+from partage.daemon.options import SchedulerOptions
+from partage.daemon.scheduler import SchedulerDaemon
+from partage.extender.bindings import BindLimits
+from partage.extender.service import ServiceSettings
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config
+from partage.kube.informer import InformerSettings
+from partage.kube.retry import Backoff
+from partage.kube.watch import WatchSettings
+
+QUICK = SchedulerOptions(
+    watches=InformerSettings(WatchSettings(backoff=Backoff(base=0.02, cap=0.1))),
+    service=ServiceSettings(BindLimits(send=2.0, read=1.0, pause=0.01, late=0.5)),
+    tick=0.05,
+)
+
+
+def holders(daemon: SchedulerDaemon) -> set[str]:
+    """Names of the pods that the books hold something for."""
+    books = daemon.service.books
+    found = (books.intake.pod(held.uid) for held in books.engine.ledger.allocations())
+    return {entry.pod.name for entry in found if entry is not None}
+
+
+async def bound(cluster: World, daemon: SchedulerDaemon, name: str) -> str:
+    """Create a pod and bind it; the error."""
+    await cluster.pod(name)
+    found = await cluster.filter(daemon.url, name)
+    return await cluster.bind(daemon.url, name, found["NodeNames"][0])
+
+
+@contextlib.asynccontextmanager
+async def disturbed(
+    settings: Settings | None = None,
+) -> AsyncIterator[tuple[World, Proxy, SchedulerDaemon]]:
+    """A scheduler that reaches a cluster of one card through a proxy."""
+    async with (
+        world(nodes=1, cards=1, settings=settings) as cluster,
+        Proxy(cluster.url) as proxy,
+        SchedulerDaemon(await cluster.client(proxy.url), QUICK) as daemon,
+    ):
+        yield cluster, proxy, daemon
+
+
+@pytest.mark.parametrize("lost", ["answer", "request"])
+async def test_a_binding_whose_outcome_is_unknown_is_read_back(lost: str) -> None:
+    """Carried out, it counts; not carried out, its card is free again."""
+    async with disturbed() as (cluster, proxy, daemon):
+        proxy.losing.append(lost)
+
+        problem = await bound(cluster, daemon, "a")
+
+        carried_out = lost == "answer"
+        assert cluster.placed("a") == ("n0" if carried_out else "")
+        assert bool(problem) is not carried_out
+        assert holders(daemon) == {"a"}  # the request may still be on the wire
+        await until(lambda: not daemon.service.books.unread)
+        assert holders(daemon) == ({"a"} if carried_out else set())
+        await cluster.pod("b")
+        assert await cluster.schedule(daemon.url, "b") == ("" if carried_out else "n0")
+        assert set(cluster.taken().values()) == {1000}
+
+
+async def test_a_binding_that_cannot_be_read_back_keeps_its_card_until_it_can() -> None:
+    """While nobody knows, nobody else gets the card."""
+    async with disturbed() as (cluster, proxy, daemon):
+        await cluster.pod("b")
+        await cluster.pod("a")
+        found = await cluster.filter(daemon.url, "a")
+        proxy.losing.append("request")
+        proxy.cut = True
+
+        problem = await cluster.bind(daemon.url, "a", found["NodeNames"][0])
+
+        assert "not known" in problem
+        assert await cluster.schedule(daemon.url, "b") == ""
+        proxy.cut = False
+        await until(lambda: not daemon.service.books.unread)
+        assert await cluster.schedule(daemon.url, "b") == "n0"
+
+
+async def test_what_happens_in_a_gap_of_the_watches_is_made_up_for() -> None:
+    """Pods that end, nodes that come, all while nothing is heard."""
+    async with disturbed() as (cluster, proxy, daemon):
+        assert await bound(cluster, daemon, "a") == ""
+        proxy.cut = True
+        await cluster.delete("a")
+        await cluster.nodes(1, cards=1)
+        await cluster.pod("b")
+        await cluster.pod("c")
+        proxy.cut = False
+
+        ledger = daemon.service.books.engine.ledger
+        await until(lambda: "n1" in ledger.index and not holders(daemon))
+        await until(lambda: daemon.service.books.intake.device_document("n1"))
+        nodes = {await cluster.schedule(daemon.url, name) for name in "bc"}
+
+        assert nodes == {"n0", "n1"}
+        assert daemon.service.audit().clean
+
+
+async def test_versions_that_are_kept_no_more_lead_to_a_fresh_list() -> None:
+    """410 Gone after a gap that was too long: the set difference frees what is gone."""
+    async with disturbed(Settings(history=4)) as (cluster, proxy, daemon):
+        assert await bound(cluster, daemon, "a") == ""
+        proxy.cut = True
+        await cluster.delete("a")
+        for number in range(10):
+            await cluster.pod(f"x{number}", {})
+            await cluster.delete(f"x{number}")
+        proxy.cut = False
+
+        await until(lambda: not holders(daemon))
+        assert await bound(cluster, daemon, "b") == ""
+
+
+async def test_the_api_server_may_be_started_anew(tmp_path: Path) -> None:
+    """The same objects under the same address: the scheduler goes on."""
+    settings = Settings(file=tmp_path / "state.json")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    async def create(api: ApiServer, resource: str, *objects: dict[str, Any]) -> None:
+        for one in objects:
+            await api.create(resource, one, one["metadata"].get("namespace", ""))
+
+    api = ApiServer(settings)
+    async with Client(Config(ClusterConfig(f"http://127.0.0.1:{port}"))) as client:
+        async with serve(api, port=port):
+            await create(api, "customresourcedefinitions.apiextensions.k8s.io", DEVICE_KIND)
+            await create(api, "nodes", node("n0"))
+            await create(api, "devices.scheduling.koordinator.sh", device("n0"))
+            await create(api, "pods", pod("a"))
+            daemon = SchedulerDaemon(client, QUICK)
+            stop = asyncio.Event()
+            running = asyncio.create_task(daemon.run(stop))
+            await until(lambda: daemon.service.leading)
+        again = ApiServer(settings)
+        async with serve(again, port=port):
+            await create(again, "nodes", node("n1"))
+            await until(lambda: "n1" in daemon.service.books.engine.ledger.index)
+            assert "n0" in daemon.service.books.engine.ledger.index
+            stop.set()
+            async with asyncio.timeout(PATIENCE):
+                await running
+
+
+async def test_books_that_went_wrong_are_made_anew() -> None:
+    """Units that no pod holds are found by the audit, and given back by a rebuild."""
+    async with world(nodes=1, cards=1) as cluster:
+        client = await cluster.client()
+        async with SchedulerDaemon(client, SchedulerOptions(audit=0.1)) as daemon:
+            assert await bound(cluster, daemon, "a") == ""
+            await until(lambda: holders(daemon) == {"a"})
+            daemon.service.pod_gone(cluster.stored("a")["metadata"]["uid"])  # as if it were true
+
+            await until(lambda: holders(daemon) == {"a"} and daemon.service.leading)
+
+            await until(lambda: (found := daemon.service.last_audit) and found.clean)

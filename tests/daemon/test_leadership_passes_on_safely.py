@@ -1,0 +1,141 @@
+"""Several instances, one leader: standbys, fail-over, and Bindings of a leader that is one no more."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from daemon_world import World, until, world
+from proxy import Proxy
+
+from partage.daemon.options import ElectionOptions, SchedulerOptions
+from partage.daemon.scheduler import SchedulerDaemon
+from partage.kube.lease import LeaseSettings
+from partage.vendors import names
+
+TIMES = LeaseSettings(duration=2, deadline=1.2, retry=0.2)
+
+
+def options(identity: str, pod: str = "", **more: Any) -> SchedulerOptions:
+    """One of several instances."""
+    election = ElectionOptions(
+        "default", times=TIMES, fence=0.3, pod=("default", pod) if pod else None
+    )
+    return SchedulerOptions(identity=identity, election=election, **more)
+
+
+async def status(cluster: World, url: str, path: str) -> int:
+    """What a page answers."""
+    async with cluster.http.get(url + path) as answer:
+        return answer.status
+
+
+async def test_a_standby_is_ready_follows_and_does_not_serve() -> None:
+    """It has the books, and answers the verbs with 503."""
+    async with (
+        world(nodes=1) as cluster,
+        SchedulerDaemon(await cluster.client(), options("one")) as one,
+    ):
+        await until(lambda: one.service.leading)
+        async with SchedulerDaemon(await cluster.client(), options("two")) as two:
+            await cluster.pod("a")
+            assert await cluster.schedule(one.url, "a") == "n0"
+
+            await until(lambda: any(two.service.books.engine.ledger.allocations()))
+            assert await status(cluster, two.url, "/readyz") == 200
+            async with cluster.http.post(f"{two.url}/scheduler/filter", json={}) as answer:
+                assert answer.status == 503
+
+
+async def test_when_the_leader_ends_the_standby_takes_over_with_the_same_books() -> None:
+    """Nothing that the first one placed is placed again."""
+    async with world(nodes=1) as cluster:
+        async with SchedulerDaemon(await cluster.client(), options("one")) as one:
+            await until(lambda: one.service.leading)
+            two = SchedulerDaemon(await cluster.client(), options("two"))
+            stop = asyncio.Event()
+            second = asyncio.create_task(two.run(stop))
+            await cluster.pod("a")
+            assert await cluster.schedule(one.url, "a") == "n0"
+        await until(lambda: two.service.leading)
+
+        await cluster.pod("b", {"koordinator.sh/gpu": "200"})
+        assert await cluster.schedule(two.url, "b") == ""
+        await cluster.pod("c")
+        assert await cluster.schedule(two.url, "c") == "n0"
+
+        assert max(cluster.taken().values()) == 1000
+        stop.set()
+        await second
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered late", "never answered"])
+async def test_a_binding_of_the_old_leader_that_is_on_its_way_is_counted(answered: bool) -> None:  # noqa: FBT001
+    """The old leader loses its Lease with a Binding in flight; the new one does not double its card."""
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        Proxy(cluster.url) as wire,
+        SchedulerDaemon(await cluster.client(wire.url), options("old")) as old,
+    ):
+        await until(lambda: old.service.leading)
+        await cluster.pod("a")
+        await cluster.pod("b")
+        assert (await cluster.filter(old.url, "a"))["NodeNames"] == ["n0"]
+        wire.held.clear()
+        late = asyncio.create_task(cluster.bind(old.url, "a", "n0"))
+        await wire.arrived.wait()
+        wire.cut = True
+        async with SchedulerDaemon(await cluster.client(), options("new")) as new:
+            await until(lambda: not old.service.leading)
+            wire.held.set()
+            await until(lambda: new.service.leading)
+
+            assert await cluster.schedule(new.url, "b") == ""
+            assert new.service.audit().clean
+
+        wire.cut = not answered
+        await late
+        assert cluster.placed("a") == "n0"
+        assert set(cluster.taken().values()) == {1000}
+
+
+async def test_a_leader_that_lost_its_lease_sends_no_binding() -> None:
+    """Even one that was asked for before it knew."""
+    async with (
+        world(nodes=1) as cluster,
+        Proxy(cluster.url) as wire,
+        SchedulerDaemon(await cluster.client(wire.url), options("old")) as old,
+    ):
+        await until(lambda: old.service.leading)
+        await cluster.pod("a")
+        await cluster.filter(old.url, "a")
+        wire.cut = True
+        await until(lambda: not old.service.leading)
+        old.service.lead()  # as if the loss had not been noticed
+
+        problem = await cluster.bind(old.url, "a", "n0")
+
+        assert "does not lead any more" in problem
+        assert not wire.arrived.is_set()
+        old.service.follow()
+
+
+async def test_the_label_is_where_the_leader_is() -> None:
+    """The Service selects the leader's pod; a label that a crash left behind is taken off."""
+    label = f"{names.LEADER}"
+    async with world(nodes=0) as cluster:
+        for name in ("first", "second"):
+            await cluster.pod(name, {})
+        await cluster.api.patch(
+            "pods", "default", "first", {"metadata": {"labels": {label: "true"}}}
+        )
+
+        def labelled() -> list[str]:
+            return [
+                name
+                for name in ("first", "second")
+                if cluster.stored(name)["metadata"].get("labels", {}).get(label) == "true"
+            ]
+
+        async with SchedulerDaemon(await cluster.client(), options("two", "second")):
+            await until(lambda: labelled() == ["second"])
+        assert labelled() == []

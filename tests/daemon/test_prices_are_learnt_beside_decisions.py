@@ -1,0 +1,203 @@
+"""The running scheduler learns prices from its pods, off the path of decisions."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from partage.daemon.learning import Learning, LearningSettings, process
+from partage.extender.books import Books
+from partage.model.pod import Pod
+from partage.model.policy import Policy, Strategy
+from partage.placement.learning import ask_of
+from partage.placement.mix import Ask
+from partage.placement.tables import Tables
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, TablesChanged
+from partage.testing.builders import card, make_node, make_pod, share, whole
+
+ROOM = {"cpu": 32_000, "memory": 64 * 2**30, "pods": 100}
+HOST = {"cpu": 2000, "memory": 2**30}
+
+
+class Watch:
+    """A clock that stands still; whoever sleeps is woken at once."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return 0.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        """Let others run."""
+        del seconds
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Shelf:
+    """Books with an engine and pods, as far as learning looks at them."""
+
+    engine: Engine = field(default_factory=Engine)
+    known: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def intake(self) -> Any:
+        """What knows the pods."""
+        return SimpleNamespace(pods=lambda: self.known)
+
+    def take(self, events: list[TablesChanged], now: float) -> None:
+        """Tell the engine."""
+        del now
+        for event in events:
+            self.engine.handle(event)
+
+    def come(self, pods: Mapping[str, Pod]) -> None:
+        """Pods are there."""
+        self.known.update({uid: SimpleNamespace(pod=pod) for uid, pod in pods.items()})
+
+
+def shelf(policy: Strategy = Strategy.PARTAGE) -> Shelf:
+    """Six nodes of four cards."""
+    found = Shelf(Engine(Policy(policy, policy)))
+    for i in range(6):
+        gpus = [card(g, prefix=f"n{i}", model="T4" if i % 2 else "A100") for g in range(4)]
+        found.engine.handle(NodeSeen(make_node(f"n{i}", gpus, allocatable=ROOM)))
+    return found
+
+
+def pods(first: int, last: int) -> dict[str, Pod]:
+    """Shares and whole cards in turn."""
+    asked = [share(40), share(60), whole(1), whole(2)]
+    return {f"u{i}": make_pod(f"p{i}", asked[i % 4], host=HOST) for i in range(first, last)}
+
+
+def learning(mine: Shelf, worker: Any = None, **settings: Any) -> Learning:
+    """Learning over the shelf."""
+    books = cast("Books", mine)
+    threads = worker or (lambda: ThreadPoolExecutor(1))
+    return Learning(lambda: books, Watch(), LearningSettings(**settings), threads)
+
+
+@pytest.fixture(autouse=True)
+def no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins are chosen in no time; which tables come of it is tested elsewhere."""
+    monkeypatch.setitem(sys.modules, "highspy", None)
+
+
+def test_enough_pods_bring_new_tables_as_an_event() -> None:
+    """Not before three hundred; every pod counts once."""
+    mine = shelf()
+    learns = learning(mine)
+
+    async def story() -> None:
+        mine.come(pods(0, 299))
+        await learns.step()
+        await learns.step()
+        assert (learns.arrived, mine.engine.tables.version) == (299, 0)
+        mine.come(pods(299, 310))
+        await learns.step()
+
+    asyncio.run(story())
+
+    assert learns.arrived == 310
+    assert mine.engine.tables.version == 1
+    assert mine.engine.tables.stand_in in (Strategy.FGD, Strategy.FIRST_FIT)
+    assert learns.counts.total() == 310
+
+
+def test_books_made_anew_get_the_tables_in_force() -> None:
+    """The engine of new books knows nothing until the next look."""
+    mine = shelf()
+    learns = learning(mine)
+
+    async def story() -> Tables:
+        mine.come(pods(0, 300))
+        await learns.step()
+        before = mine.engine.tables
+        mine.engine = shelf().engine
+        await learns.step()
+        return before
+
+    assert asyncio.run(story()) is mine.engine.tables
+
+
+def test_another_policy_learns_nothing() -> None:
+    """Nobody would use the prices."""
+    mine = shelf(Strategy.BINPACK)
+    learns = learning(mine)
+    mine.come(pods(0, 400))
+
+    asyncio.run(learns.step())
+
+    assert (learns.arrived, mine.engine.tables.version) == (0, 0)
+
+
+def test_what_was_counted_is_forgotten_slowly() -> None:
+    """Beyond the window all counts are halved."""
+    mine = shelf()
+    learns = learning(mine, window=100)
+    mine.come(pods(0, 120))
+
+    asyncio.run(learns.step())
+
+    assert (learns.arrived, learns.counts.total()) == (120, 60)
+
+
+def test_a_fault_ends_neither_learning_nor_decisions(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the next look is taken."""
+    mine = shelf()
+    mine.come(pods(0, 300))
+    calls = []
+
+    def broken() -> Executor:
+        calls.append(1)
+        raise OSError("no more processes")
+
+    async def story() -> None:
+        task = asyncio.create_task(learning(mine, broken).run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert calls
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(story())
+
+    assert "no new prices could be made" in caplog.text
+
+
+def test_a_process_of_its_own_gives_the_same() -> None:
+    """What goes there and comes back survives the journey."""
+    mine = shelf()
+    learns = learning(mine, process)
+    mine.come(pods(0, 300))
+
+    asyncio.run(learns.step())
+
+    assert learns.tables is not None
+    assert mine.engine.tables is learns.tables
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(make_pod("a", share(40), host=HOST), Ask(2000, 1024, 1, 400), id="share"),
+        pytest.param(make_pod("a", whole(2), host=HOST), Ask(2000, 1024, 2, 1000), id="whole"),
+        pytest.param(make_pod("a", host=HOST), Ask(2000, 1024), id="none"),
+        pytest.param(
+            make_pod("a", share(20), whole(1), host=HOST), Ask(2000, 1024, 1, 1000), id="largest"
+        ),
+    ],
+)
+def test_an_ask_is_what_prices_look_at(pod: Pod, expected: Ask) -> None:
+    """CPU, memory, and the largest request for cards."""
+    assert ask_of(pod, shelf().engine.ledger) == expected

@@ -1,0 +1,84 @@
+"""One Secret makes both ends of the extender's connection; reading needs none."""
+
+import base64
+import socket
+import ssl
+from pathlib import Path
+
+import aiohttp
+import pytest
+from click.testing import CliRunner
+from daemon_world import world
+
+from partage.cli.scheduler import scheduler
+from partage.daemon.mutual import mutual_tls
+from partage.daemon.options import SchedulerOptions
+from partage.daemon.scheduler import SchedulerDaemon
+from partage.extender.server import Faces
+from partage.serving.access import Access
+
+NAMESPACE, SECRET = "default", "extender-tls"
+BODY = {"Pod": {"metadata": {"name": "a", "namespace": "default", "uid": "u"}, "spec": {"containers": []}}, "NodeNames": []}  # fmt: skip
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+async def test_who_shows_the_secret_may_call_and_nobody_else(tmp_path: Path) -> None:
+    """With the certificate 200, without 401; the plain port answers reads and refuses verbs."""
+    async with world() as here:
+        client = await here.client()
+        read = free_port()
+        async with mutual_tls(client, NAMESPACE, SECRET, ["127.0.0.1"]) as tls:
+            options = SchedulerOptions(
+                faces=Faces(Access(certificates=True)), tls=tls, read_port=read, learning=None
+            )
+            async with SchedulerDaemon(client, options) as daemon:
+                held = here.stored(SECRET, "secrets", NAMESPACE)
+                for key in ("ca.crt", "tls.crt", "tls.key"):
+                    (tmp_path / key).write_bytes(base64.b64decode(held["data"][key]))
+                stranger = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+                caller = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+                caller.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+                plain = f"http://127.0.0.1:{read}"
+                async with aiohttp.ClientSession() as http:
+                    for url, context, status in (
+                        (daemon.url, caller, 200),
+                        (daemon.url, stranger, 401),
+                        (plain, None, 401),
+                    ):
+                        where = f"{url}/scheduler/filter"
+                        async with http.post(where, json=BODY, ssl=context or True) as answer:
+                            assert answer.status == status, url
+                    for path in ("/readyz", "/metrics"):
+                        async with http.get(plain + path) as answer:
+                            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param(["--tls-secret=s"], "--tls-host", id="no host"),
+        pytest.param(["--tls-host=h", "--plain"], "--tls-secret", id="no secret"),
+        pytest.param(["--tls-secret=s", "--tls-host=h", "--plain"], "--plain", id="open too"),
+        pytest.param(["--plain", "--read-port=9"], "--read-port", id="verbs on the plain port"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(
+    given: list[str], told: str, tmp_path: Path
+) -> None:
+    """Exit 2 and a sentence, before anything listens."""
+    config = tmp_path / "config"
+    config.write_text(
+        '{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":'
+        '{"cluster":"x","user":"x"}}],"clusters":[{"name":"x","cluster":{"server":'
+        '"http://127.0.0.1:1"}}],"users":[{"name":"x","user":{}}]}'
+    )
+    done = CliRunner().invoke(scheduler, ["--kubeconfig", str(config), *given])
+    assert done.exit_code == 2
+    assert told in done.output

@@ -1,0 +1,253 @@
+"""Each seeded misconfiguration is named, with its rule and its fix; a sound cluster has none."""
+
+import asyncio
+import base64
+import copy
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from partage.cli.doctor import doctor, facts_of
+from partage.cli.main import main
+from partage.daemon.beside import ExtenderAccess, kube_scheduler_config
+from partage.doctor.checks import diagnosed
+from partage.doctor.machine import examined
+from partage.webhook.certificates import Bundle, renewed
+from partage.webhook.installation import MUTATE, VALIDATE
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+WORLD = dict[str, Any]
+AMOUNTS = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+
+
+def authority(now: datetime) -> str:
+    """A caBundle made at that time."""
+    return base64.b64encode(renewed(Bundle(), ["a.example"], now).trusted).decode()
+
+
+def pod(name: str, **spec: Any) -> WORLD:
+    """A pod of the system's namespace."""
+    containers = spec.pop("containers", [{"name": "main", "image": "busybox"}])
+    return {
+        "metadata": {"name": name, "namespace": "kube-system", "uid": f"uid-{name}"},
+        "spec": {"containers": containers, **spec},
+        "status": {"phase": "Running"},
+    }
+
+
+def asking(name: str, limits: WORLD, **spec: Any) -> WORLD:
+    """A pod that asks for devices."""
+    container = {"name": "main", "resources": {"limits": limits, "requests": limits}}
+    return pod(name, containers=[container], **spec)
+
+
+def plugin(name: str, image: str) -> WORLD:
+    """A pod that serves a device plugin."""
+    path = {"hostPath": {"path": "/var/lib/kubelet/device-plugins"}}
+    return pod(name, containers=[{"name": "main", "image": image}], nodeName="n0", volumes=[path])
+
+
+def world() -> WORLD:
+    """A sound cluster of one node."""
+    config = kube_scheduler_config(ExtenderAccess("https://partage:8443"), [])
+    totals = {"koordinator.sh/gpu-core": "100", "kubernetes.io/gpu-core": "100"}
+    resources = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi",
+                 "koordinator.sh/gpu-memory-ratio": "100"}  # fmt: skip
+    device = {"type": "gpu", "id": "GPU-0", "minor": 0, "health": True, "resources": resources}
+    bundle = {"caBundle": authority(NOW)}
+    return {
+        "ConfigMap": [
+            {
+                "metadata": {"name": "beside", "namespace": "p"},
+                "data": {"c": yaml.safe_dump(config)},
+            }
+        ],
+        "Node": [{"metadata": {"name": "n0"}, "status": {"allocatable": totals}}],
+        "Device": [{"metadata": {"name": "n0"}, "spec": {"devices": [device]}}],
+        "Pod": [plugin("agent", "partage:1")],
+        "MutatingWebhookConfiguration": [
+            {"metadata": {"name": "p"}, "webhooks": [{"name": MUTATE, "clientConfig": bundle}]}
+        ],
+        "ValidatingWebhookConfiguration": [
+            {"metadata": {"name": "p"}, "webhooks": [{"name": VALIDATE, "clientConfig": bundle}]}
+        ],
+        "RuntimeClass": [],
+    }
+
+
+def checks(given: WORLD, denied: tuple[str, ...] = ()) -> list[str]:
+    """Names of what is found; each finding says something in every field."""
+    found = diagnosed(asyncio.run(facts_of(given, NOW, denied)))
+    assert all(one.thing and one.rule and one.fix for one in found)
+    return [one.check for one in found]
+
+
+def configured(**change: Any) -> Callable[[WORLD], None]:
+    """Another kube-scheduler configuration."""
+
+    def apply(given: WORLD) -> None:
+        (config,) = given["ConfigMap"]
+        text = yaml.safe_load(config["data"]["c"])
+        extender = change.pop("extender", {})
+        text.update(change)
+        for one in text["extenders"]:
+            one.update(extender)
+        config["data"]["c"] = yaml.safe_dump(text)
+
+    return apply
+
+
+def added(kind: str, one: WORLD) -> Callable[[WORLD], None]:
+    """One object more."""
+    return lambda given: given[kind].append(one)
+
+
+def lost(given: WORLD) -> None:
+    """An upgrade wrote kube-scheduler's manifest anew."""
+    given["ConfigMap"].clear()
+    own = pod("kube-scheduler-a", containers=[{"name": "s", "command": ["kube-scheduler"]}])
+    own["metadata"]["labels"] = {"component": "kube-scheduler"}
+    placed = pod("placed")
+    placed["metadata"]["annotations"] = {"partage.io/allocation": "{}"}
+    given["Pod"] += [own, placed]
+
+
+def bundled(text: str) -> Callable[[WORLD], None]:
+    """Another authority of the webhook."""
+
+    def apply(given: WORLD) -> None:
+        (one,) = given["MutatingWebhookConfiguration"]
+        one["webhooks"][0]["clientConfig"] = {"caBundle": text}
+
+    return apply
+
+
+def total(name: str, amount: str | None) -> Callable[[WORLD], None]:
+    """Another total of the node."""
+
+    def apply(given: WORLD) -> None:
+        have = given["Node"][0]["status"]["allocatable"]
+        have.pop(name)
+        have.update({} if amount is None else {name: amount})
+
+    return apply
+
+
+def unready(given: WORLD) -> None:
+    """The node's kubelet is silent."""
+    given["Node"][0]["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+
+
+GATE = [
+    {"name": "a", "command": ["kube-apiserver", "--feature-gates=ValidatingAdmissionPolicy=false"]}
+]
+LIAR = asking("liar", AMOUNTS, nodeName="n0")
+LIAR["metadata"]["annotations"] = {"partage.io/allocation": "nonsense"}
+MIXED = asking("mixed", AMOUNTS | {"tke.cloud.tencent.com/qgpu-core": "50"})
+MIXED["status"] = {"phase": "Pending"}
+
+CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
+    "extender": (configured(extenders=[]), "extender-not-configured"),
+    "upgrade": (lost, "extender-lost"),
+    "managed": (
+        configured(extender={"managedResources": [{"name": "nvidia.com/gpu"}]}),
+        "managed-resources",
+    ),
+    "verbs": (configured(extender={"preemptVerb": ""}), "extender-incomplete"),
+    "ignorable": (configured(extender={"ignorable": True}), "extender-incomplete"),
+    "sampling": (configured(percentageOfNodesToScore=50), "sampling"),
+    "sampling-default": (configured(percentageOfNodesToScore=0), "sampling"),
+    "no-record": (added("Pod", asking("bare", AMOUNTS, nodeName="n0")), "bound-without-record"),
+    "rival": (
+        added("Pod", pod("x", containers=[{"name": "main", "image": "projecthami/hami-scheduler:2"}])),
+        "other-scheduler",
+    ),
+    "gates": (added("Pod", pod("api", containers=GATE)), "feature-gate"),
+    "no-webhook": (lambda given: given["MutatingWebhookConfiguration"].clear(), "webhook-missing"),
+    "no-authority": (bundled(""), "webhook-certificate"),
+    "wrong-authority": (bundled("bm9uc2Vuc2U="), "webhook-certificate"),
+    "expired": (bundled(authority(NOW - timedelta(days=20000))), "webhook-certificate"),
+    "left-over": (added("Device", {"metadata": {"name": "gone"}}), "device-stale"),
+    "not-ready": (unready, "device-stale"),
+    "no-agent": (
+        added("Node", {"metadata": {"name": "n1"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}),
+        "node-unlabelled",
+    ),
+    "no-totals": (total("koordinator.sh/gpu-core", None), "totals-missing"),
+    "contended": (total("kubernetes.io/gpu-core", "800"), "totals-contended"),
+    "two-plugins": (added("Pod", plugin("nv", "nvcr.io/nvidia/k8s-device-plugin:1")), "second-plugin"),
+    "runtime": (added("Pod", pod("r", runtimeClassName="nvidia")), "runtime-class"),
+    "quarantine": (added("Pod", LIAR), "quarantine"),
+    "mixed": (added("Pod", MIXED), "pod-request"),
+    "config": (
+        added("ConfigMap", {"metadata": {"name": "partage-config"}, "data": {"policy": "best"}}),
+        "config-refused",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("breaks", "check"), CASES.values(), ids=CASES)
+def test_a_broken_cluster_is_diagnosed(breaks: Callable[[WORLD], None], check: str) -> None:
+    """This finding, and no other."""
+    given = copy.deepcopy(world())
+
+    breaks(given)
+
+    assert set(checks(given)) == {check}
+
+
+def test_a_sound_cluster_has_no_finding() -> None:
+    """Nothing is found where nothing is wrong, nor where nothing may be read."""
+    assert checks(world()) == []
+    hidden = world() | dict.fromkeys(("Device", "RuntimeClass", "ValidatingWebhookConfiguration"))
+    assert "webhook-missing" not in checks(hidden)
+    assert checks(world(), ("create pods/binding",)) == ["rights"]
+
+
+FILES = {
+    "nri": ("etc/containerd/config.toml", "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n", "nri-off"),
+    "cdi": ("etc/containerd/config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n", "cdi-off"),
+    "toml": ("etc/containerd/config.toml", "version = = 3\n", "unreadable"),
+    "checkpoint": (
+        "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+        json.dumps({"Data": {"RegisteredDevices": {"a/b": ["1"]}, "PodDeviceEntries": [
+            {"PodUID": "u", "ResourceName": "a/b", "DeviceIDs": {"-1": ["2"]}}]}}),
+        "stale-checkpoint",
+    ),
+    "gate": ("var/lib/kubelet/config.yaml", "featureGates: {KubeletPodResources: false}\n", "feature-gate"),
+    "static": ("etc/kubernetes/manifests/kube-scheduler.yaml", "spec: {containers: [{command: [kube-scheduler]}]}\n", "extender-lost"),
+    "cdi-spec": ("var/run/cdi/x.json", "{", "cdi-spec"),
+    "sound": ("etc/containerd/config.toml", "version = 3\n", ""),
+    "nothing": ("etc/other", "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "text", "check"), FILES.values(), ids=FILES)
+def test_a_broken_node_is_diagnosed(tmp_path: Path, path: str, text: str, check: str) -> None:
+    """From its files alone; the command ends with 3 where something was found, else with 0."""
+    file = tmp_path / path
+    file.parent.mkdir(parents=True)
+    file.write_text(text, "utf-8")
+
+    assert [one.check for one in examined(tmp_path)] == ([check] if check else [])
+    done = CliRunner().invoke(main, ["doctor", "--node", "--root", str(tmp_path), "-o", "json"])
+    assert done.exit_code == (3 if check else 0)
+    assert len(json.loads(done.stdout)["findings"]) == bool(check)
+
+
+def test_every_check_and_option_is_in_the_reference() -> None:
+    """Each name that can be told, and each option, stands in the page."""
+    page = (Path(__file__).parents[2] / "docs/reference/doctor.md").read_text("utf-8")
+    told = {check for _, check in CASES.values()} | {
+        check for *_, check in FILES.values() if check
+    }
+
+    assert [check for check in sorted(told) if f"| `{check}` |" not in page] == []
+    options = {opt for one in doctor.params for opt in one.opts if opt.startswith("--")}
+    assert [one for one in options - {"--output"} if f"`{one}" not in page] == []

@@ -1,0 +1,143 @@
+"""A headless Chromium, driven over its debugging protocol; only for tests of pages."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+PATIENCE = 45.0
+"""Seconds for what must come; a loaded machine may take long."""
+
+PROGRAM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome")
+     if (found := shutil.which(name))),
+    None,
+)  # fmt: skip
+"""The browser, or None where there is none."""
+
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage", "--remote-debugging-port=0", "--window-size=1300,900",
+)  # fmt: skip
+
+
+class Page:
+    """One page of the browser.
+
+    Attributes:
+        problems: what the page wrote to its console as an error, threw, or was refused.
+    """
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self.problems: list[str] = []
+
+    async def listen(self) -> None:
+        """Take in what the browser says, until the connection ends."""
+        async for message in self._socket:
+            said = json.loads(message.data)
+            if "id" in said:
+                future = self._waiting.pop(said["id"])
+                if not future.done():
+                    future.set_result(said)
+            elif said["method"] == "Runtime.exceptionThrown":
+                self.problems.append(str(said["params"]["exceptionDetails"]))
+            elif said["method"] == "Log.entryAdded":
+                if said["params"]["entry"]["level"] in ("error", "warning"):
+                    self.problems.append(str(said["params"]["entry"]))
+            elif said["method"] == "Runtime.consoleAPICalled":
+                self.problems.append(str(said["params"]["args"]))
+
+    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """A method of the protocol."""
+        number = next(self._numbers)
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        await self._socket.send_json({"id": number, "method": method, "params": params})
+        answer = await asyncio.wait_for(future, PATIENCE)
+        assert "error" not in answer, (method, answer)
+        return dict(answer["result"])
+
+    async def value(self, script: str) -> Any:
+        """What an expression comes to, promises awaited."""
+        found = await self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    async def until(self, script: str) -> None:
+        """Wait until an expression is true."""
+        end = time.monotonic() + PATIENCE
+        while not await self.value(f"Boolean({script})"):
+            assert time.monotonic() < end, (
+                f"{script} did not come true: {await self.value('document.body.innerText')}"
+            )
+            await asyncio.sleep(0.05)
+
+    async def open(self, url: str, ready: str) -> None:
+        """Open an address and wait until an expression is true there."""
+        await self.call("Page.navigate", url=url)
+        await self.until(f"document.readyState === 'complete' && ({ready})")
+
+    async def press(self, key: str, code: int, text: str = "") -> None:
+        """A key, down and up."""
+        for kind in ("keyDown", "keyUp"):
+            given = {"text": text} if text and kind == "keyDown" else {}
+            await self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key,
+                windowsVirtualKeyCode=code, **given,
+            )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def browsing(folder: Path) -> AsyncIterator[Page]:
+    """A new browser with one page.
+
+    Args:
+        folder: of its own, for the browser's files.
+    """
+    assert PROGRAM is not None
+    process = subprocess.Popen(  # noqa: ASYNC220 # ended below; starting it takes no time
+        [PROGRAM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        port = await _port(folder / "DevToolsActivePort", process)
+        async with aiohttp.ClientSession() as http:
+            async with http.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                (found,) = [one for one in await answer.json() if one["type"] == "page"]
+            url = found["webSocketDebuggerUrl"]
+            async with http.ws_connect(url, max_msg_size=0) as socket:
+                page = Page(socket)
+                listening = asyncio.create_task(page.listen(), name="browser")
+                for domain in ("Page", "Runtime", "Log", "Accessibility"):
+                    await page.call(f"{domain}.enable")
+                yield page
+                await page.call("Browser.close")
+                listening.cancel()
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait, 30)
+
+
+async def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
+    """The debugging port, once the browser has written it down."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        assert process.poll() is None, "the browser ended at once"
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int((await asyncio.to_thread(file.read_text)).splitlines()[0])
+        assert time.monotonic() < end, "the browser does not start"
+        await asyncio.sleep(0.05)

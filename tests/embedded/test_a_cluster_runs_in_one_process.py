@@ -1,0 +1,347 @@
+"""Nodes, pods, admission and the scheduler's HTTP paths, by a plain HTTP client."""
+
+import json
+from typing import Any
+
+import pytest
+from up_world import DEVICES, EXAMPLES, PODS, eventually, from_files, node, pod, run, running
+
+from partage.vendors import names
+
+QUARTER = {"koordinator.sh/gpu-core": "25", "koordinator.sh/gpu-memory-ratio": "25"}
+WHOLE = {"koordinator.sh/gpu": "100"}
+
+
+def test_a_pod_gets_its_part_of_a_card_and_runs() -> None:
+    """Created without a node; bound with its record, running, and its log tells what it has."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            await w.create(PODS, pod("web", QUARTER))
+            found = await w.phase("web", "Running")
+
+            assert found["spec"]["nodeName"] == "n0"
+            assert found["spec"]["schedulerName"] == "partage-scheduler"
+            record = json.loads(found["metadata"]["annotations"][names.ALLOCATION])
+            (grant,) = record["containers"][0]["devices"]
+            assert (grant["milli"], grant["bytes"]) == (250, 20 * 2**30)
+            assert found["status"]["containerStatuses"][0]["state"]["running"]
+            log = await w.get(f"{PODS}/web/log")
+            assert f"{grant['uuid']} A100-SXM4-80GB): 25% + 20Gi" in log
+            assert f"env NVIDIA_VISIBLE_DEVICES={grant['minor']}" in log
+            assert f"file /dev/nvidia{grant['minor']}" in log
+
+    run(story())
+
+
+def test_the_debug_api_and_the_node_agree_on_what_is_used() -> None:
+    """Seed 003's summaries, and the explanation of the pod."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            await w.create(PODS, pod("web", QUARTER))
+            await w.phase("web", "Running")
+            path = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries/n0"
+            summary = await w.get(path, scheduler=True)
+            explained = await w.get("/api/explain/default/web", scheduler=True)
+
+            assert summary["deviceUsed"]["koordinator.sh/gpu-core"] == "25"
+            assert "default/web" in summary["allocateSet"]["gpu"]
+            assert (explained["state"], explained["node"]) == ("bound", "n0")
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/metrics", "/healthz", "/readyz", "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"]
+)  # fmt: skip
+def test_every_path_of_the_scheduler_is_served(path: str) -> None:
+    """On the scheduler's URL, which is the dashboard's too."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            assert await w.get(path, scheduler=True)
+            where = w.cluster.addresses
+            assert where.dashboard == where.scheduler
+            assert not where.api.endswith("/")
+
+    run(story())
+
+
+def test_the_webhook_is_served_over_http_too() -> None:
+    """The review of a lone percentage comes back with a patch."""
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "1", "operation": "CREATE", "namespace": "default",
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "object": pod("web", {"nvidia.com/gpu": "100"}),
+        },
+    }  # fmt: skip
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            url = w.cluster.addresses.scheduler
+            for path in ("mutate", "validate"):
+                async with w.http.post(f"{url}/webhook/{path}", json=review) as answer:
+                    assert answer.status == 200
+                    verdict = (await answer.json())["response"]
+                    assert verdict["allowed"], verdict
+                    assert ("patch" in verdict) == (path == "mutate")
+
+    run(story())
+
+
+def test_a_broken_request_is_refused_with_its_rule() -> None:
+    """Admission in the same process: the rule comes back, and nothing is stored."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            odd = {
+                "tke.cloud.tencent.com/qgpu-core": "33",
+                "tke.cloud.tencent.com/qgpu-memory": "1",
+            }
+            code, answer = await w.send("POST", PODS, pod("odd", odd))
+
+            assert code == 422
+            assert "multiple of 5" in answer["message"]
+            assert (await w.get(PODS))["items"] == []
+
+    run(story())
+
+
+def test_records_cannot_be_forged() -> None:
+    """Nobody but Partage writes a reserved key, not even an administrator."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            forged = pod("forged", meta={"annotations": {names.ALLOCATION: "{}"}})
+            code, answer = await w.send("POST", PODS, forged)
+
+            assert code == 403
+            assert "only Partage may write" in answer["message"]
+
+    run(story())
+
+
+def test_a_waiting_pod_says_why_and_follows_a_release() -> None:
+    """Refused with the reason as its condition; bound as soon as the card is free again."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            await w.create(PODS, pod("first", WHOLE))
+            await w.phase("first", "Running")
+            await w.create(PODS, pod("second", WHOLE))
+            why = await w.refused("second")
+            assert ": 0/1 nodes: 1 " in why
+
+            code, _ = await w.send("DELETE", f"{PODS}/first", {})
+            assert code == 200
+            await w.phase("second", "Running")
+
+    run(story())
+
+
+def test_ordinary_resources_and_taints_are_counted_too() -> None:
+    """A pod without devices; one that wants more CPU than there is; one without a toleration."""
+
+    async def story() -> None:
+        taint = {"key": "dedicated", "effect": "NoSchedule"}
+        async with running([node(cpu="4"), node("n1", taints=(taint,))]) as w:
+            await w.create(PODS, pod("plain", {"cpu": "3"}))
+            assert (await w.phase("plain", "Running"))["spec"]["nodeName"] == "n0"
+            await w.create(PODS, pod("large", {"cpu": "2", **WHOLE}))
+            why = await w.refused("large")
+
+            assert "1 Insufficient cpu" in why
+            assert "1 node(s) had untolerated taint {dedicated:NoSchedule}" in why
+            await w.send("DELETE", f"{PODS}/plain", {})
+            await w.phase("large", "Running")
+
+    run(story())
+
+
+def test_priority_goes_first() -> None:
+    """Among those who wait, the more important one gets the card."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            await w.create(PODS, pod("holder", WHOLE))
+            await w.phase("holder", "Running")
+            calm = {**URGENT, "preemptionPolicy": "Never"}
+            await w.create("/apis/scheduling.k8s.io/v1/priorityclasses", calm)
+            await w.create(PODS, pod("early", WHOLE))
+            await w.refused("early")
+            await w.create(PODS, pod("late", WHOLE, priorityClassName="urgent"))
+            await w.refused("late")
+            await w.send("DELETE", f"{PODS}/holder", {})
+            await w.phase("late", "Running")
+
+            assert not (await w.pod("early"))["spec"].get("nodeName")
+
+    run(story())
+
+
+URGENT = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+          "metadata": {"name": "urgent"}, "value": 10}  # fmt: skip
+
+
+def test_less_important_pods_make_room() -> None:
+    """The only victim that helps goes, with an event; the urgent pod gets its card."""
+
+    async def story() -> None:
+        async with running([node(cards=2)]) as w:
+            await w.create("/apis/scheduling.k8s.io/v1/priorityclasses", URGENT)
+            await w.create(PODS, pod("calm", WHOLE))
+            await w.create(PODS, pod("kept", WHOLE, priorityClassName="urgent"))
+            for name in ("calm", "kept"):
+                await w.phase(name, "Running")
+            await w.create(PODS, pod("hurried", WHOLE, priorityClassName="urgent"))
+            await w.phase("hurried", "Running")
+
+            names_ = {one["metadata"]["name"] for one in (await w.get(PODS))["items"]}
+            assert names_ == {"kept", "hurried"}
+            events = (await w.get("/api/v1/namespaces/default/events"))["items"]
+            told = {(one["reason"], one["involvedObject"]["name"]) for one in events}
+            assert {("Preempted", "calm"), ("Preempting", "hurried")} <= told
+
+    run(story())
+
+
+def test_nobody_is_sent_away_in_vain() -> None:
+    """A pod that may not preempt waits, and so does one for whom no eviction makes room."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            polite = {**URGENT, "metadata": {"name": "polite"}, "preemptionPolicy": "Never"}
+            for one in (URGENT, polite):
+                await w.create("/apis/scheduling.k8s.io/v1/priorityclasses", one)
+            await w.create(PODS, pod("calm", WHOLE))
+            await w.phase("calm", "Running")
+            await w.create(PODS, pod("modest", WHOLE, priorityClassName="polite"))
+            await w.refused("modest")
+            two = {"koordinator.sh/gpu": "200"}
+            await w.create(PODS, pod("greedy", two, priorityClassName="urgent"))
+            await w.refused("greedy")
+
+            assert "deletionTimestamp" not in (await w.pod("calm"))["metadata"]
+
+    run(story())
+
+
+def test_a_card_falls_ill_and_recovers_on_demand() -> None:
+    """An annotation of the node: the Device object says why, the pod waits, and then runs."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            change: dict[str, Any] = {
+                "metadata": {"annotations": {names.SIMULATE_UNHEALTHY: "0=Xid 79"}}
+            }
+            await w.patch("/api/v1/nodes/n0", change)
+            device = await eventually(
+                lambda: w.get(f"{DEVICES}/n0"),
+                lambda found: not found["spec"]["devices"][0]["health"],
+            )
+            assert device["spec"]["devices"][0]["conditions"][0]["message"] == "Xid 79"
+            await w.create(PODS, pod("web", QUARTER))
+            assert (await w.refused("web")).startswith("Unhealthy")
+
+            change["metadata"]["annotations"][names.SIMULATE_UNHEALTHY] = None
+            await w.patch("/api/v1/nodes/n0", change)
+            await w.phase("web", "Running")
+
+    run(story())
+
+
+def test_nodes_come_and_go_while_it_runs() -> None:
+    """A described node gets its devices and takes pods; it goes with its description."""
+    path = "/apis/partage.io/v1alpha1/simulatednodes"
+    described: dict[str, Any] = {
+        "apiVersion": "partage.io/v1alpha1", "kind": "SimulatedNode",
+        "metadata": {"name": "late"}, "spec": {"model": "H200", "count": 2, "cards": 1},
+    }  # fmt: skip
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            wrong = {**described, "spec": {"model": "H300"}}
+            code, answer = await w.send("POST", path, wrong)
+            assert (code, "is not one of A10" in answer["message"]) == (422, True)
+
+            await w.create(path, described)
+            wanted = {"kubernetes.io/hostname": "late-1"}
+            await w.create(PODS, pod("web", WHOLE, nodeSelector=wanted))
+            assert (await w.phase("web", "Running"))["spec"]["nodeName"] == "late-1"
+            await w.send("DELETE", f"{path}/late", {})
+            await eventually(
+                lambda: w.get("/api/v1/nodes"), lambda found: len(found["items"]) == 1
+            )
+            for path_ in (DEVICES, PODS):
+                left = 1 if path_ == DEVICES else 0
+                await eventually(
+                    lambda at=path_: w.get(at), lambda found, n=left: len(found["items"]) == n
+                )
+
+    run(story())
+
+
+def test_a_pod_on_a_node_that_is_not_there_does_not_run() -> None:
+    """It waits for its node, and can be deleted without it."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            await w.create(PODS, pod("early", nodeName="late"))
+            await w.create(PODS, pod("never", nodeName="nowhere"))
+            await w.send("DELETE", f"{PODS}/never", {})
+            await w.create(PODS, pod("other"))
+            await w.phase("other", "Running")
+            assert (await w.pod("early"))["status"]["phase"] == "Pending"
+            await w.create("/api/v1/nodes", {"metadata": {"name": "late"}})
+            await w.phase("early", "Running")
+            assert len((await w.get(PODS))["items"]) == 2
+
+    run(story())
+
+
+def test_pods_end_and_give_back() -> None:
+    """By their annotation or their command; what they held is free again."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            short = {"annotations": {names.SIMULATE_LIFETIME: "0.2s"}}
+            await w.create(PODS, pod("short", WHOLE, meta=short))
+            nap = {"command": ["sh", "-c", "sleep 0.2"]}
+            await w.create(PODS, pod("nap", WHOLE, container=nap, restartPolicy="Never"))
+            for name in ("short", "nap"):
+                found = await w.phase(name, "Succeeded")
+                state = found["status"]["containerStatuses"][0]["state"]["terminated"]
+                assert (state["exitCode"], state["reason"]) == (0, "Completed")
+
+    run(story())
+
+
+def test_the_examples_come_out_as_their_readmes_say() -> None:
+    """All four protocols side by side; who waits on purpose waits, with the code that is told."""
+
+    async def story() -> None:
+        found = from_files(EXAMPLES)
+        async with running((), found.objects) as w:
+            assert await w.cluster.settled(60.0)
+            seen = w.cluster.overview()
+            placed = {one.name for one in seen.placed}
+            waiting = {one.name: one.reason.partition(":")[0] for one in seen.waiting}
+            refused = {one.manifest.name for one in w.cluster.outcome.refused}
+
+            assert {
+                "default/pod-example", "default/qgpu-whole-card", "default/slice-by-size",
+                "default/test-metax-sGPU", "team-vision/already-running",
+                "team-text/hami-on-t4", "team-vision/metax-third", "default/gpu-with-rdma",
+            } <= placed  # fmt: skip
+            assert waiting["waiting/too-big-for-t4"] == "InsufficientMemory"
+            assert waiting["waiting/on-broken-a10"] == "Unhealthy"
+            assert waiting["small-team/over-quota"] == "QuotaExceeded"
+            assert waiting["default/wants-h200"] == "TypeMismatch"
+            assert refused == {"two-protocols", "qgpu-odd-share", "metax-two-parts"}
+            assert w.cluster.outcome.notes == []
+
+    run(story())

@@ -1,0 +1,209 @@
+"""Device objects, totals and registrations of simulated nodes, and how nodes are described."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from up_world import node
+
+from partage.agent.discovery.models import MODELS
+from partage.embedded.fleet import DEFAULT_FLEET, RdmaCards, SimulatedNode, simulated_nodes
+from partage.embedded.hardware import (
+    device_manifest,
+    node_manifest,
+    plugin_totals,
+    unhealthy_devices,
+    with_health,
+)
+from partage.embedded.manifests import decoded, read
+from partage.model.errors import InvalidDocument, InvalidRecord
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+from partage.wire.nodes import translate_node
+
+NOW = "2026-01-01T00:00:00Z"
+CONTEXT = Context.of(Settings(), FAMILIES)
+
+
+def both(described: SimulatedNode) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Its Node with its plugins' totals, and its Device object."""
+    manifest, device = node_manifest(described), device_manifest(described, NOW)
+    totals, annotations = plugin_totals(described, device)
+    manifest["status"]["allocatable"] |= totals
+    manifest["metadata"]["annotations"] |= annotations
+    return manifest, device
+
+
+@pytest.mark.parametrize("described", DEFAULT_FLEET, ids=lambda one: one.name)
+def test_the_fleet_is_read_without_a_note(described: SimulatedNode) -> None:
+    """Every device is there, healthy, with an identity of its own, and nothing is odd."""
+    manifest, device = both(described)
+
+    read_ = translate_node(decoded("Node", manifest), decoded("Device", device), CONTEXT)
+
+    expected = described.cards + (described.rdma.cards if described.rdma else 0)
+    assert read_.notes == ()
+    assert len(read_.node.devices) == expected
+    assert all(one.healthy for one in read_.node.devices)
+    assert not read_.node.verdicts or described.make.vendor == "nvidia"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_known_model_can_be_simulated(model: str) -> None:
+    """A node of it is read back with its memory, vendor and model."""
+    described = node(model=model)
+    manifest, device = both(described)
+
+    read_ = translate_node(decoded("Node", manifest), decoded("Device", device), CONTEXT).node
+
+    assert [one.memory_bytes for one in read_.devices] == [MODELS[model].memory] * 2
+    assert {(one.vendor, one.model) for one in read_.devices} == {(MODELS[model].vendor, model)}
+
+
+@pytest.mark.parametrize(
+    ("described", "totals"),
+    [
+        (node(cards=2), {"nvidia.com/gpu": "2"}),
+        (node(cards=2, registers=("hami",)), {"nvidia.com/gpu": "20"}),
+        (
+            node(model="Tesla-T4", registers=("qgpu",)),
+            {
+                "nvidia.com/gpu": "2",
+                "tke.cloud.tencent.com/qgpu-core": "200",
+                "tke.cloud.tencent.com/qgpu-memory": "30",
+            },
+        ),
+        (node(model="C500", cards=1), {"metax-tech.com/sgpu": "16"}),
+        (node(model="C500", cards=1, mode="native"), {"metax-tech.com/gpu": "1"}),
+        (node(model="Ascend-310P3"), {"huawei.com/Ascend310P": "2"}),
+        (
+            node(model="MLU-370"),
+            {"cambricon.com/mlu.smlu.vcore": "200", "cambricon.com/mlu.smlu.vmemory": "192"},
+        ),
+    ],
+    ids=["whole cards", "hami", "qgpu", "sgpu", "metax native", "huawei", "cambricon"],
+)
+def test_plugins_report_their_own_totals(described: SimulatedNode, totals: dict[str, str]) -> None:
+    """What each vendor's plugin adds to the node; seed 003 prints 16 sGPU for one card."""
+    found, _ = plugin_totals(described, device_manifest(described, NOW))
+
+    assert found == totals
+
+
+def test_an_ill_card_leaves_the_totals_and_the_registration() -> None:
+    """The totals count healthy cards; HAMi's registration says which one is not."""
+    described = node(registers=("hami",))
+    device = with_health(device_manifest(described, NOW), {("gpu", 1)}, "Xid 79", NOW)
+
+    totals, annotations = plugin_totals(described, device)
+
+    assert totals == {"nvidia.com/gpu": "10"}
+    assert annotations["hami.io/node-nvidia-register"].count('"health":false') == 1
+
+
+def test_health_that_stays_the_same_changes_nothing() -> None:
+    """The object is equal to what it was, so nobody is told of news."""
+    device = device_manifest(node(), NOW)
+    ill = with_health(device, {("gpu", 0)}, "dust", "2026-02-02T00:00:00Z")
+
+    assert with_health(device, set(), "", "later") == device
+    assert with_health(ill, {("gpu", 0)}, "dust", "later") == ill
+    assert with_health(ill, set(), "", NOW)["spec"]["devices"][0]["health"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "devices", "reason"),
+    [
+        ("0", {("gpu", 0)}, "declared unhealthy"),
+        ("0, 1 = Xid 79", {("gpu", 0), ("gpu", 1)}, "Xid 79"),
+        ("rdma-0=link down", {("rdma", 0)}, "link down"),
+        ("all", {("gpu", 0), ("gpu", 1), ("rdma", 0)}, "declared unhealthy"),
+        ("", set(), "declared unhealthy"),
+    ],
+)
+def test_devices_are_declared_unhealthy(
+    text: str, devices: set[tuple[str, int]], reason: str
+) -> None:
+    """By number, by type and number, or all; with or without a reason."""
+    device = device_manifest(node(rdma=RdmaCards(1)), NOW)
+
+    assert unhealthy_devices(text, device) == (devices, reason)
+
+
+@pytest.mark.parametrize("text", ["7", "gpu", "fpga-0", "-1", "0;1", "99999"])
+def test_a_device_that_is_not_there_is_told(text: str) -> None:
+    """The message names the word and what the node has."""
+    with pytest.raises(InvalidRecord, match=r"is no device of this node \(it has gpu-0"):
+        unhealthy_devices(text, device_manifest(node(), NOW))
+
+
+def described(**spec: Any) -> dict[str, Any]:
+    """A document of a simulated node."""
+    return {
+        "apiVersion": "partage.io/v1alpha1",
+        "kind": "SimulatedNode",
+        "metadata": {"name": "trainer"},
+        "spec": {"model": "H100-80GB-HBM3", **spec},
+    }
+
+
+def test_a_row_of_nodes_is_numbered() -> None:
+    """With a count there are that many, without one there is one of that name."""
+    assert [one.name for one in simulated_nodes(described(count=2), "x")] == [
+        "trainer-0", "trainer-1",
+    ]  # fmt: skip
+    assert [one.name for one in simulated_nodes(described(), "x")] == ["trainer"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"model": "H300"}, r"field spec.model: 'H300' is not one of A10, .*needs vendor"),
+        ({"cards": 65}, r"field spec.cards: expected `?int`? <= 64"),
+        ({"cardz": 1}, r"unknown field cardz"),
+        ({"cpu": "many"}, r"field spec.cpu: "),
+        ({"memory": "0"}, r"field spec.memory: 0 is not more than zero"),
+        ({"mode": "sgpu"}, r"field spec.mode: sgpu is no mode of nvidia cards \(hami-core, mig\)"),
+        ({"mode": "mig"}, r"add hami to registers"),
+        ({"model": "C500", "registers": ["qgpu"]}, r"qgpu serve nvidia cards"),
+        ({"count": 0}, r"field spec.count"),
+    ],
+)
+def test_a_wrong_description_names_the_field_and_the_rule(spec: dict[str, Any], told: str) -> None:
+    """Never a traceback: file, node, field, rule."""
+    with pytest.raises(InvalidDocument, match=told):
+        list(simulated_nodes(described(**spec), "nodes.yaml: document 1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [", "nodes.yaml"),
+        ("just a text", "expected an object, got str"),
+        ("metadata: {name: x}", "field kind: missing"),
+        ("kind: Pod", "field metadata.name: missing"),
+        ('{"kind": "Pod", "metadata": }', "nodes.yaml"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, text: str, told: str) -> None:
+    """The message names the file and what is wrong in it."""
+    file = tmp_path / "nodes.yaml"
+    file.write_text(text, encoding="utf-8")
+
+    with pytest.raises(InvalidDocument, match=told):
+        read([file])
+
+
+def test_a_list_is_opened_and_what_others_need_comes_first(tmp_path: Path) -> None:
+    """Items of a List are objects of their own; namespaces and nodes come before pods."""
+    file = tmp_path / "all.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: List\nitems:\n"
+        "- {apiVersion: v1, kind: Pod, metadata: {name: p}}\n"
+        "- {apiVersion: v1, kind: Node, metadata: {name: n}}\n"
+        "- {apiVersion: v1, kind: Namespace, metadata: {name: s}}\n",
+        encoding="utf-8",
+    )
+
+    assert [one.kind for one in read([file]).objects] == ["Namespace", "Node", "Pod"]

@@ -1,0 +1,197 @@
+"""The page in a real browser: what it shows, by keyboard and to screen readers, in both schemes."""
+
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import PROGRAM, Page, browsing
+from up_world import PODS, World, node, pod, run, running
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
+
+HALF = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
+
+CONTRASTS = """
+(() => {
+  const rgb = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => {
+    const one = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+    return 0.2126 * one(r) + 0.7152 * one(g) + 0.0722 * one(b);
+  };
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = rgb(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll('body *')) {
+    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || !element.getClientRects().length || element.closest('.hidden, .skip, :disabled')) continue;
+    const [a, b] = [light(rgb(getComputedStyle(element).color)), light(ground(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) poor.push(`${element.className || element.tagName}: ${element.textContent.slice(0, 30)} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+})()
+"""
+VIEWS = ("#/", "#/nodes", "#/node/n0", "#/pods", "#/pod/default/waits")
+
+
+def shown(view: str) -> str:
+    """Whether this view is drawn."""
+    return f"document.querySelector('#view h1') && document.querySelector('#view').dataset.shows === '{view}'"
+
+
+def browse(tell: Callable[[World, Page, str], Awaitable[None]]) -> None:
+    """A cluster with a pod on a card, one that waits and a hardware instance, and a browser."""
+
+    async def story() -> None:
+        nodes = [node("n0", cards=2), node("m0", cards=1, registers=("hami",), mode="mig")]
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running(nodes) as world, browsing(Path(folder)) as page:
+                await world.create(PODS, pod("fits", HALF))
+                await world.phase("fits", "Running")
+                await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 400}))
+                await world.refused("waits")
+                await tell(world, page, world.cluster.addresses.dashboard)
+                assert page.problems == []
+
+    run(story())
+
+
+def test_every_view_shows_what_the_books_say() -> None:
+    """Sums, picture, a node, workloads, an explanation; then a pod that comes while one looks."""
+
+    async def tell(world: World, page: Page, url: str) -> None:
+        await page.open(f"{url}/#/", shown("#/"))
+        text = await page.value("document.querySelector('#view').innerText")
+        assert "default/waits" in text
+        assert "InsufficientCards" in text
+        await page.open(f"{url}/#/nodes", "document.querySelectorAll('.part').length === 2")
+        box = await page.value(
+            "(() => { const p = document.querySelector('.lane.compute .part');"
+            " return p.getBoundingClientRect().width / p.parentElement.getBoundingClientRect().width; })()"
+        )
+        assert box == pytest.approx(0.5, abs=0.02)
+        await page.open(
+            f"{url}/#/node/n0", "document.querySelector('#view h1')?.textContent === 'n0'"
+        )
+        assert "default/fits" in await page.value("document.querySelector('#view').innerText")
+        await page.open(f"{url}/#/pod/default/waits", "document.querySelector('.reason')")
+        text = await page.value("document.querySelector('#view').innerText")
+        assert "Try: " in text
+        assert "Node by node, card by card" in text
+        await page.open(
+            f"{url}/#/pods?state=placed",
+            "document.querySelectorAll('#view tbody tr').length === 1",
+        )
+        await world.create(PODS, pod("later", HALF))
+        await page.until("document.querySelector('#view').innerText.includes('default/later')")
+
+    browse(tell)
+
+
+def test_an_instance_lies_where_it_is_on_the_card() -> None:
+    """A slice of an A100 begins and ends at its memory units of eight."""
+
+    async def tell(world: World, page: Page, url: str) -> None:
+        limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8000}
+        await world.create(
+            PODS, pod("slice", limits, meta={"annotations": {"nvidia.com/vgpu-mode": "mig"}})
+        )
+        await world.phase("slice", "Running")
+        found = await world.get("/api/pods?text=slice", scheduler=True)
+        (grant,) = found["pods"][0]["allocations"]
+        ready = (
+            "document.querySelector('.lane.memory .tick') && document.querySelector('.part.hami')"
+        )
+        await page.open(f"{url}/#/node/{grant['node']}", ready)
+        left, width = await page.value(
+            "(() => { const p = document.querySelector('.lane.memory .part.hami').getBoundingClientRect();"
+            " const l = document.querySelector('.lane.memory').getBoundingClientRect();"
+            " return [(p.left - l.left) / l.width, p.width / l.width]; })()"
+        )
+        assert left == pytest.approx(grant["mig"]["start"] / 8, abs=0.02)
+        assert width == pytest.approx(grant["mig"]["size"] / 8, abs=0.02)
+
+    browse(tell)
+
+
+def test_texts_are_readable_in_light_and_dark() -> None:
+    """Every text has a contrast of at least 4.5 to its ground, on every view, in both schemes."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        for scheme in ("light", "dark"):
+            await page.call(
+                "Emulation.setEmulatedMedia",
+                features=[{"name": "prefers-color-scheme", "value": scheme}],
+            )
+            for view in VIEWS:
+                await page.open(f"{url}/{view}", shown(view))
+                assert await page.value(CONTRASTS) == [], (scheme, view)
+        await page.value("document.querySelector('#view h1').style.setProperty('color', '#555')")
+        assert len(await page.value(CONTRASTS)) == 1  # the measure sees what is hard to read
+
+    browse(tell)
+
+
+def test_the_page_is_told_in_roles_and_names() -> None:
+    """Landmarks, one heading of the first level, named controls, meters, tables and lists."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        for view in VIEWS:
+            await page.open(f"{url}/{view}", shown(view))
+            tree = (await page.call("Accessibility.getFullAXTree"))["nodes"]
+            seen = [(_value(n, "role"), _value(n, "name")) for n in tree if not n.get("ignored")]
+            roles = [role for role, _name in seen]
+            assert {"banner", "navigation", "main"} <= set(roles), view
+            assert await page.value("document.querySelectorAll('h1').length") == 1
+            needing = (
+                "button",
+                "link",
+                "meter",
+                "table",
+                "searchbox",
+                "combobox",
+                "img",
+                "region",
+            )
+            assert [one for one in seen if one[0] in needing and not one[1]] == [], view
+        await page.open(f"{url}/#/", shown("#/"))
+        meters = await page.value(
+            "[...document.querySelectorAll('[role=meter]')].every(m => m.getAttribute('aria-valuetext'))"
+        )
+        assert meters is True
+
+    browse(tell)
+
+
+def _value(node: dict[str, Any], key: str) -> str:
+    return str(node.get(key, {}).get("value", ""))
+
+
+def test_it_is_used_with_the_keyboard_alone() -> None:
+    """The skip link comes first, Enter follows links, `/` goes to the search, focus stays in sight."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        await page.open(f"{url}/#/", shown("#/"))
+        await page.press("Tab", 9)
+        assert await page.value("document.activeElement.className") == "skip"
+        for _ in range(2):
+            await page.press("Tab", 9)
+        assert await page.value("document.activeElement.textContent") == "Nodes"
+        assert await page.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        await page.press("Enter", 13, "\r")
+        await page.until("document.querySelector('.filters') && document.querySelector('.nodes')")
+        assert await page.value("document.activeElement.id") == "main"
+        await page.press("/", 191, "/")
+        assert await page.value("document.activeElement.name") == "text"
+        await page.call("Input.insertText", text="m0")
+        await page.until("document.querySelectorAll('.nodes > li').length === 1")
+        assert await page.value("document.activeElement.value") == "m0"
+
+    browse(tell)

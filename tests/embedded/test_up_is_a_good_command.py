@@ -1,0 +1,97 @@
+"""`partage up` as a program: one line of JSON, a clean end, clear errors."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from partage.cli.up import up
+
+COMMAND = (sys.executable, "-m", "partage.cli.main", "up", "--no-examples")
+PATIENCE = 120
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_it_tells_where_it_is_and_ends_cleanly(tmp_path: Path, number: int) -> None:
+    """One line of JSON once ready, every address answers, exit code 0 and no file left behind."""
+    with subprocess.Popen(
+        [*COMMAND, "-o", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        where = json.loads(process.stdout.readline())
+        assert set(where) == {"api", "scheduler", "dashboard", "kubeconfig"}
+        config = yaml.safe_load(Path(where["kubeconfig"]).read_text(encoding="utf-8"))
+        assert config["clusters"][0]["cluster"]["server"] == where["api"]
+        for url in (
+            f"{where['api']}/api/v1/nodes",
+            f"{where['scheduler']}/readyz",
+            where["dashboard"],
+        ):
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:  # noqa: S310 # loopback
+                assert answer.status == 200
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+
+    assert (process.returncode, out, err) == (0, "", "")
+    assert not Path(where["kubeconfig"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "told"), [("--port", "API server"), ("--scheduler-port", "scheduler")]
+)
+def test_a_taken_port_is_named(option: str, told: str) -> None:
+    """Exit code 2 and one line."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(up, ["--no-examples", option, port])
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"partage up: port {port} of the {told} cannot be had: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--nodes", "-f"])
+def test_a_missing_file_is_named(option: str) -> None:
+    """Exit code 2 and one line."""
+    result = CliRunner().invoke(up, ["--no-examples", option, "no-such-file.yaml"])
+
+    assert result.exit_code == 2
+    assert "no-such-file.yaml: cannot be read" in result.stderr
+
+
+def test_a_kubeconfig_of_another_cluster_is_not_replaced(tmp_path: Path) -> None:
+    """Whoever names their own configuration by mistake keeps it."""
+    file = tmp_path / "config"
+    file.write_text("clusters: [{name: production}]\n", encoding="utf-8")
+
+    result = CliRunner().invoke(up, ["--no-examples", "--kubeconfig", str(file)])
+
+    assert result.exit_code == 2
+    assert "is another cluster's" in result.stderr
+    assert "production" in file.read_text(encoding="utf-8")
+
+
+def test_a_state_file_that_is_none_is_told(tmp_path: Path) -> None:
+    """Exit code 2, and the file stays as it is."""
+    file = tmp_path / "state"
+    file.write_text("hello", encoding="utf-8")
+
+    result = CliRunner().invoke(up, ["--no-examples", "--state", str(file)])
+
+    assert result.exit_code == 2
+    assert str(file) in result.stderr
+    assert file.read_text(encoding="utf-8") == "hello"

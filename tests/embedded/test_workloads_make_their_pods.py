@@ -1,0 +1,152 @@
+"""Deployments, StatefulSets and Jobs in the embedded cluster."""
+
+from typing import Any
+
+import pytest
+from up_world import PODS, World, eventually, node, run, running
+
+from partage.embedded.replicas import Rollout, rollout
+
+APPS = "/apis/apps/v1/namespaces/default"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+SHARE = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"}
+WHOLE = {"koordinator.sh/gpu": "100"}
+
+
+def workload(kind: str, limits: dict[str, str], command: str = "", **spec: Any) -> dict[str, Any]:
+    """A workload of one container."""
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": "busybox",
+        "resources": {"limits": limits},
+    }
+    if command:
+        container["command"] = ["sh", "-c", command]
+    template: dict[str, Any] = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [container]},
+    }
+    if kind == "Job":
+        template["spec"]["restartPolicy"] = "Never"
+    else:
+        spec["selector"] = {"matchLabels": {"app": "web"}}
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "web"},
+            "spec": {**spec, "template": template}}  # fmt: skip
+
+
+async def running_pods(w: World) -> list[dict[str, Any]]:
+    """Pods that run and are to stay."""
+    items = (await w.get(PODS))["items"]
+    return [
+        one
+        for one in items
+        if one["status"].get("phase") == "Running" and "deletionTimestamp" not in one["metadata"]
+    ]
+
+
+def test_a_deployment_grows_rolls_and_goes() -> None:
+    """Its pods run; a new template replaces them; deleting it deletes them."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            path = f"{APPS}/deployments/web"
+            await w.create(f"{APPS}/deployments", workload("Deployment", SHARE, replicas=3))
+            done = await eventually(
+                lambda: w.get(path), lambda found: found["status"].get("readyReplicas") == 3
+            )
+            assert done["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "1"
+            before = {one["metadata"]["name"] for one in await running_pods(w)}
+
+            image = {"name": "main", "image": "busybox:2", "resources": {"limits": SHARE}}
+            await w.patch(path, {"spec": {"template": {"spec": {"containers": [image]}}}})
+            await eventually(
+                lambda: w.get(path),
+                lambda found: (
+                    found["status"]["observedGeneration"] == found["metadata"]["generation"]
+                    and found["status"]["updatedReplicas"] == found["status"]["replicas"] == 3
+                    and found["status"].get("readyReplicas") == 3
+                ),
+            )
+            after = {one["metadata"]["name"] for one in await running_pods(w)}
+            assert not before & after
+
+            await w.send("DELETE", path, {})
+            await eventually(lambda: w.get(PODS), lambda found: not found["items"])
+
+    run(story())
+
+
+def test_a_stateful_set_goes_in_order_and_waits() -> None:
+    """The second pod is made once the first serves; with cards for one, the second waits."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            await w.create(f"{APPS}/statefulsets", workload("StatefulSet", WHOLE, replicas=2))
+            await eventually(lambda: w.get(PODS), lambda found: len(found["items"]) == 2)
+            assert (await w.phase("web-0", "Running"))["metadata"]["labels"]["app"] == "web"
+            assert await w.refused("web-1")
+            await w.patch(f"{APPS}/statefulsets/web", {"spec": {"replicas": 1}})
+            await eventually(lambda: w.get(PODS), lambda found: len(found["items"]) == 1)
+
+    run(story())
+
+
+def test_a_job_runs_to_its_completions() -> None:
+    """One after another on one card, then it is complete."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            job = workload("Job", WHOLE, "sleep 0.1", completions=3, parallelism=2)
+            await w.create(JOBS, job)
+            found = await eventually(
+                lambda: w.get(f"{JOBS}/web"), lambda found: found["status"].get("completionTime")
+            )
+            assert found["status"]["succeeded"] == 3
+            assert found["status"]["conditions"][0]["type"] == "Complete"
+            assert len((await w.get(PODS))["items"]) == 3
+
+    run(story())
+
+
+def test_what_admission_refuses_is_told_on_the_workload() -> None:
+    """An event on the ReplicaSet says which rule its pods break."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            odd = {
+                "tke.cloud.tencent.com/qgpu-core": "33",
+                "tke.cloud.tencent.com/qgpu-memory": "1",
+            }
+            await w.create(f"{APPS}/deployments", workload("Deployment", odd, replicas=1))
+            events = await eventually(
+                lambda: w.get("/api/v1/namespaces/default/events"),
+                lambda found: any(one["reason"] == "FailedCreate" for one in found["items"]),
+            )
+            (told,) = [one for one in events["items"] if one["reason"] == "FailedCreate"]
+            assert "multiple of 5" in told["message"]
+            assert told["involvedObject"]["kind"] == "ReplicaSet"
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "state", "step"),
+    [
+        ({}, (0, 0, 0, 0), Rollout(4, 0)),
+        ({}, (0, 0, 4, 4), Rollout(1, 3)),
+        ({}, (1, 0, 3, 3), Rollout(2, 3)),
+        ({}, (2, 2, 3, 3), Rollout(2, 1)),
+        ({}, (4, 4, 1, 1), Rollout(4, 0)),
+        ({}, (0, 0, 4, 0), Rollout(1, 0)),
+        ({"type": "Recreate"}, (0, 0, 4, 4), Rollout(0, 0)),
+        ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}, (0, 0, 4, 4), Rollout(0, 3)),
+        ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}}, (0, 0, 4, 4), Rollout(0, 3)),
+        ({"rollingUpdate": {"maxSurge": "50%", "maxUnavailable": 0}}, (0, 0, 4, 4), Rollout(2, 4)),
+    ],
+)
+def test_a_rollout_keeps_its_bounds(
+    strategy: dict[str, Any], state: tuple[int, int, int, int], step: Rollout
+) -> None:
+    """Never more than wanted and surge, never fewer serving than wanted less what may be away."""
+    assert rollout({"replicas": 4, "strategy": strategy}, *state) == step

@@ -1,0 +1,30 @@
+"""Who is told that a node cannot host a pod would have been refused by it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from ledgers import ledgers
+from worlds import node_lists, pods
+
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen
+from partage.scheduler.hopes import Hopes
+
+
+@given(st.data())
+def test_nodes_that_can_host_a_pod_are_never_ruled_out(data: st.DataObject) -> None:
+    """`Hopes` asks for no more than a decision does."""
+    nodes = data.draw(node_lists())
+    held = list(data.draw(ledgers(nodes)).allocations())
+    engine = Engine()
+    for node in nodes:
+        engine.handle(NodeSeen(node))
+    for allocation in held:
+        engine.ledger.apply(allocation)
+    wishes = [data.draw(pods(f"pod-{i}")) for i in range(data.draw(st.integers(1, 4)))]
+    hopes = Hopes(wishes)
+
+    for name, index in engine.ledger.index.items():
+        able = hopes.on(engine.ledger, index)
+        for place, pod in enumerate(wishes):
+            if pod.request.fault is None and name in engine.feasible(pod):
+                assert able[place]

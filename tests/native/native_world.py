@@ -1,0 +1,139 @@
+"""A modelled card with tenants, built from the agent's own files and the stand-in driver."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from partage.agent.isolation.library import install
+from partage.agent.isolation.limits import CardLimits, ContainerLimits, Policy, Priority, write
+from partage.agent.isolation.pages import make_account, make_page
+
+ROOT = Path(__file__).parents[2]
+MIB = 2**20
+WAIT = 240
+"""Seconds until a program that should have ended long ago is given up."""
+
+
+def built(folder: str = "native", sanitize: str = "", *targets: str) -> Path:
+    """The build folder of `native/`, made once however many test processes ask."""
+    if not shutil.which("gcc") or not shutil.which("make"):
+        pytest.skip("gcc or make is missing: the enforcement library cannot be built")
+    out = ROOT / "build" / folder
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = ["make", "-s", "-C", str(ROOT / "native"), f"OUT={out}", f"SANITIZE={sanitize}"]
+        done = subprocess.run(
+            [*command, *(str(out / target) for target in targets)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if sanitize and done.returncode and "cannot find" in done.stderr:
+        pytest.skip(f"the compiler has no {sanitize} sanitizer")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def uuid(card: int) -> str:
+    """Name of a modelled card."""
+    return f"GPU-fafafafa-fafa-fafa-fafa-fafafafafa{card:02x}"
+
+
+@dataclass
+class Tenant:
+    """A container's folder, and programs started in it."""
+
+    folder: Path
+    library: Path
+    environment: dict[str, str]
+    programs: Path
+
+    def start(self, *command: str, **options: object) -> subprocess.Popen[str]:
+        """Start one of the test programs under the library."""
+        program = [str(self.programs / command[0]), *command[1:]]
+        return subprocess.Popen(
+            program,
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,  # type: ignore[call-overload]
+        )
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run one of the test programs to its end."""
+        process = self.start(*command)
+        out, error = process.communicate(timeout=WAIT)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+class World:
+    """One modelled card and its tenants, in one folder."""
+
+    def __init__(
+        self, folder: Path, build: Path, memory_bytes: int = 16 * 2**30, cards: int = 1
+    ) -> None:
+        self.folder = folder
+        self.build = build
+        self.socket = folder / "gpu"
+        self.cards = cards
+        for card in range(cards):
+            make_page(folder / f"card-{card}")
+        self.card = subprocess.Popen(
+            [str(build / "fake-card"), str(self.socket), str(cards), str(memory_bytes)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.card.stdout is not None
+        assert self.card.stdout.readline() == "ready\n"
+
+    def close(self) -> None:
+        """End the card; programs that still run see the driver fail."""
+        self.card.kill()
+        self.card.communicate()
+
+    def plain_environment(self) -> dict[str, str]:
+        """The driver without the library."""
+        names = {"FAKE_GPU_SOCKET": str(self.socket), "LD_LIBRARY_PATH": str(self.build / "fake")}
+        return {**os.environ, **names}
+
+    def tenant(
+        self,
+        slot: int = 0,
+        *,
+        memory: int = 0,
+        core: int = 500,
+        policy: Policy = Policy.BEST_EFFORT,
+        priority: Priority = Priority.ORDINARY,
+        context: int = 0,
+        swap: int = 0,
+    ) -> Tenant:
+        """A container with these limits on each card."""
+        return self.tenant_of(
+            slot,
+            *(
+                CardLimits(
+                    uuid(i), f"card-{i}", slot, memory, core, policy, priority, swap, context
+                )
+                for i in range(self.cards)
+            ),
+        )
+
+    def tenant_of(self, slot: int, *cards: CardLimits) -> Tenant:
+        """A container with limits of its own on each card."""
+        folder = self.folder / f"tenant-{slot}"
+        folder.mkdir()
+        for card in cards:
+            os.link(self.folder / card.page, folder / card.page)
+        make_account(folder / "account")
+        library = install(self.build / "libpartage-isolation.so", folder)
+        write(folder / "limits", ContainerLimits(slot + 1, cards))
+        environment = {**self.plain_environment(), "LD_PRELOAD": str(library)}
+        return Tenant(folder, library, environment, self.build)

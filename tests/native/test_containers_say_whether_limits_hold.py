@@ -1,0 +1,122 @@
+"""In force: yes or no, and why, for each container."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from native_world import World
+
+from partage.agent.isolation.force import Cause, ProcessView, judge, look
+from partage.agent.isolation.library import install
+from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
+from partage.agent.isolation.pages import make_account
+from partage.agent.isolation.programs import Reach
+
+LIMITS = ContainerLimits(1, (CardLimits("GPU-1", "card-0", 0, 2**30, 300),))
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A container's folder as the agent leaves it."""
+    built = tmp_path / "built.so"
+    built.write_bytes(b"the library")
+    make_account(tmp_path / "account")
+    write(tmp_path / "limits", LIMITS)
+    return install(built, tmp_path)
+
+
+def process(library: Path) -> ProcessView:
+    """A process as it should be."""
+    preload = f"/run/partage/{library.name}\n"
+    return ProcessView(
+        pid=7, uses_card=True, has_library=True, preload=preload, reach=Reach.REACHED
+    )
+
+
+def test_a_container_as_it_should_be_is_in_force(library: Path) -> None:
+    """Nothing wrong: yes."""
+    force = judge(library.parent, library, LIMITS, (process(library),))
+
+    assert force.in_force
+    assert str(force) == "in force: yes"
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"preload": ""}, Cause.PRELOAD),
+        ({"preload": "/opt/other.so"}, Cause.PRELOAD),
+        ({"has_library": False}, Cause.OUTSIDE),
+        ({"has_library": False, "reach": Reach.STATIC}, Cause.OUTSIDE),
+        ({"has_library": False, "reach": Reach.MUSL}, Cause.OUTSIDE),
+        ({"library_first": False}, Cause.OUTSIDE),
+    ],
+    ids=["no preload", "another preload", "outside", "static", "musl", "another first"],
+)
+def test_a_process_outside_is_named(
+    library: Path, change: dict[str, object], cause: Cause
+) -> None:
+    """The process and the reason are in the message."""
+    odd = replace(process(library), **change)  # type: ignore[arg-type]
+
+    force = judge(library.parent, library, LIMITS, (odd,))
+
+    assert [fault.cause for fault in force.faults] == [cause]
+    assert str(force).startswith("in force: no; process 7")
+
+
+def test_a_process_that_uses_no_card_may_be_static(library: Path) -> None:
+    """A static helper that never touches a card is nobody's business."""
+    helper = replace(process(library), uses_card=False, has_library=False, reach=Reach.STATIC)
+
+    assert judge(library.parent, library, LIMITS, (helper,)).in_force
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("limits", Cause.LIMITS), ("account", Cause.ACCOUNT), ("library", Cause.LIBRARY)],
+)
+@pytest.mark.parametrize("act", ["removed", "changed"])
+def test_tampering_with_a_file_is_seen(library: Path, name: str, cause: Cause, act: str) -> None:
+    """Each file that the agent mounted is compared with what it was."""
+    path = library if name == "library" else library.parent / name
+    path.unlink()
+    if act == "changed":
+        path.write_bytes(b"something else")
+
+    force = judge(library.parent, library, LIMITS, ())
+
+    assert [fault.cause for fault in force.faults] == [cause]
+
+
+def test_a_refusal_of_the_library_is_reported(world: World) -> None:
+    """A process whose page is gone says so in the account, and it stays there after its end."""
+    tenant = world.tenant()
+    (tenant.folder / "card-0").unlink()
+
+    tenant.run("memory", "show")
+
+    limits = ContainerLimits(1, (CardLimits("GPU-1", "card-0", 0, 0, 500),))
+    force = judge(tenant.folder, tenant.library, limits, ())
+    assert Cause.REFUSED in {fault.cause for fault in force.faults}
+
+
+def test_a_running_process_is_looked_at(world: World) -> None:
+    """The kernel's own tables tell what is mapped."""
+    tenant = world.tenant()
+    running = tenant.start("memory", "plain", "1048576", "dlsym", "hold")
+    assert running.stdout is not None
+    while not running.stdout.readline().startswith("total"):
+        pass
+
+    seen = look(running.pid, str(tenant.library))
+    running.communicate(timeout=60)
+
+    assert seen is not None
+    assert (seen.uses_card, seen.has_library, seen.library_first) == (True, True, False)
+    assert seen.reach is Reach.REACHED
+    assert look(running.pid, str(tenant.library)) is None
+    own = look(os.getpid(), str(tenant.library))
+    assert own is not None
+    assert not own.uses_card

@@ -1,0 +1,166 @@
+"""Memory: a hard cap over every path, over all processes, visible as the cap."""
+
+import pytest
+from native_world import MIB, World
+
+from partage.agent.isolation.pages import read_account, set_overhead
+
+CAP = 1024 * MIB
+PATHS = {
+    # path: chunk, bytes that fit below a cap of 1 GiB
+    "plain": (32 * MIB, 1024 * MIB),
+    "pitch": (32 * MIB, 1024 * MIB),
+    "managed": (32 * MIB, 1024 * MIB),
+    "handle": (32 * MIB, 1024 * MIB),
+    "pool": (32 * MIB, 1024 * MIB),
+    "array": (32 * MIB, 1024 * MIB),
+    "import": (32 * MIB, 1024 * MIB),
+    "heap": (32 * MIB, 1024 * MIB),
+    "module": (8 * MIB, 1024 * MIB),
+}
+
+
+def lines(text: str, word: str) -> list[list[int]]:
+    """The numbers of each line that begins with `word`."""
+    return [
+        [int(part) for part in line.split()[1:]]
+        for line in text.splitlines()
+        if line.split()[0] == word
+    ]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_is_refused_at_the_cap_and_gives_all_back(world: World, path: str) -> None:
+    """Out of memory is the driver's own 2, to the granule, and the second round equals the first."""
+    chunk, fits = PATHS[path]
+
+    done = world.tenant(memory=CAP).run("memory", path, str(chunk))
+
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout, "refused") == [[2], [2]]
+    assert lines(done.stdout, "total") == [[fits], [fits]]
+    first, last = lines(done.stdout, "info")
+    assert first == [CAP, CAP, CAP]
+    assert last == first or path == "pool"
+
+
+@pytest.mark.parametrize("way", ["dlsym", "proc", "linked"])
+def test_no_way_to_the_driver_leads_past_the_cap(world: World, way: str) -> None:
+    """dlsym, cuGetProcAddress and direct calls meet the same cap."""
+    done = world.tenant(memory=CAP).run("memory", "plain", str(64 * MIB), way)
+
+    assert lines(done.stdout, "total") == [[CAP], [CAP]], done.stderr
+
+
+def test_small_allocations_share_granules(world: World) -> None:
+    """A thousand of 4 KiB count as the 4 MiB that the driver takes for them."""
+    done = world.tenant(memory=4 * MIB).run("memory", "small", "4096")
+
+    assert lines(done.stdout, "total") == [[4 * MIB], [4 * MIB]], done.stderr
+
+
+def test_a_context_counts_as_the_limits_say(world: World) -> None:
+    """Before the agent has measured, a context costs its allowance."""
+    tenant = world.tenant(memory=CAP, context=256 * MIB)
+
+    done = tenant.run("memory", "context", "1")
+
+    assert lines(done.stdout, "info")[0] == [CAP, CAP - 256 * MIB, CAP]
+    assert lines(done.stdout, "total") == [[3], [3]], done.stderr
+
+
+def test_all_processes_of_a_container_share_the_cap(world: World) -> None:
+    """The second process gets what the first left; both see it."""
+    tenant = world.tenant(memory=CAP)
+    first = tenant.start("memory", "plain", str(300 * MIB), "dlsym", "hold")
+    assert first.stdout is not None
+    while not first.stdout.readline().startswith("total"):
+        pass
+
+    second = tenant.run("memory", "plain", str(4 * MIB))
+    first.communicate(timeout=60)
+
+    left = CAP - 900 * MIB
+    assert lines(second.stdout, "info")[0] == [CAP, left, CAP]
+    assert lines(second.stdout, "total") == [[left], [left]], second.stderr
+
+
+def test_memory_of_a_killed_process_is_free_again(world: World) -> None:
+    """SIGKILL leaves no count behind."""
+    tenant = world.tenant(memory=CAP)
+    first = tenant.start("memory", "handle", str(300 * MIB), "dlsym", "hold")
+    assert first.stdout is not None
+    while not first.stdout.readline().startswith("total"):
+        pass
+
+    first.kill()
+    first.communicate()
+    second = tenant.run("memory", "plain", str(32 * MIB))
+
+    assert lines(second.stdout, "total") == [[CAP], [CAP]], second.stderr
+
+
+def test_what_the_agent_measured_replaces_the_estimate(world: World) -> None:
+    """Overhead from NVML counts instead of the allowance."""
+    tenant = world.tenant(memory=CAP, context=64 * MIB)
+    first = tenant.start("memory", "plain", str(512 * MIB), "dlsym", "hold")
+    assert first.stdout is not None
+    while not first.stdout.readline().startswith("total"):
+        pass
+    (process,) = read_account(tenant.folder / "account")
+
+    set_overhead(tenant.folder / "account", process, 0, 300 * MIB)
+    second = tenant.run("memory", "show")
+    first.communicate(timeout=60)
+
+    assert process.cards[0].counted == 512 * MIB
+    assert lines(second.stdout, "info")[0][1] == CAP - 512 * MIB - 300 * MIB - 64 * MIB
+
+
+def test_oversubscription_is_a_mode_of_its_own(world: World) -> None:
+    """Beyond the cap, as many bytes as the limits allow come from managed memory."""
+    done = world.tenant(memory=CAP, swap=256 * MIB).run("memory", "plain", str(64 * MIB))
+
+    assert lines(done.stdout, "total") == [[CAP + 256 * MIB]] * 2, done.stderr
+
+
+def test_memory_without_a_cap_is_left_alone(world: World) -> None:
+    """Zero is no cap: the card itself is the limit."""
+    done = world.tenant(memory=0).run("memory", "plain", str(1024 * MIB))
+
+    assert lines(done.stdout, "info")[0][0] == 16 * 2**30
+    assert lines(done.stdout, "total") == [[15 * 2**30]] * 2, done.stderr
+
+
+def test_nvml_shows_the_cap_as_well(world: World) -> None:
+    """Both forms of the memory query: total is the cap, used is the container's."""
+    done = world.tenant(memory=CAP).run("odd", "nvml")
+
+    assert lines(done.stdout, "nvml") == [[CAP, 100 * MIB, CAP - 100 * MIB]] * 2, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("when", "child", "parent"),
+    [("fork", 128, 0), ("fork-after", 192, 64)],
+    ids=["before", "after"],
+)
+def test_a_child_counts_for_itself(world: World, when: str, child: int, parent: int) -> None:
+    """Neither does a child inherit its parent's count, nor is its own left when it ends."""
+    done = world.tenant(memory=CAP).run("odd", when)
+
+    assert lines(done.stdout, "child") == [[child * MIB]], done.stderr
+    assert lines(done.stdout, "parent") == [[parent * MIB]], done.stderr
+
+
+def test_memory_passed_within_a_container_counts_once(world: World) -> None:
+    """A handle that the container exported itself adds nothing where it is opened."""
+    tenant = world.tenant(memory=CAP)
+    path = str(tenant.folder / "handle")
+    parent = tenant.start("odd", "ipc-parent", path)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "passed\n"
+
+    child = tenant.run("odd", "ipc-child", path)
+    parent.communicate(timeout=60)
+
+    assert lines(child.stdout, "used") == [[256 * MIB]], child.stderr

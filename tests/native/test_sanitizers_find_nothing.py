@@ -1,0 +1,56 @@
+"""The library under the address, undefined-behaviour and thread sanitizers, on the modelled card."""
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from native_world import MIB, Tenant, World, built
+
+from partage.agent.isolation.limits import Policy
+
+KINDS = {"asan": "address,undefined", "tsan": "thread"}
+COMMANDS = [
+    ["memory", "plain", str(64 * MIB), "linked"],
+    ["memory", "small", "65536", "linked"],
+    ["memory", "handle", str(64 * MIB), "linked"],
+    ["memory", "pool", str(64 * MIB), "linked"],
+    ["load", "--way", "linked", "--seconds", "0.4", "--threads", "3", "--size", "50000"],
+    ["load", "--way", "linked", "--seconds", "0.4", "--threads", "2", "--how", "graph"],
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def sanitized(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Tenant, Tenant]]:
+    """Two tenants of one card, all built with a sanitizer."""
+    kind: str = request.param
+    build = built(f"native-{kind}", KINDS[kind])
+    world = World(tmp_path_factory.mktemp("s"), build)
+    runtime = subprocess.check_output(["gcc", f"-print-file-name=lib{kind}.so"], text=True).strip()
+    tenants = []
+    for slot in range(2):
+        tenant = world.tenant(slot, memory=2**29, core=400, policy=Policy.FIXED_SHARE)
+        tenant.environment["LD_PRELOAD"] = f"{runtime} {tenant.library}"
+        tenant.environment["ASAN_OPTIONS"] = "detect_leaks=0:exitcode=66"
+        tenant.environment["TSAN_OPTIONS"] = "exitcode=66"
+        tenants.append(tenant)
+    yield tenants[0], tenants[1]
+    world.close()
+
+
+def test_nothing_is_found(sanitized: tuple[Tenant, Tenant]) -> None:
+    """Memory of each kind, many threads and graphs, beside a busy neighbour."""
+    first, second = sanitized
+    neighbour = second.start("load", "--way", "linked", "--seconds", "2", "--threads", "2")
+
+    done = [first.run(*command) for command in COMMANDS]
+    _, error = neighbour.communicate(timeout=240)
+
+    errors = "".join([error, *(one.stderr for one in done)])
+    if "unexpected memory mapping" in errors:
+        pytest.skip("the thread sanitizer cannot place its memory on this kernel")
+    assert "Sanitizer" not in errors, errors
+    assert "runtime error" not in errors, errors
+    assert {one.returncode for one in done} == {0}, errors
+    assert neighbour.returncode == 0, errors

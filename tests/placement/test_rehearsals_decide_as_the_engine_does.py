@@ -1,0 +1,206 @@
+"""A rehearsal on arrays takes the decisions of the engine, compiled or not."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partage.inventory.plane import Ints
+from partage.model.device import MILLI
+from partage.model.node import Node
+from partage.model.policy import Policy, Strategy
+from partage.placement.mix import Ask, Mix, Stock
+from partage.placement.prices import PAIRS
+from partage.placement.rehearsal import Course, Standing, Theatre, dressed, thinned, workload_of
+from partage.placement.reserves import reserves_of
+from partage.placement.tables import UNITS, Prices, Tables
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import BindSucceeded, NodeSeen, Placement, TablesChanged
+from partage.sim.openb import PodRow
+from partage.sim.replay import template
+from partage.testing.builders import card, make_node
+
+MODELS = ("A100", "T4", "V100")
+ROUTES = [pytest.param(True, id="loops"), pytest.param(False, id="numpy")]
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster, what is asked of it, and prices drawn for it."""
+
+    nodes: tuple[Node, ...]
+    mix: Mix
+    prices: Prices
+
+    @property
+    def stock(self) -> Stock:
+        """The cluster when it is empty."""
+        return Stock.of(self.nodes)
+
+
+def world(seed: int, size: int) -> World:
+    """A small cluster with prices that are not smooth, so that every rule is used."""
+    chance = np.random.default_rng(seed)
+    nodes = []
+    for i in range(size):
+        model, cards = MODELS[chance.integers(3)], int(chance.choice([1, 2, 4, 8]))
+        room = {"cpu": int(chance.choice([16, 48, 96])) * 1000,
+                "memory": int(chance.choice([64, 256])) * _GIB, "pods": 1001}  # fmt: skip
+        gpus = [card(g, prefix=f"n{i}", model=model) for g in range(cards)]
+        nodes.append(make_node(f"n{i}", gpus, allocatable=room))
+    stock = Stock.of(nodes)
+    mix = Mix.of({_ask(chance): int(chance.integers(1, 40)) for _ in range(12)}, stock)
+    steps = chance.exponential(12.0, (len(stock.models), UNITS + 1, PAIRS.shape[0]))
+    steps[:, 0] = 0.0
+    prices = Prices(
+        stock.models, PAIRS, np.cumsum(steps * chance.integers(0, 2, steps.shape), axis=1),
+        chance.uniform(0, 1.5, len(stock.models)), ((2, 0.2), (4, 0.1), (8, 0.3)),
+        float(chance.integers(100, 900)), reserves_of(mix, stock),
+    )  # fmt: skip
+    return World(tuple(nodes), mix, prices)
+
+
+def _ask(chance: np.random.Generator) -> Ask:
+    cards = int(chance.choice([0, 1, 1, 1, 2, 4]))
+    milli = int(chance.integers(1, MILLI)) if cards == 1 and chance.integers(3) else MILLI
+    models = tuple(sorted(set(chance.choice(MODELS, 2)))) if chance.integers(4) == 0 else ()
+    cpu = int(chance.choice([1000, 4000, 12_000, 32_000]))
+    return Ask(cpu, int(chance.choice([1024, 16_384])), cards, milli if cards else 0,
+               tuple(map(str, models)) if cards else ())  # fmt: skip
+
+
+def by_engine(course: Course, mine: World, tables: Tables, policy: Strategy) -> Ints:
+    """Where the engine places the arrivals of a course: rows of its nodes."""
+    engine = Engine(Policy(policy, policy))
+    order = {}
+    for row in range(course.stock.cpu.size):
+        cards, model = int(course.stock.cards[row]), course.stock.models[course.stock.model[row]]
+        room = {"cpu": int(course.stock.cpu[row]), "memory": int(course.stock.memory[row]) * 2**20,
+                "pods": 100_000}  # fmt: skip
+        gpus = [card(g, prefix=f"r{row}", model=model, slots=1001) for g in range(cards)]
+        engine.handle(NodeSeen(make_node(f"r{row}", gpus, allocatable=room,
+                                         labels={"openb/model": model})))  # fmt: skip
+        order[f"r{row}"] = row
+    engine.handle(TablesChanged(tables))
+    result = np.full(course.arrivals.size, -1, np.int64)
+    for number, row in enumerate(course.arrivals.tolist()):
+        ask = mine.mix.asks[row]
+        like = template(PodRow("", ask.cpu_milli, ask.memory_mib, ask.count, ask.milli,
+                               "|".join(ask.models)))  # fmt: skip
+        pod = replace(like, uid=str(number), name=str(number))
+        found = engine.schedule(pod, reasons=False)
+        if isinstance(found, Placement):
+            engine.handle(BindSucceeded(pod.uid))
+            result[number] = order[found.allocation.node]
+    return result
+
+
+@pytest.mark.parametrize("fast", ROUTES)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_prices_place_as_in_the_engine(seed: int, fast: bool) -> None:  # noqa: FBT001
+    """Every arrival of a rehearsal goes to the node that the engine chooses, or to none."""
+    mine = world(seed, 6)
+    course = thinned(mine.mix, mine.stock, 1 + seed % 2, seed)
+
+    found = Theatre(mine.mix, mine.stock, fast=fast).prices(course, mine.prices)
+
+    tables = Tables(prices=mine.prices)
+    assert found.tolist() == by_engine(course, mine, tables, Strategy.PARTAGE).tolist()
+
+
+@pytest.mark.parametrize("fast", ROUTES)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_the_others_place_as_in_the_engine(seed: int, fast: bool) -> None:  # noqa: FBT001
+    """FGD with the usual requests of the mix, and first fit."""
+    mine = world(seed, 6)
+    course = thinned(mine.mix, mine.stock, 1, seed)
+    theatre = Theatre(mine.mix, mine.stock, fast=fast)
+    tables = Tables(workload=workload_of(mine.mix))
+
+    fgd = by_engine(course, mine, tables, Strategy.FGD)
+    assert theatre.fragmentation(course).tolist() == fgd.tolist()
+    first = by_engine(course, mine, tables, Strategy.FIRST_FIT)
+    assert theatre.first_fit(course).tolist() == first.tolist()
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_both_routes_place_alike(seed: int) -> None:
+    """On more nodes, and from books that hold something already."""
+    mine = world(seed, 20)
+    some = dict.fromkeys(mine.mix.asks, 3)
+    course = thinned(mine.mix, mine.stock, 1, seed)
+    books = course.books
+    standing = Standing(books.cpu // 2, books.memory, books.left // 2, some)
+    course = dressed(mine.mix, mine.stock, standing, seed)
+    loops, plain = (Theatre(mine.mix, mine.stock, fast=fast) for fast in (True, False))
+
+    once, again = loops.prices(course, mine.prices), plain.prices(course, mine.prices)
+
+    assert once.tolist() == again.tolist()
+    assert loops.outcome(course, once) == plain.outcome(course, again)
+    assert course.placed == 3 * len(some)
+    assert (once[: course.placed] == 0).all()
+
+
+def test_an_outcome_counts_kinds_and_load() -> None:
+    """Two nodes of one card: a fraction, a whole card, a pair that never fits, a plain pod."""
+    room = {"cpu": 8000, "memory": 8 * _GIB}
+    stock = Stock.of(
+        make_node(f"n{i}", [card(0, prefix=f"n{i}", model="T4")], allocatable=room)
+        for i in range(2)
+    )
+    seen = {
+        Ask(1000, 1024): 1,
+        Ask(1000, 1024, 1, 500): 1,
+        Ask(1000, 1024, 1, 1000): 1,
+        Ask(1000, 1024, 2, 1000): 1,
+    }
+    mix = Mix.of(seen, stock)
+    theatre = Theatre(mix, stock, fast=False)
+    course = replace(thinned(mix, stock, 1, 1), arrivals=np.array([1, 3, 2, 0, 2]))
+
+    found = theatre.outcome(course, theatre.first_fit(course))
+
+    assert found.failed == (0, 0, 1, 1)
+    assert found.came == (1, 1, 2, 1)
+    assert found.first_refused == pytest.approx(125.0)
+    assert found.at_end == pytest.approx(75.0)
+    assert found.at_full == pytest.approx(25.0)
+
+
+def test_a_thinned_cluster_keeps_every_type_of_node() -> None:
+    """One of every three nodes of a type, the only one of another included."""
+    room = {"cpu": 8000, "memory": 8 * _GIB}
+    kinds = ["T4"] * 7 + ["A100"]
+    nodes = [
+        make_node(f"n{i}", [card(0, prefix=f"n{i}", model=model)], allocatable=room)
+        for i, model in enumerate(kinds)
+    ]
+    stock = Stock.of(nodes)
+    mix = Mix.of({Ask(1000, 1024, 1, 1000): 3}, stock)
+
+    part = thinned(mix, stock, 3, 0).stock
+
+    assert sorted(part.model.tolist()) == [0, 1, 1, 1]
+
+
+def test_usual_requests_are_counted_whatever_memory_they_ask() -> None:
+    """Two asks that differ in memory alone are one shape to FGD, as often as both together."""
+    stock = Stock.of([make_node("n", [card(0, model="T4")])])
+    seen = {
+        Ask(1000, 1024, 1, 500): 3,
+        Ask(1000, 2048, 1, 500): 2,
+        Ask(1000, 1024, 1, 1000): 5,
+        Ask(4000, 1024): 10,
+    }
+
+    usual = workload_of(Mix.of(seen, stock))
+
+    pairs = {(s.core_milli, s.count): p for s, p in zip(usual.shapes, usual.chances, strict=True)}
+    assert pairs == pytest.approx({(0, 0): 0.5, (500, 1): 0.25, (1000, 1): 0.25})

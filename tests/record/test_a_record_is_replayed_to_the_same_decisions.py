@@ -1,0 +1,182 @@
+"""What a running scheduler recorded is replayed to the identical decisions."""
+
+import asyncio
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from partage.daemon.recording import Recorder, RecordSettings
+from partage.kube.clock import SystemClock
+from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.policy import Policy
+from partage.model.reason import Refusal
+from partage.scheduler.events import Placement, PodGone
+from partage.sim.rerun import Compared, rerun
+from partage.wire.journal import Line, read_lines
+
+sys.path.append(str(Path(__file__).parents[1] / "embedded"))
+
+from up_world import PODS, World, node, pod, run, running
+
+ASKS = (
+    {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50},
+    {"koordinator.sh/gpu": 100},
+    {"kubernetes.io/gpu": 200},
+    {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8000, "nvidia.com/gpucores": 30},
+    {"tke.cloud.tencent.com/qgpu-core": 25, "tke.cloud.tencent.com/qgpu-memory": 10},
+    {"koordinator.sh/gpu": 1600},  # no node has as many
+)
+HEADER = b'{"kind":"Record","apiVersion":"partage.io/v1","value":{}}\n'
+FLEET = (node("n0", cards=2), node("n1", cards=2), node("n2", cards=4))
+
+
+async def churn(world: World, seed: int, steps: int) -> None:
+    """Pods come and go by chance."""
+    chance = random.Random(seed)  # noqa: S311 # a story that can be told again
+    alive: list[str] = []
+    for step in range(steps):
+        if alive and chance.random() < 0.4:
+            name = alive.pop(chance.randrange(len(alive)))
+            await world.send("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0", {})
+        else:
+            name = f"p{step}"
+            spec = (
+                {"nodeSelector": {"kubernetes.io/hostname": "n2"}} if chance.random() < 0.2 else {}
+            )
+            await world.create(PODS, pod(name, chance.choice(ASKS), **spec))
+            alive.append(name)
+        if not step % 10:
+            await asyncio.sleep(0.05)
+    await world.create(PODS, pod("last", ASKS[5]))
+    await world.refused("last")
+
+
+def recorded(path: Path, *, steps: int = 120, limit: int = 2**30, seed: int = 1) -> None:
+    """A record of such a story."""
+
+    async def story() -> None:
+        async with running(FLEET, record=RecordSettings(path, limit)) as world:
+            await churn(world, seed, steps)
+
+    run(story())
+
+
+def replayed(path: Path, policy: Policy | None = None) -> list[Compared]:
+    """The record's decisions, taken again."""
+    with path.open("rb") as lines:
+        return list(rerun(read_lines(str(path), lines), policy))
+
+
+def test_pods_that_come_and_go_are_decided_again_alike(tmp_path: Path) -> None:
+    """Every hold and every bind, with all cards, reasons and numbers."""
+    path = tmp_path / "record"
+    recorded(path)
+
+    found = replayed(path)
+
+    assert [one.question.id for one in found if not one.same] == []
+    decisions = [one.question.decision for one in found]
+    assert sum(isinstance(one, Placement) for one in decisions) > 20
+    assert sum(isinstance(one, Refusal) for one in decisions) > 5
+    assert {one.question.verb for one in found} == {"hold", "place_on"}
+    assert len({one.question.id for one in found}) == len(found)
+
+
+def test_a_file_that_was_turned_is_replayed_alone(tmp_path: Path) -> None:
+    """A record begins with the engine's state, so its later half says the same by itself."""
+    path = tmp_path / "record"
+    recorded(path, limit=150_000, steps=200)
+
+    for half in (path, tmp_path / "record.1"):
+        found = replayed(half)
+        assert [one.question.id for one in found if not one.same] == []
+    assert replayed(tmp_path / "record.1")
+
+
+def test_another_policy_decides_otherwise(tmp_path: Path) -> None:
+    """What if: under spread some pod goes elsewhere, and that is told."""
+    path = tmp_path / "record"
+    recorded(path, steps=30)
+
+    found = replayed(path, Policy.parse("spread"))
+
+    assert any(not one.same for one in found)
+
+
+def test_a_decision_that_was_changed_is_found(tmp_path: Path) -> None:
+    """A replay can fail: another node in the file is a difference."""
+    path = tmp_path / "record"
+    recorded(path, steps=5)
+    lines = path.read_bytes().splitlines(keepends=True)
+    at = next(i for i, one in enumerate(lines) if b'"Decision"' in one and b'"placement":{' in one)
+    lines[at] = lines[at].replace(b'"minor":', b'"minor":1', 1)
+    path.write_bytes(b"".join(lines))
+
+    assert any(not one.same for one in replayed(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"kind: Pod\n", "is no record"),
+        (b'{"kind":"Decision","engine":"a","value":{}}\n', "is no record"),
+        (b'{"kind":"Record","apiVersion":"partage.io/v9","value":{}}\n', "partage.io/v9"),
+        (HEADER + b'{"kind":"New"}\n', "line 2"),
+        (
+            HEADER + b'{"kind":"PodGone","engine":"a","value":{"uid":"u"}}\n',
+            "does not begin with a state",
+        ),
+    ],
+    ids=["manifest", "no-header", "other-version", "unknown-kind", "no-state"],
+)
+def test_a_broken_record_is_named(tmp_path: Path, text: bytes, told: str) -> None:
+    """The message says what is wrong with which line, and what to do."""
+    path = tmp_path / "record"
+    path.write_bytes(text)
+
+    with pytest.raises(InvalidDocument, match=told):
+        replayed(path)
+
+
+def test_a_last_line_without_an_end_is_left_out(tmp_path: Path) -> None:
+    """A program that was killed leaves half a line."""
+    path = tmp_path / "record"
+    path.write_bytes(HEADER + b'{"kind":"Sta')
+
+    assert replayed(path) == []
+
+
+def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """At the start, with the file and what to do."""
+    (tmp_path / "file").write_text("", "utf-8")
+    settings = RecordSettings(tmp_path / "file" / "record")
+
+    with pytest.raises(InvalidValue, match=r"--record .*name a file"):
+        Recorder(settings, "a", SystemClock())
+
+
+def test_what_is_being_written_comes_before_what_waits(tmp_path: Path) -> None:
+    """A recorder that is stopped in the middle of a batch loses nothing and keeps the order."""
+    path = tmp_path / "record"
+
+    async def story() -> None:
+        recorder = Recorder(RecordSettings(path), "a", SystemClock())
+        engine = recorder.engine(Policy())
+        task = asyncio.create_task(recorder.run())
+        for number in range(20_000):
+            engine.handle(PodGone(f"u{number}"))
+        flushing = asyncio.create_task(recorder.flush())
+        await asyncio.sleep(0)
+        engine.handle(PodGone("last"))
+        flushing.cancel()
+        task.cancel()
+        await asyncio.wait((task, flushing))
+
+    asyncio.run(story())
+    with path.open("rb") as file:
+        entries = [one.entry for one in read_lines("record", file) if isinstance(one, Line)]
+
+    expected = [PodGone(f"u{number}") for number in range(20_000)]
+    assert entries[1:] == [*expected, PodGone("last")]

@@ -1,0 +1,241 @@
+"""A genuine containerd in a folder of its own, with NRI: of Debian packages in the tool cache.
+
+Source of the recipe: the packages' own defaults; only paths, NRI and what needs a system's services are set.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cri
+
+TOOLS = Path(os.environ.get("PARTAGE_TOOLS", "~/.cache/partage/tools")).expanduser()
+RUNC = TOOLS / "runc/usr/sbin/runc"
+BUSYBOX = TOOLS / "runc/bin/busybox"
+GENERATIONS = ("1.7", "2.1")
+_PAUSE = "localhost/pause:test"
+_READY = 60
+_APPLETS = ("cat", "env", "ls", "sh", "sleep", "tail", "true", "wc", "mkdir", "touch")
+
+_COMMON = """
+root = "{folder}/root"
+state = "{folder}/state"
+disabled_plugins = [{disabled}]
+[grpc]
+  address = "{folder}/containerd.sock"
+[ttrpc]
+  address = "{folder}/containerd.sock.ttrpc"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = false
+  disable_connections = false
+  socket_path = "{folder}/nri.sock"
+  plugin_path = "{folder}/nri"
+  plugin_config_path = "{folder}/nri"
+  plugin_registration_timeout = "5s"
+  plugin_request_timeout = "2s"
+"""
+_OLD = """version = 2
+{common}
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = "{folder}/cni"
+    bin_dir = "{folder}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      BinaryName = "{runc}"
+      SystemdCgroup = false
+"""
+_NEW = """version = 3
+{common}
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{pause}"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    conf_dir = "{folder}/cni"
+    bin_dirs = ["{folder}/cni"]
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "{runc}"
+      SystemdCgroup = false
+"""
+_DISABLED = ("snapshotter.v1.btrfs", "snapshotter.v1.zfs", "snapshotter.v1.devmapper",
+             "snapshotter.v1.blockfile", "internal.v1.tracing", "tracing.processor.v1.otlp")  # fmt: skip
+
+
+def missing() -> str:
+    """What keeps containerd from running here, in one line; empty when nothing does."""
+    if os.geteuid() != 0:
+        return "containerd needs root"
+    absent = [f"containerd-{one}" for one in GENERATIONS if not _program(one).exists()]
+    absent += [path.name for path in (RUNC, BUSYBOX) if not path.exists()]
+    return f"{', '.join(absent)} not there; run tests/runtime/fetch" if absent else ""
+
+
+def _program(generation: str, name: str = "containerd") -> Path:
+    return TOOLS / f"containerd-{generation}/usr/bin" / name
+
+
+def write_image(path: Path) -> None:
+    """Two images with busybox, as an archive in the OCI layout."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for folder in ("bin", "dev", "etc", "proc", "sys", "tmp"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        tar.add(BUSYBOX, "bin/busybox")
+        for name in _APPLETS:
+            entry = tarfile.TarInfo(f"bin/{name}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(entry)
+        text = b"root:x:0:0::/:/bin/sh\n"
+        entry = tarfile.TarInfo("etc/passwd")
+        entry.size = len(text)
+        tar.addfile(entry, io.BytesIO(text))
+    plain = layer.getvalue()
+    blobs: dict[str, bytes] = {}
+
+    def put(data: bytes, kind: str) -> dict[str, Any]:
+        digest = hashlib.sha256(data).hexdigest()
+        blobs[digest] = data
+        return {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(data)}
+
+    oci = "application/vnd.oci.image"
+    packed = put(gzip.compress(plain, 1, mtime=0), f"{oci}.layer.v1.tar+gzip")
+    manifests = []
+    for name, entry_point in ((_PAUSE, ["/bin/tail", "-f", "/dev/null"]), (cri.IMAGE, None)):
+        config = {
+            "architecture": "amd64", "os": "linux",
+            "config": {"Env": ["PATH=/bin"], "Entrypoint": entry_point},
+            "rootfs": {"type": "layers",
+                       "diff_ids": [f"sha256:{hashlib.sha256(plain).hexdigest()}"]},
+        }  # fmt: skip
+        manifest = {
+            "schemaVersion": 2, "mediaType": f"{oci}.manifest.v1+json",
+            "config": put(json.dumps(config).encode(), f"{oci}.config.v1+json"),
+            "layers": [packed],
+        }  # fmt: skip
+        listed = put(json.dumps(manifest).encode(), f"{oci}.manifest.v1+json")
+        manifests.append({**listed, "annotations": {"io.containerd.image.name": name}})
+    with tarfile.open(path, "w") as tar:
+        files = {f"blobs/sha256/{digest}": data for digest, data in blobs.items()}
+        files["oci-layout"] = b'{"imageLayoutVersion":"1.0.0"}'
+        files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": manifests}).encode()
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+
+
+@dataclass
+class Containerd:
+    """One containerd."""
+
+    generation: str
+    folder: Path
+    popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def nri(self) -> Path:
+        """Socket for plugins."""
+        return self.folder / "nri.sock"
+
+    @property
+    def socket(self) -> Path:
+        """Socket for the kubelet."""
+        return self.folder / "containerd.sock"
+
+    def configure(self) -> None:
+        """Write its configuration."""
+        for name in ("nri", "cni", "logs"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        disabled = ", ".join(f'"io.containerd.{name}"' for name in _DISABLED)
+        common = _COMMON.format(folder=self.folder, disabled=disabled)
+        text = (_OLD if self.generation == "1.7" else _NEW).format(
+            common=common, folder=self.folder, pause=_PAUSE, runc=RUNC
+        )
+        # Top-level keys must come before tables.
+        (self.folder / "config.toml").write_text(text)
+
+    def start(self) -> None:
+        """Start it, or start it again; ready when this returns."""
+        log = (self.folder / "containerd.log").open("ab")
+        path = f"{_program(self.generation).parent}:{RUNC.parent}:{os.environ['PATH']}"
+        self.popen = subprocess.Popen(
+            [_program(self.generation), "--config", self.folder / "config.toml"],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "PATH": path},
+            start_new_session=True,
+        )  # fmt: skip
+        log.close()
+        self._wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _READY
+        while time.monotonic() < deadline:
+            if self.popen is None or self.popen.poll() is not None:
+                break
+            if self.ctr("version").returncode == 0 and self.nri.exists():
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"containerd is not ready:\n{self.log()[-3000:]}")
+
+    def log(self) -> str:
+        """What it said."""
+        return (self.folder / "containerd.log").read_text(errors="replace")
+
+    def ctr(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        """Run its own command."""
+        program = _program(self.generation, "ctr")
+        command = [program, "-a", self.socket, "-n", "k8s.io", *arguments]
+        return subprocess.run(command, capture_output=True, timeout=_READY, check=False)
+
+    def stop(self) -> None:
+        """End it; containers go on."""
+        if self.popen is not None:
+            self.popen.terminate()
+            self.popen.wait(_READY)
+            self.nri.unlink(missing_ok=True)
+
+    def spec(self, container: str) -> Mapping[str, Any]:
+        """What the runtime was told to make."""
+        path = self.folder / "state/io.containerd.runtime.v2.task/k8s.io" / container
+        found: dict[str, Any] = json.loads((path / "config.json").read_text())
+        return found
+
+
+@contextmanager
+def running(generation: str, folder: Path) -> Iterator[tuple[Containerd, cri.Cri]]:
+    """A containerd with its images and a client; everything is gone at the end."""
+    one = Containerd(generation, folder)
+    one.configure()
+    one.start()
+    try:
+        write_image(folder / "image.tar")
+        imported = one.ctr("image", "import", str(folder / "image.tar"))
+        assert imported.returncode == 0, imported.stderr
+        with cri.connected(one.socket, folder / "logs") as client:
+            try:
+                yield one, client
+            finally:
+                client.remove_all()
+    finally:
+        one.stop()
+        for cgroup in Path("/sys/fs/cgroup").glob("*/partage-test"):
+            cgroup.rmdir()

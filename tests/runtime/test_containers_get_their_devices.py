@@ -1,0 +1,372 @@
+"""Pods on a genuine containerd of both generations: what their containers see is what was granted."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import containerd
+import cri
+import grpc
+import pytest
+
+from partage.agent.nri.messages import Adjustment, Container, PodSandbox, Variable
+from partage.agent.nri.plugin import Plugin, PluginOptions
+from partage.kube.retry import Backoff
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.vendors import names
+from partage.wire.record import encode
+
+GIB = 2**30
+WAIT = 60
+CARDS = ("GPU-a", "GPU-b")
+SHARE = Grant("main", DeviceType.GPU, 0, "GPU-a", 300, 4 * GIB, GrantMode.SHARE, protocol="hami")
+WHOLE = replace(SHARE, minor=1, uuid="GPU-b", mode=GrantMode.WHOLE, core_milli=1000,
+                memory_bytes=16 * GIB, protocol="koordinator")  # fmt: skip
+NODE = {
+    "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
+    "metadata": {"name": "n1", "labels": {"node.koordinator.sh/gpu-vendor": "nvidia"}},
+    "spec": {"devices": [
+        {"type": "gpu", "health": True, "id": uuid, "minor": minor, "resources": {
+            "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "16Gi",
+            "koordinator.sh/gpu-memory-ratio": "100"}}
+        for minor, uuid in enumerate(CARDS)]},
+}  # fmt: skip
+
+
+def record(uid: str, *grants: Grant, node: str = "n1") -> dict[str, str]:
+    """A pod's annotation, as the scheduler writes it."""
+    return {names.ALLOCATION: encode(Allocation(uid, "team", uid, node, grants))}
+
+
+@dataclass
+class Agent:
+    """`partage agent` as a process, with a host's files of its own."""
+
+    runtime: containerd.Containerd
+    folder: Path
+    popen: subprocess.Popen[bytes] | None = None
+    port: int = 0
+
+    def start(self) -> None:
+        """Start it; it serves when this returns."""
+        root = self.folder / "host"
+        if not root.exists():
+            (root / "dev").mkdir(parents=True)
+            for minor, name in enumerate(("nvidia0", "nvidia1", "nvidiactl")):
+                os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3 + 2 * minor))
+            for part in {self.folder.parts[1], "tmp"}:
+                (root / part).symlink_to(f"/{part}")
+            (self.folder / "node.json").write_text(json.dumps(NODE))
+            (self.folder / "vgpu").mkdir()
+            (self.folder / "vgpu/libvgpu.so").write_text("the library\n")
+        log = self.folder / "agent.log"
+        with log.open("wb") as out:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "partage.cli.main", "agent", "--node", "n1",
+                 "--devices", self.folder / "node.json", "--nri-socket", self.runtime.nri,
+                 "--journal", self.folder / "journal", "--host-root", root, "--port", "0",
+                 "--hami-core", self.folder / "vgpu/libvgpu.so"],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            )  # fmt: skip
+        self._until(lambda: "metrics at " in log.read_text(), "it does not start")
+        self.port = int(log.read_text().split("metrics at ")[1].split()[0].rpartition(":")[2])
+        self.ready()
+
+    def ready(self) -> None:
+        """Wait until the runtime asks it."""
+        self._until(lambda: self._get("/readyz") == "ok\n", "it is not ready")
+
+    def metric(self, name: str) -> float:
+        """One series."""
+        lines = self._get("/metrics").splitlines()
+        return float(next(line for line in lines if line.startswith(name)).split()[-1])
+
+    def until(self, name: str, value: float) -> None:
+        """Wait for a series to have a value."""
+        self._until(lambda: self.metric(name) == value, f"{name} is not {value}")
+
+    def stop(self) -> None:
+        """End it by a signal."""
+        if self.popen is not None:
+            self.popen.terminate()
+            assert self.popen.wait(WAIT) == 0
+            self.popen = None
+
+    def _get(self, path: str) -> str:
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=WAIT
+            ) as got:
+                text: str = got.read().decode()
+                return text
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+    def _until(self, holds: Callable[[], bool], why: str) -> None:
+        deadline = time.monotonic() + WAIT
+        while not holds():
+            alive = self.popen is not None and self.popen.poll() is None
+            if not alive or time.monotonic() > deadline:
+                pytest.fail(f"{why}:\n{(self.folder / 'agent.log').read_text()[-3000:]}")
+            time.sleep(0.02)
+
+
+@dataclass
+class Node:
+    """A runtime, a client and an agent."""
+
+    runtime: containerd.Containerd
+    cri: cri.Cri
+    agent: Agent
+
+
+@pytest.fixture(scope="module", params=containerd.GENERATIONS)
+def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """One containerd for all tests of a generation. Its sockets need a short path."""
+    folder = Path(tempfile.mkdtemp(prefix="partage-"))
+    try:
+        with containerd.running(request.param, folder) as (runtime, client):
+            agent = Agent(runtime, folder / "agent")
+            agent.folder.mkdir()
+            yield Node(runtime, client, agent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def node(machine: Node) -> Iterator[Node]:
+    """With an agent that serves, and no pods left behind."""
+    machine.agent.start()
+    try:
+        yield machine
+    finally:
+        machine.cri.remove_all()
+        machine.agent.stop()
+        shutil.rmtree(machine.agent.folder / "journal", ignore_errors=True)
+
+
+def test_a_container_reports_what_it_was_given(node: Node) -> None:
+    """HAMi's share: its variables, its card's file and no other, the library and its own folder."""
+    pod = node.cri.run_pod("share", "u1", record("u1", SHARE))
+    main = node.cri.start(node.cri.create(pod, env={"NVIDIA_VISIBLE_DEVICES": "all"}))
+    vgpu = node.agent.folder / "vgpu"
+
+    env = set(node.cri.says(main, "env").splitlines())
+    assert {"NVIDIA_VISIBLE_DEVICES=GPU-a", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m",
+            "CUDA_DEVICE_SM_LIMIT=30", f"LD_PRELOAD={vgpu}/libvgpu.so"} <= env  # fmt: skip
+    assert "NVIDIA_VISIBLE_DEVICES=all" not in env
+    listed = node.cri.says(main, "sh", "-c", "ls -l /dev/nvidia*").splitlines()
+    assert [line.split()[-1] for line in listed] == ["/dev/nvidia0", "/dev/nvidiactl"]
+    assert [line[0] for line in listed] == ["c", "c"]
+    assert listed[0].split()[4:6] == ["1,", "3"]
+    assert node.cri.says(main, "cat", f"{vgpu}/libvgpu.so") == "the library\n"
+    assert "Read-only" in node.cri.says(main, "sh", "-c", f"touch {vgpu}/libvgpu.so")
+    node.cri.says(main, "touch", f"{vgpu}/mine")
+    assert (vgpu / "containers/u1_main/mine").exists()
+    assert node.cri.says(main, "sh", "-c", "echo x > /dev/nvidia0; echo $?").strip() == "0"
+
+
+def test_koordinator_gets_card_numbers_and_a_sidecar_gets_nothing(node: Node) -> None:
+    """Card numbers for the container with the grant; the other one sees no card, whatever it sets."""
+    pod = node.cri.run_pod("whole", "u2", record("u2", WHOLE))
+    main = node.cri.start(node.cri.create(pod))
+    sidecar = node.cri.start(node.cri.create(pod, "sidecar", {"NVIDIA_VISIBLE_DEVICES": "0,1"}))
+
+    assert "NVIDIA_VISIBLE_DEVICES=1\n" in node.cri.says(main, "env")
+    assert "/dev/nvidia1" in node.cri.says(main, "sh", "-c", "ls /dev/nvidia*")
+    assert "NVIDIA_VISIBLE_DEVICES=void\n" in node.cri.says(sidecar, "env")
+    assert "nvidia" not in node.cri.says(sidecar, "ls", "/dev")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "why"),
+    [
+        pytest.param({names.DEVICE_ALLOCATED: "{}"}, "NoRecord", id="no record"),
+        pytest.param(record("other", SHARE), "BadRecord", id="copied from another pod"),
+        pytest.param(record("u3", SHARE, node="n2"), "BadRecord", id="of another node"),
+        pytest.param(record("u3", replace(SHARE, uuid="GPU-z")), "UnknownDevice", id="no card"),
+    ],
+)
+def test_what_cannot_be_trusted_is_not_made(
+    node: Node, annotations: dict[str, str], why: str
+) -> None:
+    """CreateContainer fails with our words, which the kubelet shows."""
+    pod = node.cri.run_pod("forged", "u3", annotations)
+
+    with pytest.raises(grpc.RpcError) as caught:
+        node.cri.create(pod)
+    assert why in caught.value.details()
+    assert "pod team/forged, container main" in caught.value.details()
+
+
+def test_a_card_is_refused_while_it_is_full(node: Node) -> None:
+    """A later record waits until the first container has ended, which it does by itself."""
+    first = node.cri.run_pod("first", "u4", record("u4", WHOLE))
+    held = node.cri.create(
+        first, command=("/bin/sh", "-c", "until [ -e /go ]; do sleep 0.1; done")
+    )
+    node.cri.start(held)
+    later = node.cri.run_pod("later", "u5", record("u5", WHOLE))
+
+    with pytest.raises(grpc.RpcError) as caught:
+        node.cri.create(later)
+    assert "CardFull" in caught.value.details()
+    node.cri.says(held, "touch", "/go")
+    node.agent.until("partage_agent_containers", 0)
+    node.cri.start(node.cri.create(later))
+    node.agent.until("partage_agent_containers", 1)
+
+
+def test_a_pod_without_devices_is_untouched(machine: Node) -> None:
+    """What the runtime is told to make is the same, byte for byte, with and without the agent."""
+    specs = []
+    for with_agent in (False, True):
+        with contextlib.ExitStack() as cleanup:
+            if with_agent:
+                machine.agent.start()
+                cleanup.callback(machine.agent.stop)
+            pod = machine.cri.run_pod("web", "u6", labels={"app": "web"})
+            cleanup.callback(machine.cri.remove_all)
+            main = machine.cri.start(machine.cri.create(pod, env={"A": "b"}))
+            text = json.dumps(machine.runtime.spec(main), sort_keys=True)
+            text = text.replace(main, "CONTAINER").replace(pod.id, "POD")
+            specs.append(_without_pids(json.loads(text)))
+
+    assert specs[0] == specs[1]
+
+
+def _without_pids(spec: dict[str, Any]) -> dict[str, Any]:
+    """Namespaces of the sandbox are told as /proc/PID/ns/..., which differs with every pod."""
+    for namespace in spec["linux"]["namespaces"]:
+        namespace.pop("path", None)
+    return spec
+
+
+def test_pods_that_run_are_known_after_a_restart_of_the_runtime(node: Node) -> None:
+    """Containerd restarts under running pods: the agent is back, knows them, and serves on."""
+    for number in range(5):
+        uid = f"r{number}"
+        pod = node.cri.run_pod(uid, uid, record(uid, replace(SHARE, core_milli=0)))
+        # A share each of one card; four gibibytes fit four times.
+        if number < 4:
+            node.cri.start(node.cri.create(pod))
+    node.runtime.stop()
+    node.runtime.start()
+    node.agent.ready()
+
+    node.agent.until("partage_agent_containers", 4)
+    assert node.agent.metric("partage_agent_unprotected_containers") == 0
+    with pytest.raises(grpc.RpcError) as caught:
+        node.cri.create(pod)
+    assert "CardFull" in caught.value.details()
+
+
+def test_what_started_while_the_agent_was_away_is_reported(node: Node) -> None:
+    """Nobody asked the agent: the container has nothing, and is counted as unprotected."""
+    node.agent.stop()
+    pod = node.cri.run_pod("early", "u7", record("u7", SHARE))
+    main = node.cri.start(node.cri.create(pod))
+    assert "NVIDIA" not in node.cri.says(main, "env")
+
+    node.agent.start()
+
+    node.agent.until("partage_agent_unprotected_containers", 1)
+    assert node.agent.metric("partage_agent_containers") == 1
+
+
+# --- the plugin alone ------------------------------------------------------------------------
+
+
+class Scripted:
+    """Decides by a function."""
+
+    def __init__(self, create: Callable[[], Adjustment | None]) -> None:
+        self._create = create
+
+    def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
+        """What the function says."""
+        return self._create()
+
+    def remove(self, container: Container) -> None:
+        """Nothing."""
+
+    def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
+        """Nothing."""
+
+    def late(self, pod: PodSandbox, container: Container) -> None:
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def plugged(
+    runtime: containerd.Containerd, create: Callable[[], Adjustment | None], deadline: float = 1.5
+) -> Iterator[None]:
+    """The plugin in a thread of this process."""
+    up, down = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        options = PluginOptions(runtime.nri, deadline=deadline, again=Backoff(0.05, cap=0.2))
+        plugin = Plugin(Scripted(create), options)
+        task = asyncio.create_task(plugin.run(stop))
+        await plugin.ready.wait()
+        up.set()
+        await asyncio.to_thread(down.wait)
+        stop.set()
+        await task
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    try:
+        assert up.wait(WAIT), runtime.log()[-2000:]
+        yield
+    finally:
+        down.set()
+        thread.join(WAIT)
+
+
+def test_large_adjustments_arrive(machine: Node) -> None:
+    """60 kB, many times what the runtime reads at once."""
+    large = Adjustment(env=tuple(Variable(f"V{number}", "x" * 1000) for number in range(60)))
+
+    with plugged(machine.runtime, lambda: large):
+        pod = machine.cri.run_pod("large", "u8")
+        main = machine.cri.start(machine.cri.create(pod))
+        assert int(machine.cri.says(main, "sh", "-c", "env | wc -c")) > 60_000
+        machine.cri.remove(pod)
+
+
+def test_a_slow_decision_is_an_error_and_not_a_start(machine: Node) -> None:
+    """The runtime is answered in time, and the next container is served."""
+    go, slow = threading.Event(), [True]
+
+    def decide() -> Adjustment | None:
+        if slow.pop() if slow else False:
+            go.wait(WAIT)
+        return Adjustment(env=(Variable("SERVED", "yes"),))
+
+    with plugged(machine.runtime, decide, deadline=0.2):
+        pod = machine.cri.run_pod("slow", "u9")
+        with pytest.raises(grpc.RpcError) as caught:
+            machine.cri.create(pod)
+        go.set()
+        assert "not decided within 0.2 s" in caught.value.details()
+    with plugged(machine.runtime, decide, deadline=60):
+        main = machine.cri.start(machine.cri.create(pod, "again"))
+        assert "SERVED=yes" in machine.cri.says(main, "env")
+        machine.cri.remove(pod)

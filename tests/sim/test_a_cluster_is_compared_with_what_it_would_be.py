@@ -1,0 +1,223 @@
+"""`partage simulate cluster`: policies, nodes and shares compared on manifests."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from partage.cli.main import main
+from partage.sim.page import page
+from partage.sim.whatif import Change, changed, evaluate
+from partage.wire.cluster import assemble
+from partage.wire.documents import decode
+
+NODE = """
+apiVersion: v1
+kind: Node
+metadata:
+  name: {name}
+  labels: {{node.koordinator.sh/gpu-model: A100, kubernetes.io/hostname: {name}}}
+status:
+  allocatable: {{cpu: "64", memory: 256Gi, pods: "110"}}
+---
+apiVersion: scheduling.koordinator.sh/v1alpha1
+kind: Device
+metadata:
+  name: {name}
+spec:
+  devices:
+"""
+CARD = """
+  - health: {health}
+    id: GPU-{name}-{minor}
+    minor: {minor}
+    type: gpu
+    resources:
+      kubernetes.io/gpu-core: "100"
+      kubernetes.io/gpu-memory: 80Gi
+      kubernetes.io/gpu-memory-ratio: "100"
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, uid: {name}{notes}}}
+spec:
+  {place}
+  containers:
+  - name: main
+    image: example
+    resources:
+      limits: {{{asks}}}
+"""
+WHOLE = 'koordinator.sh/gpu-core: "100", koordinator.sh/gpu-memory-ratio: "100"'
+HALF = 'koordinator.sh/gpu-core: "50", koordinator.sh/gpu-memory-ratio: "50"'
+TWO = 'koordinator.sh/gpu-core: "200", koordinator.sh/gpu-memory-ratio: "200"'
+
+
+def node(name: str, cards: int = 2, *, healthy: bool = True) -> str:
+    """A node and its Device object."""
+    card = (CARD.format(name=name, minor=m, health=str(healthy).lower()) for m in range(cards))
+    return NODE.format(name=name) + "".join(card)
+
+
+def pod(name: str, asks: str, on: str = "", minor: int = 0) -> str:
+    """A pod; with `on`, it runs there and holds one whole card."""
+    record = {"gpu": [{"minor": minor, "resources": {
+        "koordinator.sh/gpu-core": "100",
+        "koordinator.sh/gpu-memory": "80Gi",
+        "koordinator.sh/gpu-memory-ratio": "100",
+    }}]}  # fmt: skip
+    text = json.dumps(json.dumps(record))
+    notes = f", annotations: {{scheduling.koordinator.sh/device-allocated: {text}}}" if on else ""
+    return POD.format(name=name, asks=asks, place=f"nodeName: {on}" if on else "", notes=notes)
+
+
+def manifests(*documents: str) -> str:
+    """Documents in one stream."""
+    return "\n---\n".join(documents)
+
+
+def run(tmp_path: Path, text: str, *options: str) -> Result:
+    """`partage simulate cluster` on a text."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    return CliRunner().invoke(main, ["simulate", "cluster", str(file), *options])
+
+
+def cases(tmp_path: Path, text: str, *options: str) -> list[dict[str, object]]:
+    """The same, as JSON."""
+    result = run(tmp_path, text, *options, "-o", "json")
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, object]] = json.loads(result.stdout)
+    return found
+
+
+FULL = manifests(
+    node("a"),
+    pod("one", WHOLE, on="a", minor=0),
+    pod("two", WHOLE, on="a", minor=1),
+    pod("three", WHOLE),
+)
+
+
+def test_more_nodes_let_waiting_pods_run(tmp_path: Path) -> None:
+    """Two copies of the node carry the pod that waits, and three more."""
+    today, more = cases(tmp_path, FULL, "--add-nodes", "a=2")
+    assert (today["running"], today["waiting"]) == (2, {"InsufficientCards": 1})
+    assert (more["nodes"], more["cards"], more["running"], more["waiting"]) == (3, 6, 3, {})
+    assert more["kinds"] == [
+        {"asks": "1 whole gpu", "pods": 3, "running": 3, "more": 3, "more_bounded": False}
+    ]
+
+
+def test_shares_let_more_pods_run_on_the_same_cards(tmp_path: Path) -> None:
+    """Three pods of one card each need two halves and a half: a card is free for one more."""
+    today, shared = cases(tmp_path, FULL, "--share", "50")
+    assert today["running"] == 2
+    assert (shared["running"], shared["cards"], shared["shared_cards"]) == (3, 2, 1)
+    assert shared["core_milli"] == {"total": 2000, "used": 1500}
+    assert shared["kinds"][0]["more"] == 1  # type: ignore[index]
+
+
+def test_pods_with_many_cards_keep_them(tmp_path: Path) -> None:
+    """A share is for pods with one card; who asks for two gets two."""
+    _, shared = cases(tmp_path, manifests(node("a"), pod("many", TWO)), "--share", "10")
+    assert shared["core_milli"] == {"total": 2000, "used": 2000}
+
+
+def test_pods_of_removed_nodes_look_for_another_place(tmp_path: Path) -> None:
+    """Without node `a` one of its pods fits on `b`, the other waits, and nothing is lost."""
+    text = manifests(node("b", 1), FULL)
+    today, less = cases(tmp_path, text, "--remove-nodes", "a*")
+    assert (today["running"], today["pods"]) == (3, 3)
+    assert (less["nodes"], less["running"], less["pods"]) == (1, 1, 3)
+
+
+def test_another_policy_places_running_pods_anew(tmp_path: Path) -> None:
+    """Two halves share a card under binpack, and have one each under spread."""
+    text = manifests(node("a"), node("b"), pod("one", HALF), pod("two", HALF))
+    _, packed, spread = cases(tmp_path, text, "--policy", "binpack", "--policy", "spread")
+    assert (packed["policy"], packed["idle_cards"], packed["shared_cards"]) == ("binpack", 3, 1)
+    assert (spread["policy"], spread["idle_cards"], spread["shared_cards"]) == ("spread", 2, 0)
+
+
+def test_closed_cards_are_no_room(tmp_path: Path) -> None:
+    """Unhealthy cards are told apart and count neither as cards nor as idle."""
+    text = manifests(node("a", 1), node("b", 2, healthy=False), pod("one", WHOLE))
+    (today,) = cases(tmp_path, text)
+    assert (today["cards"], today["closed_cards"], today["idle_cards"]) == (1, 2, 0)
+
+
+def test_nothing_asked_for_shows_the_cluster_as_it_is(tmp_path: Path) -> None:
+    """Without a change there is one case."""
+    result = run(tmp_path, FULL)
+    assert result.exit_code == 0
+    assert "Today 2 pods of 3 run on 2 cards, and none of these are idle." in result.stdout
+    assert "default/three" in result.stdout
+
+
+def test_copies_share_no_identity_with_their_model() -> None:
+    """Names and devices of a copy are its own, even where a name is taken."""
+    known = assemble([decode("text", manifests(node("a"), node("a-copy1", 1)).encode())])
+    after = changed(known, Change(add=(("a", 2),)))
+    assert [n.name for n in after.nodes] == ["a", "a-copy1", "a-copy2", "a-copy3"]
+    uuids = [device.uuid for n in after.nodes for device in n.devices]
+    assert len(uuids) == len(set(uuids)) == 7
+
+
+def test_counting_room_leaves_no_trace_and_ends() -> None:
+    """Room is counted up to a bound, each kind alone."""
+    known = assemble([decode("text", manifests(node("a"), pod("one", HALF)).encode())])
+    found = evaluate(known, Change(), "today", most=2)
+    assert [(kind.more, kind.bounded) for kind in found.kinds] == [(2, True)]
+    assert found.core_milli == 500
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--add-nodes", "z=1"), "no node is called 'z' to copy; there are a"),
+        (("--add-nodes", "a"), "--add-nodes a: it must be NODE=N"),
+        (("--add-nodes", "a=0"), "0 copies of node a"),
+        (("--remove-nodes", "z*"), "no node is called 'z*'; there are a"),
+        (("--policy", "best"), "best"),
+        (("--page", "/nowhere/page.html"), "/nowhere/page.html: No such file"),
+    ],
+    ids=["copy of nothing", "no number", "no copies", "no match", "no policy", "no folder"],
+)
+def test_changes_that_cannot_be_made_are_named(
+    tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    """One line says what is wrong, and the exit status is 2."""
+    result = run(tmp_path, FULL, *options)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """As `partage schedule` does."""
+    result = CliRunner().invoke(main, ["simulate", "cluster", str(tmp_path / "none.yaml")])
+    assert result.exit_code == 2
+    assert "none.yaml" in result.stderr
+
+
+def test_the_page_is_whole_and_needs_nothing(tmp_path: Path) -> None:
+    """One file, with every case in it and nothing to load."""
+    target = tmp_path / "page.html"
+    result = run(tmp_path, FULL, "--share", "50", "--page", str(target))
+    assert result.exit_code == 0
+    text = target.read_text()
+    assert "With shares of 50 %, 1 pod more would run" in text
+    assert text.count("<tr><th scope=row>") > 4
+    assert not any(word in text for word in ("<script", "http://", "https://", "src=", "@import"))
+
+
+def test_names_from_manifests_are_escaped_in_the_page() -> None:
+    """A model that looks like markup stays text."""
+    text = node("a").replace("A100", '"<b>x</b>"')
+    found = evaluate(assemble([decode("text", text.encode())]), Change(), "<i>today</i>")
+    made = page([found], "<u>file</u>")
+    assert "&lt;i&gt;today" in made
+    assert not any(tag in made for tag in ("<b>", "<i>t", "<u>"))
