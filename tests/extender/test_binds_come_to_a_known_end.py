@@ -131,6 +131,23 @@ async def test_a_binding_that_arrives_late_finds_its_card_still_kept() -> None:
 
 
 @run
+async def test_a_pod_whose_binding_never_arrived_is_woken() -> None:
+    """Kube-scheduler was told that nobody knows; it need not find out by itself that somebody does."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole(2)))
+    world.api.answers.append(UNKNOWN)
+    world.api.takes.append(False)
+    await world.bind("web")
+    before = list(world.woken)
+
+    await after_its_time(world)
+
+    assert before == []
+    assert world.woken == ["uid-web"]
+    assert await world.bind("web") == ""
+
+
+@run
 async def test_a_binding_that_nobody_answers_is_unknown_after_its_time() -> None:
     """Kube-scheduler is answered in time; the reservation is settled by reading back."""
     world = await World().start(node(), device())

@@ -275,7 +275,11 @@ class KubeScheduler:
         names = answer.node_names or []
         if names:
             return names
-        told = self._ports.reason(pending.record.uid) or answer.error or ""
+        if answer.error:  # not a refusal: kube-scheduler tries again after a while
+            await self._refuse(pending, answer.error)
+            self._later(pending)
+            return []
+        told = self._ports.reason(pending.record.uid)
         if not told:
             told = survey.summary()
         elif short := survey.short():

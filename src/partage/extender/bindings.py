@@ -240,6 +240,9 @@ class Bindings:
         books.take([PodRead(uid, pod)], now)
         if books.engine.states.get(uid) is State.BOUND:
             self._placed(books, entry)
+        elif pod is not None:
+            # Kube-scheduler was refused because nobody knew; it may wait minutes by itself.
+            books.hooks.wake([uid])
         return True
 
     async def look_for(self, books: Books, entry: PodEntry) -> None:

@@ -24,6 +24,7 @@ from partage.serving.limits import Limits, guard, json_response, read_body
 
 __all__ = ["Faces", "Readers", "bind_with", "make_app", "verb_with"]
 
+_AWAY: Final = 503
 _JSON: Final = "application/json"
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SUMMARIES: Final = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
@@ -61,7 +62,7 @@ Answer = tuple[int, bytes]
 def verb_with(service: SchedulerService, verb: str, body: bytes) -> Answer:
     """Status and body of filter, prioritize or preempt; synchronous, for the fast way in too."""
     if service.closed:
-        return 503, _message(service.closed)
+        return _AWAY, _message(service.closed)
     with service.meters.verbs.labels(verb).time():
         try:
             if verb == "filter":
@@ -76,7 +77,7 @@ def verb_with(service: SchedulerService, verb: str, body: bytes) -> Answer:
 async def bind_with(service: SchedulerService, body: bytes) -> Answer:
     """Status and body of bind."""
     if service.closed:
-        return 503, _message(service.closed)
+        return _AWAY, _message(service.closed)
     with service.meters.verbs.labels("bind").time():
         return 200, await service.bind(body)
 
@@ -133,7 +134,11 @@ class _Pages:
             status, answer = await bind_with(self._service, body)
         else:
             status, answer = verb_with(self._service, verb, body)
-        return web.Response(body=answer, status=status, content_type=_JSON)
+        response = web.Response(body=answer, status=status, content_type=_JSON)
+        if status == _AWAY:
+            # A caller that keeps its connection would go on asking an instance that is no leader.
+            response.force_close()
+        return response
 
     async def healthz(self, _request: web.Request) -> web.Response:
         """The process answers."""

@@ -32,6 +32,7 @@ _REASONS: Final = {
     200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 413: b"Content Too Large",
     500: b"Internal Server Error", 503: b"Service Unavailable",
 }  # fmt: skip
+_AWAY: Final = 503
 _END: Final = b"\r\n\r\n"
 _UNUSUAL: Final = (b"transfer-encoding", b"expect", b"upgrade", b"content-encoding")
 
@@ -183,7 +184,8 @@ class Front(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        close = close or self._closing
+        # Who does not serve any more must not keep its callers: the next connection is for who does.
+        close = close or self._closing or status == _AWAY
         transport.write(
             b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n%b"
             % (

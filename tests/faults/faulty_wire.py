@@ -1,0 +1,250 @@
+"""What is between a program and the API server, and everything that can go wrong there.
+
+A proxy that passes everything on, as long as no fault is set. Faults are those of
+`partage.testing.kube_server`: the first that matches a request hits it. Watches can be cut, told
+that their version is too old, held back, and distorted event by event; reads can be answered with
+what was true before.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
+
+from partage.testing.kube_documents import line, status
+from partage.testing.kube_server import Fault
+
+__all__ = ["Fault", "Wire"]
+
+Distortion = Callable[[bytes], list[bytes]]
+"""From one event of a watch to those that are sent in its place."""
+
+
+class Wire:
+    """The proxy; use it as an async context manager.
+
+    Attributes:
+        url: where it listens.
+        chance: asked for a fault where none that was set matches; for random faults.
+        distort: what becomes of each event of a watch of pods; None leaves them.
+        hit: how often a fault of which kind hit a request.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.url = ""
+        self.chance: Callable[[web.Request], Fault | None] = lambda _: None
+        self.distort: Distortion | None = None
+        self.hit: dict[str, int] = {}
+        self._faults: list[Fault] = []
+        self._frozen: dict[str, tuple[int, bytes]] = {}
+        self._watches: dict[asyncio.Task[Any], tuple[web.Request, web.StreamResponse]] = {}
+        self._open = asyncio.Event()
+        self._open.set()
+        self._loud = asyncio.Event()
+        self._loud.set()
+        self._late: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._session = ClientSession(timeout=ClientTimeout(None), connector=TCPConnector(limit=0))
+        app = web.Application(client_max_size=2**26)
+        app.router.add_route("*", "/{path:.*}", self._pass)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._loud.set()
+        self.cut_watches()
+        for task in self._late:
+            task.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
+        await self._runner.cleanup()
+        await self._session.close()
+
+    # --- what goes wrong ---------------------------------------------------------------------
+
+    def fail(self, *faults: Fault) -> None:
+        """Add faults."""
+        self._faults += faults
+
+    def heal(self) -> None:
+        """No faults any more, of any kind."""
+        self._faults.clear()
+        self._frozen.clear()
+        self.distort = None
+        self.chance = lambda _: None
+        self._loud.set()
+        self._open.set()
+
+    @property
+    def cut(self) -> bool:
+        """Nothing gets through, and open watches are dropped."""
+        return not self._open.is_set()
+
+    @cut.setter
+    def cut(self, value: bool) -> None:
+        if value:
+            self._open.clear()
+            self.cut_watches()
+        else:
+            self._open.set()
+
+    @contextlib.contextmanager
+    def outage(self) -> Iterator[None]:
+        """Nothing gets through for a while."""
+        self.cut = True
+        try:
+            yield
+        finally:
+            self.cut = False
+
+    def cut_watches(self) -> None:
+        """Drop every open watch."""
+        for task, (request, _) in list(self._watches.items()):
+            task.cancel()
+            if request.transport is not None:
+                request.transport.abort()
+
+    async def expire_watches(self) -> None:
+        """Tell every open watch in its stream that its version is too old."""
+        gone = line("ERROR", status(410, "Expired", "too old resource version"))
+        for task, (_, response) in list(self._watches.items()):
+            task.cancel()
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                await response.write(gone)
+
+    def hold_back(self) -> None:
+        """Keep what watches bring from here on, until `let_go`; the connections stay open."""
+        self._loud.clear()
+
+    def let_go(self) -> None:
+        """Send what was held back."""
+        self._loud.set()
+
+    async def freeze(self, path: str) -> None:
+        """Answer reads of this path with what is true now, whatever happens."""
+        async with self._session.get(self.target + path) as answer:
+            self._frozen[path] = (answer.status, await answer.read())
+
+    # --- passing on --------------------------------------------------------------------------
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        watching = request.query.get("watch") in {"true", "1"}
+        fault = self._fault(request, watching=watching)
+        if fault is not None:
+            self._count(fault)
+            if fault.delay:
+                await asyncio.sleep(fault.delay)
+            if fault.executed:
+                # Shielded: what was sent arrives, even if the sender has given up meanwhile.
+                await asyncio.shield(self._sent(request, body))
+            if fault.status:
+                return _told(fault)
+            if fault.drop:
+                return _dropped(request)
+        if self.cut:
+            return _dropped(request)
+        if request.method == "GET" and not watching and request.path_qs in self._frozen:
+            code, data = self._frozen[request.path_qs]
+            return web.Response(status=code, body=data, content_type="application/json")
+        try:
+            if watching:
+                return await self._watch(request)
+            return await asyncio.shield(self._sent(request, body))
+        except (ClientError, OSError):
+            return _dropped(request)
+
+    def _fault(self, request: web.Request, *, watching: bool) -> Fault | None:
+        for fault in self._faults:
+            if (
+                fault.times > 0
+                and fault.method in {"", request.method}
+                and fault.path in request.path
+                and fault.watch in {None, watching}
+            ):
+                fault.times -= 1
+                return fault
+        return self.chance(request)
+
+    def _count(self, fault: Fault) -> None:
+        kind = f"{fault.status or ('dropped' if fault.drop else 'delayed')}"
+        kind += " though done" if fault.executed else ""
+        self.hit[kind] = self.hit.get(kind, 0) + 1
+
+    def _sent(self, request: web.Request, body: bytes) -> asyncio.Task[web.Response]:
+        task = asyncio.ensure_future(self._forward(request, body))
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+        return task
+
+    async def _forward(self, request: web.Request, body: bytes) -> web.Response:
+        async with self._session.request(
+            request.method, self.target + request.path_qs, data=body, headers=_asked(request)
+        ) as answer:
+            return web.Response(
+                status=answer.status, body=await answer.read(), headers=_kept(answer.headers)
+            )
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        async with self._session.get(
+            self.target + request.path_qs, headers=_asked(request)
+        ) as answer:
+            response = web.StreamResponse(status=answer.status, headers=_kept(answer.headers))
+            await response.prepare(request)
+            distorted = request.path.endswith("/pods")
+            copying = asyncio.ensure_future(self._copy(answer.content, response, distorted))
+            self._watches[copying] = request, response
+            try:
+                await asyncio.wait((copying,))
+            finally:
+                copying.cancel()
+                self._watches.pop(copying, None)
+            if not copying.cancelled() and copying.exception() is not None:
+                return _dropped(request, response)
+            return response
+
+    async def _copy(self, source: Any, response: web.StreamResponse, distorted: bool) -> None:  # noqa: FBT001
+        rest = b""
+        async for piece in source.iter_any():
+            await self._loud.wait()
+            *whole, rest = (rest + piece).split(b"\n")
+            distort = self.distort if distorted else None
+            sent = whole if distort is None else [new for old in whole for new in distort(old)]
+            if sent:
+                await response.write(b"".join(one + b"\n" for one in sent))
+
+
+def _asked(request: web.Request) -> dict[str, str]:
+    return {
+        name: request.headers[name]
+        for name in ("Content-Type", "Accept", "Authorization")
+        if name in request.headers
+    }
+
+
+def _kept(headers: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: headers[name] for name in ("Content-Type", "Retry-After") if name in headers
+    } or {"Content-Type": "application/json"}
+
+
+def _told(fault: Fault) -> web.Response:
+    headers = {"Retry-After": fault.retry_after} if fault.retry_after is not None else {}
+    document = status(fault.status, fault.reason, fault.message, fault.causes)
+    return web.json_response(document, status=fault.status, headers=headers)
+
+
+def _dropped(
+    request: web.Request, response: web.StreamResponse | None = None
+) -> web.StreamResponse:
+    if request.transport is not None:
+        request.transport.abort()
+    return response or web.Response(status=500)

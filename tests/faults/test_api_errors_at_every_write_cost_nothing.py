@@ -1,0 +1,101 @@
+"""Scenario 7: every write of Partage fails in every way, also after it was carried out."""
+
+import pytest
+from bed import HALF, WHOLE, Bed, bed, node, told
+from faulty_wire import Fault
+
+BUSY = {"status": 429, "reason": "TooManyRequests", "retry_after": "0"}
+FAULTS = {
+    "conflict": {"status": 409, "reason": "Conflict"},
+    "too many requests": BUSY,
+    "internal error": {"status": 500, "reason": "InternalError"},
+    "timeout": {"status": 504, "reason": "Timeout"},
+    "timeout though done": {"status": 504, "reason": "Timeout", "executed": True},
+    "internal error though done": {"status": 500, "reason": "InternalError", "executed": True},
+    "no answer": {"drop": True},
+    "no answer though done": {"drop": True, "executed": True},
+    "late": {"delay": 2.5},
+}
+"""By name; two requests in a row are hit, one for those that are late."""
+WRITES = {
+    "Binding": {"method": "POST", "path": "/binding"},
+    "wake-up": {"method": "PATCH", "path": "/api/v1/namespaces/default/pods/"},
+    "Lease": {"method": "PATCH", "path": "/leases/"},
+    "event": {"method": "POST", "path": "/events"},
+    "node totals": {"method": "PATCH", "path": "/api/v1/nodes/"},
+}
+"""Where each write goes."""
+
+
+async def work(cluster: Bed) -> None:
+    """Two pods get the two cards, a third waits, and gets what the first gives back."""
+    await cluster.pod("a", WHOLE)
+    await cluster.pod("b", HALF)
+    await cluster.bound("a", "b")
+    await cluster.pod("c", WHOLE)
+    await cluster.told("c")
+    await cluster.delete("a")
+    await cluster.bound("c")
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_write_that_fails_leaves_the_books_right(write: str, fault: str) -> None:
+    """Whatever was answered, all pods get their place, and all five invariants hold."""
+    how = FAULTS[fault]
+    times = 1 if "delay" in how else 2
+    async with bed(node(cards=2)) as cluster:
+        cluster.wire.fail(Fault(**WRITES[write], **how, times=times))
+        await cluster.daemon()
+
+        await work(cluster)
+
+        await cluster.sound(f"7: {write}, {fault}")
+        assert sum(cluster.wire.hit.values()) >= 1 or write == "wake-up"
+
+
+@pytest.mark.parametrize("fault", ["too many requests", "timeout though done", "no answer"])
+async def test_a_vendors_lock_is_given_back_whatever_is_answered(fault: str) -> None:
+    """A MetaX pod's lock on its node: taken, or given back, by what the node says in the end."""
+    metax = node("m0", 1, model="C500", mode="sgpu")
+    asks = {"metax-tech.com/sgpu": "1", **HALF}
+    async with bed(metax) as cluster:
+        await cluster.daemon()
+        await cluster.led()
+        where = {"method": "PATCH", "path": "/api/v1/nodes/m0"}
+        cluster.wire.fail(Fault(**where, **FAULTS[fault], times=2))
+
+        await cluster.pod("one", asks)
+        await cluster.pod("two", asks)
+        await cluster.bound("one", "two")
+
+        await cluster.sound(f"7: vendor's lock, {fault}")
+        held = cluster.stored("m0", "nodes")["metadata"].get("annotations", {})
+        assert "hami.io/mutex.lock" not in held
+        assert set(cluster.cards("one")) == set(cluster.cards("two"))
+
+
+async def test_everything_may_fail_at_once() -> None:
+    """Every second request of any kind fails in some way, while pods come and go."""
+    count = 0
+
+    def chance(_request: object) -> Fault | None:
+        nonlocal count
+        count += 1
+        kinds = list(FAULTS.values())
+        how = kinds[count // 2 % len(kinds)]
+        return Fault(**how) if count % 2 and "delay" not in how else None
+
+    async with bed(node(cards=4)) as cluster:
+        await cluster.daemon()
+        await cluster.led()
+        cluster.wire.chance = chance
+        for number in range(8):
+            await cluster.pod(f"p{number}", HALF)
+        await cluster.bound(*(f"p{number}" for number in range(8)))
+        cluster.wire.heal()
+
+        found = await cluster.sound("7: every second request fails")
+
+        assert found.metrics["partage_bindings_unknown"] == 0
+        told("7: requests that failed", float(sum(cluster.wire.hit.values())))
