@@ -1,6 +1,7 @@
 """Writes what in deploy/ follows from the program: the chart's files and the plain manifests.
 
     .venv/bin/python deploy/generate.py files       the chart's files/: definitions, rules, configuration
+    .venv/bin/python deploy/generate.py dashboards  deploy/observability/*.json, from the tables of panels.py
     .venv/bin/python deploy/generate.py kustomize   deploy/kustomize, from `helm template` (needs helm)
 
 Tests compare what is there with what this would write.
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from panels import DASHBOARDS, dashboard
 
 from partage.daemon.beside import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
 from partage.embedded.definitions import DEFINITIONS, DEVICES
@@ -88,6 +90,11 @@ def files() -> dict[str, str]:
     return {name: json.dumps(value, indent=2) + "\n" for name, value in made.items()}
 
 
+def dashboards() -> dict[str, str]:
+    """Grafana's dashboards by file name."""
+    return {f"{uid}.json": json.dumps(dashboard(uid), indent=2) + "\n" for uid in DASHBOARDS}
+
+
 def rendered(helm: str, profile: str, *options: str) -> str:
     """What `helm template` makes of a profile."""
     values = [] if profile == "default" else ["-f", str(CHART / "profiles" / f"{profile}.yaml")]
@@ -121,10 +128,12 @@ def kustomize(helm: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write files or kustomize."""
+    """Write files, dashboards or kustomize."""
     what, *rest = sys.argv[1:] or ["files"]
     if what == "files":
         root, made = CHART / "files", files()
+    elif what == "dashboards":
+        root, made = HERE / "observability", dashboards()
     else:
         helm = rest[0] if rest else "helm"
         root, made = HERE / "kustomize", kustomize(helm)

@@ -1,0 +1,198 @@
+"""Grafana dashboards as tables: which question each panel answers, and by which expression.
+
+`deploy/generate.py dashboards` makes JSON of them; tests ask a live service for every series and label
+that is named here. Panels are laid out from left to right, 24 columns wide, in the order given.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["DASHBOARDS", "Panel", "dashboard"]
+
+_WIDTH: Final = 24
+_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_LEADS: Final = "and on (instance) partage_leader == 1"
+"""Followers keep the same books; only the leader's are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel.
+
+    Attributes:
+        title: what it shows, or the question that it answers.
+        series: expressions with the legend of each.
+        unit: Grafana's name of the unit.
+        kind: Grafana's type of panel, or `row` for a heading.
+        width: of 24 columns.
+        height: in Grafana's rows.
+        about: what to know when reading it.
+        red: values from here on are shown red; None colours nothing.
+        stacked: whether the series are parts of one whole.
+    """
+
+    title: str
+    series: tuple[tuple[str, str], ...] = ()
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    height: int = 8
+    about: str = ""
+    red: float | None = None
+    stacked: bool = False
+
+
+def _units(dimension: str, state: str) -> str:
+    return f'sum(partage_pool_units{{dimension="{dimension}", state="{state}"}} {_LEADS})'
+
+
+def _part(dimension: str) -> str:
+    return f"{_units(dimension, 'allocated')} / {_units(dimension, 'offered')}"
+
+
+def _quantile(part: float, series: str, by: str = "le") -> str:
+    return f"histogram_quantile({part}, sum by ({by}) (rate({series}_bucket[$__rate_interval])))"
+
+
+_POOL: Final = (
+    Panel("Compute given out", ((_part("core_milli"), ""),), "percentunit", "gauge", 5, 6,
+          "Of all cards, closed ones too. Above 90 % fragmentation decides who fits."),
+    Panel("Memory given out", ((_part("memory_bytes"), ""),), "percentunit", "gauge", 5, 6),
+    Panel("Pods that wait", ((f"sum(partage_waiting_pods {_LEADS}) or vector(0)", ""),), "short", "stat", 4, 6),
+    Panel("Cards in quarantine", ((f'sum(partage_pool_units{{dimension="core_milli", state="quarantined"}} {_LEADS}) / 1000', ""),),
+          "short", "stat", 5, 6, "Closed because a record cannot be trusted; see the alert PartageQuarantine.", red=0.001),
+    Panel("Instances that serve", (("sum(partage_leader)", ""),), "short", "stat", 5, 6, "1 in a sound cluster.", red=2),
+    Panel("Who waits, and why", ((f"sum by (code) (partage_waiting_pods {_LEADS})", "{{code}}"),),
+          width=12, about="Codes are explained in the reference; partage explain POD has the numbers.", stacked=True),
+    Panel("Devices by what they take", ((f"sum by (type, state) (partage_devices {_LEADS})", "{{type}} {{state}}"),),
+          width=12, stacked=True),
+    Panel("Compute", ((f"{_units('core_milli', 'allocated')} / 1000", "given out"), (f"{_units('core_milli', 'offered')} / 1000", "offered")),
+          "short", width=12, about="In cards."),
+    Panel("Memory", ((_units("memory_bytes", "allocated"), "given out"), (_units("memory_bytes", "offered"), "offered")),
+          "bytes", width=12),
+)  # fmt: skip
+
+_SERVICE: Final = (
+    Panel("Decisions", kind="row", width=_WIDTH, height=1),
+    Panel("Decisions a second", (("sum by (verb, outcome) (rate(partage_decisions_total[$__rate_interval]))", "{{verb}} {{outcome}}"),),
+          "ops", width=8),
+    Panel("Time to answer, 99th percentile", ((_quantile(0.99, "partage_verb_seconds", "verb, le"), "{{verb}}"),), "s",
+          about="bind includes the API server."),
+    Panel("From room to Binding", ((_quantile(0.5, "partage_wake_to_bind_seconds"), "median"), (_quantile(0.9, "partage_wake_to_bind_seconds"), "90th percentile")),
+          "s", about="For pods that were woken because room appeared."),
+    Panel("Soundness of the books", kind="row", width=_WIDTH, height=1),
+    Panel("Audit", (("partage_audit_clean", "{{instance}} clean"), ("sum by (dimension) (partage_audit_leaked_units)", "leaked {{dimension}}"), ("sum by (dimension) (partage_audit_missing_units)", "missing {{dimension}}")),
+          about="Clean is 1, leaked and missing are 0."),
+    Panel("Bindings on their way", (("partage_bindings_in_flight", "{{instance}} in flight"), ("partage_bindings_unknown", "{{instance}} unknown"), ("partage_holds", "{{instance}} holds"))),
+    Panel("Who leads", (("partage_leader", "{{instance}} leads"), ("partage_ready", "{{instance}} ready"))),
+    Panel("Controllers", kind="row", width=_WIDTH, height=1),
+    Panel("Writes a second", (("sum by (what, outcome) (rate(partage_controller_writes_total[$__rate_interval]))", "{{what}} {{outcome}}"),),
+          "ops", about="Nothing is written in a cluster at rest."),
+    Panel("What is not as it should be", (("sum by (problem) (partage_flagged_pods)", "{{problem}}"), ("partage_refused_config_maps", "refused ConfigMaps"), (f"partage_refused_documents {_LEADS}", "refused documents"))),
+    Panel("Queue, and disputes", (("partage_controller_queue", "{{instance}} queue"), ("increase(partage_controller_contended_total[$__rate_interval])", "{{instance}} totals overwritten by others"), ("increase(partage_controller_unreadable_total[$__rate_interval])", "{{instance}} unreadable"))),
+    Panel("Nodes and webhook", kind="row", width=_WIDTH, height=1),
+    Panel("Days until the webhook's certificate ends", (("(partage_webhook_certificate_end_seconds > 0) / 86400 - time() / 86400", "{{instance}}"),), "d"),
+    Panel("Containers with devices", (("sum(partage_agent_containers)", "served"), ("sum(partage_agent_unprotected_containers)", "not served"), ("sum(partage_agent_connected)", "agents connected"))),
+    Panel("Containers refused on their node", (("sum by (rule) (increase(partage_agent_refused_total[$__rate_interval]))", "{{rule}}"),)),
+)  # fmt: skip
+
+_ON: Final = '{node=~"$node"}'
+
+_CARDS: Final = (
+    Panel("Memory given out, by card", ((f"hami_node_gpu_memory_allocated_ratio{_ON}", "{{node}} {{device_index}}"),), "percentunit",
+          width=12, height=9),
+    Panel("Compute given out, by card", ((f"hami_gpu_core_allocated_ratio{_ON}", "{{node}} {{device_index}}"),), "percent",
+          width=12, height=9),
+    Panel("Containers that share a card", ((f"hami_gpu_shared_count{_ON}", "{{node}} {{device_index}}"),), width=12),
+    Panel("Hardware instances", ((f"sum by (node, device_index, profile) (hami_node_gpu_mig_instance_info{_ON})", "{{node}} {{device_index}} {{profile}}"),),
+          width=12, about="Instances that pods hold on cards in mode mig."),
+    Panel("Fullest nodes", ((f"topk(20, sum by (node) (hami_gpu_memory_allocated_bytes{_ON}) / sum by (node) (hami_gpu_memory_limit_bytes{_ON}))", "{{node}}"),),
+          "percentunit", "bargauge", 12, 10),
+    Panel("Memory by model", (("sum by (device_type) (hami_gpu_memory_allocated_bytes)", "{{device_type}} given out"), ("sum by (device_type) (hami_gpu_memory_limit_bytes)", "{{device_type}} offered")),
+          "bytes", width=12, height=10),
+    Panel("Quotas", (("hami_resource_quota_used / ignoring (limit) hami_resource_quota_limit", "{{namespace}} {{quota_name}}"),), "percentunit",
+          width=12),
+    Panel("Cards left out", (("partage_metrics_cards_omitted", "{{instance}}"),), width=12,
+          about="Above the bound cards have no series of their own, and this page is empty."),
+)  # fmt: skip
+
+DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {
+    "partage-service": ("Partage: pool and service", (*_POOL, *_SERVICE)),
+    "partage-cards": ("Partage: nodes and cards", _CARDS),
+}
+"""Title and panels of each dashboard, by uid."""
+
+
+def dashboard(uid: str) -> dict[str, Any]:
+    """One dashboard as Grafana imports it (schema 39: Grafana 10 and newer)."""
+    title, panels = DASHBOARDS[uid]
+    variables = [
+        {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
+    ]
+    if any("$node" in expression for panel in panels for expression, _ in panel.series):
+        variables.append(_node_variable())
+    return {
+        "uid": uid,
+        "title": title,
+        "description": "Made by deploy/generate.py; change deploy/panels.py instead.",
+        "tags": ["partage", "gpu"],
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "30s",
+        "time": {"from": "now-3h", "to": "now"},
+        "templating": {"list": variables},
+        "panels": _laid_out(panels),
+    }
+
+
+def _node_variable() -> dict[str, Any]:
+    return {
+        "name": "node",
+        "label": "Node",
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": "label_values(hami_gpu_memory_limit_bytes, node)", "refId": "node"},
+        "refresh": 2,
+        "multi": True,
+        "includeAll": True,
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _laid_out(panels: tuple[Panel, ...]) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = []
+    x = y = tallest = 0
+    for number, panel in enumerate(panels, 1):
+        if x + panel.width > _WIDTH:
+            x, y, tallest = 0, y + tallest, 0
+        place = {"x": x, "y": y, "w": panel.width, "h": panel.height}
+        made.append({"id": number, "gridPos": place, **_drawn(panel)})
+        x, tallest = x + panel.width, max(tallest, panel.height)
+    return made
+
+
+def _drawn(panel: Panel) -> dict[str, Any]:
+    if panel.kind == "row":
+        return {"type": "row", "title": panel.title, "collapsed": False, "panels": []}
+    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    if panel.red is not None:
+        steps.append({"color": "red", "value": panel.red})
+    defaults: dict[str, Any] = {"unit": panel.unit, "min": 0}
+    defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+    if panel.unit == "percentunit":
+        defaults["max"] = 1
+    if panel.stacked:
+        defaults["custom"] = {"stacking": {"mode": "normal"}, "fillOpacity": 30}
+    targets = [
+        {"refId": chr(ord("A") + n), "datasource": _SOURCE, "expr": expression,
+         "legendFormat": legend or "__auto", "instant": panel.kind != "timeseries"}
+        for n, (expression, legend) in enumerate(panel.series)
+    ]  # fmt: skip
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": _SOURCE,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "targets": targets,
+    }

@@ -1,0 +1,171 @@
+"""Alerts and dashboards in deploy/observability stand on series and labels that programs export."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from scraped import Exported, exported
+
+promql = pytest.importorskip("promql_parser", reason="promql-parser is not installed")
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+sys.path.insert(0, str(DEPLOY))
+import generate  # noqa: E402 # a script beside what it writes
+
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((DEPLOY / "observability/alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+PAGE = (ROOT / "docs/how-to/react-to-an-alert.md").read_text(encoding="utf-8")
+REFERENCE = "".join(
+    (ROOT / f"docs/reference/{name}.md").read_text(encoding="utf-8")
+    for name in ("metrics", "agent", "schedule", "controllers")
+)
+_VARIABLES = {"$__rate_interval": "5m", '=~"$node"': '=~".*"'}
+
+
+class Use(NamedTuple):
+    """One series as an expression selects it."""
+
+    name: str
+    equal: dict[str, str]
+    labels: set[str]
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """What live programs export."""
+    return asyncio.run(exported(tmp_path_factory.mktemp("tls")))
+
+
+def _expressions() -> Iterator[tuple[str, str, str]]:
+    """Where it stands, the expression, and the text that names labels of its result."""
+    for rule in RULES:
+        yield rule["alert"], rule["expr"], str(rule["annotations"])
+    for uid, text in generate.dashboards().items():
+        for panel in json.loads(text)["panels"]:
+            for target in panel.get("targets", ()):
+                plain = target["expr"]
+                for variable, value in _VARIABLES.items():
+                    plain = plain.replace(variable, value)
+                yield f"{uid} {panel['title']}", plain, target["legendFormat"]
+
+
+EXPRESSIONS = list(_expressions())
+
+
+def uses(expression: str) -> list[Use]:
+    """The series that an expression selects."""
+    found: list[Use] = []
+
+    def enter(node: Any) -> bool:
+        if isinstance(node, promql.VectorSelector):
+            matchers = node.matchers.matchers
+            equal = {m.name: m.value for m in matchers if m.op == promql.MatchOp.Equal}
+            found.append(Use(node.name, equal, {m.name for m in matchers}))
+        return True
+
+    promql.walk(promql.parse(expression), enter)
+    return found
+
+
+def grouped(expression: str) -> set[str]:
+    """Labels in `by`, `on` and `ignoring`."""
+    lists = re.findall(r"\b(?:by|on|ignoring)\s*\(([^)]*)\)", expression)
+    return {label.strip() for names in lists for label in names.split(",")}
+
+
+@pytest.mark.parametrize(("where", "expression", "text"), EXPRESSIONS, ids=[e[0] for e in EXPRESSIONS])  # fmt: skip
+def test_every_series_and_label_is_exported(
+    where: str, expression: str, text: str, live: Exported
+) -> None:
+    """A selected series has the labels by which it is selected, grouped and told."""
+    selected = uses(expression)
+    assert selected, where
+    for use in selected:
+        assert use.name in live.series, f"{where}: nobody exports {use.name}"
+        labels = live.labels([use.name])
+        for label in use.labels:
+            assert label in labels, f"{where}: {use.name} has no label {label}"
+        for label, value in use.equal.items():
+            known = value in labels[label] or f"`{value}`" in REFERENCE
+            assert known, f"{where}: {use.name} never has {label}={value}"
+
+    everything = live.labels([use.name for use in selected])
+    assert grouped(expression) <= {*everything}, where
+    told = {*re.findall(r"\$labels\.(\w+)", text), *re.findall(r"{{(\w+)}}", text)}
+    aggregated = re.search(r"\bby\s*\(", expression)
+    assert told <= (grouped(expression) if aggregated else {*everything}), where
+
+
+def test_a_series_that_nobody_exports_is_noticed(live: Exported) -> None:
+    """The check itself can fail: a name, a label and a value that are not there."""
+    assert "partage_no_such_series" not in live.series
+    assert "no_such_label" not in live.labels(["partage_leader"])
+    (use,) = uses(
+        'sum by (verb) (rate(partage_decisions_total{verb="bind", outcome!="done"}[5m]))'
+    )
+    assert use == ("partage_decisions_total", {"verb": "bind"}, {"verb", "outcome"})
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_an_alert_says_what_is_wrong_what_to_do_and_where_to_read_on(rule: dict[str, Any]) -> None:
+    """Summary, action, severity, and a section of the page of alerts."""
+    told = rule["annotations"]
+
+    assert set(told) == {"summary", "action", "runbook"}
+    assert told["summary"].endswith(".")
+    assert told["action"].endswith(".")
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert told["runbook"] == f"docs/how-to/react-to-an-alert.md#{rule['alert'].lower()}"
+    section = PAGE.split(f"\n### {rule['alert']}\n")[1].split("\n#")[0]
+    assert section.strip().startswith(f"*{rule['labels']['severity'].capitalize()}.*")
+    assert "\n* " in section
+
+
+def test_the_page_has_the_alerts_of_the_file_and_no_others() -> None:
+    """In their order."""
+    assert re.findall(r"^### (\w+)$", PAGE, re.MULTILINE) == [rule["alert"] for rule in RULES]
+
+
+def test_the_dashboards_are_what_the_tables_say() -> None:
+    """`deploy/generate.py dashboards` brings the files up to date."""
+    folder = DEPLOY / "observability"
+    assert {p.name: p.read_text() for p in folder.glob("*.json")} == generate.dashboards()
+
+
+def test_panels_stand_beside_each_other() -> None:
+    """No two panels cover one another, and none leaves the page."""
+    for text in generate.dashboards().values():
+        taken: set[tuple[int, int]] = set()
+        for panel in json.loads(text)["panels"]:
+            at = panel["gridPos"]
+            cells = {
+                (x, y)
+                for x in range(at["x"], at["x"] + at["w"])
+                for y in range(at["y"], at["y"] + at["h"])
+            }
+            assert not cells & taken, panel["title"]
+            assert at["x"] + at["w"] <= 24, panel["title"]
+            taken |= cells
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_takes_the_rules_and_they_fire_as_told() -> None:
+    """Prometheus' own checker, and its unit tests of rules."""
+    for arguments in (["check", "rules", "alerts.yaml"], ["test", "rules", "alerts_test.yaml"]):
+        done = subprocess.run(
+            ["promtool", *arguments], cwd=DEPLOY / "observability", capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
