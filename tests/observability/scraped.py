@@ -106,9 +106,12 @@ async def _webhook(api: str, http: aiohttp.ClientSession, folder: Path) -> str:
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     options = WebhookOptions(tls=ServerTls(folder / "tls.crt", folder / "tls.key"))
-    async with Client(Config(ClusterConfig(api))) as client, WebhookDaemon(client, options) as one:
-        async with http.get(f"{one.url}/metrics", ssl=trust) as answer:
-            return await answer.text()
+    async with (
+        Client(Config(ClusterConfig(api))) as client,
+        WebhookDaemon(client, options) as one,
+        http.get(f"{one.url}/metrics", ssl=trust) as answer,
+    ):
+        return await answer.text()
 
 
 def _agent() -> str:

@@ -31,6 +31,7 @@ REFERENCE = "".join(
     (ROOT / f"docs/reference/{name}.md").read_text(encoding="utf-8")
     for name in ("metrics", "agent", "schedule", "controllers")
 )
+PROMTOOL = shutil.which("promtool")
 _VARIABLES = {"$__rate_interval": "5m", '=~"$node"': '=~".*"'}
 
 
@@ -160,12 +161,12 @@ def test_panels_stand_beside_each_other() -> None:
             taken |= cells
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 def test_promtool_takes_the_rules_and_they_fire_as_told() -> None:
     """Prometheus' own checker, and its unit tests of rules."""
     for arguments in (["check", "rules", "alerts.yaml"], ["test", "rules", "alerts_test.yaml"]):
         done = subprocess.run(
-            ["promtool", *arguments], cwd=DEPLOY / "observability", capture_output=True,
+            [str(PROMTOOL), *arguments], cwd=DEPLOY / "observability", capture_output=True,
             text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
