@@ -13,7 +13,7 @@ from partage.sim.offline import schedule
 from partage.vendors.base import Family, PlacedPod, Rendering
 from partage.vendors.settings import Settings
 from partage.wire.record import decode
-from partage.wire.render import render, resolve
+from partage.wire.render import labels_of, render, resolve
 
 GPU = "nvidia.com/gpu"
 REGISTER = {"hami.io/node-nvidia-register": "GPU-0,10,16384,100,NVIDIA A100,0,true:"}
@@ -131,6 +131,28 @@ def test_what_was_written_is_read_back(mains: list[list[Manifest]], inits: list[
         assert record is not None
         assert record.problem == ""
         assert _amounts(record.grants) == _amounts(one.allocation.grants)
+
+
+PROVIDER = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+TWICE = {"tke.cloud.tencent.com/qgpu-core": 30, "tke.cloud.tencent.com/qgpu-memory": 5}
+
+
+@pytest.mark.parametrize("labels", [{}, PROVIDER], ids=["plain", "isolated"])
+@pytest.mark.parametrize("limits", [*((each,) for each in LIMITS), (TWICE, TWICE)], ids=str)
+def test_labels_alone_are_those_of_everything(
+    limits: tuple[Manifest, ...], labels: Manifest
+) -> None:
+    """What is compared of a running pod is what was written on it when it was placed."""
+    containers = [container(f"c{i}", limits=each) for i, each in enumerate(limits)]
+    manifests = [pod("p", *containers), node("a"), MACHINES[0][1]]
+    labelled = [{**m, "metadata": {**m["metadata"], "labels": labels}} for m in manifests]
+    found = cluster(*labelled)
+
+    (one,) = schedule(found).pods
+
+    assert one.allocation is not None
+    whole = PlacedPod(one.pod.view, one.pod.pod.request, one.allocation, found.nodes[0], 0)
+    assert labels_of(whole, Settings(), found.context.families) == one.rendering.labels
 
 
 @pytest.mark.parametrize("limits", [limits for limits in LIMITS if limits], ids=str)

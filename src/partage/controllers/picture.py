@@ -7,7 +7,7 @@ when they are looked at, and only few are kept read: the books of the scheduler 
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from partage.model.node import Node
@@ -19,8 +19,8 @@ from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
 from partage.wire.documents import Document, outdated
 from partage.wire.nodes import TranslatedNode, translate_node
-from partage.wire.pods import TranslatedPod, translate_pod
-from partage.wire.recovery import recover
+from partage.wire.pods import TranslatedPod
+from partage.wire.translation import Translation
 
 __all__ = ["Picture", "bound_to"]
 
@@ -42,19 +42,23 @@ class Picture:
 
     Attributes:
         configs: the ConfigMaps.
-        context: what nodes and pods are read against now.
     """
 
     def __init__(self, families: Iterable[Family], namespaces: Iterable[str] = ()) -> None:
         self._families = tuple(families)
         self.configs = ConfigBook(namespaces)
-        self.context = Context.of(Settings(), self._families)
+        self._translation = Translation(Context.of(Settings(), self._families))
         self._places: dict[str, _Place] = {}
         self._pods: dict[str, Document] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._read: OrderedDict[str, TranslatedNode] = OrderedDict()
 
     # --- asking ------------------------------------------------------------------------------
+
+    @property
+    def context(self) -> Context:
+        """What nodes and pods are read against now."""
+        return self._translation.context
 
     @property
     def nodes(self) -> list[str]:
@@ -103,13 +107,8 @@ class Picture:
         Raises:
             InvalidDocument: it cannot be decoded as a pod.
         """
-        translated = translate_pod(document, self.context)
-        pod, context = translated.pod, self.context
-        if pod.node is None or pod.finished:
-            return translated
-        place = node or Node(pod.node)
-        record = recover(translated.view, place, context.settings, context.families)
-        return replace(translated, pod=replace(pod, record=record))
+        entry = self._translation.read(document)
+        return self._translation.with_record(entry, node).translated
 
     # --- facts of the API server -------------------------------------------------------------
 
@@ -203,7 +202,8 @@ class Picture:
     def _reset(self, *, changed: bool) -> bool:
         if not changed:
             return False
-        self.context = Context.of(self.configs.configuration.settings, self._families)
+        settings = self.configs.configuration.settings
+        self._translation.reset(Context.of(settings, self._families))
         self._read.clear()
         return True
 

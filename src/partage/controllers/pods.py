@@ -24,7 +24,7 @@ from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.pods import TranslatedPod
 from partage.wire.record import SOURCE
-from partage.wire.render import render
+from partage.wire.render import labels_of
 
 __all__ = ["Flag", "Problem", "condition_change", "label_changes", "problem_of"]
 
@@ -107,7 +107,7 @@ def label_changes(translated: TranslatedPod, node: Node, context: Context) -> Ma
         return {}
     allocation = Allocation(pod.uid, pod.namespace, pod.name, node.name, record.grants, pod.host)
     placed = PlacedPod(view, pod.request, allocation, node, now=0)
-    wanted = render(placed, context.settings, context.families).labels
+    wanted = labels_of(placed, context.settings, context.families)
     return {key: value for key, value in wanted.items() if view.labels.get(key) != value}
 
 

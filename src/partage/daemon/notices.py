@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 
 from partage.extender.ports import Hooks
-from partage.extender.translation import PodEntry
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.kube.events import EventRecorder, Regarding
@@ -24,6 +23,7 @@ from partage.kube.resources import PODS
 from partage.model.reason import Refusal
 from partage.scheduler.events import Quarantined, Unserviceable
 from partage.vendors import names
+from partage.wire.translation import PodEntry
 
 __all__ = ["Notices"]
 

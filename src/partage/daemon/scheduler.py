@@ -33,11 +33,11 @@ from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
 from partage.extender.service import SchedulerService
 from partage.extender.site import scheduler_site
-from partage.extender.translation import PodEntry
 from partage.kube.client import Client
 from partage.kube.lease import LeaderElector
 from partage.scheduler.engine import Engine
 from partage.wire.documents import Document
+from partage.wire.translation import PodEntry
 
 __all__ = ["SchedulerDaemon"]
 

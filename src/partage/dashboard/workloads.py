@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from partage.extender.books import Books
-from partage.extender.translation import PodEntry
 from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
 from partage.model.reason import Refusal
 from partage.wire.outcomes import grant_document, grant_text
+from partage.wire.translation import PodEntry
 
 __all__ = ["MOST", "PodQuery", "pods_document", "refusal_of", "waiting_pods"]
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from partage.extender.books import Books
-from partage.extender.translation import PodEntry
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.scheduler.engine import State, fact_of
 from partage.wire.documents import Document
+from partage.wire.translation import PodEntry
 
 __all__ = ["DIMENSIONS", "Audit", "audit", "doubtful"]
 

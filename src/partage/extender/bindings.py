@@ -22,7 +22,6 @@ from typing import Final
 
 from partage.extender.books import Books
 from partage.extender.ports import Answered, Binder, Binding, Clock, NodeLocks, Outcome
-from partage.extender.translation import PodEntry
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import Refusal
 from partage.scheduler.engine import State
@@ -38,6 +37,7 @@ from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.extender import BindArgs
 from partage.wire.render import render
+from partage.wire.translation import PodEntry
 
 __all__ = ["BindLimits", "Bindings"]
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from partage.extender.intake import Intake
 from partage.extender.ports import Hooks
-from partage.extender.translation import PodEntry
 from partage.extender.verbs import HOLD, Verbs
 from partage.extender.waiting import WaitingRoom
 from partage.model.policy import Policy
@@ -27,6 +26,7 @@ from partage.scheduler.events import (
     Released,
     Unserviceable,
 )
+from partage.wire.translation import PodEntry
 
 __all__ = ["Books"]
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from partage.extender.books import Books
-from partage.extender.translation import PodEntry
 from partage.model.pod import Pod
 from partage.model.request import RequestGroup
 from partage.scheduler.engine import State
@@ -17,6 +16,7 @@ from partage.scheduler.events import Placement
 from partage.vendors.reserved import RESERVED
 from partage.wire.advice import advice
 from partage.wire.outcomes import grant_document, refusal_document
+from partage.wire.translation import PodEntry
 
 __all__ = ["explain"]
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from partage.extender.translation import PodEntry, Translation
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
 from partage.model.policy import Policy
@@ -35,6 +34,7 @@ from partage.wire.context import Context
 from partage.wire.documents import Document, outdated
 from partage.wire.nodes import translate_node
 from partage.wire.quota import translate_quotas
+from partage.wire.translation import PodEntry, Translation
 
 __all__ = ["Intake"]
 

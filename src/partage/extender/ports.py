@@ -10,11 +10,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from partage.extender.translation import PodEntry
 from partage.model.allocation import Allocation
 from partage.model.reason import Refusal
 from partage.scheduler.events import Quarantined, Unserviceable
 from partage.wire.documents import Document
+from partage.wire.translation import PodEntry
 
 __all__ = [
     "Answered",

@@ -22,7 +22,6 @@ from partage.extender.filling import filled, permuted
 from partage.extender.intake import Intake
 from partage.extender.meters import Meters
 from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
-from partage.extender.translation import PodEntry
 from partage.extender.verbs import HOLD
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
@@ -40,6 +39,7 @@ from partage.wire.extender import (
     preempt_reply,
     prioritize_reply,
 )
+from partage.wire.translation import PodEntry
 
 __all__ = ["SchedulerService", "ServiceSettings"]
 

@@ -14,12 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from partage.extender.translation import PodEntry
 from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement
+from partage.wire.translation import PodEntry
 
 __all__ = ["WaitingPod", "WaitingRoom"]
 

@@ -12,11 +12,11 @@ from partage.extender.books import Books
 from partage.extender.filling import filled, permuted
 from partage.extender.intake import Intake
 from partage.extender.ports import Hooks
-from partage.extender.translation import PodEntry
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.events import Placement, PolicyChanged
 from partage.wire.documents import Document
+from partage.wire.translation import PodEntry
 from partage.wire.workloads import with_pods
 
 __all__ = ["Prediction", "predicted"]

@@ -191,6 +191,10 @@ def _nothing_rendered(_placed: PlacedPod, _settings: Settings) -> Rendering:
     return Rendering()
 
 
+def _nothing_labelled(_placed: PlacedPod, _settings: Settings) -> Mapping[str, str]:
+    return {}
+
+
 def _nothing_recovered(_pod: PodView, _node: Node, _settings: Settings) -> Record | None:
     return None
 
@@ -224,6 +228,7 @@ class Family:
             only). Called for every pod with the merged reading.
         register: what the family says of a node.
         render: annotations, labels and environment of an allocation.
+        labels: the labels of `render` alone, which is all that is compared of a running pod.
         recover: what the family's own annotations say a bound pod holds; None when they say
             nothing. Never raises: a malformed record is a `Record` with its problem.
         by_container: whether those annotations tell which container has what; if not, only the
@@ -237,5 +242,6 @@ class Family:
     refine: Callable[[PodView, Reading, Settings], Reading] = _nothing_refined
     register: Callable[[NodeView, Settings], Registration] = _nothing_registered
     render: Callable[[PlacedPod, Settings], Rendering] = _nothing_rendered
+    labels: Callable[[PlacedPod, Settings], Mapping[str, str]] = _nothing_labelled
     recover: Callable[[PodView, Node, Settings], Record | None] = _nothing_recovered
     by_container: bool = False

@@ -41,7 +41,7 @@ from partage.vendors.families.hami.registration import memory_scaling
 from partage.vendors.families.hami.request import MIB, NAME, percentage_of, priority_of, sharers
 from partage.vendors.settings import Settings
 
-__all__ = ["recover", "render"]
+__all__ = ["labels", "recover", "render"]
 
 _SECOND: Final = 10**9
 _FULL: Final = 100
@@ -87,13 +87,18 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
             names.HAMI_BIND_TIME: seconds,
             **(exact if len(marked) < len(listed) else {}),
         },
-        labels={names.HAMI_POD_NODE: node},
+        labels=labels(placed, settings),
         env={
             container.name: _environment(container, by_container[container.name], node, settings)
             for container in placed.pod.containers
             if _by_software(by_container[container.name])
         },
     )
+
+
+def labels(placed: PlacedPod, _settings: Settings) -> Mapping[str, str]:
+    """The node's name, on pods that have cards of HAMi's."""
+    return {names.HAMI_POD_NODE: placed.allocation.node} if placed.grants(NAME) else {}
 
 
 def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:

@@ -9,10 +9,16 @@ from partage.vendors.base import Family
 from partage.vendors.families.koordinator.node import register
 from partage.vendors.families.koordinator.recover import recover
 from partage.vendors.families.koordinator.request import PROTOCOL, owned, read
-from partage.vendors.families.koordinator.result import render
+from partage.vendors.families.koordinator.result import labels, render
 
 __all__ = ["FAMILY"]
 
 FAMILY: Final = Family(
-    name=PROTOCOL, owned=owned, read=read, register=register, render=render, recover=recover
+    name=PROTOCOL,
+    owned=owned,
+    read=read,
+    register=register,
+    render=render,
+    labels=labels,
+    recover=recover,
 )

@@ -21,7 +21,7 @@ from partage.vendors.families.koordinator.amounts import DIALECT_V14, old_name
 from partage.vendors.families.koordinator.request import PROTOCOL
 from partage.vendors.settings import Settings
 
-__all__ = ["render"]
+__all__ = ["labels", "render"]
 
 _HAMI_CORE: Final = "HAMi-core"
 _LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
@@ -29,7 +29,7 @@ _ADAPTED: Final = frozenset({"huawei", "cambricon", "metax"})
 _PERCENT: Final = MILLI // 100
 
 
-def render(placed: PlacedPod, _settings: Settings) -> Rendering:
+def render(placed: PlacedPod, settings: Settings) -> Rendering:
     """Annotations, labels and environment for the pod's Koordinator devices."""
     cards = cards_of(placed, PROTOCOL)
     if not cards:
@@ -44,12 +44,23 @@ def render(placed: PlacedPod, _settings: Settings) -> Rendering:
         annotations[names.BIND_TIMESTAMP] = str(placed.now)
         if gpus:
             annotations[names.GPU_MINORS] = ",".join(str(card.minor) for card in gpus)
-    isolated = placed.pod.labels.get(names.GPU_ISOLATION_PROVIDER) == _HAMI_CORE
     return Rendering(
         annotations=annotations,
-        labels={names.VGPU_NODE: placed.node.name} if gpus and isolated else {},
-        env=_environment(placed.grants(PROTOCOL), isolated=isolated),
+        labels=labels(placed, settings),
+        env=_environment(placed.grants(PROTOCOL), isolated=_isolated(placed)),
     )
+
+
+def labels(placed: PlacedPod, _settings: Settings) -> Mapping[str, str]:
+    """The node's name, where HAMi's library isolates the pod's cards."""
+    if not _isolated(placed):
+        return {}
+    gpus = any(grant.type is DeviceType.GPU for grant in placed.grants(PROTOCOL))
+    return {names.VGPU_NODE: placed.node.name} if gpus else {}
+
+
+def _isolated(placed: PlacedPod) -> bool:
+    return placed.pod.labels.get(names.GPU_ISOLATION_PROVIDER) == _HAMI_CORE
 
 
 def _record(cards: Sequence[GrantedCard], *, old: bool) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from partage.vendors.base import Family
 from partage.vendors.families.qgpu.registration import register
 from partage.vendors.families.qgpu.request import NAME, owned, read
-from partage.vendors.families.qgpu.result import recover, render
+from partage.vendors.families.qgpu.result import labels, recover, render
 
 __all__ = ["FAMILY"]
 
@@ -19,6 +19,7 @@ FAMILY: Final = Family(
     read=read,
     register=register,
     render=render,
+    labels=labels,
     recover=recover,
     by_container=True,
 )

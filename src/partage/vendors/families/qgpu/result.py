@@ -13,6 +13,7 @@ Source: qgpu-and-peers.md 1.6; DESIGN decision on labels and annotations: docs/d
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from partage.model.allocation import Grant, GrantMode
@@ -27,7 +28,7 @@ from partage.vendors.families.qgpu.registration import is_synthetic
 from partage.vendors.families.qgpu.request import NAME, asking, read
 from partage.vendors.settings import Settings
 
-__all__ = ["cards_key", "recover", "render"]
+__all__ = ["cards_key", "labels", "recover", "render"]
 
 _LONGEST_NAME: Final = 63 - len(names.QGPU_CARDS.partition("/")[2])
 _DIGEST: Final = 8
@@ -43,23 +44,30 @@ def cards_key(container: str) -> str:
     return names.QGPU_CARDS + container
 
 
-def render(placed: PlacedPod, _settings: Settings) -> Rendering:
+def render(placed: PlacedPod, settings: Settings) -> Rendering:
     """Annotations, labels and visible cards; nothing without grants."""
     grants = placed.grants(NAME)
     if not grants:
         return Rendering()
-    annotations, labels = {names.QGPU_ALLOCATED: _TRUE}, {names.QGPU_ALLOCATED: _TRUE}
+    annotations = {names.QGPU_ALLOCATED: _TRUE}
     env: dict[str, dict[str, str]] = {}
     for container in placed.pod.containers:
         held = [grant for grant in grants if grant.container == container.name]
         if not held:
             continue
-        indexes = [str(grant.minor) for grant in held]
-        key = cards_key(container.name)
-        annotations[key] = ",".join(indexes)
-        labels[key] = "_".join(indexes)
+        annotations[cards_key(container.name)] = ",".join(str(grant.minor) for grant in held)
         env[container.name] = {"NVIDIA_VISIBLE_DEVICES": ",".join(map(_visible, held))}
-    return Rendering(annotations=annotations, labels=labels, env=env)
+    return Rendering(annotations=annotations, labels=labels(placed, settings), env=env)
+
+
+def labels(placed: PlacedPod, _settings: Settings) -> Mapping[str, str]:
+    """The same as labels, whose values may hold no comma."""
+    found: dict[str, str] = {}
+    for grant in placed.grants(NAME):
+        found[names.QGPU_ALLOCATED] = _TRUE
+        key = cards_key(grant.container)
+        found[key] = f"{found[key]}_{grant.minor}" if key in found else str(grant.minor)
+    return found
 
 
 def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
