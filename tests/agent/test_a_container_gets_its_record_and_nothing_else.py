@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from partage.agent.giving import HostFacts, Instance, Library, Made
+from partage.agent.giving import HostFacts, Instance, Made
 from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
+from partage.agent.isolation.providers import HamiCore
 from partage.agent.journal import Journal
 from partage.agent.keeper import Keeper, Tallies
 from partage.agent.nri.messages import Container, Device, LinuxContainer, PodSandbox
@@ -129,7 +130,7 @@ def test_each_protocol_gives_what_its_readers_expect(
 
 def test_shares_get_the_library_that_the_operator_supplies() -> None:
     """HAMi's library is mounted with a folder of the container's own; qGPU's shares get limits too."""
-    facts = replace(FACTS, library=Library())
+    facts = replace(FACTS, provider=HamiCore())
     node = replace(NODE, properties={"qgpu-policy": "best-effort"})
     share = replace(HALF, protocol="qgpu")
 
@@ -140,7 +141,7 @@ def test_shares_get_the_library_that_the_operator_supplies() -> None:
     assert found.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "40960m"
     assert found.env["GPU_CORE_UTILIZATION_POLICY"] == "disable"
     assert [bind.target for bind in found.binds] == [
-        "/usr/local/vgpu", "/usr/local/vgpu/libvgpu.so", Library().lock,
+        "/usr/local/vgpu", "/usr/local/vgpu/libvgpu.so", HamiCore().lock,
     ]  # fmt: skip
     assert found.binds[0].source.endswith("/uid-1_main")
 

@@ -92,8 +92,16 @@ def _program(generation: str, name: str = "containerd") -> Path:
     return TOOLS / f"containerd-{generation}/usr/bin" / name
 
 
-def write_image(path: Path) -> None:
-    """Two images with busybox, as an archive in the OCI layout."""
+def write_image(
+    path: Path, files: Mapping[str, Path | bytes] | None = None, name: str = cri.IMAGE
+) -> None:
+    """Two images with busybox, as an archive in the OCI layout.
+
+    Args:
+        path: of the archive.
+        files: what the second has besides, by their place in it.
+        name: of the second.
+    """
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         for folder in ("bin", "dev", "etc", "proc", "sys", "tmp"):
@@ -101,14 +109,19 @@ def write_image(path: Path) -> None:
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(entry)
         tar.add(BUSYBOX, "bin/busybox")
-        for name in _APPLETS:
-            entry = tarfile.TarInfo(f"bin/{name}")
+        for applet in _APPLETS:
+            entry = tarfile.TarInfo(f"bin/{applet}")
             entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
             tar.addfile(entry)
         text = b"root:x:0:0::/:/bin/sh\n"
         entry = tarfile.TarInfo("etc/passwd")
         entry.size = len(text)
         tar.addfile(entry, io.BytesIO(text))
+        for place, source in (files or {}).items():
+            content = source if isinstance(source, bytes) else source.read_bytes()
+            entry = tarfile.TarInfo(place)
+            entry.size, entry.mode = len(content), 0o755
+            tar.addfile(entry, io.BytesIO(content))
     plain = layer.getvalue()
     blobs: dict[str, bytes] = {}
 
@@ -120,7 +133,7 @@ def write_image(path: Path) -> None:
     oci = "application/vnd.oci.image"
     packed = put(gzip.compress(plain, 1, mtime=0), f"{oci}.layer.v1.tar+gzip")
     manifests = []
-    for name, entry_point in ((_PAUSE, ["/bin/tail", "-f", "/dev/null"]), (cri.IMAGE, None)):
+    for image, entry_point in ((_PAUSE, ["/bin/tail", "-f", "/dev/null"]), (name, None)):
         config = {
             "architecture": "amd64", "os": "linux",
             "config": {"Env": ["PATH=/bin"], "Entrypoint": entry_point},
@@ -133,13 +146,13 @@ def write_image(path: Path) -> None:
             "layers": [packed],
         }  # fmt: skip
         listed = put(json.dumps(manifest).encode(), f"{oci}.manifest.v1+json")
-        manifests.append({**listed, "annotations": {"io.containerd.image.name": name}})
+        manifests.append({**listed, "annotations": {"io.containerd.image.name": image}})
     with tarfile.open(path, "w") as tar:
-        files = {f"blobs/sha256/{digest}": data for digest, data in blobs.items()}
-        files["oci-layout"] = b'{"imageLayoutVersion":"1.0.0"}'
-        files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": manifests}).encode()
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
+        written = {f"blobs/sha256/{digest}": data for digest, data in blobs.items()}
+        written["oci-layout"] = b'{"imageLayoutVersion":"1.0.0"}'
+        written["index.json"] = json.dumps({"schemaVersion": 2, "manifests": manifests}).encode()
+        for place, data in written.items():
+            entry = tarfile.TarInfo(place)
             entry.size = len(data)
             tar.addfile(entry, io.BytesIO(data))
 

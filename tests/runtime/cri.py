@@ -70,11 +70,18 @@ class KeyValue(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Mount(Message):
+    container_path: str = text(1)
+    host_path: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerConfig(Message):
     metadata: Metadata | None = message(1, Metadata)
     image: Image | None = message(2, Image)
     command: tuple[str, ...] = texts(3)
     envs: tuple[KeyValue, ...] = messages(6, KeyValue)
+    mounts: tuple[Mount, ...] = messages(7, Mount)
     log_path: str = text(11)
 
 
@@ -149,10 +156,12 @@ class Cri:
     def create(
         self, pod: Pod, name: str = "main", env: Mapping[str, str] | None = None,
         command: tuple[str, ...] = ("/bin/sleep", "1000"),
+        image: str = IMAGE, mounts: Mapping[str, str] | None = None,
     ) -> str:  # fmt: skip
-        """A container that is made and not started."""
+        """A container that is made and not started; mounts are host paths by their place in it."""
         envs = tuple(KeyValue(key, value) for key, value in (env or {}).items())
-        config = ContainerConfig(Metadata(name), Image(IMAGE), command, envs, f"{name}.log")
+        binds = tuple(Mount(inside, outside) for inside, outside in (mounts or {}).items())
+        config = ContainerConfig(Metadata(name), Image(image), command, envs, binds, f"{name}.log")
         return Identity.decode(self.call("CreateContainer", Create(pod.id, config, pod.config))).id
 
     def start(self, container: str) -> str:

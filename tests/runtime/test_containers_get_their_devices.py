@@ -3,16 +3,9 @@
 import asyncio
 import contextlib
 import json
-import os
 import shutil
-import stat
-import subprocess
-import sys
 import tempfile
 import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +15,7 @@ import containerd
 import cri
 import grpc
 import pytest
+from agent_process import WAIT, Agent
 
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox, Variable
 from partage.agent.nri.plugin import Plugin, PluginOptions
@@ -32,7 +26,6 @@ from partage.vendors import names
 from partage.wire.record import encode
 
 GIB = 2**30
-WAIT = 60
 CARDS = ("GPU-a", "GPU-b")
 SHARE = Grant("main", DeviceType.GPU, 0, "GPU-a", 300, 4 * GIB, GrantMode.SHARE, protocol="hami")
 WHOLE = replace(SHARE, minor=1, uuid="GPU-b", mode=GrantMode.WHOLE, core_milli=1000,
@@ -54,79 +47,6 @@ def record(uid: str, *grants: Grant, node: str = "n1") -> dict[str, str]:
 
 
 @dataclass
-class Agent:
-    """`partage agent` as a process, with a host's files of its own."""
-
-    runtime: containerd.Containerd
-    folder: Path
-    popen: subprocess.Popen[bytes] | None = None
-    port: int = 0
-
-    def start(self) -> None:
-        """Start it; it serves when this returns."""
-        root = self.folder / "host"
-        if not root.exists():
-            (root / "dev").mkdir(parents=True)
-            for minor, name in enumerate(("nvidia0", "nvidia1", "nvidiactl")):
-                os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3 + 2 * minor))
-            for part in {self.folder.parts[1], "tmp"}:
-                (root / part).symlink_to(f"/{part}")
-            (self.folder / "node.json").write_text(json.dumps(NODE))
-            (self.folder / "vgpu").mkdir()
-            (self.folder / "vgpu/libvgpu.so").write_text("the library\n")
-        log = self.folder / "agent.log"
-        with log.open("wb") as out:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "partage.cli.main", "agent", "--node", "n1",
-                 "--devices", self.folder / "node.json", "--nri-socket", self.runtime.nri,
-                 "--journal", self.folder / "journal", "--host-root", root, "--port", "0",
-                 "--hami-core", self.folder / "vgpu/libvgpu.so"],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-            )  # fmt: skip
-        self._until(lambda: "metrics at " in log.read_text(), "it does not start")
-        self.port = int(log.read_text().split("metrics at ")[1].split()[0].rpartition(":")[2])
-        self.ready()
-
-    def ready(self) -> None:
-        """Wait until the runtime asks it."""
-        self._until(lambda: self._get("/readyz") == "ok\n", "it is not ready")
-
-    def metric(self, name: str) -> float:
-        """One series."""
-        lines = self._get("/metrics").splitlines()
-        return float(next(line for line in lines if line.startswith(name)).split()[-1])
-
-    def until(self, name: str, value: float) -> None:
-        """Wait for a series to have a value."""
-        self._until(lambda: self.metric(name) == value, f"{name} is not {value}")
-
-    def stop(self) -> None:
-        """End it by a signal."""
-        if self.popen is not None:
-            self.popen.terminate()
-            assert self.popen.wait(WAIT) == 0
-            self.popen = None
-
-    def _get(self, path: str) -> str:
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}{path}", timeout=WAIT
-            ) as got:
-                text: str = got.read().decode()
-                return text
-        except urllib.error.HTTPError as error:
-            return error.read().decode()
-
-    def _until(self, holds: Callable[[], bool], why: str) -> None:
-        deadline = time.monotonic() + WAIT
-        while not holds():
-            alive = self.popen is not None and self.popen.poll() is None
-            if not alive or time.monotonic() > deadline:
-                pytest.fail(f"{why}:\n{(self.folder / 'agent.log').read_text()[-3000:]}")
-            time.sleep(0.02)
-
-
-@dataclass
 class Node:
     """A runtime, a client and an agent."""
 
@@ -141,8 +61,16 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
     folder = Path(tempfile.mkdtemp(prefix="partage-"))
     try:
         with containerd.running(request.param, folder) as (runtime, client):
-            agent = Agent(runtime, folder / "agent")
-            agent.folder.mkdir()
+            agent = Agent(runtime, folder / "agent", NODE)
+            vgpu = agent.folder / "vgpu"
+            vgpu.mkdir(parents=True)
+            (vgpu / "libvgpu.so").write_text("the library\n")
+            agent.options = (
+                "--isolation",
+                "hami-core",
+                "--isolation-library",
+                vgpu / "libvgpu.so",
+            )
             yield Node(runtime, client, agent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -301,6 +229,9 @@ class Scripted:
     def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
         """What the function says."""
         return self._create()
+
+    def start(self, pod: PodSandbox, container: Container) -> None:
+        """Nothing."""
 
     def remove(self, container: Container) -> None:
         """Nothing."""

@@ -4,23 +4,26 @@ The one place where grants become things in a container; the agent gives them, `
 Environment is worked out by the families, as on the day of the Binding. Pure: what only the host knows
 (files of a network card, identities of instances) comes in as functions.
 
-Device files by vendor: kubernetes.md 6; network cards: koordinator.md 7; HAMi's library: hami.md 6,
-koordinator.md 7. Shares that a vendor's own plugin cuts get their files from that plugin: the whole card's
-file would be more than was granted.
+Device files by vendor: kubernetes.md 6; network cards: koordinator.md 7. Shares that a vendor's own plugin cuts
+get their files from that plugin: the whole card's file would be more than was granted. Who keeps other shares of
+NVIDIA cards to their amounts is a provider's business (`partage.agent.isolation.providers`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
+from partage.agent.isolation.providers import Bind, NoIsolation, Provider, Shares
+from partage.agent.isolation.rooms import Quota
 from partage.model.allocation import Grant, GrantMode, MigSlice
-from partage.model.device import MILLI, DeviceType
+from partage.model.device import DeviceType
 from partage.vendors.base import Family, PlacedPod
 from partage.vendors.settings import Settings
 from partage.wire.outcomes import said
 from partage.wire.render import render
 
-__all__ = ["VISIBLE", "Bind", "Given", "HostFacts", "Instance", "Library", "Made", "gifts"]
+__all__ = ["VISIBLE", "Given", "HostFacts", "Instance", "Made", "gifts"]
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 _COMMON: Final[Mapping[str, tuple[str, ...]]] = {
@@ -35,45 +38,9 @@ _OWN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _FIRST_RENDER: Final = 128
 _RDMA: Final = "/dev/infiniband/rdma_cm"
-_PRELOAD: Final = "LD_PRELOAD"
-_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
-_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
 _QGPU_POLICY: Final = "qgpu-policy"
-_CORE_POLICY: Final[Mapping[str, str]] = {"best-effort": "disable", "fixed-share": "force"}
-"""qGPU's policies in the words of HAMi's library; burst-share is what it does by itself."""
-_MIB: Final = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Library:
-    """HAMi's enforcement library, which the operator supplies.
-
-    Attributes:
-        path: of the file, on the host and in the container.
-        folder: where containers keep their state, on the host.
-        lock: folder that all processes share.
-    """
-
-    path: str = "/usr/local/vgpu/libvgpu.so"
-    folder: str = "/usr/local/vgpu/containers"
-    lock: str = "/tmp/vgpulock"  # noqa: S108 # where that library looks
-
-
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """A bind mount.
-
-    Attributes:
-        source: on the host.
-        target: in the container.
-        writable: whether the container may write there.
-        folder: made on the host if it is missing, writable by everybody.
-    """
-
-    source: str
-    target: str
-    writable: bool = False
-    folder: bool = False
+_KEPT: Final = "nvidia"
+"""Whose cards' shares a provider can keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +77,9 @@ class Given:
         spare: device files that it gets where the host has them.
         made: device files that the host need not have.
         binds: mounts, outer ones first.
-        limits: who keeps the container to its amounts: `hami-core`, `vendor`, `mig`, `none`, or
+        limits: who keeps the container to its amounts: a provider's name, `vendor`, `mig`, `none`, or
             `whole` where there is nothing to keep.
+        quota: limits for a room of its own, where the provider wants one.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -120,6 +88,7 @@ class Given:
     made: tuple[Made, ...] = ()
     binds: tuple[Bind, ...] = ()
     limits: str = "whole"
+    quota: Quota | None = None
 
 
 def _no_verbs(_address: str) -> tuple[str, ...]:
@@ -133,29 +102,46 @@ class HostFacts:
     Attributes:
         instance: of a pod, by its UID, on a card; a look into memory.
         verbs: device files of a network card or virtual function, by PCI address.
-        library: HAMi's; None leaves shares without it.
+        provider: who keeps shares of NVIDIA cards.
         vendors: files of shares that their vendor's plugin gives are given as well (a simulated
             node stands for that plugin too).
     """
 
     instance: Callable[[str, str, MigSlice], Instance]
     verbs: Callable[[str], tuple[str, ...]] = _no_verbs
-    library: Library | None = None
+    provider: Provider = NoIsolation()
     vendors: bool = False
 
 
 def gifts(
-    placed: PlacedPod, settings: Settings, families: Sequence[Family], host: HostFacts
+    placed: PlacedPod,
+    settings: Settings,
+    families: Sequence[Family],
+    host: HostFacts,
+    known: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Given]:
-    """What each container with a grant gets, by name."""
+    """What each container with a grant gets, by name.
+
+    Args:
+        placed: the pod.
+        settings: the families'.
+        families: the protocols.
+        host: what only the host knows.
+        known: variables that the containers have already.
+
+    Raises:
+        InvalidValue: the pod chose limits that cannot be.
+    """
     env = render(placed, settings, families).env
     return {
-        name: _given(placed, name, dict(env.get(name, {})), host)
+        name: _given(placed, name, dict(env.get(name, {})), known, host)
         for name in dict.fromkeys(grant.container for grant in placed.allocation.grants)
     }
 
 
-def _given(placed: PlacedPod, name: str, env: dict[str, str], host: HostFacts) -> Given:
+def _given(
+    placed: PlacedPod, name: str, env: dict[str, str], known: Mapping[str, str], host: HostFacts
+) -> Given:
     grants = [grant for grant in placed.allocation.grants if grant.container == name]
     instances = {
         grant: host.instance(placed.allocation.uid, grant.uuid, grant.mig)
@@ -173,17 +159,24 @@ def _given(placed: PlacedPod, name: str, env: dict[str, str], host: HostFacts) -
         own, common = _files(placed, grant, host)
         files += own
         spare += common
-    shares = [g for g in grants if g.type is DeviceType.GPU and g.mode is GrantMode.SHARE]
     given = Given(
         env,
         tuple(dict.fromkeys(files)),
         tuple(dict.fromkeys(spare)),
         tuple(dict.fromkeys(made)),
     )
-    if shares and (host.library is not None or host.vendors):
-        return _limited(placed, name, shares, given, host.library)
-    env.pop(_PRELOAD, None)  # there is nothing to load
-    return replace(given, limits=_kept_by(grants))
+    policy = placed.node.properties.get(_QGPU_POLICY, "")
+    shares = Shares(
+        placed.pod.uid, name, placed.pod.annotations, known, env, policy,
+        tuple(one for one in grants if _vendor(placed, one) == _KEPT),
+    )  # fmt: skip
+    if not shares.shares:
+        env.pop("LD_PRELOAD", None)  # there is nothing to load
+        return replace(given, limits=_kept_by(grants))
+    kept = host.provider.keep(shares)
+    return replace(
+        given, env=kept.env, binds=kept.binds, limits=host.provider.name, quota=kept.quota
+    )
 
 
 def _kept_by(grants: Sequence[Grant]) -> str:
@@ -203,33 +196,11 @@ def _files(placed: PlacedPod, grant: Grant, host: HostFacts) -> tuple[list[str],
         return [_RDMA, *host.verbs(address)], ()
     if grant.mode is GrantMode.VENDOR and not host.vendors:
         return [], ()
-    device = placed.device(grant)
-    vendor = said(placed.node, device, "vendor") if device is not None else ""
+    vendor = _vendor(placed, grant)
     numbers = {"minor": grant.minor, "render": _FIRST_RENDER + grant.minor}
     return [path.format(**numbers) for path in _OWN.get(vendor, ())], _COMMON.get(vendor, ())
 
 
-def _limited(
-    placed: PlacedPod, name: str, shares: Sequence[Grant], given: Given, library: Library | None
-) -> Given:
-    """The same with HAMi's library, and its limits where the protocol itself names none."""
-    if library is None:
-        return given
-    env = dict(given.env)
-    if not any(key.startswith(_LIMIT) for key in env):
-        for position, grant in enumerate(shares):
-            env[f"{_LIMIT}_{position}"] = f"{grant.memory_bytes // _MIB}m"
-        env[_SM_LIMIT] = str(shares[0].core_milli * 100 // MILLI)
-        policy = _CORE_POLICY.get(placed.node.properties.get(_QGPU_POLICY, ""))
-        if policy:
-            env["GPU_CORE_UTILIZATION_POLICY"] = policy
-    env[_PRELOAD] = library.path
-    inside = library.path.rpartition("/")[0]
-    env.setdefault("CUDA_DEVICE_MEMORY_SHARED_CACHE", f"{inside}/{name}.cache")
-    mine = f"{library.folder}/{placed.pod.uid}_{name}"
-    binds = (
-        Bind(mine, inside, writable=True, folder=True),
-        Bind(library.path, library.path),
-        Bind(library.lock, library.lock, writable=True, folder=True),
-    )
-    return replace(given, env=env, binds=binds, limits="hami-core")
+def _vendor(placed: PlacedPod, grant: Grant) -> str:
+    device = placed.device(grant)
+    return said(placed.node, device, "vendor") if device is not None else ""

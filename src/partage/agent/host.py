@@ -6,12 +6,14 @@ there is an error that names it.
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
-from partage.agent.giving import Bind, Given
+from partage.agent.giving import Given
+from partage.agent.isolation.providers import Bind
 from partage.agent.nri.messages import (
     Adjustment,
     Container,
@@ -52,9 +54,19 @@ class Host:
             return ()
 
     def adjustment(
-        self, given: Given, removed: Iterable[str], container: Container
+        self,
+        given: Given,
+        removed: Iterable[str],
+        container: Container,
+        annotations: Mapping[str, str] = MappingProxyType({}),
     ) -> Adjustment | None:
         """What the runtime is told; None where there is nothing to change.
+
+        Args:
+            given: what the container gets.
+            removed: variables that are taken away.
+            container: before it is made.
+            annotations: what the runtime is to keep in its own books of the container.
 
         Raises:
             InvalidValue: a file that is needed is not there, or is no device.
@@ -64,7 +76,7 @@ class Host:
         devices += [
             self._device(path)
             for path in given.spare
-            if path not in there and self._at(path).exists()
+            if path not in there and self.at(path).exists()
         ]
         there |= {device.path for device in devices}
         devices += [
@@ -75,20 +87,22 @@ class Host:
         env = [Variable(f"-{key}") for key in removed]
         env += [Variable(key, value) for key, value in sorted(given.env.items())]
         mounts = tuple(self._mount(bind) for bind in given.binds)
-        if not (devices or env or mounts):
+        if not (devices or env or mounts or annotations):
             return None
         return Adjustment(
+            annotations=annotations,
             mounts=mounts,
             env=tuple(env),
             linux=LinuxAdjustment(tuple(devices)) if devices else None,
         )
 
-    def _at(self, path: str) -> Path:
+    def at(self, path: str) -> Path:
+        """Where this process sees a file of the host."""
         return self.root / path.lstrip("/")
 
     def _device(self, path: str) -> Device:
         try:
-            found = self._at(path).stat()
+            found = self.at(path).stat()
         except OSError as error:
             raise InvalidValue(f"device file {path}: {error.strerror}") from error
         if not stat.S_ISCHR(found.st_mode):
@@ -98,7 +112,7 @@ class Host:
         )
 
     def _mount(self, bind: Bind) -> Mount:
-        here = self._at(bind.source)
+        here = self.at(bind.source)
         try:
             if bind.folder and not here.is_dir():
                 here.mkdir(parents=True)

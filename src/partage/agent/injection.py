@@ -8,6 +8,7 @@ by `NVIDIA_VISIBLE_DEVICES`.
 Source: DESIGN, decisions 7 to 9; kubernetes.md 1.4 (what an NRI plugin sees of a container).
 """
 
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,11 @@ from functools import reduce
 from typing import Final
 
 from partage.agent.giving import VISIBLE, Given, HostFacts, Instance, gifts
+from partage.agent.isolation.rooms import INSIDE, PRELOAD
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.model.allocation import Allocation, Charge, charges_of, together
 from partage.model.device import Device
+from partage.model.errors import InvalidValue
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.request import PodRequest
@@ -27,7 +30,7 @@ from partage.vendors.reserved import RESERVED
 from partage.vendors.settings import Settings
 from partage.wire.record import decode
 
-__all__ = ["Injected", "Place", "Refusal", "Rule", "inject", "recorded"]
+__all__ = ["Injected", "Place", "Refusal", "Rule", "environment", "inject", "recorded"]
 
 VOID: Final = "void"
 """No card at all, in the words of NVIDIA's runtime."""
@@ -41,6 +44,7 @@ _WIDENING: Final = (
 _CARD: Final = re.compile(
     r"/dev/(nvidia[0-9]+|nvidia-caps/.+|davinci[0-9]+|mx[a-z]+[0-9]*|infiniband/.+)"
 )
+_SHOWN: Final = 200
 _PRIVILEGED: Final = "/dev/kmsg"
 """A device file that only privileged containers are given by a runtime."""
 
@@ -53,6 +57,9 @@ class Rule:
     UNKNOWN_DEVICE: Final = "UnknownDevice"
     NO_INSTANCE: Final = "NoInstance"
     CARD_FULL: Final = "CardFull"
+    BAD_WISH: Final = "BadWish"
+    TAMPERED: Final = "Tampered"
+    NOT_ENFORCEABLE: Final = "NotEnforceable"
     HOST: Final = "Host"
     LATE: Final = "Late"
 
@@ -158,7 +165,7 @@ def _without_record(
             f"{claims[0]} says that it has devices, but annotation {names.ALLOCATION} is missing; "
             "was it placed by Partage's scheduler?",
         )
-    if _environment(container).get(VISIBLE, "") in _HARMLESS:
+    if environment(container).get(VISIBLE, "") in _HARMLESS:
         return None
     return Injected(Given({VISIBLE: VOID}))
 
@@ -173,7 +180,7 @@ def _with_record(
     refusal = _conflict(allocation, place, held)
     if refusal is not None:
         return refusal
-    known = _environment(container)
+    known = environment(container)
     removed = tuple(key for key in _WIDENING if key in known)
     if all(grant.container != container.name for grant in allocation.grants):
         env = {} if known.get(VISIBLE, "") in _HARMLESS else {VISIBLE: VOID}
@@ -201,13 +208,32 @@ def _with_record(
     placed = PlacedPod(view, PodRequest(), allocation, place.node, 0)
     # What was found ready is given: asked once more, it might be gone meanwhile.
     host = replace(place.host, instance=lambda _pod, card, mig: made.get((card, mig), Instance()))
-    given = gifts(placed, place.settings, place.families, host)[container.name]
+    try:
+        given = gifts(placed, place.settings, place.families, host, known)[container.name]
+    except InvalidValue as error:
+        return Refusal(Rule.BAD_WISH, str(error))
+    hidden = _hiding(container) if given.quota is not None else ""
+    if hidden:
+        return Refusal(
+            Rule.TAMPERED,
+            f"its mount at {hidden} would hide what keeps the container to its limits",
+        )
     if VISIBLE not in given.env and known.get(VISIBLE, "") not in _HARMLESS:
         given = replace(given, env={**given.env, VISIBLE: VOID})
     return Injected(given, removed, allocation)
 
 
-def _environment(container: Container) -> dict[str, str]:
+def _hiding(container: Container) -> str:
+    """Where a mount of the container lies over or in what isolation mounts; empty if nowhere."""
+    for mount in container.mounts:
+        at = posixpath.normpath("/" + mount.destination.lstrip("/"))
+        if at == PRELOAD or f"{at}/".startswith(f"{INSIDE}/"):
+            return mount.destination[:_SHOWN]
+    return ""
+
+
+def environment(container: Container) -> dict[str, str]:
+    """A container's variables, the image's included."""
     parts = (text.partition("=") for text in container.env)
     return {key: value for key, _, value in parts}
 

@@ -7,12 +7,27 @@ reported.
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from partage.agent.giving import Given
 from partage.agent.host import Host
-from partage.agent.injection import Place, Refusal, Rule, inject, recorded
+from partage.agent.injection import (
+    Injected,
+    Place,
+    Refusal,
+    Rule,
+    environment,
+    inject,
+    recorded,
+)
+from partage.agent.isolation.images import judge_image
+from partage.agent.isolation.processes import root_of
+from partage.agent.isolation.providers import Bind
+from partage.agent.isolation.rooms import INSIDE, PRELOAD, Room, Rooms
 from partage.agent.journal import Entry, Journal
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
@@ -20,7 +35,7 @@ from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
 from partage.vendors import names
 
-__all__ = ["Keeper", "Tallies"]
+__all__ = ["Isolation", "Keeper", "Tallies", "binds_of"]
 
 _LOG: Final = logging.getLogger("partage.agent")
 _STOPPED: Final = 4
@@ -65,6 +80,31 @@ class Tallies:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """The node's own enforcement library.
+
+    Attributes:
+        rooms: of its containers.
+        required: what cannot be held to its limits is not started.
+        proc: procfs of the host.
+    """
+
+    rooms: Rooms
+    required: bool = False
+    proc: Path = Path("/proc")
+
+
+def binds_of(room: Room) -> tuple[Bind, ...]:
+    """The mounts of a room, outer ones first: read-only but for what tenants share."""
+    shared = ("account", *(card.page for card in room.limits.cards))
+    return (
+        Bind(room.source, INSIDE),
+        *(Bind(f"{room.source}/{name}", f"{INSIDE}/{name}", writable=True) for name in shared),
+        Bind(f"{room.source}/preload", PRELOAD),
+    )
+
+
 class Keeper:
     """One node's keeper; see `partage.agent.nri.plugin.Decider` for who calls it.
 
@@ -73,7 +113,12 @@ class Keeper:
     """
 
     def __init__(
-        self, place: Callable[[], Place], host: Host, journal: Journal, tallies: Tallies
+        self,
+        place: Callable[[], Place],
+        host: Host,
+        journal: Journal,
+        tallies: Tallies,
+        isolation: Isolation | None = None,
     ) -> None:
         """A keeper that knows what its journal knows.
 
@@ -82,11 +127,13 @@ class Keeper:
             host: its files.
             journal: opened.
             tallies: what is counted.
+            isolation: rooms for the node's own enforcement library; None where another keeps shares.
         """
         self._place = place
         self._host = host
         self._journal = journal
         self._tallies = tallies
+        self._isolation = isolation
         self._held: dict[str, Allocation] = {}
         self.unprotected: dict[str, str] = {}
         for entry in journal.entries.values():
@@ -105,18 +152,10 @@ class Keeper:
                 return None
             if isinstance(found, Refusal):
                 raise self._refused(found)
-            given = found.given
             try:
-                adjustment = self._host.adjustment(given, found.removed, container)
-                if found.allocation is not None:
-                    entry = Entry(
-                        container.id, pod.uid, f"{pod.namespace}/{pod.name}", container.name,
-                        pod.annotations[names.ALLOCATION], given.limits,
-                    )  # fmt: skip
-                    self._journal.give(entry)
-                    self._held[container.id] = found.allocation
-                    self._tallies.holding.set(len(self._held))
+                given, adjustment = self._given(pod, container, found)
             except (InvalidValue, OSError) as error:
+                self._forget(container.id)
                 where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
                 raise self._refused(
                     Refusal(Rule.HOST, f"{where}: {error} ({Rule.HOST})")
@@ -129,6 +168,58 @@ class Keeper:
         )  # fmt: skip
         return adjustment
 
+    def _given(
+        self, pod: PodSandbox, container: Container, found: Injected
+    ) -> tuple[Given, Adjustment | None]:
+        """Make and write down what a container gets.
+
+        In this order, so that a crash leaves too much and never too little; the next comparison with the
+        runtime clears it away.
+        """
+        given, allocation = found.given, found.allocation
+        if allocation is None:
+            return given, self._host.adjustment(given, found.removed, container)
+        if given.quota is not None:
+            if self._isolation is None:
+                raise InvalidValue("this agent has no enforcement library")
+            room = self._isolation.rooms.open(container.id, given.quota)
+            given = replace(given, binds=(*given.binds, *binds_of(room)))
+        adjustment = self._host.adjustment(
+            given, found.removed, container, {names.SERVED: given.limits}
+        )
+        entry = Entry(
+            container.id, pod.uid, f"{pod.namespace}/{pod.name}", container.name,
+            pod.annotations[names.ALLOCATION], given.limits,
+        )  # fmt: skip
+        self._journal.give(entry)
+        self._held[container.id] = allocation
+        self._tallies.holding.set(len(self._held))
+        return given, adjustment
+
+    def start(self, pod: PodSandbox, container: Container) -> None:
+        """Keep the library out of an image that cannot load it.
+
+        Raises:
+            Refused: there what cannot be held to its limits must not run.
+        """
+        isolation = self._isolation
+        if isolation is None or container.id not in isolation.rooms.rooms:
+            return
+        where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
+        root = root_of(container.id, isolation.proc)
+        if root is None:
+            _LOG.warning("%s: its root cannot be looked at; the library stays", where)
+            return
+        verdict = judge_image(root, container.args, environment(container))
+        if verdict.why:
+            _LOG.warning("%s: %s", where, verdict.why)
+        if verdict.loads:
+            return
+        if isolation.required:
+            rule = Rule.NOT_ENFORCEABLE
+            raise self._refused(Refusal(rule, f"{where}: {verdict.why} ({rule})"))
+        isolation.rooms.spare(container.id, verdict.why)
+
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Count a decision that came too late."""
         self._tallies.refused.labels(Rule.LATE).inc()
@@ -140,9 +231,14 @@ class Keeper:
     def remove(self, container: Container) -> None:
         """A container has ended: what it held may be held by others."""
         self.unprotected.pop(container.id, None)
-        if self._held.pop(container.id, None) is not None:
-            self._journal.end(container.id)
+        self._forget(container.id)
         self._count()
+
+    def _forget(self, container: str) -> None:
+        self._held.pop(container, None)
+        self._journal.end(container)
+        if self._isolation is not None:
+            self._isolation.rooms.close(container)
 
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
         """Compare with all that the runtime has."""
@@ -151,12 +247,19 @@ class Keeper:
         for entry in self._journal.keep(running):
             self._held.pop(entry.container, None)
             _LOG.info("pod %s, container %s: ended while nobody looked", entry.pod, entry.name)
+        if self._isolation is not None:
+            self._isolation.rooms.keep(running)
         self.unprotected = {}
         for container in running.values():
             pod = sandboxes.get(container.pod_sandbox_id)
-            if pod is None or container.id in self._journal.entries:
+            if pod is None:
                 continue
-            why = self._unserved(pod, container)
+            if container.id in self._journal.entries:
+                # Written down is not yet given: the agent may have ended before its answer.
+                served = names.SERVED in container.annotations
+                why = "" if served else "it was started without what was decided for it"
+            else:
+                why = self._unserved(pod, container)
             if why:
                 self.unprotected[container.id] = f"{pod.namespace}/{pod.name}/{container.name}"
                 _LOG.warning(
@@ -195,6 +298,16 @@ class Keeper:
     def _count(self) -> None:
         self._tallies.holding.set(len(self._held))
         self._tallies.unprotected.set(len(self.unprotected))
+
+    @property
+    def journal(self) -> Journal:
+        """What was written down."""
+        return self._journal
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """The node's own enforcement library."""
+        return self._isolation
 
     @property
     def held(self) -> Mapping[str, Allocation]:

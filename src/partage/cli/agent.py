@@ -8,8 +8,16 @@ from typing import Any, Final
 
 import click
 
-from partage.agent.giving import Library
 from partage.agent.host import Host
+from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.providers import (
+    HamiCore,
+    MigOnly,
+    NoIsolation,
+    OwnLibrary,
+    Provider,
+    VendorIsolation,
+)
 from partage.agent.keeper import Tallies
 from partage.agent.mig.cdi import Specs
 from partage.agent.mig.nvml import NvmlFailed
@@ -17,15 +25,16 @@ from partage.agent.nri.plugin import PluginOptions
 from partage.cli.logs import start_logging
 from partage.cli.parameters import cluster_options, logging_options, until_signalled
 from partage.cli.reading import batches
-from partage.daemon.agent import AgentDaemon, AgentOptions
+from partage.daemon.agent import AgentDaemon, AgentOptions, IsolationOptions
 from partage.daemon.instances import InstanceOptions, NodeInstances, open_node
 from partage.daemon.node_facts import NodeFacts
 from partage.kube.client import Client
 from partage.kube.config import Config
 from partage.kube.errors import ConfigError
 from partage.kube.loading import load_config
-from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.errors import InvalidDocument, InvalidQuantity, InvalidValue
 from partage.model.node import Node
+from partage.model.quantity import Quantity
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire.config import translate_config
@@ -39,6 +48,9 @@ _CANNOT_START: Final = 2
 _USUAL: Final = AgentOptions()
 _NRI: Final = PluginOptions()
 _MIG: Final = InstanceOptions()
+_ISOLATION: Final = IsolationOptions()
+_HAMI: Final = HamiCore()
+_OWN_LIBRARY: Final = "/usr/local/lib/partage/libpartage-isolation.so"
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 
@@ -86,11 +98,55 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     help="Where it is kept what containers were given.",
 )
 @click.option(
-    "--hami-core",
+    "--isolation",
+    type=click.Choice(["none", "partage", "hami-core", "vendor", "mig"]),
+    default="none",
+    show_default=True,
+    help="Who keeps software shares of NVIDIA cards to their amounts: nobody; Partage's own library; HAMi's, "
+    "which you supply; the vendor's driver; or nobody, and shares are refused beside hardware instances.",
+)
+@click.option(
+    "--isolation-library",
     metavar="FILE",
     default="",
-    help="HAMi's enforcement library on the host, for shares. Default: none; shares are then not "
-    "kept to their limits.",
+    help="The library, on the host for hami-core, as this process sees it for partage (made by `make "
+    f"native`). Default: {_OWN_LIBRARY} for partage, {_HAMI.path} for hami-core.",
+)
+@click.option(
+    "--isolation-dir",
+    metavar="FOLDER",
+    default=_ISOLATION.folder,
+    show_default=True,
+    help="With partage: where limits and shared pages are kept, on the host.",
+)
+@click.option(
+    "--isolation-policy",
+    type=click.Choice([one.value for one in Policy if one is not Policy.NONE]),
+    default=Policy.BEST_EFFORT.value,
+    show_default=True,
+    help="With partage: how compute is shared where neither the pod nor the node's label says.",
+)
+@click.option(
+    "--isolation-beyond",
+    metavar="QUANTITY",
+    default="0",
+    show_default=True,
+    help="With partage: memory of the host that a pod may ask for beyond its grant, a container and card.",
+)
+@click.option(
+    "--context-memory",
+    metavar="QUANTITY",
+    default="0",
+    show_default=True,
+    help="With partage: what one context of the driver counts against a container's memory.",
+)
+@click.option(
+    "--not-in-force",
+    type=click.Choice(["report", "evict"]),
+    default="report",
+    show_default=True,
+    help="What becomes of containers that are not held to their limits: they are told of, or not started "
+    "and evicted.",
 )
 @click.option(
     "--mig",
@@ -205,7 +261,6 @@ def _described(name: str, files: tuple[str, ...]) -> tuple[Node, Context]:
 
 
 def _options_of(given: dict[str, Any]) -> AgentOptions:
-    library = given["hami_core"]
     return AgentOptions(
         journal=given["journal"],
         host=given["host"],
@@ -213,10 +268,40 @@ def _options_of(given: dict[str, Any]) -> AgentOptions:
         plugin=PluginOptions(
             given["nri_socket"], index=given["nri_index"], deadline=given["deadline"]
         ),
-        library=Library(library, f"{library.rpartition('/')[0]}/containers") if library else None,
+        isolation=_isolation_of(given),
         exempt=_USUAL.exempt | set(given["exempt"]),
         roots=Host(given["host_root"]),
     )
+
+
+def _isolation_of(given: dict[str, Any]) -> IsolationOptions:
+    library = given["isolation_library"]
+    hami = library or _HAMI.path
+    providers: dict[str, Provider] = {
+        "none": NoIsolation(),
+        "vendor": VendorIsolation(),
+        "mig": MigOnly(),
+        "hami-core": HamiCore(hami, f"{hami.rpartition('/')[0]}/containers"),
+        "partage": OwnLibrary(
+            Policy(given["isolation_policy"]),
+            _bytes("--isolation-beyond", given["isolation_beyond"]),
+            _bytes("--context-memory", given["context_memory"]),
+        ),
+    }
+    own = given["isolation"] == "partage"
+    return IsolationOptions(
+        providers[given["isolation"]],
+        Path(library or _OWN_LIBRARY) if own else None,
+        given["isolation_dir"],
+        evict=given["not_in_force"] == "evict",
+    )
+
+
+def _bytes(option: str, text: str) -> int:
+    try:
+        return max(Quantity.parse(text).floor(), 0)
+    except InvalidQuantity as error:
+        raise InvalidDocument(f"{option}: {error}") from error
 
 
 async def _run(daemon: AgentDaemon) -> None:

@@ -1,20 +1,26 @@
-"""The node agent as a process: the NRI plugin with its keeper, and a port for health and metrics."""
+"""The node agent as a process: the NRI plugin with its keeper, its companions, a port for health and metrics.
+
+A companion is whatever runs beside injection for as long as the agent does: it makes hardware instances, finds and
+reports devices, looks after limits. One that fails ends the agent: half an agent would hide what it does not do.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client import generate_latest
 
-from partage.agent.giving import HostFacts, Instance, Library
+from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
+from partage.agent.isolation.providers import NoIsolation, Provider
+from partage.agent.isolation.rooms import Rooms
 from partage.agent.journal import Journal
-from partage.agent.keeper import Keeper, Tallies
+from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.daemon.instances import NodeInstances
 from partage.model.mig import MigSlice
@@ -31,6 +37,36 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class Companion(Protocol):
+    """What runs beside injection."""
+
+    @property
+    def name(self) -> str:
+        """One word, for the log."""
+
+    async def run(self) -> None:
+        """Do it until cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationOptions:
+    """Who keeps software shares to their amounts.
+
+    Attributes:
+        provider: of the node.
+        library: the enforcement library as built, where the provider is Partage's own.
+        folder: of its files, as the host sees it.
+        evict: what is not held to its limits must not run.
+        period: seconds between two looks at whether limits are in force.
+    """
+
+    provider: Provider = field(default_factory=NoIsolation)
+    library: Path | None = None
+    folder: str = "/var/lib/partage/isolation"
+    evict: bool = False
+    period: float = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
     """One node's agent.
@@ -40,7 +76,7 @@ class AgentOptions:
         host: address to listen on.
         port: 0 takes any that is free.
         plugin: how to reach the runtime.
-        library: HAMi's enforcement library; None leaves shares without it.
+        isolation: who keeps shares to their amounts, and how.
         exempt: namespaces whose pods without a record are left alone.
         roots: where the host's files are.
     """
@@ -49,7 +85,7 @@ class AgentOptions:
     host: str = "127.0.0.1"
     port: int = 0
     plugin: PluginOptions = PluginOptions()
-    library: Library | None = None
+    isolation: IsolationOptions = field(default_factory=IsolationOptions)
     exempt: frozenset[str] = frozenset({"kube-system"})
     roots: Host = Host()
 
@@ -69,6 +105,7 @@ class AgentDaemon:
         context: Context,
         options: AgentOptions | None = None,
         instances: Callable[[Tallies], NodeInstances] | None = None,
+        beside: Callable[["AgentDaemon"], Sequence[Companion]] = lambda _daemon: (),
     ) -> None:
         """An agent that does not serve yet.
 
@@ -77,22 +114,33 @@ class AgentDaemon:
             context: settings and families.
             options: what may be set.
             instances: who makes hardware instances; without it, pods that have some wait.
+            beside: further companions of this agent.
 
         Raises:
-            InvalidDocument: the journal cannot be used.
+            InvalidDocument: the journal or the library cannot be used.
         """
         self.options = options or AgentOptions()
         self.url = ""
         self.tallies = Tallies()
         self._instances = None if instances is None else instances(self.tallies)
         of_pods = _no_instance if self._instances is None else self._instances.instance
-        facts = HostFacts(of_pods, self.options.roots.verbs, self.options.library)
+        roots, chosen = self.options.roots, self.options.isolation
+        facts = HostFacts(of_pods, roots.verbs, chosen.provider)
         self._place = Place(node, context.settings, FAMILIES, facts, self.options.exempt)
         self._journal = Journal(self.options.journal)
         if self._journal.damaged:
             _LOG.warning("%d lines of the journal are damaged", self._journal.damaged)
-        self.keeper = Keeper(lambda: self._place, self.options.roots, self._journal, self.tallies)
+        isolation = None
+        if chosen.library is not None:
+            rooms = Rooms(chosen.library, roots.at(chosen.folder), chosen.folder)
+            for problem in rooms.problems:
+                _LOG.warning("%s", problem)
+            isolation = Isolation(rooms, chosen.evict)
+        self.keeper = Keeper(lambda: self._place, roots, self._journal, self.tallies, isolation)
         self._plugin = Plugin(self.keeper, self.options.plugin)
+        self._companions = [*beside(self)]
+        if self._instances is not None:
+            self._companions.append(self._instances)
 
     def take(self, node: Node) -> None:
         """Go on with the node as it is now; whole in one step, for the keeper's thread."""
@@ -123,19 +171,22 @@ class AgentDaemon:
             self._journal.close()
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        """Inject, and make instances; a fault in the making ends the agent rather than hide."""
-        if self._instances is None:
-            await self._plugin.run(stop)
-            return
-        making = asyncio.create_task(self._instances.run(), name="agent:making")
-        making.add_done_callback(lambda _task: stop.set())
+        """Inject, with all companions; a fault in one of them ends the agent rather than hide."""
+        tasks = {
+            asyncio.create_task(one.run(), name=f"agent:{one.name}") for one in self._companions
+        }
+        for task in tasks:
+            task.add_done_callback(lambda _task: stop.set())
         try:
             await self._plugin.run(stop)
         finally:
-            making.cancel()
-            await asyncio.wait((making,))
-        if not making.cancelled():
-            making.result()
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
 
     async def _healthy(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -63,6 +63,8 @@ def open_node(options: InstanceOptions) -> runner.Node:
 class NodeInstances:
     """The hardware instances of a node; `run` it, and ask `instance`."""
 
+    name = "instances"
+
     def __init__(
         self, client: Client, name: str, node: runner.Node, specs: Specs, tallies: Tallies
     ) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from partage.agent.giving import HostFacts, Instance, gifts
+from partage.agent.isolation.providers import VendorIsolation
 from partage.embedded.manifests import decoded
 from partage.model.allocation import Allocation, Grant, MigSlice
 from partage.model.errors import InvalidDocument
@@ -112,7 +113,7 @@ def _instance(_pod: str, card: str, mig: MigSlice) -> Instance:
     return Instance(f"MIG-{uuid.uuid5(_SPACE, f'{card}/{mig.profile}/{mig.start}')}")
 
 
-_HOST: Final = HostFacts(_instance, vendors=True)
+_HOST: Final = HostFacts(_instance, provider=VendorIsolation(), vendors=True)
 
 
 def _line(placed: PlacedPod, grant: Grant) -> str:

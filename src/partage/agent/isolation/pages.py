@@ -5,11 +5,8 @@ reading needs no lock; a reader that meets a writer sees an old or a new value. 
 taken as a statement: numbers are clamped here and never used as positions.
 """
 
-import mmap
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
@@ -127,24 +124,33 @@ def make_account(path: Path) -> None:
     _make(path, ACCOUNT_BYTES, ACCOUNT_MAGIC, 0o666)
 
 
-@contextmanager
-def _mapped(path: Path, size: int, magic: int, *, write: bool) -> Iterator[mmap.mmap]:
-    descriptor = os.open(
-        path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
-    )
+def _open(path: Path, size: int, magic: int, *, write: bool) -> int:
+    """Open a shared file and check what it is.
+
+    It is never mapped: whoever shares it may cut it off at any time, and a mapping would end this process then.
+    """
+    flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags)
+    problem = ""
+    if os.fstat(descriptor).st_size != size:
+        problem = f"not of {size} bytes; it was cut off or added to"
+    elif os.pread(descriptor, 8, 0) != _WORD.pack(magic):
+        problem = f"not of version {VERSION}; it was written over"
+    if problem:
+        os.close(descriptor)
+        raise InvalidDocument(f"{path}: {problem}")
+    return descriptor
+
+
+def _content(path: Path, size: int, magic: int) -> bytes:
+    descriptor = _open(path, size, magic, write=False)
     try:
-        if os.fstat(descriptor).st_size < size:
-            raise InvalidDocument(f"{path}: shorter than {size} bytes; it was cut off")
-        access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
-        with mmap.mmap(descriptor, size, access=access) as memory:
-            if _WORD.unpack_from(memory, 0)[0] != magic:
-                raise InvalidDocument(f"{path}: not of version {VERSION}; it was written over")
-            yield memory
+        return os.pread(descriptor, size, 0).ljust(size, b"\0")
     finally:
         os.close(descriptor)
 
 
-def _word(memory: mmap.mmap, at: int) -> int:
+def _word(memory: bytes, at: int) -> int:
     value: int = _WORD.unpack_from(memory, at)[0]
     return value
 
@@ -156,18 +162,18 @@ def read_page(path: Path) -> tuple[Seat, ...]:
         InvalidDocument: The file is not a page of this version.
         OSError: It cannot be opened.
     """
-    with _mapped(path, PAGE_BYTES, CARD_MAGIC, write=False) as memory:
-        return tuple(
-            Seat(
-                slot=slot,
-                container=_word(memory, at),
-                beat_ns=_word(memory, at + 8),
-                has_work=_word(memory, at + 16) != 0,
-                served_ns=_word(memory, at + 40),
-            )
-            for slot, at in enumerate(range(_SEAT, PAGE_BYTES, _SEAT))
-            if _word(memory, at)
+    memory = _content(path, PAGE_BYTES, CARD_MAGIC)
+    return tuple(
+        Seat(
+            slot=slot,
+            container=_word(memory, at),
+            beat_ns=_word(memory, at + 8),
+            has_work=_word(memory, at + 16) != 0,
+            served_ns=_word(memory, at + 40),
         )
+        for slot, at in enumerate(range(_SEAT, PAGE_BYTES, _SEAT))
+        if _word(memory, at)
+    )
 
 
 def reset_seat(path: Path, slot: int) -> None:
@@ -177,9 +183,11 @@ def reset_seat(path: Path, slot: int) -> None:
         InvalidDocument: The file is not a page of this version.
         OSError: It cannot be opened for writing.
     """
-    with _mapped(path, PAGE_BYTES, CARD_MAGIC, write=True) as memory:
-        at = _SEAT * (slot + 1)
-        memory[at : at + _SEAT] = bytes(_SEAT)
+    descriptor = _open(path, PAGE_BYTES, CARD_MAGIC, write=True)
+    try:
+        os.pwrite(descriptor, bytes(_SEAT), _SEAT * (slot + 1))
+    finally:
+        os.close(descriptor)
 
 
 def read_account(path: Path) -> tuple[Process, ...]:
@@ -189,16 +197,16 @@ def read_account(path: Path) -> tuple[Process, ...]:
         InvalidDocument: The file is not an account of this version.
         OSError: It cannot be opened.
     """
-    with _mapped(path, ACCOUNT_BYTES, ACCOUNT_MAGIC, write=False) as memory:
-        places = ((place, _PLACES_AT + place * _PLACE) for place in range(PLACES))
-        return tuple(
-            _process(memory, place, at)
-            for place, at in places
-            if _word(memory, at) and not _word(memory, at) & 1
-        )
+    memory = _content(path, ACCOUNT_BYTES, ACCOUNT_MAGIC)
+    places = ((place, _PLACES_AT + place * _PLACE) for place in range(PLACES))
+    return tuple(
+        _process(memory, place, at)
+        for place, at in places
+        if _word(memory, at) and not _word(memory, at) & 1
+    )
 
 
-def _process(memory: mmap.mmap, place: int, at: int) -> Process:
+def _process(memory: bytes, place: int, at: int) -> Process:
     owner = _word(memory, at)
     cards = tuple(
         Holding(*(min(_word(memory, card + 8 * i), _MOST) for i in range(4)))
@@ -219,8 +227,12 @@ def set_overhead(path: Path, process: Process, card: int, overhead_bytes: int) -
         InvalidDocument: The file is not an account of this version.
         OSError: It cannot be opened for writing.
     """
-    with _mapped(path, ACCOUNT_BYTES, ACCOUNT_MAGIC, write=True) as memory:
+    descriptor = _open(path, ACCOUNT_BYTES, ACCOUNT_MAGIC, write=True)
+    try:
         at = _PLACES_AT + process.place * _PLACE
-        if _word(memory, at) == process.pid << 42 | process.start << 1:
+        owner = _WORD.pack(process.pid << 42 | process.start << 1)
+        if os.pread(descriptor, 8, at) == owner:
             overhead = min(max(overhead_bytes, 0), _MOST)
-            _WORD.pack_into(memory, at + 32 + card * _HOLDING + 16, overhead)
+            os.pwrite(descriptor, _WORD.pack(overhead), at + 32 + card * _HOLDING + 16)
+    finally:
+        os.close(descriptor)

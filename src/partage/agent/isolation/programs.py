@@ -7,10 +7,9 @@ and musl's does not read it. Such programs are reported as not enforceable inste
 import re
 import struct
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 
-__all__ = ["OLDEST_LIBC", "Reach", "libc_version", "reach"]
+__all__ = ["OLDEST_LIBC", "Reach", "newest_symbol", "reach"]
 
 OLDEST_LIBC: Final = (2, 17)
 """The library uses no symbol newer than this; older images do not get it mounted."""
@@ -18,7 +17,6 @@ _HEADER: Final = struct.Struct("<16sHHIQQQIHHH")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 _X86_64: Final = 62
 _INTERPRETER: Final = 3
-_MOST: Final = 64 * 2**20
 _VERSIONS: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=\0)")
 
 
@@ -51,12 +49,7 @@ def reach(program: bytes) -> Reach:
     return Reach.STATIC
 
 
-def libc_version(libc: Path) -> tuple[int, int] | None:
-    """The newest symbol version that an image's `libc.so.6` offers; None if it is no GNU C library.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    with libc.open("rb") as file:
-        minors = [int(minor) for minor in _VERSIONS.findall(file.read(_MOST))]
+def newest_symbol(libc: bytes) -> tuple[int, int] | None:
+    """The newest symbol version that a `libc.so.6` offers; None if it is no GNU C library."""
+    minors = [int(minor) for minor in _VERSIONS.findall(libc)]
     return (2, max(minors)) if minors else None

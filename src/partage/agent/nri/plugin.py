@@ -41,7 +41,9 @@ from partage.model.errors import PartageError
 __all__ = ["Decider", "Plugin", "PluginOptions", "Refused"]
 
 _LOG: Final = logging.getLogger("partage.agent")
-_WANTED: Final = (Event.CREATE_CONTAINER, Event.STOP_CONTAINER, Event.REMOVE_CONTAINER)
+_WANTED: Final = (
+    Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.STOP_CONTAINER, Event.REMOVE_CONTAINER,
+)  # fmt: skip
 _MASK: Final = sum(1 << (event - 1) for event in _WANTED)
 """Only events that every runtime with this interface knows: an unknown bit ends the connection."""
 _PIECE: Final = 1 << 16
@@ -59,6 +61,9 @@ class Decider(Protocol):
 
     def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
         """What a container is to get; None leaves it as it is. Raises `Refused`."""
+
+    def start(self, pod: PodSandbox, container: Container) -> None:
+        """A container is made and about to start its first program. Raises `Refused`."""
 
     def remove(self, container: Container) -> None:
         """A container has ended, or is gone; may be told twice."""
@@ -259,6 +264,8 @@ class _Connection:
                 adjustment = await self._decided(lambda: self._decider.create(pod, container))
         except TimeoutError:
             self._decider.late(pod, container)
+            # What is decided after all, in the same thread, is given to nobody.
+            self._thread.submit(self._decider.remove, container)
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "
                 f"{deadline:g} s; the container is not started without its devices"
@@ -276,6 +283,9 @@ class _Connection:
         gone = told.container
         if told.event == Event.REMOVE_CONTAINER and gone is not None:
             await self._decided(lambda: self._decider.remove(gone))
+        pod = told.pod
+        if told.event == Event.START_CONTAINER and gone is not None and pod is not None:
+            await self._decided(lambda: self._decider.start(pod, gone))
         return Empty()
 
     async def _shutdown(self, _call: Called) -> Message:

@@ -1,0 +1,53 @@
+"""Which processes belong to which container, told from their control groups.
+
+Every container runtime names a container's control group after the container's identity. The process table is
+read as a whole: containers are few, and asking a runtime could block.
+"""
+
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+__all__ = ["processes_of", "root_of"]
+
+_IDENTITY: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{7,127}")
+
+
+def processes_of(
+    containers: Collection[str], proc: Path = Path("/proc")
+) -> dict[str, tuple[int, ...]]:
+    """Processes of each container that has any, lowest first.
+
+    Args:
+        containers: identities that the runtime gave; others than such are of no process.
+        proc: procfs of the host.
+    """
+    wanted = {one for one in containers if _IDENTITY.fullmatch(one)}
+    found: dict[str, list[int]] = {}
+    if not wanted:
+        return {}
+    for name in os.listdir(proc):  # noqa: PTH208 # the table has thousands of entries
+        if not name.isdecimal():
+            continue
+        try:
+            with open(f"{proc}/{name}/cgroup", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 # as above
+                text = file.read()
+        except OSError:
+            continue  # it has ended
+        for part in {part for line in text.splitlines() for part in line.split("/")[1:]}:
+            # cgroupfs: <id>; systemd: cri-containerd-<id>.scope
+            identity = part.removesuffix(".scope")
+            if identity not in wanted:
+                identity = identity.rpartition("-")[2]
+            if identity in wanted:
+                found.setdefault(identity, []).append(int(name))
+                break
+    return {one: tuple(sorted(pids)) for one, pids in found.items()}
+
+
+def root_of(container: str, proc: Path = Path("/proc")) -> Path | None:
+    """The root of a container that is made, as its first process has it; None without one."""
+    pids = processes_of((container,), proc).get(container, ())
+    return proc / str(pids[0]) / "root" if pids else None

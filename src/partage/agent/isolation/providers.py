@@ -1,0 +1,240 @@
+"""Who keeps software shares of a card to their amounts: one provider a node, chosen by its operator.
+
+A provider is asked once for a container that is about to be made and says what it needs there: variables,
+mounts, or limits for a room of its own (`rooms`). Providers here: `none`, `hami-core` from the operator's own
+path, `vendor` (the vendor's driver or plugin does it), `mig` (only hardware instances are kept, shares are
+refused), and `partage`, the library in `native/`. What is no software share of an NVIDIA card never gets here.
+
+Source: hami.md 6 and 7, koordinator.md 7 (HAMi's library); qgpu-and-peers.md 1.4 (policies).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.rooms import CardQuota, Quota
+from partage.agent.isolation.wishes import POLICIES, read_wishes
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import MILLI, DeviceType
+from partage.model.errors import InvalidValue
+
+__all__ = [
+    "Bind",
+    "HamiCore",
+    "Kept",
+    "MigOnly",
+    "NoIsolation",
+    "OwnLibrary",
+    "Provider",
+    "Shares",
+    "VendorIsolation",
+]
+
+_PRELOAD: Final = "LD_PRELOAD"
+_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
+_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
+_CORE_POLICY: Final[Mapping[str, str]] = {"best-effort": "disable", "fixed-share": "force"}
+"""qGPU's policies in the words of HAMi's library; burst-share is what it does by itself."""
+_MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A bind mount.
+
+    Attributes:
+        source: on the host.
+        target: in the container.
+        writable: whether the container may write there.
+        folder: made on the host if it is missing, writable by everybody.
+    """
+
+    source: str
+    target: str
+    writable: bool = False
+    folder: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The cards of a container that has at least one share of one.
+
+    Attributes:
+        uid: of the pod.
+        container: its name.
+        annotations: of the pod.
+        known: variables that the container has already.
+        env: variables that the protocols give it.
+        policy: the node's own, by seed 001's label; empty without one.
+        grants: all of its cards, shares or not.
+    """
+
+    uid: str
+    container: str
+    annotations: Mapping[str, str]
+    known: Mapping[str, str]
+    env: Mapping[str, str]
+    policy: str
+    grants: tuple[Grant, ...]
+
+    @property
+    def shares(self) -> tuple[Grant, ...]:
+        """Those grants that only software can keep."""
+        return tuple(
+            one
+            for one in self.grants
+            if one.type is DeviceType.GPU and one.mode is GrantMode.SHARE
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a provider needs in a container.
+
+    Attributes:
+        env: all variables of the container that the agent sets.
+        binds: mounts, outer ones first.
+        quota: limits for a room; None where the provider has no use for one.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    binds: tuple[Bind, ...] = ()
+    quota: Quota | None = None
+
+
+class Provider(Protocol):
+    """Keeps shares to their amounts."""
+
+    @property
+    def name(self) -> str:
+        """As it is told in the journal, in metrics and to people."""
+
+    def keep(self, shares: Shares) -> Kept:
+        """What a container needs. Raises `InvalidValue` where it must not be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoIsolation:
+    """Nobody: shares are a promise among friends."""
+
+    name: str = "none"
+
+    def keep(self, shares: Shares) -> Kept:
+        """The protocols' variables, without a library that nobody supplies."""
+        return Kept(_unloaded(shares.env))
+
+
+@dataclass(frozen=True, slots=True)
+class VendorIsolation:
+    """The vendor's own driver or kernel module, by what its plugin does for the container."""
+
+    name: str = "vendor"
+
+    def keep(self, shares: Shares) -> Kept:
+        """The protocols' variables, all of them; what they name is supplied by the vendor."""
+        return Kept(shares.env)
+
+
+@dataclass(frozen=True, slots=True)
+class MigOnly:
+    """Nothing but hardware instances and whole cards is given out on the node."""
+
+    name: str = "mig"
+
+    def keep(self, shares: Shares) -> Kept:
+        """Refuse.
+
+        Raises:
+            InvalidValue: always.
+        """
+        one = shares.shares[0]
+        raise InvalidValue(
+            f"a software share of card {one.minor} ({one.uuid}): on this node only hardware "
+            "instances are kept to their limits (--isolation mig)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HamiCore:
+    """HAMi's enforcement library, which the operator supplies.
+
+    Attributes:
+        path: of the file, on the host and in the container.
+        folder: where containers keep their state, on the host.
+        lock: folder that all processes share.
+    """
+
+    path: str = "/usr/local/vgpu/libvgpu.so"
+    folder: str = "/usr/local/vgpu/containers"
+    lock: str = "/tmp/vgpulock"  # noqa: S108 # where that library looks
+    name: str = "hami-core"
+
+    def keep(self, shares: Shares) -> Kept:
+        """The library, and its limits where the protocol itself names none."""
+        env = dict(shares.env)
+        if not any(key.startswith(_LIMIT) for key in env):
+            for position, grant in enumerate(shares.shares):
+                env[f"{_LIMIT}_{position}"] = f"{grant.memory_bytes // _MIB}m"
+            env[_SM_LIMIT] = str(shares.shares[0].core_milli * 100 // MILLI)
+            policy = _CORE_POLICY.get(shares.policy)
+            if policy:
+                env["GPU_CORE_UTILIZATION_POLICY"] = policy
+        env[_PRELOAD] = self.path
+        inside = self.path.rpartition("/")[0]
+        env.setdefault("CUDA_DEVICE_MEMORY_SHARED_CACHE", f"{inside}/{shares.container}.cache")
+        mine = f"{self.folder}/{shares.uid}_{shares.container}"
+        binds = (
+            Bind(mine, inside, writable=True, folder=True),
+            Bind(self.path, self.path),
+            Bind(self.lock, self.lock, writable=True, folder=True),
+        )
+        return Kept(env, binds)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLibrary:
+    """Partage's own enforcement library (`native/`).
+
+    Attributes:
+        policy: how compute is shared where neither pod nor node says.
+        most_beyond_bytes: memory of the host that a pod may ask for beyond its grant.
+        context_bytes: what one context counts until it was measured.
+    """
+
+    policy: Policy = Policy.BEST_EFFORT
+    most_beyond_bytes: int = 0
+    context_bytes: int = 0
+    name: str = "partage"
+
+    def keep(self, shares: Shares) -> Kept:
+        """Limits of every card that the container has: one without any would be closed to it.
+
+        Raises:
+            InvalidValue: the pod asks for what cannot be.
+        """
+        wishes = read_wishes(
+            shares.annotations, {**shares.known, **shares.env}, self.most_beyond_bytes
+        )
+        policy = wishes.policy or POLICIES.get(shares.policy) or self.policy
+        cards = []
+        for grant in shares.grants:
+            if grant.type is not DeviceType.GPU or grant.mode is GrantMode.MIG:
+                continue  # instances keep themselves
+            if grant.mode is not GrantMode.SHARE:
+                cards.append(CardQuota(grant.uuid, 0, MILLI, Policy.NONE))
+                continue
+            core = min(grant.core_milli, MILLI)
+            # Without a quota there is nothing that could be guaranteed or held to.
+            mine = policy if core else Policy.BEST_EFFORT
+            cards.append(
+                CardQuota(
+                    grant.uuid, grant.memory_bytes, core, mine, wishes.priority,
+                    wishes.swap_bytes, self.context_bytes,
+                )
+            )  # fmt: skip
+        return Kept(_unloaded(shares.env), quota=Quota(tuple(cards)))
+
+
+def _unloaded(env: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in env.items() if key != _PRELOAD}

@@ -1,0 +1,292 @@
+"""Rooms: what a container's enforcement library reads, as files on the node, and the seats of its cards.
+
+    boot                        the run of the machine that all the rest belongs to
+    lib/libpartage-isolation-<hash>.so
+    cards/<uuid>                one page a card, shared by its tenants
+    containers/<id>/            one room a container, mounted read-only into it:
+        limits, preload, account, card-<n> and the library; the last two are links to the files above
+
+A room is made whole under another name and renamed, so that a crash leaves a room or none. Seats are read from
+the rooms' own limits after a restart; nothing else keeps books of them. Rooms belong to containers, which do
+not outlive the machine: after a boot everything but the library is made anew.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from partage.agent.isolation.library import install
+from partage.agent.isolation.limits import (
+    SEATS,
+    CardLimits,
+    ContainerLimits,
+    Policy,
+    Priority,
+    read,
+    write,
+)
+from partage.agent.isolation.pages import make_account, make_page, reset_seat
+from partage.model.errors import InvalidDocument, InvalidValue
+
+__all__ = ["INSIDE", "PRELOAD", "CardQuota", "Quota", "Room", "Rooms"]
+
+INSIDE: Final = "/usr/local/partage/isolation"
+"""Where a container sees its room."""
+PRELOAD: Final = "/etc/ld.so.preload"
+_BOOT: Final = "proc/sys/kernel/random/boot_id"
+_LIMITS_BYTES: Final = 16384
+_NOTE_BYTES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class CardQuota:
+    """What a container may use of one card; the fields are those of `CardLimits`."""
+
+    uuid: str
+    memory_bytes: int
+    core_milli: int
+    policy: Policy
+    priority: Priority = Priority.ORDINARY
+    swap_bytes: int = 0
+    context_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """All cards of a container, before seats are given out."""
+
+    cards: tuple[CardQuota, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One container's room.
+
+    Attributes:
+        folder: as this process sees it.
+        source: the same as the host sees it.
+        library: name of the library's file.
+        limits: what was written.
+        spared: why the library is not loaded there; empty where it is.
+    """
+
+    folder: Path
+    source: str
+    library: str
+    limits: ContainerLimits
+    spared: str = ""
+
+    @property
+    def inside(self) -> str:
+        """The library's path in the container."""
+        return f"{INSIDE}/{self.library}"
+
+
+class Rooms:
+    """The rooms of one node; for one process."""
+
+    def __init__(self, built: Path, here: Path, host: str, root: Path = Path("/")) -> None:
+        """Take up what an earlier agent left, or begin.
+
+        Args:
+            built: the library as it was built.
+            here: folder of all this, as this process sees it.
+            host: the same folder as the host sees it.
+            root: where `/proc` is.
+
+        Raises:
+            InvalidDocument: the library cannot be read or a folder not be made; says which.
+        """
+        self._here, self._host = here, host
+        self._rooms: dict[str, Room] = {}
+        self.problems: list[str] = []
+        try:
+            for name in ("", "lib", "cards", "containers"):
+                (here / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._library = install(built, here / "lib")
+            self._after_boot((root / _BOOT).read_text("ascii").strip())
+            self._tidy()
+            self._take_up()
+        except OSError as error:
+            raise InvalidDocument(
+                f"isolation: {error.filename or here}: {error.strerror or error}"
+            ) from error
+
+    @property
+    def rooms(self) -> Mapping[str, Room]:
+        """Rooms by the runtime's identity of their container."""
+        return self._rooms
+
+    @property
+    def library(self) -> Path:
+        """The library that new rooms get."""
+        return self._library
+
+    def open(self, container: str, quota: Quota) -> Room:
+        """Make a container's room; one that it had is made anew.
+
+        Raises:
+            InvalidValue: a card has no seat left, or an amount is out of its range.
+            OSError: a file cannot be made.
+        """
+        _check(container)
+        self.close(container)
+        limits = ContainerLimits(
+            _identity(container),
+            tuple(self._seated(index, card) for index, card in enumerate(quota.cards)),
+        )
+        draft = self._here / "containers" / f".{container}"
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o755)
+        try:
+            for card in limits.cards:
+                os.link(self._page(card), draft / card.page)
+            os.link(self._library, draft / self._library.name)
+            make_account(draft / "account")
+            _put(draft / "preload", f"{INSIDE}/{self._library.name}\n")
+            write(draft / "limits", limits)
+            folder = self._here / "containers" / container
+            draft.rename(folder)
+        except (OSError, InvalidDocument) as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            if isinstance(error, InvalidDocument):
+                raise InvalidValue(str(error)) from error
+            raise
+        room = Room(folder, f"{self._host}/containers/{container}", self._library.name, limits)
+        self._rooms[container] = room
+        return room
+
+    def spare(self, container: str, why: str) -> None:
+        """Keep the library out of a container that has not started: its loader finds nothing to load.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        room = self._rooms[container]
+        (room.folder / "preload").chmod(0o644)
+        (room.folder / "spared").write_text(why[:_NOTE_BYTES], encoding="utf-8")
+        # In place: the container has this very file mounted.
+        (room.folder / "preload").write_text("", encoding="ascii")
+        self._rooms[container] = Room(
+            room.folder, room.source, room.library, room.limits, why[:_NOTE_BYTES]
+        )
+
+    def close(self, container: str) -> None:
+        """A container has ended: its seats are free. Nothing happens where it had no room.
+
+        Raises:
+            OSError: the folder cannot be moved away.
+        """
+        room = self._rooms.pop(container, None)
+        if room is None:
+            return
+        gone = room.folder.with_name(f".{container}")
+        shutil.rmtree(gone, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            room.folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def keep(self, containers: Collection[str]) -> list[str]:
+        """Close all other rooms; which they were.
+
+        Raises:
+            OSError: a folder cannot be moved away.
+        """
+        gone = [container for container in self._rooms if container not in containers]
+        for container in gone:
+            self.close(container)
+        return gone
+
+    def pages(self) -> Iterable[tuple[str, Path]]:
+        """Cards that have a page, with it."""
+        return sorted((path.name, path) for path in (self._here / "cards").iterdir())
+
+    def _page(self, card: CardLimits) -> Path:
+        """The card's page with the seat free; a new one for the first tenant, whatever became of the old."""
+        page = self._here / "cards" / card.uuid
+        if not any(self._tenants(card.uuid)):
+            page.unlink(missing_ok=True)
+        make_page(page)
+        reset_seat(page, card.slot)
+        return page
+
+    def _tenants(self, uuid: str) -> Iterator[CardLimits]:
+        for room in self._rooms.values():
+            yield from (card for card in room.limits.cards if card.uuid == uuid)
+
+    def _seated(self, index: int, card: CardQuota) -> CardLimits:
+        _check(card.uuid)
+        taken = {theirs.slot for theirs in self._tenants(card.uuid)}
+        free = next((slot for slot in range(SEATS) if slot not in taken), None)
+        if free is None:
+            raise InvalidValue(f"card {card.uuid}: all {SEATS} seats of its page are taken")
+        return CardLimits(
+            card.uuid, f"card-{index}", free, card.memory_bytes, card.core_milli, card.policy,
+            card.priority, card.swap_bytes, card.context_bytes,
+        )  # fmt: skip
+
+    # --- from one run to the next ------------------------------------------------------------
+
+    def _after_boot(self, boot: str) -> None:
+        note = self._here / "boot"
+        before = note.read_text("ascii", "replace").strip() if note.exists() else ""
+        if before == boot:
+            return
+        for name in ("containers", "cards"):
+            shutil.rmtree(self._here / name)
+            (self._here / name).mkdir(mode=0o755)
+        draft = self._here / ".boot"
+        draft.write_text(f"{boot}\n", encoding="ascii")
+        draft.replace(note)
+
+    def _tidy(self) -> None:
+        """Remove what a crash left half made, and libraries that nobody uses any more."""
+        for folder in ("containers", "cards", "lib"):
+            for path in (self._here / folder).glob(".*"):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+        for path in (self._here / "lib").iterdir():
+            if path != self._library and path.stat().st_nlink == 1:
+                path.unlink()
+
+    def _take_up(self) -> None:
+        for folder in sorted((self._here / "containers").iterdir()):
+            try:
+                room = self._read(folder)
+            except (OSError, InvalidDocument, StopIteration) as error:
+                self.problems.append(f"room {folder.name} cannot be read: {error}")
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            self._rooms[folder.name] = room
+
+    def _read(self, folder: Path) -> Room:
+        with (folder / "limits").open("rb") as file:
+            text = file.read(_LIMITS_BYTES + 1).decode("ascii", "replace")
+        limits = read(text, str(folder / "limits"))
+        library = next(path.name for path in sorted(folder.iterdir()) if path.suffix == ".so")
+        spared = folder / "spared"
+        why = spared.read_text("utf-8", "replace") if spared.exists() else ""
+        return Room(folder, f"{self._host}/containers/{folder.name}", library, limits, why)
+
+
+def _check(name: str) -> None:
+    """Refuse names that would lead elsewhere."""
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise InvalidValue(f"{name[:64]!r} cannot be the name of a file")
+
+
+def _put(path: Path, text: str) -> None:
+    path.write_text(text, encoding="ascii")
+    path.chmod(0o444)
+
+
+def _identity(container: str) -> int:
+    """A number that names the container on its cards; never 0."""
+    return int.from_bytes(hashlib.sha256(container.encode()).digest()[:8]) or 1

@@ -1,0 +1,118 @@
+"""What is said of each container's limits: in force, yes or no, and why.
+
+A statement is made from what is seen now, for every container that holds a card. Where something else keeps the
+limits (a hardware instance, a vendor's driver), that is said, and that its working is not seen from here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from partage.agent.isolation.force import Fault, Force, judge, look
+from partage.agent.isolation.processes import processes_of
+from partage.agent.isolation.rooms import Room
+from partage.agent.journal import Entry
+
+__all__ = ["Answer", "Statement", "survey"]
+
+_OWN: Final = "partage"
+_NOTHING: Final = frozenset({"", "whole"})
+_SHOWN: Final = 8
+"""Processes that are named of one container."""
+
+
+class Answer(StrEnum):
+    """Whether limits are in force, as a condition says it."""
+
+    YES = "True"
+    NO = "False"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is said of one container.
+
+    Attributes:
+        container: the runtime's identity of it.
+        uid: of its pod.
+        pod: `namespace/name`.
+        name: of the container.
+        provider: who keeps it to its limits.
+        answer: whether they are in force.
+        cause: one word for why not, or for who says so.
+        message: the same for people.
+    """
+
+    container: str
+    uid: str
+    pod: str
+    name: str
+    provider: str
+    answer: Answer
+    cause: str
+    message: str
+
+
+def survey(
+    entries: Mapping[str, Entry],
+    rooms: Mapping[str, Room],
+    proc: Path = Path("/proc"),
+) -> list[Statement]:
+    """What is to be said of every container that holds a card.
+
+    Args:
+        entries: the journal's.
+        rooms: by container.
+        proc: procfs of the host.
+    """
+    pids = processes_of(rooms, proc)
+    said = []
+    for entry in entries.values():
+        if entry.limits in _NOTHING:
+            continue
+        room = rooms.get(entry.container)
+        answer, cause, message = (
+            _by_another(entry.limits)
+            if entry.limits != _OWN
+            else _by_room(room, pids.get(entry.container, ()), proc)
+        )
+        said.append(
+            Statement(
+                entry.container, entry.uid, entry.pod, entry.name, entry.limits,
+                answer, cause, message,
+            )
+        )  # fmt: skip
+    return said
+
+
+def _by_another(provider: str) -> tuple[Answer, str, str]:
+    if provider == "mig":
+        return Answer.YES, "HardwareInstance", "the card itself keeps hardware instances apart"
+    if provider == "none":
+        return Answer.NO, "NoIsolation", "nobody keeps shares to their limits on this node"
+    return Answer.UNKNOWN, "KeptByOthers", f"kept by {provider}, whose working is not seen here"
+
+
+def _by_room(room: Room | None, pids: tuple[int, ...], proc: Path) -> tuple[Answer, str, str]:
+    if room is None:
+        return Answer.NO, "RoomMissing", "what the agent wrote for the container is gone"
+    if room.spared:
+        return Answer.NO, "NotEnforceable", room.spared
+    views = [look(pid, room.inside, proc) for pid in pids]
+    force = judge(
+        room.folder, room.folder / room.library, room.limits,
+        tuple(view for view in views if view is not None),
+    )  # fmt: skip
+    if force.in_force:
+        return Answer.YES, "InForce", "held by Partage's library"
+    return Answer.NO, force.faults[0].cause.value, _shortened(force)
+
+
+def _shortened(force: Force) -> str:
+    faults: tuple[Fault, ...] = force.faults[:_SHOWN]
+    more = len(force.faults) - len(faults)
+    text = "; ".join(fault.message for fault in faults)
+    return f"{text}; and {more} more" if more else text

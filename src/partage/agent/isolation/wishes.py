@@ -1,0 +1,101 @@
+"""What a pod may choose about its own limits: policy, precedence, memory beyond its grant.
+
+Seed 001 sets the policy for a node, by a label; that is the default here, and a pod may choose its own by an
+annotation. HAMi's words are understood where its pods use them. All of it was written by whoever made the
+pod: a word that is not one of the choices is an error that names them, and nothing is started.
+
+Source: qgpu-and-peers.md 1.4 (policies), 1.7 (online and offline); hami.md 7.4 and 7.5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from partage.agent.isolation.limits import Policy, Priority
+from partage.model.errors import InvalidQuantity, InvalidValue
+from partage.model.quantity import Quantity
+from partage.vendors import names
+
+__all__ = ["POLICIES", "Wishes", "read_wishes"]
+
+POLICIES: Final[Mapping[str, Policy]] = {
+    "best-effort": Policy.BEST_EFFORT,
+    "be": Policy.BEST_EFFORT,
+    "fixed-share": Policy.FIXED_SHARE,
+    "fs": Policy.FIXED_SHARE,
+    "burst-share": Policy.BURST_SHARE,
+    "bs": Policy.BURST_SHARE,
+}
+"""Seed 001's policies, by full name and abbreviation."""
+_HAMI_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
+_HAMI_POLICIES: Final[Mapping[str, Policy]] = {
+    "force": Policy.FIXED_SHARE,
+    "disable": Policy.BEST_EFFORT,
+    "default": Policy.BURST_SHARE,
+}
+_HAMI_PRIORITY: Final = "CUDA_TASK_PRIORITY"
+_HAMI_PRIORITIES: Final = {"0": Priority.ONLINE, "1": Priority.OFFLINE}
+_T = TypeVar("_T")
+_APP_CLASSES: Final = {"online": Priority.ONLINE, "offline": Priority.OFFLINE}
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a container's limits are besides its amounts.
+
+    Attributes:
+        policy: how compute is shared; None where nobody chose.
+        priority: who goes first on a card.
+        swap_bytes: memory beyond the grant that may be served by the host.
+    """
+
+    policy: Policy | None = None
+    priority: Priority = Priority.ORDINARY
+    swap_bytes: int = 0
+
+
+def read_wishes(
+    annotations: Mapping[str, str], env: Mapping[str, str], most_swap_bytes: int = 0
+) -> Wishes:
+    """What a container's pod chose; annotations go before HAMi's variables.
+
+    Args:
+        annotations: of the pod.
+        env: of the container.
+        most_swap_bytes: what the node allows a container beyond its grant.
+
+    Raises:
+        InvalidValue: a choice is none, or asks for more than the node allows; names key and rule.
+    """
+    policy = _HAMI_POLICIES.get(env.get(_HAMI_POLICY, "").lower())
+    said = annotations.get(names.COMPUTE_POLICY)
+    if said is not None:
+        policy = _chosen(names.COMPUTE_POLICY, said, POLICIES)
+    priority = _HAMI_PRIORITIES.get(env.get(_HAMI_PRIORITY, ""), Priority.ORDINARY)
+    said = annotations.get(names.QGPU_APP_CLASS)
+    if said:
+        priority = _chosen(names.QGPU_APP_CLASS, said, _APP_CLASSES)
+    return Wishes(policy, priority, _swap(annotations, most_swap_bytes))
+
+
+def _chosen(key: str, text: str, choices: Mapping[str, _T]) -> _T:
+    found = choices.get(text)
+    if found is None:
+        raise InvalidValue(f"annotation {key}: {text[:64]!r} is not one of {', '.join(choices)}")
+    return found
+
+
+def _swap(annotations: Mapping[str, str], most: int) -> int:
+    text = annotations.get(names.MEMORY_BEYOND)
+    if text is None:
+        return 0
+    try:
+        asked = Quantity.parse(text).floor()
+    except InvalidQuantity as error:
+        raise InvalidValue(f"annotation {names.MEMORY_BEYOND}: {error}") from error
+    if not 0 <= asked <= most:
+        raise InvalidValue(
+            f"annotation {names.MEMORY_BEYOND}: {text[:64]} is asked; this node allows a container "
+            f"0 to {most} bytes of host memory (--isolation-beyond)"
+        )
+    return asked

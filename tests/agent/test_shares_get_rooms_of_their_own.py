@@ -1,0 +1,419 @@
+"""Partage's own enforcement library, as the agent mounts it: rooms, seats, wishes, what becomes of crashes."""
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partage.agent.giving import HostFacts, Instance
+from partage.agent.host import Host
+from partage.agent.injection import Injected, Place, Refusal, inject
+from partage.agent.isolation.limits import Policy, Priority, read
+from partage.agent.isolation.pages import read_page
+from partage.agent.isolation.providers import MigOnly, OwnLibrary
+from partage.agent.isolation.rooms import INSIDE, PRELOAD, CardQuota, Quota, Rooms
+from partage.agent.journal import Journal
+from partage.agent.keeper import Isolation, Keeper, Tallies
+from partage.agent.nri.messages import Adjustment, Container, Mount, PodSandbox
+from partage.agent.nri.plugin import Refused
+from partage.model import device as model
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+
+GIB = 2**30
+NODE = Node(
+    "n1",
+    properties={"qgpu-policy": "fixed-share"},
+    devices=tuple(
+        model.Device(DeviceType.GPU, minor, f"GPU-{minor}", vendor="nvidia", memory_bytes=80 * GIB)
+        for minor in range(2)
+    ),
+)
+SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
+WHOLE = replace(
+    SHARE, minor=1, uuid="GPU-1", core_milli=1000, memory_bytes=80 * GIB, mode=GrantMode.WHOLE
+)
+QUOTA = Quota((CardQuota("GPU-0", GIB, 300, Policy.FIXED_SHARE),))
+
+
+def _place(provider: OwnLibrary | MigOnly | None = None) -> Place:
+    provider = provider or OwnLibrary()
+    facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=provider)
+    return Place(NODE, Settings(), FAMILIES, facts)
+
+
+def _pod(
+    *grants: Grant, uid: str = "u1", annotations: Mapping[str, str] | None = None
+) -> PodSandbox:
+    record = encode(Allocation(uid, "team", uid, "n1", grants))
+    said = {names.ALLOCATION: record, **(annotations or {})}
+    return PodSandbox(f"sandbox-{uid}", uid, uid, "team", annotations=said)
+
+
+def _container(uid: str = "u1", **fields: object) -> Container:
+    return Container(f"container-{uid}", f"sandbox-{uid}", "main", **fields)  # type: ignore[arg-type]
+
+
+class Machine:
+    """A node's files, and keepers over them one after another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "host"
+        self.state = self.root / "state"
+        (self.root / "dev").mkdir(parents=True)
+        for name in ("nvidia0", "nvidia1"):  # a character device that needs no leave to link to
+            (self.root / "dev" / name).symlink_to("/dev/null")
+        self.boot = folder / "proc/sys/kernel/random/boot_id"
+        self.boot.parent.mkdir(parents=True)
+        self.boot.write_text("one\n")
+        self.built = folder / "built.so"
+        self.built.write_bytes(b"the library")
+        self.folder = folder
+
+    def rooms(self) -> Rooms:
+        """Rooms as an agent that starts takes them up."""
+        return Rooms(self.built, self.state, "/state", self.folder)
+
+    def keeper(self, *, required: bool = False, proc: Path = Path("/proc")) -> Keeper:
+        """An agent that starts."""
+        journal = Journal(self.folder / "journal")
+        isolation = Isolation(self.rooms(), required, proc)
+        return Keeper(_place, Host(self.root), journal, Tallies(), isolation)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A node's files."""
+    return Machine(tmp_path)
+
+
+def _mounted(adjustment: Adjustment | None) -> dict[str, tuple[str, str]]:
+    assert adjustment is not None
+    return {m.destination: (m.source, m.options[1]) for m in adjustment.mounts}
+
+
+def test_a_share_gets_the_library_its_limits_and_its_card(machine: Machine) -> None:
+    """Read-only but for the account and the card's page; the loader is told of the library."""
+    keeper = machine.keeper()
+
+    adjustment = keeper.create(_pod(SHARE), _container())
+
+    room = "/state/containers/container-u1"
+    assert _mounted(adjustment) == {
+        INSIDE: (room, "ro"),
+        f"{INSIDE}/account": (f"{room}/account", "rw"),
+        f"{INSIDE}/card-0": (f"{room}/card-0", "rw"),
+        PRELOAD: (f"{room}/preload", "ro"),
+    }
+    assert adjustment is not None
+    assert adjustment.annotations == {names.SERVED: "partage"}
+    here = machine.state / "containers/container-u1"
+    library = next(here.glob("*.so"))
+    assert (here / "preload").read_text() == f"{INSIDE}/{library.name}\n"
+    assert library.read_bytes() == b"the library"
+    assert stat.S_IMODE(library.stat().st_mode) == 0o555
+    card = read((here / "limits").read_text()).cards[0]
+    assert (card.uuid, card.memory_bytes, card.core_milli) == ("GPU-0", 4 * GIB, 300)
+    assert (card.policy, card.priority, card.swap_bytes) == (
+        Policy.FIXED_SHARE, Priority.ORDINARY, 0,
+    )  # fmt: skip
+
+
+def test_tenants_of_a_card_share_its_page_and_have_seats_of_their_own(machine: Machine) -> None:
+    """One page, two seats; a seat is free again when its container has ended."""
+    rooms = machine.rooms()
+    first, second = rooms.open("container-a", QUOTA), rooms.open("container-b", QUOTA)
+
+    assert [room.limits.cards[0].slot for room in (first, second)] == [0, 1]
+    assert (first.folder / "card-0").samefile(second.folder / "card-0")
+    rooms.close("container-a")
+    assert rooms.open("container-c", QUOTA).limits.cards[0].slot == 0
+    assert sorted(rooms.rooms) == ["container-b", "container-c"]
+
+
+def test_a_whole_card_beside_a_share_is_left_alone(machine: Machine) -> None:
+    """A card without limits would be closed to the container, so it has some that hold nothing back."""
+    machine.keeper().create(_pod(SHARE, WHOLE), _container())
+
+    limits = read((machine.state / "containers/container-u1/limits").read_text())
+    assert [(c.uuid, c.policy, c.memory_bytes) for c in limits.cards] == [
+        ("GPU-0", Policy.FIXED_SHARE, 4 * GIB),
+        ("GPU-1", Policy.NONE, 0),
+    ]
+
+
+def test_whole_cards_alone_need_nothing(machine: Machine) -> None:
+    """No room, no mounts."""
+    adjustment = machine.keeper().create(_pod(WHOLE), _container())
+
+    assert _mounted(adjustment) == {}
+    assert not list((machine.state / "containers").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("annotations", "env", "policy", "priority"),
+    [
+        ({}, (), Policy.FIXED_SHARE, Priority.ORDINARY),
+        ({names.COMPUTE_POLICY: "burst-share"}, (), Policy.BURST_SHARE, Priority.ORDINARY),
+        ({names.COMPUTE_POLICY: "be"}, (), Policy.BEST_EFFORT, Priority.ORDINARY),
+        ({names.QGPU_APP_CLASS: "online"}, (), Policy.FIXED_SHARE, Priority.ONLINE),
+        ({names.QGPU_APP_CLASS: "offline"}, (), Policy.FIXED_SHARE, Priority.OFFLINE),
+        ({}, ("CUDA_TASK_PRIORITY=0",), Policy.FIXED_SHARE, Priority.ONLINE),
+        ({}, ("CUDA_TASK_PRIORITY=1",), Policy.FIXED_SHARE, Priority.OFFLINE),
+        (
+            {}, ("GPU_CORE_UTILIZATION_POLICY=disable",),
+            Policy.BEST_EFFORT, Priority.ORDINARY,
+        ),
+        (
+            {names.COMPUTE_POLICY: "fs"}, ("GPU_CORE_UTILIZATION_POLICY=disable",),
+            Policy.FIXED_SHARE, Priority.ORDINARY,
+        ),
+    ],
+    ids=["the node's", "the pod's", "short", "online", "offline", "first", "second",
+         "HAMi's word", "annotation first"],
+)  # fmt: skip
+def test_a_pod_chooses_its_policy_and_precedence(
+    machine: Machine,
+    annotations: dict[str, str],
+    env: tuple[str, ...],
+    policy: Policy,
+    priority: Priority,
+) -> None:
+    """Seed 001's names by annotation, HAMi's by variable; the node's label is the default."""
+    machine.keeper().create(_pod(SHARE, annotations=annotations), _container(env=env))
+
+    limits = read((machine.state / "containers/container-u1/limits").read_text())
+    assert (limits.cards[0].policy, limits.cards[0].priority) == (policy, priority)
+
+
+def test_no_quota_is_best_effort(machine: Machine) -> None:
+    """A share of memory alone has no compute that could be guaranteed."""
+    machine.keeper().create(_pod(replace(SHARE, core_milli=0)), _container())
+
+    limits = read((machine.state / "containers/container-u1/limits").read_text())
+    assert limits.cards[0].policy is Policy.BEST_EFFORT
+
+
+@pytest.mark.parametrize(
+    ("annotations", "why"),
+    [
+        ({names.COMPUTE_POLICY: "all"}, "'all' is not one of best-effort, be, fixed-share"),
+        ({names.QGPU_APP_CLASS: "vip"}, "'vip' is not one of online, offline"),
+        ({names.MEMORY_BEYOND: "4Gi"}, "allows a container 0 to 0 bytes"),
+        ({names.MEMORY_BEYOND: "much"}, names.MEMORY_BEYOND),
+    ],
+    ids=["policy", "class", "beyond", "no quantity"],
+)
+def test_a_wish_that_cannot_be_is_refused(annotations: dict[str, str], why: str) -> None:
+    """With the rule; memory of the host is given out only where the operator allows it."""
+    found = inject(_pod(SHARE, annotations=annotations), _container(), _place(), ())
+
+    assert isinstance(found, Refusal)
+    assert found.rule == "BadWish"
+    assert why in found.message
+
+
+def test_memory_beyond_the_grant_is_explicit() -> None:
+    """The pod asks, the operator allows."""
+    place = _place(OwnLibrary(most_beyond_bytes=8 * GIB))
+
+    found = inject(_pod(SHARE, annotations={names.MEMORY_BEYOND: "4Gi"}), _container(), place, ())
+
+    assert isinstance(found, Injected)
+    assert found.given.quota is not None
+    assert found.given.quota.cards[0].swap_bytes == 4 * GIB
+
+
+@pytest.mark.parametrize(
+    "at",
+    [PRELOAD, INSIDE, f"{INSIDE}/limits", f"{INSIDE}/../isolation/x/..", f"/{PRELOAD}"],
+)
+def test_a_mount_over_the_limits_is_refused(at: str) -> None:
+    """A volume of the pod's would hide what keeps it to its limits."""
+    found = inject(_pod(SHARE), _container(mounts=(Mount(at, "bind", "/x"),)), _place(), ())
+
+    assert isinstance(found, Refusal)
+    assert found.rule == "Tampered"
+
+
+def test_shares_are_refused_where_only_instances_are_kept() -> None:
+    """Provider `mig`."""
+    found = inject(_pod(SHARE), _container(), _place(MigOnly()), ())
+
+    assert isinstance(found, Refusal)
+    assert "--isolation mig" in found.message
+
+
+def test_a_restarted_agent_knows_rooms_and_seats(machine: Machine) -> None:
+    """Nobody gets a seat that another has."""
+    machine.rooms().open("container-a", QUOTA)
+
+    rooms = machine.rooms()
+
+    assert rooms.rooms["container-a"].limits.cards[0].slot == 0
+    assert rooms.open("container-b", QUOTA).limits.cards[0].slot == 1
+
+
+def test_a_new_library_is_a_new_file(machine: Machine) -> None:
+    """Running containers keep the old one, even after the folder of libraries forgot it."""
+    old = machine.rooms().open("container-a", QUOTA)
+    machine.built.write_bytes(b"a better library")
+
+    rooms = machine.rooms()
+    new = rooms.open("container-b", QUOTA)
+
+    assert (old.folder / old.library).read_bytes() == b"the library"
+    assert (new.folder / new.library).read_bytes() == b"a better library"
+    rooms.keep(())
+    machine.rooms()
+    assert [path.name for path in (machine.state / "lib").iterdir()] == [new.library]
+
+
+def test_after_a_boot_all_is_new(machine: Machine) -> None:
+    """Containers do not outlive the machine, and its clock began anew."""
+    machine.rooms().open("container-a", QUOTA)
+    machine.boot.write_text("two\n")
+
+    assert not machine.rooms().rooms
+    assert not list((machine.state / "cards").iterdir())
+
+
+def test_a_page_that_was_cut_off_is_replaced_when_its_last_tenant_is_gone(
+    machine: Machine,
+) -> None:
+    """A tenant can spoil a page for those beside it, not for those after it."""
+    rooms = machine.rooms()
+    spoilt = rooms.open("container-a", QUOTA)
+    os.truncate(spoilt.folder / "card-0", 100)
+
+    with pytest.raises(InvalidValue, match="cut off"):
+        rooms.open("container-b", QUOTA)
+    rooms.close("container-a")
+
+    fresh = rooms.open("container-b", QUOTA)
+    assert read_page(fresh.folder / "card-0") == ()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".hidden", "a\0b"])
+def test_no_name_leads_elsewhere(machine: Machine, name: str) -> None:
+    """Neither a container's identity nor a card's."""
+    rooms = machine.rooms()
+
+    with pytest.raises(InvalidValue):
+        rooms.open(name, QUOTA)
+    with pytest.raises(InvalidValue):
+        rooms.open("container-a", Quota((replace(QUOTA.cards[0], uuid=name),)))
+    assert not list((machine.state / "containers").iterdir())
+
+
+def test_a_card_has_as_many_seats_as_its_page(machine: Machine) -> None:
+    """The 64th tenant is refused, and leaves nothing."""
+    rooms = machine.rooms()
+    for number in range(63):
+        rooms.open(f"container-{number}", QUOTA)
+
+    with pytest.raises(InvalidValue, match="63 seats"):
+        rooms.open("container-63", QUOTA)
+    assert len(list((machine.state / "containers").iterdir())) == 63
+
+
+def test_a_library_that_is_not_there_is_told(machine: Machine) -> None:
+    """The message names the file."""
+    machine.built.unlink()
+
+    with pytest.raises(InvalidDocument, match=r"built\.so"):
+        machine.rooms()
+
+
+# --- images ----------------------------------------------------------------------------------
+
+
+def _proc(machine: Machine, root: Path, container: str) -> Path:
+    """A process table with the first process of a container, whose root is given."""
+    proc = machine.folder / "table"
+    (proc / "42").mkdir(parents=True)
+    (proc / "42/cgroup").write_text(f"0::/kubepods/burstable/podx/{container}\n")
+    (proc / "42/root").symlink_to(root)
+    return proc
+
+
+def _image(folder: Path, libc: bytes | None) -> Path:
+    root = folder / "root"
+    (root / "lib64").mkdir(parents=True)
+    if libc is not None:
+        (root / "lib64/libc.so.6").write_bytes(b"\x7fELF\0" + libc + b"\0")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("libc", "why"),
+    [
+        (b"GLIBC_2.2.5\0GLIBC_2.12", "C library is 2.12; 2.17 or newer"),
+        (None, "no GNU C library"),
+        (b"GLIBC_2.2.5\0GLIBC_2.17", ""),
+        (b"GLIBC_2.2.5\0GLIBC_2.41", ""),
+    ],
+    ids=["old", "none", "oldest that does", "new"],
+)
+def test_the_library_is_kept_out_of_images_that_cannot_load_it(
+    machine: Machine, libc: bytes | None, why: str
+) -> None:
+    """The loader finds nothing to load, in the file that is mounted already; the room says why."""
+    container = _container(args=("/bin/true",))
+    proc = _proc(machine, _image(machine.folder, libc), container.id)
+    keeper = machine.keeper(proc=proc)
+    keeper.create(_pod(SHARE), container)
+    with (machine.state / "containers/container-u1/preload").open() as mounted:
+        keeper.start(_pod(SHARE), container)
+        loaded = mounted.read()
+
+    assert keeper.isolation is not None
+    assert why in keeper.isolation.rooms.rooms[container.id].spared
+    assert bool(loaded) is not bool(why)
+    assert machine.rooms().rooms[container.id].spared == (
+        keeper.isolation.rooms.rooms[container.id].spared
+    )
+
+
+def test_what_cannot_be_held_is_not_started_where_that_is_the_rule(machine: Machine) -> None:
+    """`--not-in-force evict`."""
+    container = _container()
+    proc = _proc(machine, _image(machine.folder, None), container.id)
+    keeper = machine.keeper(required=True, proc=proc)
+    keeper.create(_pod(SHARE), container)
+
+    with pytest.raises(Refused, match="NotEnforceable"):
+        keeper.start(_pod(SHARE), container)
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(
+        st.sampled_from([names.COMPUTE_POLICY, names.QGPU_APP_CLASS, names.MEMORY_BEYOND]),
+        st.text(max_size=80),
+    ),
+    st.lists(st.text(max_size=40), max_size=4),
+)
+def test_hostile_wishes_give_limits_or_a_reason(
+    annotations: dict[str, str], env: list[str]
+) -> None:
+    """Whatever a pod's author writes: limits that the library reads, or a refusal with the rule."""
+    found = inject(_pod(SHARE, annotations=annotations), _container(env=tuple(env)), _place(), ())
+
+    if isinstance(found, Refusal):
+        assert found.rule == "BadWish"
+    else:
+        assert isinstance(found, Injected)
+        assert found.given.quota is not None
+        assert found.given.quota.cards[0].memory_bytes == 4 * GIB

@@ -1,0 +1,210 @@
+"""Partage's enforcement library in containers of a genuine containerd, with the stand-in driver.
+
+The container's own program asks the driver for memory until it is refused. No card is needed: the modelled card is
+a process of the host, which containers reach by its socket.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import containerd
+import cri
+import pytest
+from agent_process import Agent
+
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.vendors import names
+from partage.wire.record import encode
+
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "build/native"
+MIB, GIB = 2**20, 2**30
+CARD = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00"
+GLIBC, OLD = "localhost/glibc:test", "localhost/old:test"
+SHARE = Grant("main", DeviceType.GPU, 0, CARD, 300, GIB, GrantMode.SHARE, protocol="qgpu")
+NODE: dict[str, Any] = {
+    "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
+    "metadata": {"name": "n1", "labels": {"node.koordinator.sh/gpu-vendor": "nvidia"}},
+    "spec": {"devices": [{"type": "gpu", "health": True, "id": CARD, "minor": 0, "resources": {
+        "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "16Gi",
+        "koordinator.sh/gpu-memory-ratio": "100"}}]},
+}  # fmt: skip
+
+
+@dataclass
+class Node:
+    """A runtime, a client, an agent, a modelled card."""
+
+    runtime: containerd.Containerd
+    cri: cri.Cri
+    agent: Agent
+    folder: Path
+
+    def run(
+        self, uid: str, image: str = GLIBC, annotations: dict[str, str] | None = None, **env: str
+    ) -> str:
+        """A container that idles, of a pod with a share."""
+        record = encode(Allocation(uid, "team", uid, "n1", (SHARE,)))
+        pod = self.cri.run_pod(uid, uid, {names.ALLOCATION: record, **(annotations or {})})
+        given = {"FAKE_GPU_SOCKET": "/gpu/card", "LD_LIBRARY_PATH": "/fake", **env}
+        mounts = {"/gpu": str(self.folder / "gpu")}
+        return self.cri.start(self.cri.create(pod, "main", given, image=image, mounts=mounts))
+
+
+def _files() -> dict[str, Path | bytes]:
+    """The C library of this machine, the stand-in driver and the programs of the tests."""
+    programs = [NATIVE / name for name in ("load", "memory")]
+    files: dict[str, Path | bytes] = {f"bin/{one.name}": one for one in programs}
+    files |= {f"fake/{one.name}": one for one in (NATIVE / "fake").iterdir()}
+    found = subprocess.run(
+        [shutil.which("ldd") or "ldd", programs[0], NATIVE / "fake/libcuda.so.1"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for word in found.stdout.split():
+        if word.startswith("/") and ".so" in word and not word.endswith(":"):
+            files[word.lstrip("/")] = Path(word)
+    return files
+
+
+@pytest.fixture(scope="module", params=containerd.GENERATIONS)
+def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """One containerd for all tests of a generation. Its sockets need a short path."""
+    make = shutil.which("make")
+    if not shutil.which("gcc") or not make:
+        pytest.skip("gcc or make is missing: the enforcement library cannot be built")
+    subprocess.run([make, "-s", "native"], cwd=ROOT, check=True)
+    folder = Path(tempfile.mkdtemp(prefix="partage-"))
+    (folder / "gpu").mkdir()
+    card = subprocess.Popen(
+        [NATIVE / "fake-card", folder / "gpu/card", "1", str(16 * GIB)], stdout=subprocess.PIPE
+    )
+    try:
+        assert card.stdout is not None
+        assert card.stdout.readline() == b"ready\n"
+        with containerd.running(request.param, folder) as (runtime, client):
+            old = {"lib64/libc.so.6": b"\x7fELF\0GLIBC_2.2.5\0GLIBC_2.12\0"}
+            for name, files in ((GLIBC, _files()), (OLD, old)):
+                containerd.write_image(folder / "more.tar", files, name)
+                done = runtime.ctr("image", "import", str(folder / "more.tar"))
+                assert done.returncode == 0, done.stderr
+            options = (
+                "--isolation", "partage", "--isolation-library",
+                NATIVE / "libpartage-isolation.so", "--isolation-dir", folder / "isolation",
+                "--isolation-policy", "fixed-share",
+            )  # fmt: skip
+            agent = Agent(runtime, folder / "agent", NODE, options)
+            agent.folder.mkdir()
+            yield Node(runtime, client, agent, folder)
+    finally:
+        card.kill()
+        card.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def node(machine: Node) -> Iterator[Node]:
+    """With an agent that serves, and no pods left behind."""
+    machine.agent.start()
+    try:
+        yield machine
+    finally:
+        machine.cri.remove_all()
+        machine.agent.stop()
+        shutil.rmtree(machine.agent.folder / "journal", ignore_errors=True)
+
+
+def _total(output: str) -> int:
+    return int(next(line for line in output.splitlines() if line.startswith("total")).split()[1])
+
+
+@pytest.mark.parametrize("path", ["plain", "pool", "handle"])
+def test_a_containers_program_is_refused_beyond_its_memory(node: Node, path: str) -> None:
+    """One GiB of sixteen: the driver's own error, and the cap is what the program is shown."""
+    main = node.run("u1")
+
+    output = node.cri.says(main, "/bin/memory", path, str(32 * MIB))
+
+    assert "refused 2" in output  # CUDA_ERROR_OUT_OF_MEMORY
+    assert GIB - 32 * MIB <= _total(output) <= GIB
+    assert f"info {GIB} " in output
+
+
+def test_a_shell_with_another_environment_is_held_too(node: Node) -> None:
+    """Limits are not in the environment: an empty one changes nothing."""
+    main = node.run("u1")
+
+    output = node.cri.says(
+        main, "sh", "-c",
+        "env -i FAKE_GPU_SOCKET=/gpu/card LD_LIBRARY_PATH=/fake /bin/memory plain 33554432",
+    )  # fmt: skip
+
+    assert _total(output) <= GIB
+
+
+def test_two_containers_of_a_card_have_a_cap_each(node: Node) -> None:
+    """And the card's page holds a seat for both."""
+    first, second = node.run("u1"), node.run("u2")
+
+    totals = [
+        _total(node.cri.says(one, "/bin/memory", "plain", str(32 * MIB)))
+        for one in (first, second)
+    ]
+
+    assert all(GIB - 32 * MIB <= total <= GIB for total in totals)
+    rooms = node.folder / "isolation/containers"
+    slots = {(rooms / one / "limits").read_text().split("slot ")[1][0] for one in (first, second)}
+    assert slots == {"0", "1"}
+
+
+def test_a_tenant_cannot_change_its_limits(node: Node) -> None:
+    """The room is read-only in the container; the page and the account are all it may write."""
+    main = node.run("u1")
+    inside = "/usr/local/partage/isolation"
+
+    for act in (
+        f"echo > {inside}/limits", f"rm {inside}/limits", "echo > /etc/ld.so.preload",
+        "rm /etc/ld.so.preload", f"touch {inside}/x",
+    ):  # fmt: skip
+        said = node.cri.says(main, "sh", "-c", f"{act} 2>&1; echo status $?")
+        assert "status 0" not in said, act
+    assert _total(node.cri.says(main, "/bin/memory", "plain", str(32 * MIB))) <= GIB
+
+
+def test_an_old_image_runs_without_the_library(node: Node) -> None:
+    """Its C library is too old: the loader is told of nothing, and the room says why."""
+    main = node.run("u1", OLD)
+
+    assert node.cri.says(main, "cat", "/etc/ld.so.preload") == ""
+    spared = node.folder / "isolation/containers" / main / "spared"
+    assert "2.12; 2.17 or newer is needed" in spared.read_text()
+
+
+def test_rooms_go_with_their_containers(node: Node) -> None:
+    """Also with those that ended while the agent was away."""
+    first = node.run("u1")
+    node.agent.stop()
+    node.cri.remove_all()
+    node.agent.start()
+
+    second = node.run("u2")
+
+    rooms = [path.name for path in (node.folder / "isolation/containers").iterdir()]
+    assert rooms == [second]
+    assert first != second
+
+
+def test_what_was_decided_is_in_the_runtimes_books(node: Node) -> None:
+    """By it an agent that comes back tells what was given from what was only written down."""
+    main = node.run("u1")
+    node.agent.stop()
+    node.agent.start()
+
+    assert node.runtime.spec(main)["annotations"][names.SERVED] == "partage"
+    node.agent.until("partage_agent_containers", 1)
+    assert node.agent.metric("partage_agent_unprotected_containers") == 0
