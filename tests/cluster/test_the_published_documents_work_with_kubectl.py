@@ -197,21 +197,73 @@ def eight(stack: Stack, alone: None) -> None:
     nodes(stack, "koordinator/host05.yaml")
 
 
-def test_an_important_pod_preempts(stack: Stack, eight: None) -> None:
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ({"kubernetes.io/gpu": "400"}, {"kubernetes.io/gpu": "200"}),
+        ({"nvidia.com/gpu": "4"}, {"nvidia.com/gpu": "2"}),
+        ({"koordinator.sh/gpu": "400"}, {"koordinator.sh/gpu": "200"}),
+        ({"tke.cloud.tencent.com/qgpu-core": "400"}, {"tke.cloud.tencent.com/qgpu-core": "50",
+                                                     "tke.cloud.tencent.com/qgpu-memory": "10"}),
+        ({"nvidia.com/gpu": "4"}, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}),
+    ],
+    ids=["kubernetes.io", "whole cards", "koordinator", "qgpu", "hami"],
+)  # fmt: skip
+def test_an_important_pod_preempts(
+    stack: Stack, eight: None, less: dict[str, str], more: dict[str, str]
+) -> None:
     """It takes the cards of one that matters less, and of no more than it needs.
 
-    By names that kube-scheduler's own fit checks on the totals: what it leaves to the ledger it
-    finds no victims for, whatever the extender would answer.
+    By names that kube-scheduler's own fit checks on the totals it proposes the victims; by names
+    that are left to the ledger, the service sends them away itself.
     """
-    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-    apply(stack, {**kind, "metadata": {"name": "important"}, "value": 1000})
+    rank(stack)
     for number in range(2):
-        stack.create(pod(f"four-{number}", {"kubernetes.io/gpu": "400"}))
+        stack.create(pod(f"four-{number}", less))
         stack.bound(f"four-{number}")
-    stack.create(pod("important", {"kubernetes.io/gpu": "200"}, priorityClassName="important"))
+    stack.create(pod("important", more, priorityClassName="important"))
     stack.bound("important")
     left = {p["metadata"]["name"] for p in stack.plane.call("GET", PODS)["items"]}
     assert len(left & {"four-0", "four-1"}) == 1
+
+
+def test_halves_of_different_cards_make_room_for_a_whole_one(stack: Stack, eight: None) -> None:
+    """The totals are enough and no card is: both sharers of one card go, nobody of another.
+
+    A budget spares its pods as long as others can go, and the API server's own account of it.
+    """
+    rank(stack)
+    for number in range(16):
+        guarded = {"app": "guarded"} if number < 2 else {}
+        one = pod(f"half-{number}", {"koordinator.sh/gpu": "40"})
+        one["metadata"]["labels"] = guarded
+        stack.create(one)
+        stack.bound(f"half-{number}")
+    apply(
+        stack,
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "guarded", "namespace": "default"},
+            "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "guarded"}}},
+        },
+    )
+    stack.create(pod("important", {"koordinator.sh/gpu": "100"}, priorityClassName="important"))
+    stack.bound("important")
+    left = {p["metadata"]["name"] for p in stack.plane.call("GET", PODS)["items"]}
+    gone = {f"half-{number}" for number in range(16)} - left
+    assert len(gone) == 2
+    assert not gone & {"half-0", "half-1"}
+    for name in gone:
+        assert any(event["reason"] == "Preempted" for event in stack.events(name))
+    assert any(event["reason"] == "Preempting" for event in stack.events("important"))
+    stack.plane.call("DELETE", "/apis/policy/v1/namespaces/default/poddisruptionbudgets/guarded")
+
+
+def rank(stack: Stack) -> None:
+    """A priority class above all others."""
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    apply(stack, {**kind, "metadata": {"name": "important"}, "value": 1000})
 
 
 def test_a_quota_holds(stack: Stack, eight: None) -> None:

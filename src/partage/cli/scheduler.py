@@ -23,6 +23,7 @@ from partage.cli.parameters import (
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.mutual import mutual_tls
 from partage.daemon.options import ElectionOptions, SchedulerOptions
+from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.exposition import Exposition
@@ -142,6 +143,13 @@ _deciding = options(
         multiple=True,
         metavar="NAME",
         help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
+    ),
+    click.option(
+        "--preemption/--no-preemption",
+        default=True,
+        show_default=True,
+        help="Send less important pods away for those that only their devices keep waiting. What "
+        "kube-scheduler preempts for by itself is not changed by it.",
     ),
     click.option(
         "--audit",
@@ -295,6 +303,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         else None,
         authorize=given["authorize_reads"],
         audit=given["audit"],
+        preemption=PreemptionSettings() if given["preemption"] else None,
         record=RecordSettings(given["record"], given["record_size"] * 2**20)
         if given["record"]
         else None,

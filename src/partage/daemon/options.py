@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.learning import LearningSettings
+from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
 from partage.extender.intake import Intake
 from partage.extender.server import Faces
@@ -63,6 +64,8 @@ class SchedulerOptions:
             says of the caller's token.
         learning: how prices of the default policy are learnt while this instance leads; None
             learns none.
+        preemption: how less important pods are sent away for those that only their devices keep
+            waiting; None sends nobody away.
         record: the file that keeps every decision with what led to it; None keeps none.
         tick: seconds between two looks at what time brings.
         audit: seconds between two audits of the books against the pods that are watched.
@@ -84,6 +87,7 @@ class SchedulerOptions:
     controllers: ControllerSettings | None = ControllerSettings()
     authorize: bool = False
     learning: LearningSettings | None = LearningSettings()
+    preemption: PreemptionSettings | None = PreemptionSettings()
     record: RecordSettings | None = None
     tick: float = 1.0
     audit: float = 60.0

@@ -26,6 +26,7 @@ from partage.daemon.leadership import LeaderLabel, elector
 from partage.daemon.learning import Learning
 from partage.daemon.notices import Notices
 from partage.daemon.options import SchedulerOptions
+from partage.daemon.preempting import Preempting
 from partage.daemon.readers import AccessReviews
 from partage.daemon.recording import Recorder
 from partage.daemon.watched import watched
@@ -276,6 +277,12 @@ class SchedulerDaemon:
                         lambda: self.service.books, self._clock, self.options.learning
                     )
                     group.create_task(learning.run(), name="scheduler:learning")
+                if self.options.preemption is not None:
+                    preempting = Preempting(
+                        self._client, lambda: self.service.books, self._notices.recorder,
+                        self._may_bind, self.options.preemption,
+                    )  # fmt: skip
+                    group.create_task(preempting.run(), name="scheduler:preemption")
                 for companion in self._companions:
                     group.create_task(companion.run(), name="scheduler:companion")
                 await asyncio.Event().wait()

@@ -14,9 +14,11 @@ from partage.wire import shapes
 from partage.wire.documents import Document
 
 __all__ = [
+    "BUDGETS",
     "CLUSTER",
     "DEVICES",
     "PRIORITIES",
+    "LiveBudget",
     "LiveConfigMap",
     "LiveDevice",
     "LiveNode",
@@ -33,6 +35,9 @@ CLUSTER: Final = "cluster"
 
 DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
 """Device objects, one a node (seeds 000 and 003)."""
+
+BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
+"""Not followed either: preemption lists them when it has somebody to send away."""
 
 _NOTHING: Final = shapes.Metadata()
 
@@ -63,6 +68,12 @@ class LiveConfigMap(shapes.ConfigMap, frozen=True):
 
 class LiveQuota(shapes.ResourceQuota, frozen=True):
     """A ResourceQuota of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
+class LiveBudget(shapes.DisruptionBudget, frozen=True):
+    """A PodDisruptionBudget of a server."""
 
     metadata: shapes.Metadata = _NOTHING
 

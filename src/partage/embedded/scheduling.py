@@ -21,7 +21,6 @@ import aiohttp
 import msgspec
 
 from partage.apiserver import ApiError, ApiServer, Change, Record, User
-from partage.embedded.preempting import Preempted, Preemption
 from partage.embedded.rooms import Asker, Rooms, Survey, asker
 from partage.embedded.watching import follow, now, tell
 from partage.model.errors import InvalidDocument
@@ -121,7 +120,6 @@ class KubeScheduler:
         self._queue: list[tuple[tuple[int, str, int], str]] = []
         self._ready = asyncio.Event()
         self._read_before: dict[str, tuple[Context, tuple[Any, ...], Asker]] = {}
-        self._preemption = Preemption(server, _USER)
         self._arrived = 0
         self._binding: set[asyncio.Task[None]] = set()
         self.conflicts = 0
@@ -166,12 +164,10 @@ class KubeScheduler:
         if over:
             self._pending.pop(record.uid, None)
             self._read_before.pop(record.uid, None)
-            self._preemption.gone(record.uid)
             if self._rooms.leave(record.uid):
                 self._again(one for one in self._pending.values() if one.short)
         elif node:
             self._pending.pop(record.uid, None)
-            self._preemption.placed(record)
             if self._rooms.holds(record.uid, node):
                 return
             found = self._read(record)
@@ -285,24 +281,7 @@ class KubeScheduler:
         elif short := survey.short():
             told = f"{told}; {short}"
         await self._refuse(pending, told)
-        await self._preempt(session, pending, survey.fitting)
         return []
-
-    async def _preempt(
-        self, session: aiohttp.ClientSession, pending: _Pending, nodes: list[str]
-    ) -> None:
-        """Sends less important pods away, where that makes room for this one."""
-        record = pending.record
-        if not self._preemption.worthwhile(record):
-            return
-        body = self._preemption.body(record, nodes)
-        answer = await self._ask(session, "preempt", body, Preempted)
-        try:
-            made = await self._preemption.follow(record, answer)
-        except ApiError:
-            return  # the pod is gone meanwhile
-        if made:
-            await self._tell(record, "Preempting", made)
 
     async def _best(self, session: aiohttp.ClientSession, record: Record, names: list[str]) -> str:
         scores = await self._ask(session, "prioritize", self._body(record, names), list[_Score])

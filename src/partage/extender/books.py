@@ -14,18 +14,21 @@ from partage.extender.intake import Intake
 from partage.extender.ports import Hooks
 from partage.extender.verbs import HOLD, Verbs
 from partage.extender.waiting import WaitingRoom
+from partage.inventory.plane import Bools
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import (
     Action,
     Event,
+    HoldEnded,
     PodGone,
     Quarantined,
     ReadBack,
     Released,
     Unserviceable,
 )
+from partage.scheduler.preemption import Plan
 from partage.wire.translation import PodEntry
 
 __all__ = ["Books"]
@@ -47,6 +50,8 @@ class Books:
         waiting: pods that were refused.
         unread: pods whose Binding has an unknown outcome; the service reads them back.
         counts: how often what happened, by name; for metrics.
+        making_room: waiting pods for which others are sent away, by uid: where, and whom.
+        priorities: of bound pods with devices: how many have each.
     """
 
     def __init__(
@@ -68,6 +73,9 @@ class Books:
         self._nominated: dict[str, dict[str, PodEntry]] = {}
         self._nomination: dict[str, str] = {}
         self._freed: set[str] = set()
+        self.making_room: dict[str, Plan] = {}
+        self.priorities: Counter[int] = Counter()
+        self._standing: dict[str, int] = {}
         self._strangers: dict[str, float] = {}
 
     # --- facts in ----------------------------------------------------------------------------
@@ -86,19 +94,39 @@ class Books:
     def pod_seen(self, entry: PodEntry, now: float) -> None:
         """A pod that concerns devices was seen: it may have been placed, or nominated."""
         pod = entry.pod
+        self._stands(pod.uid, None if pod.node is None or pod.finished else pod.priority)
         if pod.node is not None or pod.finished:
             self.forget(pod.uid)
-        elif entry.nominated != self._nomination.get(pod.uid, ""):
+            return
+        plan = self.making_room.get(pod.uid)
+        if plan is not None and entry.nominated in ("", plan.node):
+            return  # what the pod says of it may be late; the plan holds until it is given up
+        if entry.nominated != self._nomination.get(pod.uid, ""):
             self._withdraw(pod.uid)
             if entry.nominated:
-                self._nomination[pod.uid] = entry.nominated
-                self._nominated.setdefault(entry.nominated, {})[pod.uid] = entry
-                self._freed.add(entry.nominated)
+                self._nominate(entry, entry.nominated)
                 self.settle(now)
+
+    def _nominate(self, entry: PodEntry, node: str) -> None:
+        self._nomination[entry.pod.uid] = node
+        self._nominated.setdefault(node, {})[entry.pod.uid] = entry
+        self._freed.add(node)
+
+    def _stands(self, uid: str, priority: int | None) -> None:
+        """Count a bound pod by priority; None for one that is not bound."""
+        before = self._standing.pop(uid, None)
+        if before is not None:
+            self.priorities[before] -= 1
+            if not self.priorities[before]:
+                del self.priorities[before]
+        if priority is not None:
+            self._standing[uid] = priority
+            self.priorities[priority] += 1
 
     def pod_gone(self, uid: str) -> None:
         """A pod is gone."""
         self.forget(uid)
+        self._stands(uid, None)
         self.unread.pop(uid, None)
         if uid in self.engine.states:
             # Kube-scheduler asked for it before its documents came, and they never will.
@@ -111,7 +139,56 @@ class Books:
         self._strangers.pop(uid, None)
         self._withdraw(uid)
 
+    # --- room that is made -------------------------------------------------------------------
+
+    def make_room(self, entry: PodEntry, plan: Plan, now: float) -> None:
+        """Others are sent away for a pod; what is free of its place is kept for it from now on.
+
+        Less important pods for which room was kept there lose their claim.
+        """
+        for mate in self.nominees(plan.node):
+            if mate.pod.priority < entry.pod.priority:
+                self.give_up(mate.pod.uid, now)
+        self._withdraw(entry.pod.uid)
+        self.making_room[entry.pod.uid] = plan
+        self._nominate(entry, plan.node)
+        self.settle(now)
+
+    def give_up(self, uid: str, now: float) -> None:
+        """No room is made for the pod any more, and none kept."""
+        self._withdraw(uid)
+        self._follow(self.engine.handle(HoldEnded(uid)))
+        self.verbs.forget_hold(uid)
+        self.settle(now)
+
+    def nomination(self, uid: str) -> str:
+        """The node on which room is made for the pod; empty when there is none."""
+        return self._nomination.get(uid, "")
+
+    def nominees(self, node: str) -> Sequence[PodEntry]:
+        """Pods for which room is made on a node, most important first."""
+        return self._by_priority(self._nominated.get(node, {}).values())
+
+    def leaving(self, node: str) -> frozenset[str]:
+        """Pods of a node that are on their way out: they end, or are being sent away."""
+        sent = {
+            victim.uid
+            for uid in self._nominated.get(node, ())
+            if uid in self.making_room
+            for victim in self.making_room[uid].victims
+        }
+        return frozenset(
+            held.uid
+            for held in self.engine.ledger.on_node(node)
+            if held.uid in sent or self._ends(held.uid)
+        )
+
+    def _ends(self, uid: str) -> bool:
+        document = self.intake.document(uid)
+        return document is not None and document.metadata.deletion_timestamp is not None
+
     def _withdraw(self, uid: str) -> None:
+        self.making_room.pop(uid, None)
         node = self._nomination.pop(uid, None)
         if node is not None:
             mates = self._nominated[node]
@@ -136,13 +213,25 @@ class Books:
 
     # --- what follows ------------------------------------------------------------------------
 
-    def refuse(self, entry: PodEntry, refusal: Refusal, now: float) -> None:
-        """A pod was refused: it waits, and whoever listens is told when that is news."""
+    def refuse(
+        self, entry: PodEntry, refusal: Refusal, now: float, among: Bools | None = None
+    ) -> None:
+        """A pod was refused: it waits, and whoever listens is told when that is news.
+
+        Args:
+            entry: the pod.
+            refusal: why.
+            now: seconds on the service's steady clock.
+            among: by node index, where nothing but its devices was in the way.
+        """
         if self.intake.pod(entry.pod.uid) is None:
             self._strangers[entry.pod.uid] = now
         if self.waiting.enter(entry, refusal, now):
             self.tell(entry, f"waits: {refusal.code}")
             self.hooks.refused(entry, refusal)
+        waiting = self.waiting.get(entry.pod.uid)
+        if waiting is not None:
+            waiting.among, waiting.ranks = among, self.engine.ranks
 
     def tell(self, entry: PodEntry, what: str) -> None:
         """Log a decision under the id that it has in the record, where one is kept."""
@@ -154,7 +243,9 @@ class Books:
         """What time brings: holds end, and the next batch of waiting pods is woken."""
         self._follow(self.verbs.expire(now))
         # A nomination outlives its hold, which is taken anew while there is room.
-        self._freed |= self._nominated.keys()
+        for node, mates in self._nominated.items():
+            if any(uid not in self.engine.ledger for uid in mates):
+                self._freed.add(node)
         self.settle(now)
 
     def settle(self, now: float) -> None:
@@ -168,9 +259,12 @@ class Books:
             self.verbs.vacated.clear()
         woken: list[str] = []
         for node in self._freed:
-            for entry in self._by_priority(self._nominated.get(node, {}).values()):
+            mates = self.nominees(node)
+            leaving = self.leaving(node) if mates else ()
+            for entry in mates:
                 uid = entry.pod.uid
-                if self.verbs.nominate(entry.pod, node, now) and self.waiting.woken(uid, now):
+                whole = self.verbs.nominate(entry.pod, node, now, leaving)
+                if whole and self.waiting.woken(uid, now):
                     woken.append(uid)
             self.waiting.room_on(node)
         self._freed.clear()

@@ -96,6 +96,10 @@ class Intake:
         """A pod that concerns devices, by uid."""
         return self._entries.get(uid)
 
+    def document(self, uid: str) -> Document | None:
+        """The newest document of a pod that concerns devices."""
+        return self._documents.get(uid)
+
     def pod_named(self, namespace: str, name: str) -> PodEntry | None:
         """A pod that concerns devices, by name."""
         return self._entries.get(self._by_name.get((namespace, name), ""))

@@ -289,7 +289,7 @@ class SchedulerService:
             self.books.counts["filter error"] += 1
             return error_reply(str(error))
         if answer.refusal is not None:
-            self.books.refuse(entry, answer.refusal, now)
+            self.books.refuse(entry, answer.refusal, now, listed.among)
             self.books.counts["filter refused"] += 1
         else:
             self._left(entry.pod.uid)
@@ -347,6 +347,8 @@ class SchedulerService:
         entry = self._entry(args.pod)
         if entry is None:
             return preempt_reply(args.victims)
+        if entry.pod.uid in self.books.making_room:
+            return preempt_reply({})  # others are on their way out for it already
         priorities = {uid: e.pod.priority for uid, e in self.books.intake.pods().items()}
         kept = self.books.verbs.preempt(
             entry.pod, {node: victims.uids for node, victims in args.victims.items()}, priorities

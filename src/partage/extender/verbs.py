@@ -10,7 +10,7 @@ that affinity and spreading keep working (DESIGN, decision 6).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
@@ -22,7 +22,7 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.engine import Engine, State
-from partage.scheduler.events import Action, HoldEnded, Placement
+from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
 from partage.wire.extender import encoded_name, score_entry, scores_reply
 
 __all__ = ["HOLD", "Answer", "Listed", "Verbs"]
@@ -164,16 +164,38 @@ class Verbs:
         column[-1] = 0  # unknown names have the index -1
         return column[listed.indexes]
 
-    def nominate(self, pod: Pod, node: str, now: float) -> bool:
-        """Keep room on one node for a pod that preemption nominated; whether there was room."""
-        if not _asks(pod) or node not in self.engine.ledger.index or pod.uid in self.engine.ledger:
+    def nominate(self, pod: Pod, node: str, now: float, leaving: Collection[str] = ()) -> bool:
+        """Keep room on one node for a pod that preemption nominated; whether it has all of it.
+
+        Args:
+            pod: the pod.
+            node: where.
+            now: seconds on any steady clock.
+            leaving: uids of pods that are on their way out there; until they are gone, what is
+                free already is kept.
+        """
+        if not _asks(pod) or node not in self.engine.ledger.index:
             return False
-        among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
-        among[self.engine.ledger.index[node]] = True
-        if isinstance(self.engine.hold(pod, among), Refusal):
+        clearing = self.engine.states.get(pod.uid) is State.CLEARING
+        if pod.uid in self.engine.ledger and not clearing:
             return False
-        self._holds[pod.uid] = now + self.hold_seconds
-        return True
+        if self.engine.grants_without(pod, node, ()) is not None:
+            among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
+            among[self.engine.ledger.index[node]] = True
+            if not isinstance(self.engine.hold(pod, among), Refusal):
+                self._holds[pod.uid] = now + self.hold_seconds
+                return True
+            return False  # its namespace's quota is used up
+        grants = self.engine.grants_without(pod, node, leaving) if leaving else None
+        if grants is not None:
+            self._moved(self.engine.handle(RoomKept(pod, node, grants)))
+        elif clearing:
+            self._moved(self.engine.handle(HoldEnded(pod.uid)))
+        return False
+
+    def _moved(self, actions: Iterable[Action]) -> None:
+        """Room that a change of holds left is told with that of other holds that moved."""
+        self.vacated |= {action.node for action in actions if isinstance(action, Released)}
 
     def bind(self, pod: Pod, node: str) -> Placement | Refusal:
         """Fit, reserve and pick cards in one step; the service then sends the Binding."""
@@ -253,6 +275,10 @@ class Verbs:
         """The pod is bound, gone or rejected: it needs no hold and no reason any more."""
         self._holds.pop(uid, None)
         self.refusals.pop(uid, None)
+
+    def forget_hold(self, uid: str) -> None:
+        """The pod has no hold any more; why it waits stays known."""
+        self._holds.pop(uid, None)
 
     @property
     def holds(self) -> Mapping[str, float]:

@@ -39,6 +39,9 @@ class WaitingPod:
         woken: when it was last woken; None when it was not.
         asked: it has been woken, and has not been heard of since.
         told: the newest room that it has been woken for or refused in spite of.
+        among: by node index, where nothing but its devices was in the way; None where that is not
+            known.
+        ranks: how many nodes there had ever been at that moment; an index may be another's since.
     """
 
     entry: PodEntry
@@ -47,6 +50,8 @@ class WaitingPod:
     woken: float | None = None
     asked: bool = False
     told: int = 0
+    among: Bools | None = None
+    ranks: int = 0
 
     def has_its_turn(self, now: float) -> bool:
         """Whether it was woken lately and may still come."""
@@ -61,6 +66,7 @@ class WaitingRoom:
         self._pods: OrderedDict[str, WaitingPod] = OrderedDict()
         self._rooms: dict[str, int] = {}
         self._newest = 0
+        self._priorities: Counter[int] = Counter()
 
     def __len__(self) -> int:
         """How many wait."""
@@ -74,6 +80,11 @@ class WaitingRoom:
         """The pod, if it waits."""
         return self._pods.get(uid)
 
+    @property
+    def highest(self) -> int | None:
+        """The highest priority of all who wait; None when nobody does."""
+        return max(self._priorities, default=None)
+
     def counts(self) -> Counter[ReasonCode]:
         """How many wait by the leading code of their refusal."""
         return Counter(waiting.refusal.code for waiting in self._pods.values())
@@ -83,9 +94,12 @@ class WaitingRoom:
         known = self._pods.get(entry.pod.uid)
         if known is None:
             if len(self._pods) >= _MOST:
-                self._pods.popitem(last=False)
+                self.leave(next(iter(self._pods)))
+            self._priorities[entry.pod.priority] += 1
             self._pods[entry.pod.uid] = WaitingPod(entry, refusal, now, told=self._newest)
             return True
+        self._count(known.entry.pod.priority, -1)
+        self._count(entry.pod.priority, 1)
         news = (known.refusal.code, known.refusal.message) != (refusal.code, refusal.message)
         known.entry, known.refusal = entry, refusal
         known.asked, known.told = False, self._newest
@@ -93,7 +107,15 @@ class WaitingRoom:
 
     def leave(self, uid: str) -> WaitingPod | None:
         """A pod waits no more: it was placed, or it is gone."""
-        return self._pods.pop(uid, None)
+        waiting = self._pods.pop(uid, None)
+        if waiting is not None:
+            self._count(waiting.entry.pod.priority, -1)
+        return waiting
+
+    def _count(self, priority: int, change: int) -> None:
+        self._priorities[priority] += change
+        if not self._priorities[priority]:
+            del self._priorities[priority]
 
     def room_on(self, node: str) -> None:
         """Room appeared on a node."""

@@ -5,7 +5,7 @@ in different ways. `Engine` adds the events, and books what was chosen.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -149,16 +149,49 @@ class Chooser:
 
     def fits_without(self, pod: Pod, name: str, victims: Iterable[str]) -> bool:
         """Whether the pod would fit on a node if these pods were gone (preemption's dry run)."""
+        return self.grants_without(pod, name, victims) is not None
+
+    def grants_without(
+        self, pod: Pod, name: str, gone: Iterable[str], first: Sequence[Pod] = ()
+    ) -> tuple[Grant, ...] | None:
+        """What the pod would get on a node if others were gone; None where it would not fit.
+
+        Args:
+            pod: the pod; what it holds itself does not count against it.
+            name: the node.
+            gone: uids of pods that are thought away.
+            first: pods that are thought to get their place there before, in this order; what
+                they hold so far does not count either.
+        """
         index = self.ledger.index.get(name)
         if index is None or pod.request.fault is not None:
-            return False
-        taken = [a for uid in victims if (a := self.ledger.undo(uid)) is not None]
+            return None
+        away = dict.fromkeys([*gone, pod.uid, *(one.uid for one in first)])
+        taken = [a for uid in away if (a := self.ledger.undo(uid)) is not None]
+        added: list[str] = []
+        try:
+            for one in first:
+                grants = self._grants(one, index)
+                if grants:
+                    self.ledger.apply(
+                        Allocation(one.uid, one.namespace, one.name, name, grants, one.host)
+                    )
+                    added.append(one.uid)
+            return self._grants(pod, index)
+        finally:
+            for uid in added:
+                self.ledger.undo(uid)
+            for allocation in taken:
+                self.ledger.apply(allocation)
+
+    def _grants(self, pod: Pod, index: int) -> tuple[Grant, ...] | None:
+        """What the pod would get on one node now; None where it does not fit."""
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
-        fits = group.value[index] >= 0 and not isinstance(self._try(group, pod, index), NodeReason)
-        for allocation in taken:
-            self.ledger.apply(allocation)
-        return fits
+        if group.value[index] < 0:
+            return None
+        grants = self._try(group, pod, index)
+        return None if isinstance(grants, NodeReason) else grants
 
     def _try(self, group: RequestClass, pod: Pod, index: int) -> tuple[Grant, ...] | NodeReason:
         if not pod.request.groups:

@@ -8,6 +8,8 @@ disagree. A pod's way through it:
                             RESERVED --BindFailed--> (unknown)
                             RESERVED --BindUnknown--> UNKNOWN --PodRead--> BOUND or (unknown)
                             HELD --HoldEnded--> (unknown)
+    (unknown) --RoomKept--> CLEARING --hold, place_on--> as above
+                            CLEARING --HoldEnded--> (unknown)
     any       --PodSeen finished, PodGone--> (gone)
 
 Fit and reservation are one step on the ledger. What the API server says of a bound pod is a fact
@@ -20,12 +22,13 @@ first seen: the driver makes it explicit.
 
 from dataclasses import replace
 from enum import StrEnum
+from typing import Final
 
 import numpy as np
 
 from partage.inventory.ledger import Suspicion
 from partage.inventory.plane import Bools
-from partage.model.allocation import Allocation
+from partage.model.allocation import Allocation, Grant
 from partage.model.device import SliceMode
 from partage.model.errors import LedgerError
 from partage.model.node import Node
@@ -52,11 +55,13 @@ from partage.scheduler.events import (
     QuotasChanged,
     ReadBack,
     Released,
+    RoomKept,
     TablesChanged,
     Unserviceable,
 )
 from partage.scheduler.explain import why
 from partage.scheduler.facts import fact_of, rebuild
+from partage.scheduler.preemption import free_part
 
 __all__ = ["Engine", "State", "fact_of", "rebuild"]
 
@@ -65,9 +70,14 @@ class State(StrEnum):
     """Where a pod that holds something stands."""
 
     HELD = "held"  # somebody else schedules the pod; its predicted place is kept for a while
+    CLEARING = "clearing"  # preemption makes room for it; what is free of that room is kept
     RESERVED = "reserved"  # decided; the Binding is on its way
     UNKNOWN = "unknown"  # the Binding was sent and never answered
     BOUND = "bound"  # the API server says so
+
+
+_HOLDS: Final = (State.HELD, State.CLEARING)
+"""Promises to a pod that somebody else schedules; nothing of them is sent anywhere yet."""
 
 
 class Engine(Chooser):
@@ -89,6 +99,15 @@ class Engine(Chooser):
         self._next_rank = 0
 
     @property
+    def ranks(self) -> int:
+        """How many nodes there have ever been; `rank_at` of a node that comes later is not less."""
+        return self._next_rank
+
+    def rank_at(self, index: int) -> int:
+        """The place of a node in the explicit order."""
+        return int(self._rank[index])
+
+    @property
     def decision_id(self) -> str:
         """What the last decision is called where a journal is kept; empty where none is."""
         return ""
@@ -99,8 +118,8 @@ class Engine(Chooser):
         """Take in one event; what the driver should do about it."""
         actions: list[Action] = []
         match event:
-            case NodeSeen(node):
-                actions = self._node_seen(node)
+            case NodeSeen(seen):
+                actions = self._node_seen(seen)
             case NodeGone(name, version):
                 self._node_gone(name, version)
             case PodSeen(pod):
@@ -110,8 +129,10 @@ class Engine(Chooser):
             case PodRead(uid, pod):
                 actions = self._pod_read(uid, pod)
             case HoldEnded(uid):
-                if self.states.get(uid) is State.HELD:
+                if self.states.get(uid) in _HOLDS:
                     actions = self._release(uid)
+            case RoomKept(pod, node, grants):
+                actions = self._keep_room(pod, node, grants)
             case BindSucceeded(uid) | BindFailed(uid) | BindUnknown(uid):
                 if self.states.get(uid) in (State.RESERVED, State.UNKNOWN):
                     actions = self._bind_answered(event, uid)
@@ -239,6 +260,21 @@ class Engine(Chooser):
         node = allocation.node if allocation else suspicion.node if suspicion else None
         return [Released(node)] if node is not None else []
 
+    def _keep_room(self, pod: Pod, node: str, grants: tuple[Grant, ...]) -> list[Action]:
+        """Hold what is free of a place that others still leave; all of it is a hold like any."""
+        before = self.ledger.allocation(pod.uid)
+        if pod.uid in self._gone or (before and self.states.get(pod.uid) not in _HOLDS):
+            return []
+        self._release(pod.uid)
+        place = Allocation(pod.uid, pod.namespace, pod.name, node, grants, pod.host)
+        kept = free_part(self.ledger, place)
+        if kept == place:
+            self._reserve(pod, place, State.HELD)
+        elif kept.grants:
+            self.ledger.apply(kept)
+            self.states[pod.uid] = State.CLEARING
+        return [Released(before.node)] if before and before != kept else []
+
     def forget_gone(self) -> None:
         """Forget which pods are gone; safe after a fresh list, when no older event can come."""
         self._gone.clear()
@@ -325,7 +361,7 @@ class Engine(Chooser):
         return all((grant.type, grant.minor, grant.uuid) in sound for grant in held.grants)
 
     def _drop_hold(self, pod: Pod) -> None:
-        if self.states.get(pod.uid) is State.HELD:
+        if self.states.get(pod.uid) in _HOLDS:
             self._release(pod.uid)
         if pod.uid in self.ledger:
             raise LedgerError(f"pod {pod.key} ({pod.uid}) is placed already")

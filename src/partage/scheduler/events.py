@@ -7,7 +7,7 @@ touches nothing outside.
 
 from dataclasses import dataclass
 
-from partage.model.allocation import Allocation
+from partage.model.allocation import Allocation, Grant
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy
@@ -32,6 +32,7 @@ __all__ = [
     "QuotasChanged",
     "ReadBack",
     "Released",
+    "RoomKept",
     "TablesChanged",
     "Unserviceable",
 ]
@@ -103,6 +104,21 @@ class HoldEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomKept:
+    """Preemption makes room for a waiting pod: as much of it as is free now is kept for it.
+
+    Attributes:
+        pod: the pod.
+        node: where.
+        grants: what it will get once all who are in the way are gone.
+    """
+
+    pod: Pod
+    node: str
+    grants: tuple[Grant, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     """Another policy is in force from now on."""
 
@@ -133,6 +149,7 @@ Event = (
     | BindUnknown
     | PodRead
     | HoldEnded
+    | RoomKept
     | PolicyChanged
     | QuotasChanged
     | TablesChanged

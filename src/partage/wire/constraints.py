@@ -17,7 +17,7 @@ from partage.model.selector import (
 )
 from partage.wire import shapes
 
-__all__ = ["constraint_of", "tolerations_of"]
+__all__ = ["constraint_of", "selector_of", "tolerations_of"]
 
 _FIELDS: Final = ("metadata.name",)
 
@@ -60,6 +60,17 @@ def tolerations_of(spec: shapes.PodSpec) -> tuple[Toleration, ...]:
         )
         for toleration in spec.tolerations or ()
     )
+
+
+def selector_of(given: shapes.LabelSelector) -> Selector:
+    """A label selector; an empty one matches everything.
+
+    Raises:
+        InvalidValue: an operator that Kubernetes does not know.
+    """
+    labels = (given.match_labels or {}).items()
+    equal = tuple(Requirement(key, Operator.IN, (value or "",)) for key, value in labels)
+    return Selector(equal + _requirements(given.match_expressions, "label selector"))
 
 
 def _term(term: shapes.SelectorTerm, where: str) -> NodeTerm:

@@ -47,7 +47,7 @@ _EVENTS: Final = {
     for one in (
         events.NodeGone, events.PodSeen, events.PodGone, events.BindSucceeded,
         events.BindFailed, events.BindUnknown, events.PodRead, events.HoldEnded,
-        events.PolicyChanged, events.QuotasChanged, events.TablesChanged,
+        events.RoomKept, events.PolicyChanged, events.QuotasChanged, events.TablesChanged,
     )
 }  # fmt: skip
 _EVENT_KINDS: Final = frozenset({*_EVENTS, "NodeSeen"})

@@ -19,6 +19,9 @@ __all__ = [
     "ContainerStatus",
     "Device",
     "DeviceEntry",
+    "DisruptionBudget",
+    "DisruptionStatus",
+    "LabelSelector",
     "Metadata",
     "Namespace",
     "Node",
@@ -270,6 +273,7 @@ class PodSpec(_Part, frozen=True):
     scheduler_name: str | None = None
     priority: int | None = None
     priority_class_name: str | None = None
+    preemption_policy: str | None = None
     restart_policy: str | None = None
     host_network: bool | None = None
     scheduling_gates: list[Gate] | None = None
@@ -363,6 +367,33 @@ class ResourceQuota(Shape, frozen=True):
     """A v1 ResourceQuota."""
 
     spec: QuotaSpec | None = None
+
+
+class LabelSelector(_Part, frozen=True):
+    """Labels that an object must have."""
+
+    match_labels: Texts = None
+    match_expressions: list[Expression] | None = None
+
+
+class DisruptionSpec(_Part, frozen=True):
+    """Whose disruption is limited."""
+
+    selector: LabelSelector | None = None
+
+
+class DisruptionStatus(_Part, frozen=True):
+    """What the disruption controller has counted."""
+
+    disruptions_allowed: int | None = None
+    disrupted_pods: dict[str, Any] | None = None
+
+
+class DisruptionBudget(Shape, frozen=True):
+    """A policy/v1 PodDisruptionBudget."""
+
+    spec: DisruptionSpec | None = None
+    status: DisruptionStatus | None = None
 
 
 class PriorityClass(Shape, frozen=True):

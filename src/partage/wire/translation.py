@@ -30,6 +30,7 @@ from partage.wire.recovery import recover
 __all__ = ["PodEntry", "Translation"]
 
 _MOST: Final = 4096
+_NEVER: Final = "Never"
 _NO_HOST: Final[Mapping[str, int]] = {}
 _PACK: Final = msgspec.msgpack.Encoder()
 
@@ -43,11 +44,13 @@ class PodEntry:
         translated: with what its author wrote.
         flexible: it has wishes that only kube-scheduler weighs.
         nominated: the node that preemption makes room on for it; empty when there is none.
+        preempts: less important pods may have to go for it.
     """
 
     translated: TranslatedPod
     flexible: bool = False
     nominated: str = ""
+    preempts: bool = True
 
     @property
     def pod(self) -> Pod:
@@ -122,7 +125,7 @@ class Translation:
         )
         translated = entry.translated
         told = TranslatedPod(own, translated.view, translated.where)
-        return PodEntry(told, entry.flexible, entry.nominated)
+        return PodEntry(told, entry.flexible, entry.nominated, entry.preempts)
 
 
 def _key(document: Document, spec: shapes.PodSpec) -> bytes:
@@ -183,4 +186,5 @@ def _renamed(known: PodEntry, document: Document, shape: shapes.Pod, version: in
         TranslatedPod(own, own_view, document.where),
         is_flexible(spec),
         (status.nominated_node_name if status else None) or "",
+        spec.preemption_policy != _NEVER,
     )

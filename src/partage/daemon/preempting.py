@@ -1,0 +1,217 @@
+"""Sends less important pods away for a pod that only its devices keep waiting.
+
+    who waits (extender.preemption) ── plans, node by node ── the best ── asked once more
+      │ keep what is free of the place for the pod, nominate it
+      v
+    victims: an event, and evicted; where a budget would forbid it, and nothing else helps,
+    deleted as kube-scheduler does, with the condition that it writes
+
+One pod is decided at a time, the most important first, and only while this instance leads. A
+request that is refused or unanswered gives the plan up: whoever still waits is planned for anew,
+with what is true by then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from partage.daemon.watched import BUDGETS, LiveBudget
+from partage.extender.books import Books
+from partage.extender.preemption import abandoned, again, plans, preemptors
+from partage.extender.waiting import WaitingPod
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import Conflict, EvictionBlocked, KubeError, NotFound
+from partage.kube.events import EventRecorder, Regarding
+from partage.kube.resources import PODS, Scope
+from partage.model.pod import Pod
+from partage.scheduler.preemption import Occupant, Plan
+from partage.wire.budgets import Budget, translate_budget
+from partage.wire.translation import PodEntry
+
+__all__ = ["Preempting", "PreemptionSettings"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_REASON: Final = "PreemptionByScheduler"
+"""What kube-scheduler writes; while such pods end it counts on their room too."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionSettings:
+    """How room is made.
+
+    Attributes:
+        period: seconds between two looks at who waits.
+        patience: seconds for which pods that ask alike are not planned for again where nothing
+            helped one of them.
+        slice: seconds after which others get their turn while plans are made.
+    """
+
+    period: float = 0.5
+    patience: float = 10.0
+    slice: float = 0.004
+
+
+class Preempting:
+    """The loop."""
+
+    def __init__(
+        self,
+        client: Client,
+        books: Callable[[], Books],
+        recorder: EventRecorder,
+        may: Callable[[], bool],
+        settings: PreemptionSettings,
+    ) -> None:
+        """A loop that does not run yet.
+
+        Args:
+            client: an open client.
+            books: those in force.
+            recorder: takes events.
+            may: whether this instance leads at this very moment.
+            settings: times.
+        """
+        self._client, self._books, self._may = client, books, may
+        self._recorder, self._settings = recorder, settings
+        self._vain: dict[tuple[int, ...], tuple[float, Pod]] = {}
+        self._start = 0
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await self._client.clock.sleep(self._settings.period)
+            try:
+                await self.look()
+            except KubeError as error:
+                _LOG.warning("no room can be made for waiting pods: %s", error)
+
+    async def look(self) -> None:
+        """Make room for everybody who may have others sent away, once.
+
+        Raises:
+            KubeError: disruption budgets cannot be read.
+        """
+        books, now = self._books(), self._client.clock.monotonic()
+        for uid in abandoned(books):
+            books.give_up(uid, now)
+        self._vain = {key: kept for key, kept in self._vain.items() if kept[0] > now}
+        asking = [one for one in preemptors(books) if _alike(one.entry.pod) not in self._vain]
+        if not asking or not self._may():
+            return
+        budgets = await self._budgets()
+        for waiting in asking:
+            if _alike(waiting.entry.pod) not in self._vain:
+                await self._make_room(books, waiting, budgets)
+
+    async def _make_room(
+        self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget]
+    ) -> None:
+        best = await self._best(books, waiting, budgets)
+        # Others had their turn meanwhile; what is true now decides.
+        plan = again(books, waiting, best.node, budgets) if best is not None else None
+        now = self._client.clock.monotonic()
+        if plan is None or books is not self._books() or not self._may():
+            pod = waiting.entry.pod
+            self._vain[_alike(pod)] = now + self._settings.patience, pod
+            return
+        books.counts["preemption victims"] += len(plan.victims)
+        victims = [
+            (victim, entry)
+            for victim in plan.victims
+            if (entry := books.intake.pod(victim.uid)) is not None
+        ]
+        books.make_room(waiting.entry, plan, now)
+        try:
+            await self._carry_out(waiting.entry, plan, victims)
+        except KubeError as error:
+            _LOG.warning("room for pod %s is not made: %s", waiting.entry.pod.key, error)
+            books.give_up(waiting.entry.pod.uid, self._client.clock.monotonic())
+
+    async def _best(
+        self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget]
+    ) -> Plan | None:
+        """The best plan of all nodes; others get their turn between two of them."""
+        clock, best = self._client.clock, None
+        turn = clock.monotonic()
+        self._start += 1
+        for plan in plans(books, waiting, budgets, self._start * 101):
+            if plan is not None and (best is None or plan.cost < best.cost):
+                best = plan
+            if clock.monotonic() >= turn + self._settings.slice:
+                await asyncio.sleep(0)
+                turn = clock.monotonic()
+        return best
+
+    async def _budgets(self) -> list[Budget]:
+        try:
+            listed = await self._client.list_all(Scope(BUDGETS), into=LiveBudget)
+        except NotFound:
+            return []
+        return [translate_budget(one) for one in listed.items]
+
+    # --- doing -------------------------------------------------------------------------------
+
+    async def _carry_out(
+        self, entry: PodEntry, plan: Plan, victims: Sequence[tuple[Occupant, PodEntry]]
+    ) -> None:
+        """Nominate the pod and send the victims away.
+
+        Raises:
+            KubeError: a request was refused or not answered.
+        """
+        pod = entry.pod
+        told = ", ".join(f"{one.pod.key} (priority {one.pod.priority})" for _, one in victims)
+        message = f"room is made on node {plan.node}: {told or 'by pods that end'}"
+        self._recorder.normal(_regarding(entry), "Preempting", message)
+        _LOG.info("pod %s (priority %d): %s", pod.key, pod.priority, message)
+        await self._status(entry, {"nominatedNodeName": plan.node})
+        for victim, other in victims:
+            if not self._may():
+                return
+            await self._send_away(victim, other, entry, plan)
+
+    async def _send_away(
+        self, victim: Occupant, other: PodEntry, by: PodEntry, plan: Plan
+    ) -> None:
+        pod = other.pod
+        # Not by name: whose pod it was is nobody's business in another namespace.
+        message = f"Preempted by pod {by.pod.uid} on node {plan.node}"
+        try:
+            if victim.budgets and victim.uid not in plan.broken:
+                await self._client.evict(pod.namespace, pod.name, uid=pod.uid)
+            else:
+                condition = {
+                    "type": "DisruptionTarget", "status": "True", "reason": _REASON,
+                    "message": f"{by.pod.priority} is the priority of the pod that gets its devices",
+                    "lastTransitionTime": self._client.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+                }  # fmt: skip
+                await self._status(other, {"conditions": [condition]})
+                await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
+        except (NotFound, Conflict):
+            return  # gone already, or another of that name
+        except EvictionBlocked:
+            _LOG.info("pod %s is spared: its disruption budget is used up", pod.key)
+            raise
+        self._recorder.normal(_regarding(other), "Preempted", message)
+
+    async def _status(self, entry: PodEntry, status: dict[str, object]) -> None:
+        pod = entry.pod
+        await self._client.patch(
+            PODS, pod.name, {"metadata": {"uid": pod.uid}, "status": status},
+            kind=PatchKind.STRATEGIC, namespace=pod.namespace, subresource="status",
+            into=msgspec.Raw,
+        )  # fmt: skip
+
+
+def _alike(pod: Pod) -> tuple[int, ...]:
+    """What pods have in common for which the same plans would be made; readings are shared."""
+    return id(pod.request), id(pod.constraint), id(pod.tolerations), pod.priority
+
+
+def _regarding(entry: PodEntry) -> Regarding:
+    pod = entry.pod
+    return Regarding("v1", "Pod", pod.name, pod.namespace, pod.uid)

@@ -1,0 +1,169 @@
+"""Preemption over the books: for whom others may have to go, and where that hurts least.
+
+kube-scheduler preempts for what it counts itself. Names that are left to the ledger it does not
+count: it sees room where there is none, and finds nobody to send away. So for a pod that it has
+given up on, and that only its devices keep waiting, the service makes room itself, by the same
+rules (`scheduler.preemption`).
+
+Everything here is synchronous and changes nothing; `plans` stops after every node, so that whoever
+runs it can let others have their turn.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+from partage.extender.books import Books
+from partage.extender.waiting import WaitingPod
+from partage.model.reason import ReasonCode
+from partage.scheduler.engine import State
+from partage.scheduler.preemption import Bystanders, Occupant, Plan, plan_on
+from partage.wire import shapes
+from partage.wire.budgets import Budget
+
+__all__ = ["abandoned", "again", "given_up_on", "plans", "preemptors"]
+
+_ENOUGH: Final = 100
+"""Nodes with a plan that are compared; kube-scheduler's own default."""
+_HOPELESS: Final = frozenset({ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED})
+"""Refusals that no eviction changes."""
+
+
+def abandoned(books: Books) -> list[str]:
+    """Pods for which room was made that they cannot have: to be given up, and tried again.
+
+    All who had to go are gone and there is still no room, or kube-scheduler has other reasons
+    against the node.
+    """
+    found = []
+    for uid, plan in books.making_room.items():
+        waiting = books.waiting.get(uid)
+        if waiting is None or books.engine.states.get(uid) is State.HELD:
+            continue
+        if not _reachable(books, waiting, plan.node) or not books.leaving(plan.node):
+            found.append(uid)
+    return found
+
+
+def preemptors(books: Books) -> list[WaitingPod]:
+    """Pods for whom others may have to go, most important first, then who waits longest."""
+    highest, lowest = books.waiting.highest, min(books.priorities, default=None)
+    if highest is None or lowest is None or highest <= lowest:
+        return []
+    found = [
+        waiting
+        for waiting in books.waiting
+        if waiting.entry.preempts
+        and waiting.entry.pod.priority > lowest
+        and waiting.refusal.code not in _HOPELESS
+        and waiting.among is not None
+        and not _has_room_coming(books, waiting)
+        and given_up_on(books, waiting.entry.pod.uid)
+    ]
+    return sorted(found, key=lambda waiting: (-waiting.entry.pod.priority, waiting.since))
+
+
+def plans(
+    books: Books, waiting: WaitingPod, budgets: Sequence[Budget], start: int = 0
+) -> Iterator[Plan | None]:
+    """A plan for each node where there is one, until enough are found; None for others.
+
+    Args:
+        books: where the pod waits.
+        waiting: the pod.
+        budgets: all there are.
+        start: where in the order of nodes to begin, so that not always the same are asked.
+    """
+    engine = books.engine
+    names = [node.name for node in engine.ledger.nodes if node is not None]
+    found = 0
+    for offset in range(len(names)):
+        name = names[(start + offset) % len(names)]
+        if not _reachable(books, waiting, name):
+            continue
+        plan = _plan(books, waiting, name, budgets)
+        yield plan
+        found += plan is not None
+        if found >= _ENOUGH:
+            return
+
+
+def again(books: Books, waiting: WaitingPod, node: str, budgets: Sequence[Budget]) -> Plan | None:
+    """The plan for one node as things are now."""
+    if books.waiting.get(waiting.entry.pod.uid) is not waiting:
+        return None
+    if not _reachable(books, waiting, node) or _has_room_coming(books, waiting):
+        return None
+    return _plan(books, waiting, node, budgets)
+
+
+def _plan(books: Books, waiting: WaitingPod, node: str, budgets: Sequence[Budget]) -> Plan | None:
+    pod = waiting.entry.pod
+    leaving = books.leaving(node)
+    occupants = []
+    for held in books.engine.ledger.on_node(node):
+        entry = books.intake.pod(held.uid)
+        bound = books.engine.states.get(held.uid) is State.BOUND
+        if entry is None or not bound or held.uid in leaving:
+            continue
+        if entry.pod.priority < pod.priority:
+            labels = entry.translated.view.labels
+            mine = tuple(
+                one.key for one in budgets if one.counts(held.namespace, held.name, labels)
+            )
+            born = _born(books, held.uid)
+            occupants.append(Occupant(held.uid, entry.pod.priority, born, mine))
+    if not occupants and not leaving:
+        return None
+    others = [one.pod for one in books.nominees(node) if one.pod.uid != pod.uid]
+    beside = Bystanders(
+        leaving,
+        tuple(one.uid for one in others if one.priority < pod.priority),
+        tuple(one for one in others if one.priority >= pod.priority),
+    )
+    allowed = {one.key: one.allowed for one in budgets}
+    return plan_on(books.engine, pod, node, occupants, allowed, beside)
+
+
+def _reachable(books: Books, waiting: WaitingPod, node: str) -> bool:
+    """Whether only devices were in the pod's way there when kube-scheduler last asked."""
+    index = books.engine.ledger.index.get(node)
+    among = waiting.among
+    if index is None or among is None or index >= among.shape[0]:
+        return False
+    return bool(among[index]) and books.engine.rank_at(index) < waiting.ranks
+
+
+def _has_room_coming(books: Books, waiting: WaitingPod) -> bool:
+    """Whether room is made for the pod already, by us or by kube-scheduler."""
+    uid = waiting.entry.pod.uid
+    node = books.nomination(uid)
+    if not node:
+        return False
+    if uid in books.making_room or books.engine.states.get(uid) is State.HELD:
+        return True
+    return any(
+        entry is not None and entry.pod.priority < waiting.entry.pod.priority
+        for entry in map(books.intake.pod, books.leaving(node))
+    )
+
+
+def given_up_on(books: Books, uid: str) -> bool:
+    """Whether kube-scheduler has said that the pod cannot be placed, its own preemption included."""
+    document = books.intake.document(uid)
+    shape = document.shape if document is not None else None
+    if not isinstance(shape, shapes.Pod) or shape.status is None:
+        return False
+    return any(
+        one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
+        for one in shape.status.conditions or ()
+    )
+
+
+def _born(books: Books, uid: str) -> float:
+    document = books.intake.document(uid)
+    text = document.metadata.creation_timestamp if document is not None else None
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0

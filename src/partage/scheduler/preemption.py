@@ -1,0 +1,219 @@
+"""Preemption on cards: who has to go from a node so that a more important pod gets its place.
+
+The rules are Kubernetes': only pods of lower priority go; as few as will do, the least important
+first; broken disruption budgets are the last resort; of several nodes the one where that hurts
+least. What fits is the engine's own rule, asked on the ledger without the pods in question, so a
+plan never promises what a decision would refuse.
+
+Everything here asks and changes nothing. What is free of a planned place is kept for the pod by
+the event `RoomKept`; who goes, and when, is the driver's work.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from partage.inventory.ledger import Card, Ledger
+from partage.model.allocation import Allocation, Charge, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
+from partage.model.pod import Pod
+from partage.scheduler.choice import Chooser
+
+__all__ = ["Bystanders", "Occupant", "Plan", "free_part", "plan_on"]
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A bound pod that may have to go.
+
+    Attributes:
+        uid: the pod.
+        priority: the pod's.
+        born: when it was made, seconds since the epoch; of equals the younger goes.
+        budgets: disruption budgets that count it.
+    """
+
+    uid: str
+    priority: int
+    born: float = 0.0
+    budgets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bystanders:
+    """Others on the node whose part in it is settled.
+
+    Attributes:
+        leaving: uids of pods that end already; their room is as good as free.
+        yielding: uids of less important waiting pods for which room is kept there; they yield it.
+        first: waiting pods at least as important for which room is made there; they come first.
+    """
+
+    leaving: Collection[str] = ()
+    yielding: Collection[str] = ()
+    first: Sequence[Pod] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How room is made on one node.
+
+    Attributes:
+        node: where.
+        victims: who has to go, most important first; empty where those who leave anyway make room.
+        broken: uids of victims whose budgets do not allow it.
+    """
+
+    node: str
+    victims: tuple[Occupant, ...] = ()
+    broken: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> tuple[int, int, int, int, float]:
+        """The lower, the better: broken budgets, highest priority, how many, their sum, their age."""
+        if not self.victims:
+            return (-1, 0, 0, 0, 0.0)
+        highest = self.victims[0].priority
+        oldest = min(one.born for one in self.victims if one.priority == highest)
+        total = sum(one.priority for one in self.victims)
+        return (len(self.broken), highest, len(self.victims), total, -oldest)
+
+
+def plan_on(
+    chooser: Chooser,
+    pod: Pod,
+    node: str,
+    occupants: Sequence[Occupant],
+    allowed: Mapping[str, int],
+    beside: Bystanders = Bystanders(),
+) -> Plan | None:
+    """The least that makes room for a pod on a node; None where nothing does.
+
+    Of the victims none can be spared while the others go. Those of higher priority are spared
+    first; among equals two orders are tried, and the one with fewer victims is taken: the older
+    first, and first those who share a card with many, so that one card is emptied and not two.
+
+    Args:
+        chooser: the books.
+        pod: who wants room.
+        node: where.
+        occupants: bound pods of lower priority on the node that do not leave yet.
+        allowed: how many more pods each budget lets go.
+        beside: who else is there.
+    """
+    gone = [*beside.leaving, *beside.yielding]
+
+    def fits(victims: Collection[str]) -> bool:
+        return chooser.grants_without(pod, node, [*gone, *victims], beside.first) is not None
+
+    if gone and fits(()):
+        return Plan(node)
+    if not occupants or not fits([one.uid for one in occupants]):
+        return None
+    crowd = _crowds(chooser.ledger, node)
+    plans = []
+    for order in (
+        sorted(occupants, key=lambda one: (-one.priority, one.born)),
+        sorted(occupants, key=lambda one: (-one.priority, -crowd[one.uid], one.born)),
+    ):
+        breaking = _breaking(order, allowed)
+        victims = {one.uid: one for one in occupants}
+        # Those whose going breaks a budget are spared before all others.
+        for one in sorted(order, key=lambda one: one.uid not in breaking):
+            if fits([uid for uid in victims if uid != one.uid]):
+                del victims[one.uid]
+        left = [one for one in order if one.uid in victims]
+        plans.append(Plan(node, tuple(left), tuple(sorted(_breaking(left, allowed)))))
+    return min(plans, key=lambda plan: plan.cost)
+
+
+def _breaking(order: Sequence[Occupant], allowed: Mapping[str, int]) -> frozenset[str]:
+    """Those whose going breaks a budget, if they went in this order."""
+    left = dict(allowed)
+    found = set()
+    for one in order:
+        for budget in one.budgets:
+            left[budget] = left.get(budget, 0) - 1
+            if left[budget] < 0:
+                found.add(one.uid)
+    return frozenset(found)
+
+
+def _crowds(ledger: Ledger, node: str) -> Counter[str]:
+    """By uid, how many pods share the pod's most crowded device."""
+    held = [(one.uid, [(c.type, c.uuid) for c in one.charges]) for one in ledger.on_node(node)]
+    sharers = Counter(card for _, cards in held for card in cards)
+    return Counter({uid: max((sharers[card] for card in cards), default=0) for uid, cards in held})
+
+
+# --- keeping what is free --------------------------------------------------------------------
+
+
+def free_part(ledger: Ledger, place: Allocation) -> Allocation:
+    """What of a place is free now: the place itself where all of it is.
+
+    Of a GPU that others still use, as much of its compute, memory and slots is kept as the place
+    takes; whatever cannot be kept in parts (an instance, a function, a whole other device) is kept
+    entirely or not at all.
+    """
+    index = ledger.index.get(place.node)
+    charges = place.charges
+    if index is None:
+        return replace(place, grants=(), host={})
+    cards = {
+        (type_, card.device.uuid): card
+        for type_ in {charge.type for charge in charges}
+        for card in ledger.cards(type_, index)
+    }
+    kept: list[Grant] = []
+    whole = True
+    for charge in charges:
+        card = cards.get((charge.type, charge.uuid))
+        mine = [g for g in place.grants if (g.type, g.uuid) == (charge.type, charge.uuid)]
+        if card is not None and _fits(card, charge):
+            kept += mine
+            continue
+        whole = False
+        if card is not None:
+            kept += _pieces(card, charge, mine)
+    return place if whole else replace(place, grants=tuple(kept), host={})
+
+
+def _fits(card: Card, charge: Charge) -> bool:
+    if card.closed is not None or (charge.exclusive and (card.tenants or card.instances)):
+        return False
+    extras = card.extras_free or {}
+    return (
+        card.core_free >= charge.core_milli
+        and card.memory_free >= charge.memory_bytes
+        and card.slots_free >= charge.slots
+        and all(extras.get(unit, 0) >= amount for unit, amount in charge.extras)
+        and not card.functions_taken.intersection(charge.functions)
+        and not any(_overlap(one, other) for one in charge.instances for other in card.instances)
+    )
+
+
+def _overlap(one: MigSlice, other: MigSlice) -> bool:
+    return one.start < other.start + other.size and other.start < one.start + one.size
+
+
+def _pieces(card: Card, charge: Charge, grants: Sequence[Grant]) -> list[Grant]:
+    """What is free of one device that is not free for all of the charge."""
+    if charge.instances:
+        taken = card.instances
+        return [
+            grant
+            for grant in grants
+            if card.takes_instances
+            and grant.mig is not None
+            and not any(_overlap(grant.mig, other) for other in taken)
+        ]
+    if charge.type is not DeviceType.GPU or card.closed is not None or card.instances:
+        return []
+    core = min(charge.core_milli, card.core_free)
+    memory = min(charge.memory_bytes, card.memory_free)
+    if (core <= 0 and memory <= 0) or card.slots_free < 1:
+        return []
+    part = GrantMode.SHARE
+    return [Grant("", charge.type, charge.minor, charge.uuid, max(core, 0), max(memory, 0), part)]

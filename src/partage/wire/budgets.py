@@ -1,0 +1,62 @@
+"""Disruption budgets as far as preemption asks: which pods each counts, how many may go.
+
+Source: Kubernetes API v1.36, policy/v1 PodDisruptionBudget. An empty selector counts every pod of
+the namespace, an absent one counts none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from partage.model.errors import InvalidValue
+from partage.model.selector import Selector
+from partage.wire import shapes
+from partage.wire.constraints import selector_of
+
+__all__ = ["Budget", "translate_budget"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A disruption budget.
+
+    Attributes:
+        key: `namespace/name`.
+        namespace: whose pods it counts.
+        selector: which of them; None for none.
+        allowed: how many more may go now.
+        going: names of pods that it has let go already and counts no more.
+    """
+
+    key: str
+    namespace: str
+    selector: Selector | None
+    allowed: int = 0
+    going: frozenset[str] = frozenset()
+
+    def counts(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the pod is one of its pods, and still there by its own account."""
+        return (
+            self.selector is not None
+            and namespace == self.namespace
+            and name not in self.going
+            and self.selector.matches(labels)
+        )
+
+
+def translate_budget(shape: shapes.DisruptionBudget) -> Budget:
+    """The budget of a document.
+
+    One that nobody has counted yet, or that cannot be read, lets nobody go: what cannot be told is
+    not risked.
+    """
+    head = shape.metadata or shapes.Metadata()
+    namespace = head.namespace or "default"
+    key = f"{namespace}/{head.name or ''}"
+    status = shape.status or shapes.DisruptionStatus()
+    going = frozenset(status.disrupted_pods or ())
+    try:
+        given = shape.spec.selector if shape.spec else None
+        selector = None if given is None else selector_of(given)
+    except InvalidValue:
+        return Budget(key, namespace, Selector())
+    return Budget(key, namespace, selector, max(0, status.disruptions_allowed or 0), going)

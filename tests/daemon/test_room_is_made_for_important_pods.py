@@ -1,0 +1,299 @@
+"""Preemption by names that kube-scheduler does not count: who goes, who stays, what is kept.
+
+`World` plays kube-scheduler: it filters, writes the condition of a pod that it has given up on,
+and binds. Pods end when a test says so, as a kubelet would let them.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from daemon_world import World, until, world
+
+from partage.daemon.options import SchedulerOptions
+from partage.daemon.preempting import Preempting, PreemptionSettings
+from partage.daemon.scheduler import SchedulerDaemon
+from partage.extender.preemption import given_up_on
+from partage.kube.events import EventRecorder
+from partage.scheduler.engine import State
+
+HALF = {"koordinator.sh/gpu": "50"}
+FAST = PreemptionSettings(period=0.01, patience=0.05)
+CLASSES = {"low": -5, "high": 10, "higher": 20}
+
+
+class Game:
+    """A cluster, its scheduler, and what kube-scheduler does."""
+
+    def __init__(self, cluster: World, daemon: SchedulerDaemon) -> None:
+        self.cluster = cluster
+        self.daemon = daemon
+
+    async def runs(self, name: str, limits: Mapping[str, str] | None = None, **more: Any) -> str:
+        """A pod that is placed; its node."""
+        await self.cluster.pod(name, limits, **more)
+        node = await self.cluster.schedule(self.daemon.url, name)
+        assert node
+        await until(lambda: self.state(name) is State.BOUND and name in self._known())
+        return node
+
+    async def waits(self, name: str, limits: Mapping[str, str] | None = None, **more: Any) -> None:
+        """A pod that kube-scheduler gives up on."""
+        await self.cluster.pod(name, limits, **more)
+        await self.refused(name)
+
+    async def refused(self, name: str) -> None:
+        """Kube-scheduler tries a pod once more, in vain."""
+        assert not (await self.cluster.filter(self.daemon.url, name))["NodeNames"]
+        condition = {
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }  # fmt: skip
+        await self.cluster.api.patch(
+            "pods", "default", name, {"status": {"conditions": [condition]}}, sub="status"
+        )
+
+    def going(self) -> set[str]:
+        """Pods that are on their way out."""
+        return {
+            record.name
+            for record in self.cluster.api.store.all("pods")
+            if record.metadata.get("deletionTimestamp")
+        }
+
+    async def look(self) -> None:
+        """One look at who waits, here and now."""
+        client = await self.cluster.client()
+        recorder = EventRecorder(client, component="test", instance="test")
+        books = self.daemon.service
+        await Preempting(client, lambda: books.books, recorder, lambda: True, FAST).look()
+
+    def nominated(self, name: str) -> str:
+        """Where room is made for a pod, as it says itself."""
+        return str(self.cluster.stored(name)["status"].get("nominatedNodeName", ""))
+
+    async def gets(self, name: str) -> str:
+        """A pod is placed now; its node."""
+        await until(lambda: self.state(name) is State.HELD)
+        return await self.cluster.schedule(self.daemon.url, name)
+
+    def uid(self, name: str) -> str:
+        """A pod's uid."""
+        return str(self.cluster.stored(name)["metadata"]["uid"])
+
+    def state(self, name: str) -> State | None:
+        """Where a pod stands in the books."""
+        return self.daemon.service.books.engine.states.get(self.uid(name))
+
+    def _known(self) -> set[str]:
+        pods = self.daemon.service.books.intake.pods().values()
+        return {entry.pod.name for entry in pods if entry.pod.node}
+
+
+@asynccontextmanager
+async def game(
+    nodes: int = 1, cards: int = 1, preemption: PreemptionSettings | None = FAST
+) -> AsyncIterator[Game]:
+    """A cluster with three priority classes."""
+    options = SchedulerOptions(preemption=preemption, tick=0.05)
+    async with world(nodes, cards) as cluster:
+        for name, value in CLASSES.items():
+            head = {"metadata": {"name": name}, "value": value}
+            await cluster.api.create("priorityclasses.scheduling.k8s.io", head)
+        async with SchedulerDaemon(await cluster.client(), options) as daemon:
+            books = daemon.service.books
+            await until(lambda: len(books.engine.ledger.index) == nodes)
+            yield Game(cluster, daemon)
+
+
+async def test_the_least_important_pod_that_helps_goes() -> None:
+    """It is told why, the pod is nominated, and gets the card once it is free."""
+    async with game(nodes=2) as g:
+        await g.runs("plain")
+        where = await g.runs("least", priorityClassName="low")
+        await g.waits("vip", priorityClassName="high")
+
+        await until(g.going)
+        assert g.going() == {"least"}
+        await until(lambda: g.nominated("vip") == where)
+        (condition,) = [
+            one
+            for one in g.cluster.stored("least")["status"]["conditions"]
+            if one["type"] == "DisruptionTarget"
+        ]
+        assert condition["reason"] == "PreemptionByScheduler"
+        await g.cluster.delete("least")
+        assert await g.gets("vip") == where
+        assert set(g.cluster.taken().values()) == {1000}
+        await until(lambda: g.cluster.events("vip") and g.cluster.events("least"))
+        assert any(e["reason"] == "Preempting" for e in g.cluster.events("vip"))
+        assert any(e["reason"] == "Preempted" for e in g.cluster.events("least"))
+        assert g.daemon.service.audit().clean
+
+
+async def test_room_is_kept_while_victims_end_one_by_one() -> None:
+    """Half a card that is free already goes to nobody else; it is free again when the pod goes."""
+    async with game() as g:
+        for name in ("one", "two"):
+            await g.runs(name, HALF)
+        await g.waits("vip", priorityClassName="high")
+        await until(lambda: g.going() == {"one", "two"})
+
+        await g.cluster.delete("one")
+        await until(lambda: g.daemon.service.books.engine.ledger.allocation(g.uid("vip")))
+        await g.waits("thief", HALF)
+        assert g.going() == {"two"}
+        await g.cluster.delete("vip")
+        await until(lambda: g.state("thief") is None and not g.daemon.service.books.making_room)
+        assert await g.cluster.schedule(g.daemon.url, "thief") == "n0"
+
+
+@pytest.mark.parametrize("policy", ["Never", None], ids=["never", "of equal rank"])
+async def test_nobody_goes_for_who_may_not_preempt(policy: str | None) -> None:
+    """By its own word, or by its rank."""
+    async with game(preemption=None) as g:
+        await g.runs("calm")
+        if policy is not None:
+            head = {"metadata": {"name": "polite"}, "value": 10, "preemptionPolicy": policy}
+            await g.cluster.api.create("priorityclasses.scheduling.k8s.io", head)
+        await g.waits("vip", **({} if policy is None else {"priorityClassName": "polite"}))
+        vip = g.uid("vip")
+        await until(lambda: given_up_on(g.daemon.service.books, vip))
+
+        await g.look()
+        assert not g.going()
+        assert not g.nominated("vip")
+
+
+@pytest.mark.parametrize("preemption", [FAST, None], ids=["on", "off"])
+async def test_it_can_be_switched_off(preemption: PreemptionSettings | None) -> None:
+    """Then nothing looks for victims at all."""
+    async with game(preemption=preemption):
+        running = {task.get_name() for task in asyncio.all_tasks()}
+
+        assert ("scheduler:preemption" in running) == (preemption is not None)
+
+
+async def test_nobody_goes_for_a_pod_that_kube_scheduler_still_tries() -> None:
+    """Its own preemption may help; until it has given up, nobody else is sent away."""
+    async with game(preemption=None) as g:
+        await g.runs("calm")
+        await g.cluster.pod("vip", priorityClassName="high")
+        assert not (await g.cluster.filter(g.daemon.url, "vip"))["NodeNames"]
+        await g.look()
+        assert not g.going()
+
+        await g.refused("vip")
+        vip = g.uid("vip")
+        await until(lambda: given_up_on(g.daemon.service.books, vip))
+        await g.look()
+        assert g.going() == {"calm"}
+
+
+async def test_only_nodes_that_kube_scheduler_finds_fit_are_emptied() -> None:
+    """Where the pod could not run for other reasons nobody goes for it."""
+    async with game(nodes=2) as g:
+        await g.runs("calm", priorityClassName="low")
+        other = await g.runs("other")
+        g.cluster.names.remove("n1" if other == "n0" else "n0")
+        await g.waits("vip", priorityClassName="high")
+
+        await until(g.going)
+        assert g.going() == {"other"}
+
+
+BUDGET = {
+    "metadata": {"name": "keep"},
+    "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}},
+}
+
+
+async def _budget(g: Game, allowed: int, name: str) -> None:
+    await g.cluster.api.create("poddisruptionbudgets.policy", BUDGET, "default")
+    await g.cluster.api.patch(
+        "poddisruptionbudgets.policy", "default", "keep",
+        {"status": {"disruptionsAllowed": allowed}}, sub="status",
+    )  # fmt: skip
+    labels = {"metadata": {"labels": {"app": "kept"}}}
+    await g.cluster.api.patch("pods", "default", name, labels)
+    await until(lambda: _labelled(g, name))
+
+
+def _labelled(g: Game, name: str) -> bool:
+    entry = g.daemon.service.books.intake.pod_named("default", name)
+    return entry is not None and "app" in entry.translated.view.labels
+
+
+async def test_a_budget_spares_its_pods_where_another_will_do() -> None:
+    """Even a more important one goes before a budget is broken."""
+    async with game(nodes=2) as g:
+        await g.runs("guarded", priorityClassName="low")
+        await g.runs("other")
+        await _budget(g, 0, "guarded")
+        await g.waits("vip", priorityClassName="high")
+
+        await until(g.going)
+        assert g.going() == {"other"}
+
+
+@pytest.mark.parametrize("allowed", [0, 1], ids=["broken as the last resort", "kept"])
+async def test_a_budget_is_asked_and_broken_only_if_nothing_else_helps(allowed: int) -> None:
+    """What the budget allows is evicted through it; else the pod is deleted, as kube-scheduler does."""
+    async with game() as g:
+        await g.runs("guarded")
+        await _budget(g, allowed, "guarded")
+        await g.waits("vip", priorityClassName="high")
+
+        await until(g.going)
+        status = g.cluster.stored("guarded")["status"]
+        told = [c for c in status.get("conditions", ()) if c["type"] == "DisruptionTarget"]
+        assert bool(told) == (allowed == 0)
+
+
+async def test_the_most_important_takes_over_what_was_made_for_another() -> None:
+    """Room that is being made for one goes to a more important one, and nobody else goes."""
+    async with game() as g:
+        await g.runs("calm")
+        await g.waits("vip", priorityClassName="high")
+        await until(g.going)
+        await g.waits("more", priorityClassName="higher")
+        await until(lambda: g.nominated("more") == "n0")
+
+        await g.cluster.delete("calm")
+        assert await g.gets("more") == "n0"
+        assert g.state("vip") is None
+
+
+async def test_two_who_want_room_send_two_away() -> None:
+    """What was promised to the first is not counted on by the second."""
+    async with game(nodes=1, cards=2) as g:
+        for name in ("one", "two"):
+            await g.runs(name)
+        for name in ("first", "second"):
+            await g.waits(name, priorityClassName="high")
+
+        await until(lambda: g.going() == {"one", "two"})
+        for name in ("one", "two"):
+            await g.cluster.delete(name)
+        for name in ("first", "second"):
+            assert await g.gets(name) == "n0"
+        assert set(g.cluster.taken().values()) == {1000}
+
+
+async def test_room_that_cannot_be_had_after_all_is_looked_for_again() -> None:
+    """Kube-scheduler drops the node for other reasons: another one is emptied."""
+    async with game(nodes=2) as g:
+        first = await g.runs("low", priorityClassName="low")
+        await g.runs("calm")
+        await g.waits("vip", priorityClassName="high")
+        await until(lambda: g.going() == {"low"})
+        await until(lambda: g.nominated("vip") == first)
+
+        g.cluster.names.remove(first)
+        await g.refused("vip")
+
+        await until(lambda: g.going() == {"low", "calm"})
+        await until(lambda: g.nominated("vip") not in ("", first))

@@ -1,0 +1,77 @@
+"""Laws of preemption on one node, against trying every set of victims."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partage.model.pod import Pod
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import BindSucceeded, NodeSeen, Placement
+from partage.scheduler.preemption import Occupant, plan_on
+from partage.testing.builders import card, make_node, make_pod, share, whole
+
+SIZES = (100, 50, 30)
+asks = st.sampled_from([*SIZES, "whole"])
+
+
+def _ask(name: str, size: object, priority: int) -> Pod:
+    part = whole() if size == "whole" else share(int(str(size)), 1)
+    return make_pod(name, part, priority=priority)
+
+
+def _full(sizes: Sequence[tuple[object, int]]) -> tuple[Engine, list[Occupant]]:
+    """A node of three cards with as many of these pods as fit."""
+    engine = Engine()
+    engine.handle(NodeSeen(make_node("n", [card(minor) for minor in range(3)])))
+    occupants = []
+    for number, (size, priority) in enumerate(sizes):
+        pod = _ask(f"p{number}", size, priority)
+        if isinstance(engine.schedule(pod), Placement):
+            engine.handle(BindSucceeded(pod.uid))
+            occupants.append(Occupant(pod.uid, priority, float(number)))
+    return engine, occupants
+
+
+@given(
+    st.lists(st.tuples(asks, st.integers(0, 2)), min_size=1, max_size=8),
+    asks,
+    st.data(),
+)
+def test_nobody_goes_in_vain_and_the_important_stay(
+    sizes: list[tuple[object, int]], asked: object, data: st.DataObject
+) -> None:
+    """Victims suffice, none can be spared, and no other set spares more important pods."""
+    engine, occupants = _full(sizes)
+    budgeted = data.draw(st.sets(st.sampled_from([one.uid for one in occupants])))
+    occupants = [
+        Occupant(t.uid, t.priority, t.born, ("b",) if t.uid in budgeted else ()) for t in occupants
+    ]
+    pod, before = _ask("vip", asked, 9), engine.ledger.picture()
+
+    plan = plan_on(engine, pod, "n", occupants, {"b": 0})
+
+    def fits(victims: Sequence[Occupant]) -> bool:
+        return engine.fits_without(pod, "n", [one.uid for one in victims])
+
+    enough = [
+        some
+        for count in range(len(occupants) + 1)
+        for some in combinations(occupants, count)
+        if fits(some)
+    ]
+    if plan is None:
+        assert not enough
+    else:
+        assert fits(plan.victims)
+        for one in plan.victims:
+            assert not fits([other for other in plan.victims if other != one])
+        assert set(plan.broken) == {one.uid for one in plan.victims if one.budgets}
+        unbroken = [some for some in enough if not any(one.budgets for one in some)]
+        assert not (unbroken and plan.broken)
+        if not budgeted:
+            highest = max((one.priority for one in plan.victims), default=-1)
+            assert highest == min(max((t.priority for t in some), default=-1) for some in enough)
+    assert engine.ledger.picture() == before
+    engine.ledger.validate()
