@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from prometheus_client import generate_latest
 
 from partage.agent.giving import HostFacts, Instance, Made
@@ -66,7 +67,7 @@ def _injected(pod: PodSandbox, container: Container, place: Place = PLACE) -> In
 
 
 def _grant(protocol: str, minor: int = 0, mode: GrantMode = GrantMode.WHOLE) -> Grant:
-    return replace(HALF, protocol=protocol, minor=minor, uuid=f"GPU-{minor}", mode=mode)
+    return structs.replace(HALF, protocol=protocol, minor=minor, uuid=f"GPU-{minor}", mode=mode)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_shares_get_the_library_that_the_operator_supplies() -> None:
     """HAMi's library is mounted with a folder of the container's own; qGPU's shares get limits too."""
     facts = replace(FACTS, provider=HamiCore())
     node = replace(NODE, properties={"qgpu-policy": "best-effort"})
-    share = replace(HALF, protocol="qgpu")
+    share = structs.replace(HALF, protocol="qgpu")
 
     found = _injected(_pod(share), _container(), replace(PLACE, node=node, host=facts)).given
 
@@ -149,7 +150,7 @@ def test_shares_get_the_library_that_the_operator_supplies() -> None:
 def test_limits_that_nobody_keeps_are_said_to_be_kept_by_nobody() -> None:
     """Without a library nothing is loaded and nothing is claimed."""
     labels = {names.GPU_ISOLATION_PROVIDER: "HAMi-core"}
-    share = replace(HALF, protocol="koordinator")
+    share = structs.replace(HALF, protocol="koordinator")
 
     found = _injected(_pod(share, labels=labels), _container()).given
 
@@ -214,23 +215,23 @@ _FORGED = {names.DEVICE_ALLOCATED: "{}"}
             "cannot be read.*BadRecord", id="no JSON",
         ),
         pytest.param(
-            _pod(replace(HALF, uuid="GPU-9")), _container(), (), "UnknownDevice", id="no such card"
+            _pod(structs.replace(HALF, uuid="GPU-9")), _container(), (), "UnknownDevice", id="no such card"
         ),
         pytest.param(
-            _pod(replace(HALF, memory_bytes=41 * GIB)), _container(), (_allocation(HALF, uid="a"),),
+            _pod(structs.replace(HALF, memory_bytes=41 * GIB)), _container(), (_allocation(HALF, uid="a"),),
             r"held by team/a: 44023414784 bytes of memory asked, 42949672960 of .* left .*CardFull",
             id="memory is full",
         ),
         pytest.param(
-            _pod(replace(HALF, mode=GrantMode.WHOLE)), _container(), (_allocation(HALF, uid="a"),),
+            _pod(structs.replace(HALF, mode=GrantMode.WHOLE)), _container(), (_allocation(HALF, uid="a"),),
             "alone .*CardFull", id="whole card, taken",
         ),
         pytest.param(
-            _pod(replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1), core_milli=0)),
+            _pod(structs.replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1), core_milli=0)),
             _container(),
             (
                 _allocation(
-                    replace(
+                    structs.replace(
                         HALF, mode=GrantMode.MIG, mig=MigSlice("3g.40gb", 0, 4), core_milli=0
                     ),
                     uid="a",
@@ -239,7 +240,7 @@ _FORGED = {names.DEVICE_ALLOCATED: "{}"}
             "1g.10gb at 2 overlaps 3g.40gb at 0", id="instances overlap",
         ),
         pytest.param(
-            _pod(replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1))), _container(),
+            _pod(structs.replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1))), _container(),
             (), "1g.10gb at 2 of card GPU-0 is not made.*NoInstance", id="no instance yet",
         ),
     ],
@@ -258,7 +259,7 @@ def test_what_cannot_be_trusted_does_not_start(
 
 def test_a_restarted_container_is_not_beside_itself() -> None:
     """A pod's own earlier container does not make its card full."""
-    whole = replace(HALF, mode=GrantMode.WHOLE)
+    whole = structs.replace(HALF, mode=GrantMode.WHOLE)
 
     assert isinstance(inject(_pod(whole), _container(), PLACE, (_allocation(whole),)), Injected)
 
@@ -307,7 +308,7 @@ def test_a_missing_device_file_refuses_the_container(tmp_path: Path) -> None:
 
 def test_a_card_is_free_again_when_its_container_has_ended(tmp_path: Path) -> None:
     """A later record on a full card is refused until then, also by an agent that was started anew."""
-    keeper, whole = _keeper(tmp_path), replace(HALF, mode=GrantMode.WHOLE)
+    keeper, whole = _keeper(tmp_path), structs.replace(HALF, mode=GrantMode.WHOLE)
     late = replace(_pod(whole, uid="uid-2"), uid="uid-2")
     keeper.create(_pod(whole), _container())
     again = _keeper(tmp_path)
@@ -373,7 +374,7 @@ def test_an_instance_that_goes_while_it_is_given_is_asked_for_once() -> None:
     """What was found ready is what the container gets, whatever happens in between."""
     answers = [Instance("MIG-1", (Made("/dev/nvidia-caps/nvidia-cap10", 511, 10),))]
     facts = HostFacts(lambda _pod, _card, _mig: answers.pop() if answers else Instance())
-    sliced = replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1), core_milli=0)
+    sliced = structs.replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1), core_milli=0)
 
     given = _injected(_pod(sliced), _container(), replace(PLACE, host=facts)).given
 

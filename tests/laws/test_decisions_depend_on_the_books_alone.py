@@ -6,6 +6,7 @@ from dataclasses import replace
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ledgers import allocations
+from msgspec import structs
 from worlds import node_lists, pods, policies
 
 from partage.model.allocation import Allocation, Grant
@@ -141,7 +142,7 @@ def _positions(decision: Placement | Refusal, engine: Engine) -> object:
 
 
 def _nameless(grant: Grant) -> Grant:
-    return replace(grant, uuid="")
+    return structs.replace(grant, uuid="")
 
 
 @settings(max_examples=25)
@@ -161,11 +162,14 @@ def test_counts_in_large_clusters_are_those_of_each_node(data: st.DataObject) ->
         for node in patterns
     ]
     moved = [
-        replace(a, uid=f"{a.uid}-{copy}", node=f"{a.node}{'' if copy == 0 else f'-{copy}'}",
-                grants=tuple(replace(g, uuid="") for g in a.grants))
+        structs.replace(a, uid=f"{a.uid}-{copy}", node=f"{a.node}{'' if copy == 0 else f'-{copy}'}",
+                grants=tuple(structs.replace(g, uuid="") for g in a.grants))
         for copy in range(copies) for a in held
     ]  # fmt: skip
-    blind = [replace(a, grants=tuple(replace(g, uuid="") for g in a.grants)) for a in held]
+    blind = [
+        structs.replace(a, grants=tuple(structs.replace(g, uuid="") for g in a.grants))
+        for a in held
+    ]
     small = engine_of(Policy(), [_renamed_node(n, n.name) for n in patterns], blind).explain(pod)
 
     large = engine_of(Policy(), nodes, moved).explain(pod)

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import cri
 import grpc
 import pytest
 from agent_process import WAIT, Agent
+from msgspec import structs
 
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox, Variable
 from partage.agent.nri.plugin import Plugin, PluginOptions
@@ -28,7 +29,7 @@ from partage.wire.record import encode
 GIB = 2**30
 CARDS = ("GPU-a", "GPU-b")
 SHARE = Grant("main", DeviceType.GPU, 0, "GPU-a", 300, 4 * GIB, GrantMode.SHARE, protocol="hami")
-WHOLE = replace(SHARE, minor=1, uuid="GPU-b", mode=GrantMode.WHOLE, core_milli=1000,
+WHOLE = structs.replace(SHARE, minor=1, uuid="GPU-b", mode=GrantMode.WHOLE, core_milli=1000,
                 memory_bytes=16 * GIB, protocol="koordinator")  # fmt: skip
 NODE = {
     "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
@@ -127,7 +128,9 @@ def test_koordinator_gets_card_numbers_and_a_sidecar_gets_nothing(node: Node) ->
         pytest.param({names.DEVICE_ALLOCATED: "{}"}, "NoRecord", id="no record"),
         pytest.param(record("other", SHARE), "BadRecord", id="copied from another pod"),
         pytest.param(record("u3", SHARE, node="n2"), "BadRecord", id="of another node"),
-        pytest.param(record("u3", replace(SHARE, uuid="GPU-z")), "UnknownDevice", id="no card"),
+        pytest.param(
+            record("u3", structs.replace(SHARE, uuid="GPU-z")), "UnknownDevice", id="no card"
+        ),
     ],
 )
 def test_what_cannot_be_trusted_is_not_made(
@@ -189,7 +192,7 @@ def test_pods_that_run_are_known_after_a_restart_of_the_runtime(node: Node) -> N
     """Containerd restarts under running pods: the agent is back, knows them, and serves on."""
     for number in range(5):
         uid = f"r{number}"
-        pod = node.cri.run_pod(uid, uid, record(uid, replace(SHARE, core_milli=0)))
+        pod = node.cri.run_pod(uid, uid, record(uid, structs.replace(SHARE, core_milli=0)))
         # A share each of one card; four gibibytes fit four times.
         if number < 4:
             node.cri.start(node.cri.create(pod))

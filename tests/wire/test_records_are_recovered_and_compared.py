@@ -1,9 +1,8 @@
 """A bound pod's records: ours first, a protocol's beside it checked, another's taken over."""
 
-from dataclasses import replace
-
 import pytest
 from manifests import Manifest, card, cluster, container, device, node, only, pod
+from msgspec.structs import replace
 
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType

@@ -5,8 +5,10 @@ Values and pure functions; the state is the ledger's.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from partage.model.allocation import Charge
 from partage.model.device import Device, DeviceType

@@ -3,13 +3,18 @@
 A grant says which container got how much of which device. Charges are what the ledger counts: per
 device the sum over containers that run together, or the largest init container, whichever is
 more. They follow from the grants, so a record of grants is enough to rebuild the books.
+
+These are made in every decision, by the thousand a second: `msgspec.Struct` makes them in a tenth
+of the time that a frozen dataclass takes, and they need not be looked at for cycles.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
@@ -37,8 +42,7 @@ class GrantMode(StrEnum):
     VENDOR = "vendor"  # an amount, cut by the vendor's own plugin
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """One container's part of one device.
 
     Attributes:
@@ -80,8 +84,7 @@ class Grant:
     slots: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True, gc=False):
     """What one pod takes of one device in the books."""
 
     type: DeviceType
@@ -98,8 +101,7 @@ class Charge:
     instances: tuple[MigSlice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(msgspec.Struct, frozen=True, gc=False):
     """Everything one pod holds on its node; all that a release needs.
 
     Attributes:
@@ -116,7 +118,7 @@ class Allocation:
     name: str
     node: str
     grants: tuple[Grant, ...] = ()
-    host: Mapping[str, int] = field(default_factory=dict)
+    host: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def charges(self) -> tuple[Charge, ...]:

@@ -5,10 +5,11 @@ on such a card is worked out once for each number; after that, asking all nodes 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
@@ -135,7 +136,7 @@ class CutView:
             return ()
         device = ledger.device_at(request.type, index, found[0])
         grant = by_instance(group, device, found[1])
-        return (replace(grant, container=container.name, phase=container.phase),)
+        return (structs.replace(grant, container=container.name, phase=container.phase),)
 
     def worth(self, ledger: Ledger, nodes: Nodes) -> Ints:
         """See `InstanceTable.worth`."""

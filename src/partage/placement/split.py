@@ -6,7 +6,8 @@ so that every grant has an owner and the sum is what the pod asked.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from partage.inventory.ledger import Card
 from partage.model.allocation import Grant, GrantMode

@@ -6,6 +6,8 @@ Source: DESIGN, decisions 2 and 4.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from partage.model.allocation import Allocation
 from partage.model.node import Node
 from partage.vendors import names
@@ -73,10 +75,10 @@ def resolve(placed: PlacedPod) -> PlacedPod:
 def resolved(allocation: Allocation, node: Node) -> Allocation:
     """The allocation with undecided grants given to the node's protocol."""
     protocol = HAMI if node.registrar == HAMI else KOORDINATOR
-    return replace(
+    return structs.replace(
         allocation,
         grants=tuple(
-            replace(grant, protocol=protocol) if grant.protocol == UNDECIDED else grant
+            structs.replace(grant, protocol=protocol) if grant.protocol == UNDECIDED else grant
             for grant in allocation.grants
         ),
     )

@@ -1,8 +1,7 @@
 """Both of HAMi's records of hardware instances: exact, inverse, and closed when in doubt."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from partage.model.allocation import Allocation, Charge, Grant, GrantMode, charges_of
 from partage.model.device import Device, DeviceType, SliceMode
@@ -175,4 +174,6 @@ def test_charges_keep_every_instance() -> None:
     assert charge.instances == (FIRST, SECOND)
     assert charge.slots == 2
     assert not charge.exclusive
-    assert replace(charge, instances=()).memory_bytes == sum(g.memory_bytes for g in grants)
+    assert structs.replace(charge, instances=()).memory_bytes == sum(
+        g.memory_bytes for g in grants
+    )

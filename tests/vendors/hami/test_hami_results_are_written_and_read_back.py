@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from partage.model.allocation import Allocation, Grant, GrantMode, charges_of
 from partage.model.device import Device, DeviceType, SliceMode
@@ -33,7 +34,7 @@ def grant(
         container, DeviceType.GPU, minor, f"GPU-{minor}", cores * 10, mib * MIB,
         GrantMode.SHARE, protocol="hami", sharers=10,
     )  # fmt: skip
-    return replace(base, **fields)  # type: ignore[arg-type]
+    return structs.replace(base, **fields)
 
 
 def pod(*containers: str, init: tuple[str, ...] = (), **annotations: str) -> PodView:

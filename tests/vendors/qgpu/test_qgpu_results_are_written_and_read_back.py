@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
@@ -59,7 +60,7 @@ def grant(container: str, minor: int, core: int, memory: int, **fields: object) 
         protocol="qgpu",
         sharers=16,
     )
-    return replace(base, **fields)  # type: ignore[arg-type]
+    return structs.replace(base, **fields)
 
 
 def render(view: PodView, *grants: Grant) -> Rendering:
