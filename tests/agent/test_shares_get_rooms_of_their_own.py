@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +42,7 @@ NODE = Node(
     ),
 )
 SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
-WHOLE = replace(
+WHOLE = structs.replace(
     SHARE, minor=1, uuid="GPU-1", core_milli=1000, memory_bytes=80 * GIB, mode=GrantMode.WHOLE
 )
 QUOTA = Quota((CardQuota("GPU-0", GIB, 300, Policy.FIXED_SHARE),))
@@ -199,7 +200,7 @@ def test_a_pod_chooses_its_policy_and_precedence(
 
 def test_no_quota_is_best_effort(machine: Machine) -> None:
     """A share of memory alone has no compute that could be guaranteed."""
-    machine.keeper().create(_pod(replace(SHARE, core_milli=0)), _container())
+    machine.keeper().create(_pod(structs.replace(SHARE, core_milli=0)), _container())
 
     limits = read((machine.state / "containers/container-u1/limits").read_text())
     assert limits.cards[0].policy is Policy.BEST_EFFORT

@@ -11,7 +11,9 @@ the event `RoomKept`; who goes, and when, is the driver's work.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from partage.inventory.ledger import Card, Ledger
 from partage.model.allocation import Allocation, Charge, Grant, GrantMode
@@ -160,7 +162,7 @@ def free_part(ledger: Ledger, place: Allocation) -> Allocation:
     index = ledger.index.get(place.node)
     charges = place.charges
     if index is None:
-        return replace(place, grants=(), host={})
+        return structs.replace(place, grants=(), host={})
     cards = {
         (type_, card.device.uuid): card
         for type_ in {charge.type for charge in charges}
@@ -177,7 +179,7 @@ def free_part(ledger: Ledger, place: Allocation) -> Allocation:
         whole = False
         if card is not None:
             kept += _pieces(card, charge, mine)
-    return place if whole else replace(place, grants=tuple(kept), host={})
+    return place if whole else structs.replace(place, grants=tuple(kept), host={})
 
 
 def _fits(card: Card, charge: Charge) -> bool:
