@@ -7,7 +7,7 @@ JOBS ?= 2
 CORE := model vendors inventory placement scheduler wire
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance soak bench bench-openb bench-policy bench-startup native clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak bench bench-openb bench-policy bench-startup native clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -53,6 +53,13 @@ coverage: venv ## Run the tests; branch coverage of the core must be 95 % or mor
 
 conformance: venv ## Write docs/conformance.md: every manifest and result of the four published documents
 	$(BIN)/python -m partage.testing.conformance
+
+reference: venv ## Write the pages of docs/reference that are made from the program
+	$(BIN)/python -m partage.testing.reference
+
+docs: venv ## Build the documentation as a site into build/site; a warning is an error
+	$(BIN)/python -m pip install --quiet --group docs
+	$(BIN)/mkdocs build --strict --quiet
 
 soak: venv ## The laws and random interleavings, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_SEED)
 	PARTAGE_SEQUENCES=$${PARTAGE_SEQUENCES:-200000} PARTAGE_SEED=$${PARTAGE_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/extender/test_any_interleaving_keeps_the_books.py

@@ -14,6 +14,7 @@ from partage.cli.meanings import meaning
 from partage.cli.up import up
 from partage.model.policy import Strategy
 from partage.model.reason import ReasonCode
+from partage.testing.reference.pages import declared_pages
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.vendors.settings import HamiSettings
@@ -144,3 +145,11 @@ def test_every_option_of_simulate_is_told() -> None:
         options = {opt for p in command.params for opt in p.opts if opt.startswith("--")}
         missing = {opt for opt in options - {"--output"} if f"`{opt}" not in part}
         assert not missing, name
+
+
+@pytest.mark.parametrize("name", ["commands.md", "names.md", "settings.md", "values.md"])
+def test_a_made_page_is_what_the_program_declares(name: str) -> None:
+    """`make reference` brings it up to date."""
+    made = declared_pages(ROOT)[name]
+
+    assert (ROOT / "docs/reference" / name).read_text("utf-8") == made, "run `make reference`"

@@ -6,13 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from scraped import Exported, exported
+
+from partage.testing.reference.live import Exported, exported, routes_page, series_page
 
 promql = pytest.importorskip("promql_parser", reason="promql-parser is not installed")
 
@@ -47,6 +48,40 @@ class Use(NamedTuple):
 def live(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """What live programs export."""
     return asyncio.run(exported(tmp_path_factory.mktemp("tls")))
+
+
+@pytest.mark.parametrize(
+    ("name", "page"), [("routes.md", routes_page), ("series.md", series_page)]
+)
+def test_the_made_pages_are_what_live_programs_answer(
+    name: str, page: Callable[[Exported], str], live: Exported
+) -> None:
+    """`make reference` brings docs/reference up to date."""
+    assert (ROOT / "docs/reference" / name).read_text("utf-8") == page(live), (
+        "run `make reference`"
+    )
+
+
+@pytest.mark.parametrize("path", ["metrics", "agent"])
+def test_every_series_of_ours_is_explained(path: str, live: Exported) -> None:
+    """Each has a row in the page of its program."""
+    page = (ROOT / f"docs/reference/{path}.md").read_text("utf-8")
+    ours = {name for program, name in live.families if (program == "agent") == (path == "agent")}
+
+    assert {
+        name for name in ours if name.startswith("partage_") and f"`{name}" not in page
+    } == set()
+
+
+def test_every_path_is_explained(live: Exported) -> None:
+    """Each has a row in docs/reference/http.md."""
+    page = (ROOT / "docs/reference/http.md").read_text("utf-8")
+    told = {
+        path.rstrip("/").replace("{", "<").replace("}", ">")
+        for path in (r.path for r in live.routes)
+    }
+
+    assert {path for path in told if f"{path}`" not in page} == set()
 
 
 def _expressions() -> Iterator[tuple[str, str, str]]:

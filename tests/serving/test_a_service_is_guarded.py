@@ -339,3 +339,36 @@ def test_a_port_that_is_taken_is_told() -> None:
             await site.stop()
 
     asyncio.run(scene())
+
+
+async def test_a_client_that_goes_away_is_no_fault_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An answer that nobody reads to its end is not logged as an error."""
+    caplog.set_level(logging.DEBUG, logger="partage")
+    ended = asyncio.Event()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        try:
+            while True:
+                await answer.write(b"x" * 2**16)
+                await asyncio.sleep(0)
+        finally:
+            ended.set()
+
+    app = web.Application(middlewares=[guard()])
+    app.add_routes([web.get("/", endless)])
+    site = Site(app, Access(plain=True), Limits())
+    await site.start()
+    host, port = site.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.read(100)
+    writer.close()
+    async with asyncio.timeout(60):
+        await ended.wait()
+    await site.stop()
+
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []

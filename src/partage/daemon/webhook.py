@@ -123,6 +123,11 @@ class WebhookDaemon:
         """Where it is reached, without a trailing slash; empty before it serves."""
         return self._site.url if self._site else ""
 
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """Method and path of everything that is served; none before it serves."""
+        return self._site.routes if self._site else []
+
     async def __aenter__(self) -> Self:
         """Start, and wait until it serves.
 

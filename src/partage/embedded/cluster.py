@@ -307,6 +307,11 @@ class EmbeddedCluster:
         return overview(self.server, self._daemon.service.books)
 
     @property
+    def routes(self) -> list[tuple[str, str]]:
+        """Method and path of everything that the scheduler's URL serves."""
+        return [] if self._daemon is None else self._daemon.routes
+
+    @property
     def conflicts(self) -> int:
         """Bindings that did not succeed at the first try."""
         return 0 if self._loop is None else self._loop.conflicts

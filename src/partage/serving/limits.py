@@ -87,6 +87,9 @@ def guard() -> Middleware:
                 if name in error.headers:
                     response.headers[name] = error.headers[name]
             return response
+        except ConnectionResetError:  # who asked has gone in the middle of the answer
+            _LOG.debug("%s %s: the client went away", request.method, request.path)
+            return json_response({"message": "the client went away"}, 400)
         except Exception:  # noqa: BLE001 # the last line of defence; logged with its traceback
             _LOG.exception("%s %s failed", request.method, request.path)
             return json_response({"message": "internal error; see the log"}, 500)
