@@ -1,0 +1,65 @@
+"""MkDocs hooks: pages that live at the root of the repository, or beside what they describe.
+
+They are shown on the site under `project/`; links to them, and from them, are turned around. A
+link to a file that is no page (a manifest, a value file) stays as its path in words.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    "ARCHITECTURE.md": "project/architecture.md",
+    "SCOPE.md": "project/scope.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "examples/README.md": "project/examples.md",
+    **{
+        f"examples/{name}/README.md": f"project/examples-{name}.md"
+        for name in ("hami", "koordinator", "metax", "mixed", "qgpu")
+    },
+}
+"""Path in the repository to path on the site."""
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages from outside of docs/."""
+    for source, target in PAGES.items():
+        file = File.generated(config, target, content=(ROOT / source).read_text("utf-8"))
+        if target not in str(config.nav):
+            file.inclusion = file.inclusion.NOT_IN_NAV
+        files.append(file)
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
+    """Turn links around; `page` tells from where."""
+    shown = page.file.src_uri
+    source = {target: source for source, target in PAGES.items()}.get(shown, f"docs/{shown}")
+    parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
+    return "".join(part if part.startswith("```") else _turned(part, source, shown) for part in parts)
+
+
+def _turned(text: str, source: str, shown: str) -> str:
+    def turned(match: re.Match[str]) -> str:
+        mark, words, link = match.groups()
+        path, _, anchor = link.partition("#")
+        if not path or "://" in path:
+            return match[0]
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        if target in PAGES:
+            target = PAGES[target]
+        elif target.startswith("docs/"):
+            target = target.removeprefix("docs/")
+        else:
+            return f"{words} (`{target}`)"
+        relative = posixpath.relpath(target, posixpath.dirname(shown) or ".")
+        return f"{mark}[{words}]({relative}{'#' + anchor if anchor else ''})"
+
+    return _LINK.sub(turned, text)
