@@ -14,6 +14,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
+    "README.md": "project/readme.md",
     "ARCHITECTURE.md": "project/architecture.md",
     "SCOPE.md": "project/scope.md",
     "CONTRIBUTING.md": "project/contributing.md",
