@@ -26,7 +26,30 @@ PAGES = {
     },
 }
 """Path in the repository to path on the site."""
+LEFT_OUT = {"decisions/0000-template.md"}
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+PARTS = {
+    "how-to": "Operate",
+    "reference": "Reference",
+    "from": "Coming from",
+    "decisions": "Design",
+    "design": "Design",
+}
+"""Folder to the part of the navigation; other pages belong to `Measured`."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put pages that have no place of their own at the end of their part, by their headings."""
+    known = str(config.nav)
+    folder = Path(config.docs_dir)
+    parts = {name: items for part in config.nav for name, items in part.items()}
+    for page in sorted(folder.rglob("*.md")):
+        path = page.relative_to(folder).as_posix()
+        if f"'{path}'" not in known and path not in LEFT_OUT:
+            parts[PARTS.get(path.split("/")[0], "Measured")].append(path)
+    return config
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -44,7 +67,9 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     shown = page.file.src_uri
     source = {target: source for source, target in PAGES.items()}.get(shown, f"docs/{shown}")
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
-    return "".join(part if part.startswith("```") else _turned(part, source, shown) for part in parts)
+    return "".join(
+        part if part.startswith("```") else _turned(part, source, shown) for part in parts
+    )
 
 
 def _turned(text: str, source: str, shown: str) -> str:
