@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host

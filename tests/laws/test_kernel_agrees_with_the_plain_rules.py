@@ -1,5 +1,7 @@
 """The vectorised rules give the plain rules' answers, card by card and node by node."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -8,14 +10,15 @@ from worlds import PROTOCOLS, device_requests, node_lists
 
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import GrantMode
-from partage.model.device import DeviceType
+from partage.model.device import DeviceType, SliceMode
 from partage.model.policy import Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.placement import kernel, scoring, twin
 from partage.placement.card import refusal, unsuitable
 from partage.placement.fast import choose, is_plain, simple
-from partage.placement.pod import place
+from partage.placement.instance_kernel import pool_ranks
+from partage.placement.pod import place, pool_reason
 from partage.placement.reasons import LEADING, WRONG
 from partage.placement.scoring import Scene
 from partage.placement.tables import Tables
@@ -53,6 +56,27 @@ def test_each_card_is_judged_alike(data: st.DataObject) -> None:
             assert suits[card.row, index] == (unsuitable(card, request, protocol) is None)
             assert fits[card.row, index] == (reason is None), reason
             assert code == (reason.code if reason else None)
+
+
+@given(st.data())
+def test_each_card_of_one_pool_is_judged_alike(data: st.DataObject) -> None:
+    """`pool_ranks` says what `pool_reason` says, where shares and instances may serve."""
+    ledger, request, protocol = _cases(data)
+    assume(request.filter.functions is None)  # the kernel leaves those to the exact rule
+    request = replace(request, instances=True, type=DeviceType.GPU)
+    ranks = kernel.classify(ledger, request, protocol, EVERY_NODE)
+    pooled = pool_ranks(ledger, request, protocol, ranks)
+
+    for index in ledger.index.values():
+        cards = ledger.cards(DeviceType.GPU, index)
+        if all(card.device.mode is SliceMode.SHARE for card in cards):
+            assert (pooled[:, index] == ranks[:, index]).all()
+            continue
+        assert (pooled[len(cards) :, index] == -1).all()
+        for card in cards:
+            rank = pooled[card.row, index]
+            reason = pool_reason(card, request, protocol)
+            assert (LEADING[rank] if rank < kernel.FITS else None) is (reason and reason.code)
 
 
 @given(st.data())

@@ -14,13 +14,16 @@ from msgspec import structs
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.allocation import Grant
+from partage.model.device import SliceMode
 from partage.model.policy import Strategy
+from partage.model.reason import ReasonCode
 from partage.model.request import DeviceRequest, RequestGroup
+from partage.placement import kernel
 from partage.placement.instances import Place, most, places, sized
 from partage.placement.kernel import Nodes, at, suited
 from partage.placement.split import by_instance
 
-__all__ = ["ALIKE", "SHARES_FIRST", "CutView", "InstanceTable", "cut_views"]
+__all__ = ["ALIKE", "SHARES_FIRST", "CutView", "InstanceTable", "cut_views", "pool_ranks"]
 
 ALIKE: Final = frozenset({Strategy.BINPACK, Strategy.SPREAD, Strategy.FIRST_FIT, Strategy.RANDOM})
 """Strategies that compare shares and instances by what is used; others prefer shares, which round
@@ -141,6 +144,32 @@ class CutView:
     def worth(self, ledger: Ledger, nodes: Nodes) -> Ints:
         """See `InstanceTable.worth`."""
         return self.table.worth(ledger, at(self.suits, nodes), nodes)
+
+
+def pool_ranks(
+    ledger: Ledger, request: DeviceRequest, protocol: str, ranks: kernel.Codes
+) -> kernel.Codes:
+    """Ranks of `kernel.classify`, where a request may also be served by instances.
+
+    The twin of `pod.pool_reason`, for all nodes. A card that no instance may be made on speaks for
+    itself; on a node without cards that can be cut, cards speak as for shares.
+    """
+    plane = ledger.planes[request.type]
+    told = np.full_like(ranks, kernel.rank_of(ReasonCode.MIG_PLACEMENT))
+    if request.unused and not request.exclusive:
+        told[plane.tenants > 0] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
+    closed = plane.cut == 0
+    told[closed] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
+    kernel.shut(told, np.where(closed, plane.closed, 0).astype(np.int8))
+    wrong = kernel.unsuited(ledger, request, protocol, slice(None), by_instance=True)
+    told = np.where(wrong < kernel.FITS, wrong, told)
+    modes = np.array(
+        [card is not None and card.mode is not SliceMode.SHARE for card in ledger.kinds]
+    )
+    by_share = (ranks < 0) | (ranks == kernel.FITS) | ~modes[plane.kind].any(axis=0)
+    by_share |= told == kernel.rank_of(ReasonCode.MODE_MISMATCH)
+    result: kernel.Codes = np.where(by_share, ranks, told)
+    return result
 
 
 def cut_views(ledger: Ledger, groups: Sequence[RequestGroup]) -> list[CutView | None]:

@@ -20,7 +20,21 @@ from partage.model.request import DeviceRequest
 from partage.placement.card import unsuitable
 from partage.placement.reasons import LEADING
 
-__all__ = ["FITS", "Nodes", "at", "classify", "fitting", "host_fits", "leading", "needs", "suited"]
+__all__ = [
+    "FITS",
+    "Codes",
+    "Nodes",
+    "at",
+    "classify",
+    "fitting",
+    "host_fits",
+    "leading",
+    "needs",
+    "rank_of",
+    "shut",
+    "suited",
+    "unsuited",
+]
 
 Nodes = NDArray[np.intp] | slice
 Codes = NDArray[np.int8]
@@ -32,6 +46,11 @@ FITS: Final = len(LEADING)
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
 
+def rank_of(code: ReasonCode) -> int:
+    """The rank of a card's reason."""
+    return _RANK[code]
+
+
 def suited(
     ledger: Ledger,
     request: DeviceRequest,
@@ -41,15 +60,12 @@ def suited(
     by_instance: bool = False,
 ) -> Bools:
     """Cards that are the right ones whatever they have left; see `card.unsuitable`."""
-    plane = ledger.planes[request.type]
-    ranks = _unsuited_rank(ledger, plane, request, protocol, nodes, by_instance=by_instance)
-    result: Bools = ranks == FITS
+    result: Bools = unsuited(ledger, request, protocol, nodes, by_instance=by_instance) == FITS
     return result
 
 
-def _unsuited_rank(
+def unsuited(
     ledger: Ledger,
-    plane: Plane,
     request: DeviceRequest,
     protocol: str,
     nodes: Nodes,
@@ -57,6 +73,7 @@ def _unsuited_rank(
     by_instance: bool = False,
 ) -> Codes:
     """Rank of the reason why a card is the wrong one, decided once a kind of card."""
+    plane = ledger.planes[request.type]
     by_kind = np.full(len(ledger.kinds), FITS, np.int8)
     uuids = (*request.filter.use_uuids, *request.filter.avoid_uuids)
     for kind, device in enumerate(ledger.kinds):
@@ -178,14 +195,18 @@ def classify(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes
         full = (core_free <= 0) | (memory_free <= 0)
         ranks[busy] = _RANK[ReasonCode.CARD_NOT_IDLE]
         ranks[busy & full] = _RANK[ReasonCode.INSUFFICIENT_CARDS]
-    closed = plane.closed[:, nodes]
-    for position, code in enumerate(CLOSED):
-        if code not in (None, ReasonCode.CARD_NOT_IDLE):
-            ranks[closed == position] = _RANK[code]
-    wrong = _unsuited_rank(ledger, plane, request, protocol, nodes)
+    shut(ranks, plane.closed[:, nodes])
+    wrong = unsuited(ledger, request, protocol, nodes)
     ranks[wrong < FITS] = wrong[wrong < FITS]
     ranks[plane.kind[:, nodes] == ABSENT_KIND] = -1
     return ranks
+
+
+def shut(ranks: Codes, closed: Codes) -> None:
+    """Write the reason of cards that take nobody, by the column `closed`; idle is another matter."""
+    for position, code in enumerate(CLOSED):
+        if code not in (None, ReasonCode.CARD_NOT_IDLE):
+            ranks[closed == position] = _RANK[code]
 
 
 def leading(ranks: Codes) -> Codes:

@@ -34,7 +34,7 @@ from partage.placement.order import best_linked, ordered
 from partage.placement.reasons import format_amount, node_reason
 from partage.placement.split import grants_of
 
-__all__ = ["Pick", "place"]
+__all__ = ["Pick", "place", "pool_reason", "template"]
 
 Cards = Mapping[DeviceType, Sequence[Card]]
 
@@ -225,7 +225,7 @@ class _Search:
         for chosen in instances.choices(cut, request, self.request.card_order, self.strategy):
             cards, places = zip(*chosen, strict=True)
             yield Pick(cards, (None,) * len(cards), "", places)
-        told = [_pool_reason(card, request, protocol) for card in everyone]
+        told = [pool_reason(card, request, protocol) for card in everyone]
         refused = [reason for reason in told if reason is not None]
         self._note(node_reason(request, refused, len(everyone) - len(refused), len(everyone)))
 
@@ -512,12 +512,10 @@ class _Search:
         return kept
 
     def _template(self, request: DeviceRequest) -> str:
-        asked = dict(request.extras)
-        if request.memory_bytes:
-            asked["memory"] = request.memory_bytes
-        matches = [n for n, amounts in self.node.templates.items() if dict(amounts) == asked]
-        if len(matches) == 1:
-            return matches[0]
+        found = template(self.node, request)
+        if found:
+            return found
+        asked = _templated(request)
         parts = ", ".join(
             f"{unit} {format_amount(ReasonCode.INSUFFICIENT_MEMORY, value) if unit == 'memory' else value}"
             for unit, value in sorted(asked.items())
@@ -550,7 +548,22 @@ class _Search:
             give(card, need, (function[1],) if function else ())
 
 
-def _pool_reason(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
+def template(node: Node, request: DeviceRequest) -> str:
+    """The one sharing template of the node that a templated request equals; empty if none does."""
+    asked = _templated(request)
+    matches = [name for name, amounts in node.templates.items() if dict(amounts) == asked]
+    return matches[0] if len(matches) == 1 else ""
+
+
+def _templated(request: DeviceRequest) -> dict[str, int]:
+    """What a templated request asks, by the names that templates use."""
+    asked = dict(request.extras)
+    if request.memory_bytes:
+        asked["memory"] = request.memory_bytes
+    return asked
+
+
+def pool_reason(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
     """Why a card gives too little, by a share or by instances; None where it gives a share."""
     by_card = refusal(card, request, protocol)
     by_instance = instances.refusal(card, request, protocol)

@@ -208,6 +208,13 @@ class RequestClass:
             return ()
         return cut.choose(ledger, asked, index)
 
+    def instances_fit(self, ledger: Ledger, number: int) -> Bools:
+        """Nodes whose instances can serve one group of the request, whatever else is asked."""
+        cut = self._cut[number] if self._cut else None
+        if cut is None:
+            return np.zeros(self.value.size, np.bool_)
+        return cut.fits(ledger, slice(None))
+
     def ranking(self, ledger: Ledger, index: int) -> dict[int, int] | None:
         """Score of each fitting card of a node, where the strategy scores cards itself."""
         nodes = np.asarray([index], np.intp)

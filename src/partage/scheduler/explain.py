@@ -8,9 +8,11 @@ from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints, Plane
 from partage.model.device import DeviceType
 from partage.model.reason import NodeReason, ReasonCode, Refusal
+from partage.model.request import DeviceRequest
 from partage.placement import kernel
+from partage.placement.instance_kernel import pool_ranks
 from partage.placement.node import shortage
-from partage.placement.pod import place
+from partage.placement.pod import place, template
 from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of
 from partage.scheduler.classes import RequestClass
 
@@ -91,11 +93,17 @@ def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
     if short.any():
         result.setdefault(ReasonCode.NODE_RESOURCES, []).extend(np.flatnonzero(short).tolist())
     open_ &= host
-    for member in group.pod.request.groups:
+    for number, member in enumerate(group.pod.request.groups):
+        if member.request.templated and (odd := _without_template(ledger, open_, member.request)):
+            result.setdefault(ReasonCode.TEMPLATE_MISMATCH, []).extend(odd)
+            open_[odd] = False
         gpu = member.request.type is DeviceType.GPU
         none = ReasonCode.INSUFFICIENT_CARDS if gpu else ReasonCode.INSUFFICIENT_DEVICES
         ranks = kernel.classify(ledger, member.request, member.protocol, everyone)
         lacking = open_ & ((ranks == kernel.FITS).sum(axis=0) < member.request.count)
+        if member.request.instances and ledger.cut_nodes:
+            lacking &= ~group.instances_fit(ledger, number)
+            ranks = pool_ranks(ledger, member.request, member.protocol, ranks)
         lead = kernel.leading(ranks)
         few = (ranks >= 0).sum(axis=0) < member.request.count
         wrong = np.isin(ranks, [LEADING.index(code) for code in WRONG]).any(axis=0)
@@ -108,6 +116,12 @@ def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
             result.setdefault(code, []).extend(_most_free(plane, code, short_cards, found))
         open_ &= ~lacking
     return result
+
+
+def _without_template(ledger: Ledger, open_: Bools, request: DeviceRequest) -> list[int]:
+    """Nodes with no sharing template, or several, that the request equals."""
+    nodes = np.flatnonzero(open_).tolist()
+    return [index for index in nodes if not template(ledger.node_at(index), request)]
 
 
 def _most_free(plane: Plane, code: ReasonCode, cards: Bools, found: Ints) -> list[int]:
