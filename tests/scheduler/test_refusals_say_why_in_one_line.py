@@ -10,7 +10,7 @@ from partage.model.request import CardFilter, DeviceRequest, Fault, PodRequest, 
 from partage.model.selector import NodeConstraint, Operator, Requirement, Selector, Taint
 from partage.placement.reasons import Finding, refusal_of
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import NodeSeen, Placement
+from partage.scheduler.events import NodeGone, NodeSeen, Placement
 from partage.testing.builders import GIB, card, make_node, make_pod, share, whole
 
 
@@ -42,6 +42,23 @@ def test_the_line_of_the_brief() -> None:
     assert found.code is ReasonCode.INSUFFICIENT_MEMORY
     assert found.counts == {ReasonCode.INSUFFICIENT_MEMORY: 2, ReasonCode.UNHEALTHY: 1}
     assert set(found.nodes) == {"node-1", "node-2", "node-3"}
+
+
+@pytest.mark.parametrize("count", [3, 120])
+def test_among_equals_the_first_in_order_is_named(count: int) -> None:
+    """A node that went and came back is the last, whatever place it has in the books."""
+    nodes = [used(f"node-{number}", 8) for number in range(count)]
+    engine = Engine()
+    for node in nodes:
+        engine.handle(NodeSeen(node))
+    engine.handle(NodeGone("node-0"))
+    engine.handle(NodeSeen(nodes[0]))
+
+    found = engine.schedule(make_pod("a", share(memory=20)))
+
+    assert isinstance(found, Refusal)
+    assert found == refusal(make_pod("a", share(memory=20)), *nodes[1:], nodes[0])
+    assert "most free 8Gi on node-1 card 0" in found.message
 
 
 def test_no_node_is_said() -> None:

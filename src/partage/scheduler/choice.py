@@ -63,7 +63,7 @@ class Chooser:
         # 3. Bring the scores of its class up to date.
         group = self._class_of(pod)
         if group.shut(self.ledger):
-            return refuse(self.ledger, group) if reasons else brief(group)
+            return refuse(self.ledger, group, self._rank) if reasons else brief(group)
         group.refresh(self.ledger, self._rank)
         # 4. Try nodes from the best down; the exact rule has the last word.
         while (index := group.best(among)) >= 0:
@@ -81,7 +81,7 @@ class Chooser:
         # 6. Nothing fits: say why, node by node.
         if among is None:
             group.shut_down(self.ledger)
-        return refuse(self.ledger, group) if reasons else brief(group)
+        return refuse(self.ledger, group, self._rank) if reasons else brief(group)
 
     def feasible(self, pod: Pod, among: Bools | None = None) -> dict[str, int]:
         """Every node that can host the pod now, in node order, with its score.

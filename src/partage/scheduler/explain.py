@@ -25,20 +25,26 @@ EXAMPLES: Final = 20
 """Nodes that get one in a larger cluster; the others are counted by code."""
 
 
-def refuse(ledger: Ledger, group: RequestClass) -> Refusal:
-    """The refusal of a pod of a class that no node can host now; the same while nothing changes."""
+def refuse(ledger: Ledger, group: RequestClass, rank: Ints) -> Refusal:
+    """The refusal of a pod of a class that no node can host now; the same while nothing changes.
+
+    Args:
+        ledger: the books.
+        group: the pod's class.
+        rank: by node index, the explicit order: who is named among equals.
+    """
     if group.refused_at != len(ledger.changes) or group.refusal is None:
-        group.refusal = _refusal(ledger, group)
+        group.refusal = _refusal(ledger, group, rank)
         group.refused_at = len(ledger.changes)
     return group.refusal
 
 
-def _refusal(ledger: Ledger, group: RequestClass) -> Refusal:
-    present = np.flatnonzero(ledger.present).tolist()
+def _refusal(ledger: Ledger, group: RequestClass, rank: Ints) -> Refusal:
+    present = _ordered(ledger.present, rank).tolist()
     codes: dict[ReasonCode, list[int]] = {}
     detailed = present
     if len(present) > DETAILED:
-        codes = _codes(ledger, group)
+        codes = _codes(ledger, group, rank)
         detailed = _closest(codes)
     findings: dict[ReasonCode, Finding] = {}
     nodes: dict[str, NodeReason] = {}
@@ -76,22 +82,29 @@ def why(ledger: Ledger, group: RequestClass, index: int) -> NodeReason:
     return NodeReason(ReasonCode.NODE_RESOURCES, "the node fits, but was not chosen")
 
 
-def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
-    """Node indexes by leading code, from the columns alone."""
+def _ordered(nodes: Bools, rank: Ints) -> Ints:
+    """Indexes of these nodes in the explicit order."""
+    found: Ints = np.flatnonzero(nodes)
+    return found[np.argsort(rank[found], kind="stable")]
+
+
+def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, list[int]]:
+    """Node indexes by leading code, from the columns alone, in the explicit order."""
     everyone = slice(None)
     result: dict[ReasonCode, list[int]] = {}
     open_ = ledger.present.copy()
-    for index, reason in group.eligible.objections.items():
+    objections = group.eligible.objections
+    for index, reason in sorted(objections.items(), key=lambda item: int(rank[item[0]])):
         result.setdefault(reason.code, []).append(index)
         open_[index] = False
-    for index, reason in group.failed.items():
+    for index, reason in sorted(group.failed.items(), key=lambda item: int(rank[item[0]])):
         if open_[index]:
             result.setdefault(reason.code, []).append(index)
             open_[index] = False
     host = kernel.host_fits(ledger, group.pod.host, everyone)
     short = open_ & ~host
     if short.any():
-        result.setdefault(ReasonCode.NODE_RESOURCES, []).extend(np.flatnonzero(short).tolist())
+        result.setdefault(ReasonCode.NODE_RESOURCES, []).extend(_ordered(short, rank).tolist())
     open_ &= host
     for number, member in enumerate(group.pod.request.groups):
         if member.request.templated and (odd := _without_template(ledger, open_, member.request)):
@@ -108,11 +121,11 @@ def _codes(ledger: Ledger, group: RequestClass) -> dict[ReasonCode, list[int]]:
         few = (ranks >= 0).sum(axis=0) < member.request.count
         wrong = np.isin(ranks, [LEADING.index(code) for code in WRONG]).any(axis=0)
         lead[few & ~wrong] = kernel.FITS
-        for rank in np.unique(lead[lacking]).tolist():
-            code = LEADING[rank] if rank < kernel.FITS else none
-            found = np.flatnonzero(lacking & (lead == rank))
+        for worst in np.unique(lead[lacking]).tolist():
+            code = LEADING[worst] if worst < kernel.FITS else none
+            found = _ordered(lacking & (lead == worst), rank)
             plane = ledger.planes[member.request.type]
-            short_cards = ranks[:, found] == rank
+            short_cards = ranks[:, found] == worst
             result.setdefault(code, []).extend(_most_free(plane, code, short_cards, found))
         open_ &= ~lacking
     return result
