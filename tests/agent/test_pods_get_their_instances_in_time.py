@@ -1,8 +1,11 @@
 """From a node's pods to ready instances, each card in its own turn."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 
+import msgspec
+import pytest
 from mig_world import CARD, World, want
 
 from partage.agent.mig.pods import wanted_by
@@ -84,6 +87,35 @@ def test_a_record_that_cannot_be_trusted_wants_nothing() -> None:
     )
 
     assert wanted_by([other], "n") == {}
+
+
+@pytest.mark.parametrize("key", [names.HAMI_ALLOCATED, names.HAMI_MIG_ALLOCATIONS])
+def test_a_pod_with_hamis_record_alone_wants_nothing(key: str) -> None:
+    """HAMi made its instance, which is there: another would have no place, and it is not ours to end."""
+    world = World()
+    made = world.nvml.foreign("1g.10gb", 3)
+    placement = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": CARD, "profile": "1g.10gb",
+                 "placement": {"start": 3, "size": 1}, "migUUID": "MIG-1",
+                 "gpuInstanceID": made.id, "computeInstanceID": 0}  # fmt: skip
+    texts = {
+        names.HAMI_ALLOCATED: f"{CARD}[0-3],NVIDIA,9728,14:;",
+        names.HAMI_MIG_ALLOCATIONS: json.dumps([placement]),
+    }
+    theirs = pod("a", grant(3))
+    taken_over = msgspec.structs.replace(
+        theirs,
+        metadata=msgspec.structs.replace(
+            theirs.metadata or shapes.Metadata(), annotations={key: texts[key]}
+        ),
+    )
+
+    wanted = wanted_by([taken_over], "n")
+    during = world.converge(wanted.get(CARD, []))
+    after = world.converge([])
+
+    assert wanted == {}
+    assert during.foreign == after.foreign == (made,) == world.nvml.instances(CARD)
+    assert not world.log
 
 
 async def at_once(call: Callable[[], Outcome]) -> Outcome:

@@ -1,9 +1,9 @@
 """Series of hardware instances come out as seed 002 prints them."""
 
-from partage.extender.exposition_mig import mig_series
+from partage.extender.exposition_mig import foreign_series, mig_series
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
-from partage.model.device import Device, DeviceType, SliceMode
+from partage.model.device import Device, DeviceType, ForeignInstance, SliceMode
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.vendors.families.hami.bounds import CardFacts, cutting_of
@@ -28,11 +28,15 @@ nodeGPUMigInstance{{deviceidx="1",deviceuuid="{SECOND}",migname="3g.20gb-1",node
 """
 
 
-def _ledger(settings: HamiSettings, held: dict[str, list[MigSlice]]) -> Ledger:
+def _ledger(
+    settings: HamiSettings,
+    held: dict[str, list[MigSlice]],
+    others: tuple[ForeignInstance, ...] = (),
+) -> Ledger:
     cutting, _ = cutting_of(CardFacts(MODEL, "", 40 * GIB, 1000), settings)
     cards = tuple(
         Device(DeviceType.GPU, minor, uuid, "nvidia", MODEL, memory_bytes=40 * GIB,
-               mode=SliceMode.MIG, cutting=cutting)
+               mode=SliceMode.MIG, cutting=cutting, foreign=others if uuid == FIRST else ())
         for minor, uuid in enumerate((FIRST, SECOND, "GPU-idle"))
     )  # fmt: skip
     ledger = Ledger()
@@ -84,3 +88,32 @@ def test_todays_name_tells_the_place() -> None:
     assert line.endswith("} 1")
     for label in ('placement_start="4"', 'placement_size="4"', 'profile="3g.20gb"'):
         assert label in line
+
+
+def test_anothers_instance_is_used_and_has_a_series_of_its_own() -> None:
+    """A slot that it has is not free; HAMi 2.10's name stays for what pods hold."""
+    other = ForeignInstance(MigSlice("3g.20gb", 4, 4), ("MIG-x",))
+    table, exact = HamiSettings(geometries=(TABLE,)), HamiSettings()
+
+    for settings, wanted in ((table, [("3g.20gb-0", "1"), ("3g.20gb-1", "0")]),
+                             (exact, [("3g.20gb-0", "1")])):  # fmt: skip
+        lines = mig_series(_ledger(settings, {}, (other,)), hami=False, legacy=True).decode()
+        found = [(line.split('migname="')[1].split('"')[0], line[-1]) for line in
+                 lines.splitlines()[2:]]  # fmt: skip
+        assert found == wanted
+    ledger = _ledger(exact, {}, (other,))
+    assert len(mig_series(ledger, hami=True, legacy=False).decode().splitlines()) == 2
+    (line,) = foreign_series(ledger).decode().splitlines()[2:]
+    assert line == (
+        f'partage_foreign_instance_info{{device_index="0",device_uuid="{FIRST}",mig_uuid="MIG-x",'
+        'node="aio-node15",placement_size="4",placement_start="4",profile="3g.20gb"} 1'
+    )
+
+
+def test_an_instance_that_a_pods_record_names_is_no_others() -> None:
+    """One that HAMi made before Partage came is shown once."""
+    here = MigSlice("3g.20gb", 4, 4)
+    ledger = _ledger(HamiSettings(), {FIRST: [here]}, (ForeignInstance(here, ("MIG-x",)),))
+
+    assert len(mig_series(ledger, hami=False, legacy=True).decode().splitlines()) == 3
+    assert len(foreign_series(ledger).decode().splitlines()) == 2

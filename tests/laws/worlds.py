@@ -14,12 +14,13 @@ from partage.model.cutting import Cutting, Geometry, arrangements
 from partage.model.device import (
     Device,
     DeviceType,
+    ForeignInstance,
     Partition,
     SliceMode,
     Topology,
     VirtualFunction,
 )
-from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
+from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile, MigSlice
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.policy import CardOrder, CardWeights, Policy, Strategy
@@ -82,6 +83,14 @@ CUTTINGS: Final = (
 )
 """Ways to cut the smallest card there is here, which holds 8 GiB."""
 
+FOREIGN: Final = (
+    *((),) * 8,
+    (ForeignInstance(MigSlice("1g.2gb", 3, 1)),),
+    (ForeignInstance(MigSlice("2g.4gb", 0, 2), ("MIG-a",)),),
+    (ForeignInstance(MigSlice("1g.2gb+me", 0, 1)), ForeignInstance(MigSlice("2g.4gb", 2, 2))),
+)
+"""Instances on such a card that somebody else made."""
+
 PROTOCOLS: Final = ("koordinator", "hami", "qgpu")
 _GENERAL = Selector((Requirement("type", Operator.IN, ("general",)),))
 _FAST = Selector((Requirement("speed", Operator.IN, ("fast",)),))
@@ -125,6 +134,8 @@ def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
         topology=draw(_topologies()) if known else None,
         mode=mode,
         cutting=cutting,
+        foreign=draw(st.sampled_from(FOREIGN)),
+        doubt=draw(_rarely("nobody can tell what is on it", "")),
         hidden_from=draw(_rarely(frozenset({"hami"}), frozenset())),
         vendor_cut=vendor == "huawei",
     )

@@ -88,6 +88,7 @@ class AgentReporting:
         hami: Callable[[], HamiSettings] = HamiSettings,
         told: Callable[[str], None] = lambda _: None,
         restore: Callable[[Body | None], None] = lambda _: None,
+        born_with: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Reports that have not begun.
 
@@ -99,6 +100,8 @@ class AgentReporting:
             hami: HAMi's settings in force.
             told: hears what is wrong, once for each time that it changes.
             restore: hears what the Device object says, None without one, before the first search.
+            born_with: annotations of a Device object from the moment that it is made; somebody else
+                keeps them afterwards.
         """
         self._client = client
         self._node = node
@@ -106,6 +109,7 @@ class AgentReporting:
         self._settings = settings
         self._hami = hami
         self._told = told
+        self._born_with = born_with
         self._restore: Callable[[Body | None], None] | None = restore
         self._seen = _Seen()
         self._said: tuple[str, ...] = ()
@@ -195,6 +199,9 @@ class AgentReporting:
                 )
                 wrote.append("device")
         elif wanted["spec"]["devices"]:
+            annotations = dict(self._born_with())
+            if annotations:
+                wanted["metadata"]["annotations"] = annotations
             seen.device = await self._client.create(DEVICES, wanted, into=Body)
             wrote.append("device")
         changes = self._node_changes(metadata, inventory)

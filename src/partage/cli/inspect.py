@@ -97,6 +97,9 @@ def _print_node(console: Console, node: Document, *, wide: bool) -> None:
         for tenant in card["tenants"]:
             table.add_row("", "", core_text(tenant["core_milli"]), brief(tenant["memory_bytes"]),
                           _who(tenant), Text(_how(tenant)))  # fmt: skip
+        for one in card["foreign"]:
+            table.add_row("", "", "", "", Text("not made by Partage", style="dim"),
+                          Text(f"{one['profile']} at {one['start']}"))  # fmt: skip
     console.print(table)
 
 

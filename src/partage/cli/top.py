@@ -201,11 +201,18 @@ def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
                 Text(card["model"] or card["vendor"]), _bar(card["core_milli"]),
                 part_text(card["core_milli"]), _bar(card["memory_bytes"]),
                 part_text(card["memory_bytes"], memory=True), str(card["slots"]["used"]),
-                Text(", ".join(f"{one['profile']} at {one['start']}" for one in card["mig"])),
+                Text(_instances(card)),
                 card_state(card), *([Text(card["uuid"])] if wide else []),
             )  # fmt: skip
             name = ""
     console.print(table)
+
+
+def _instances(card: Document) -> str:
+    """What the card is cut into; what others made is marked."""
+    told = [f"{one['profile']} at {one['start']}" for one in card["mig"]]
+    told += [f"{one['profile']} at {one['start']} (foreign)" for one in card["foreign"]]
+    return ", ".join(told)
 
 
 def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> None:

@@ -19,9 +19,11 @@ from partage.agent.mig import runner
 from partage.agent.mig.cdi import Specs, read_numbers
 from partage.agent.mig.driver import NvidiaDriver
 from partage.agent.mig.epoch import read_epoch
+from partage.agent.mig.foreign import reported
 from partage.agent.mig.journal import FileJournals
 from partage.agent.mig.pods import wanted_by
 from partage.agent.mig.service import Instances
+from partage.daemon.foreign import ForeignReport
 from partage.daemon.watched import LivePod
 from partage.kube.client import Client
 from partage.kube.informer import Informer
@@ -29,6 +31,7 @@ from partage.kube.mirror import Change, Interrupted, Odd
 from partage.kube.resources import PODS, Scope
 from partage.model.errors import InvalidDocument
 from partage.model.mig import MigSlice
+from partage.wire.foreign import encode_foreign
 
 __all__ = ["InstanceOptions", "NodeInstances", "open_node"]
 
@@ -87,6 +90,7 @@ class NodeInstances:
         runners = {card.uuid: runner.Runner(card, node) for card in cards}
         self.cards = frozenset(runners)
         self._service = Instances(runners, client.clock, self._changed)
+        self._report = ForeignReport(client, name, self.foreign)
         scope = Scope(PODS, fields=f"spec.nodeName={name}")
         self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
         self._listed = False
@@ -98,6 +102,17 @@ class NodeInstances:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._service.run(), name="agent:instances")
             tasks.create_task(self._pods.run(), name="agent:pods")
+            tasks.create_task(self._report.run(), name="agent:foreign")
+
+    def foreign(self, before: str | None) -> str:
+        """The annotation of the node's Device object that tells of instances that are not ours.
+
+        Args:
+            before: as it is; None without one.
+        """
+        outcomes = {card: self._service.outcome(card) for card in self.cards}
+        seen = {card: outcome for card, outcome in outcomes.items() if outcome is not None}
+        return encode_foreign(reported(self.cards, seen, before))
 
     def instance(self, pod: str, card: str, place: MigSlice) -> Instance:
         """An instance of a pod, by its UID; from any thread, and never asks the driver."""
@@ -142,6 +157,7 @@ class NodeInstances:
             return
         self._tallies.instances.labels(card, "ready").set(len(outcome.ready))
         self._tallies.instances.labels(card, "foreign").set(len(outcome.foreign))
+        self._report.changed()
         for one in outcome.ready:
             _LOG.info(
                 "card %s: instance %s at %d is ready for pod %s: %s",

@@ -142,7 +142,7 @@ def _card(books: Books, node: Node, card: Card, *, names: bool) -> dict[str, Any
     ledger, device = books.engine.ledger, card.device
     document = device_document(node, card, [])
     tenants = ledger.tenants(device.type, ledger.index[node.name], card.row)
-    cut = device.mode is SliceMode.MIG or bool(card.instances)
+    cut = device.mode is SliceMode.MIG or bool(card.occupied)
     return document | {
         "closed_detail": card.closed_detail,
         "mode": device.mode.value,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partage.extender.books import Books
-from partage.extender.exposition_mig import mig_series
+from partage.extender.exposition_mig import foreign_series, mig_series
 from partage.extender.label_text import label_text
 from partage.inventory.ledger import Card
 from partage.model.device import MILLI, DeviceType
@@ -211,6 +211,8 @@ async def exposition(books: Books, wanted: Exposition) -> AsyncIterator[bytes]:
     if wanted.hami or wanted.legacy:
         yield mig_series(books.engine.ledger, hami=wanted.hami, legacy=wanted.legacy)
         yield _quotas(books, wanted)
+    await asyncio.sleep(0)
+    yield foreign_series(books.engine.ledger)
 
 
 def _head(name: str, text: str) -> bytes:

@@ -1,7 +1,8 @@
 """Series of hardware instances, as HAMi's scheduler shows them.
 
 With a geometry table every slot of a card in use is there, 1 when it is used and 0 when it is free;
-without one the instances that exist, numbered by start. Idle cards have no series.
+without one the instances that exist, numbered by start. Idle cards have no series. An instance that
+Partage did not make is used too, and has a series of its own that says so.
 
 Source: seed 002 (`nodeGPUMigInstance`, its HELP text included); hami.md 5.5.
 """
@@ -14,12 +15,14 @@ from partage.inventory.ledger import Card, Ledger
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 
-__all__ = ["mig_series"]
+__all__ = ["foreign_series", "mig_series"]
 
 _OLD: Final = "nodeGPUMigInstance"
 _OLD_HELP: Final = "GPU Sharing mode. 0 for hami-core, 1 for mig, 2 for mps"
 _TODAY: Final = "hami_node_gpu_mig_instance_info"
 _TODAY_HELP: Final = "Hardware instances that pods hold."
+_FOREIGN: Final = "partage_foreign_instance_info"
+_FOREIGN_HELP: Final = "Hardware instances that Partage did not make and no pod's record names."
 
 
 def mig_series(ledger: Ledger, *, hami: bool, legacy: bool) -> bytes:
@@ -34,7 +37,7 @@ def mig_series(ledger: Ledger, *, hami: bool, legacy: bool) -> bytes:
         (ledger.node_at(index).name, card)
         for index in sorted(ledger.cut_nodes)
         for card in ledger.cards(DeviceType.GPU, index)
-        if card.instances
+        if card.occupied
     ]
     text = ""
     if legacy:
@@ -44,6 +47,30 @@ def mig_series(ledger: Ledger, *, hami: bool, legacy: bool) -> bytes:
         text += f"# HELP {_TODAY} {_TODAY_HELP}\n# TYPE {_TODAY} gauge\n"
         text += "".join(line for node, card in cards for line in _instances(node, card))
     return text.encode()
+
+
+def foreign_series(ledger: Ledger) -> bytes:
+    """One series for each instance that is nobody's here; also on cards that give no instances."""
+    text = f"# HELP {_FOREIGN} {_FOREIGN_HELP}\n# TYPE {_FOREIGN} gauge\n"
+    for name, index in sorted(ledger.index.items()):
+        node = ledger.node_at(index)
+        if any(device.foreign for device in node.devices):
+            for card in ledger.cards(DeviceType.GPU, index):
+                text += "".join(_strangers(name, card))
+    return text.encode()
+
+
+def _strangers(node: str, card: Card) -> Iterator[str]:
+    for one in card.device.foreign:
+        place = one.instance
+        if place in card.foreign:
+            yield (
+                f'{_FOREIGN}{{device_index="{card.device.minor}",'
+                f'device_uuid="{label_text(card.device.uuid)}",'
+                f'mig_uuid="{label_text(",".join(one.uuids))}",node="{label_text(node)}",'
+                f'placement_size="{place.size}",placement_start="{place.start}",'
+                f'profile="{label_text(place.profile)}"}} 1\n'
+            )
 
 
 def _slots(node: str, card: Card) -> Iterator[str]:
@@ -57,7 +84,7 @@ def _slots(node: str, card: Card) -> Iterator[str]:
 
 def _numbered(card: Card) -> list[tuple[MigSlice, bool]]:
     """The slots of the card's geometry, or else its instances by start; and which are used."""
-    cutting, there = card.device.cutting, card.instances
+    cutting, there = card.device.cutting, card.occupied
     stage = cutting.stage(there) if cutting is not None and cutting.geometries else None
     if cutting is None or stage is None:
         return [(one, True) for one in there]

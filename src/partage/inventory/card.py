@@ -70,6 +70,7 @@ class Card:
         instances: hardware instances on it, by start; what is added for a decision comes last.
         holders: the pod of each instance as `namespace/name`, in the same order.
         takes_instances: whether another instance may be made on it at all.
+        foreign: instances of others on it that no pod's record names, by start.
     """
 
     device: Device
@@ -85,6 +86,13 @@ class Card:
     instances: tuple[MigSlice, ...] = ()
     holders: tuple[str, ...] = ()
     takes_instances: bool = False
+    foreign: tuple[MigSlice, ...] = ()
+
+    @property
+    def occupied(self) -> tuple[MigSlice, ...]:
+        """Every instance on it, whoever made it, by start."""
+        everything = (*self.instances, *self.foreign)
+        return tuple(sorted(everything, key=lambda one: (one.start, one.size, one.profile)))
 
 
 def is_flat(node: Node, cards: Sequence[Device]) -> bool:

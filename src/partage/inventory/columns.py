@@ -12,7 +12,15 @@ import numpy as np
 
 from partage.inventory.card import CEILING, Card, Suspicion, doubles, ghost, is_flat, kinds_of
 from partage.inventory.changes import ChangeLog
-from partage.inventory.instances import CUT, Cuts, joinable, taken
+from partage.inventory.instances import (
+    CUT,
+    Cuts,
+    cut_by_others,
+    joinable,
+    strangers,
+    taken,
+    taken_by,
+)
 from partage.inventory.plane import CLOSED, Ints, Plane
 from partage.model.allocation import Allocation, Charge, together
 from partage.model.device import Device, DeviceType
@@ -67,6 +75,7 @@ class Columns:
         self._doubles: dict[int, frozenset[tuple[DeviceType, int]]] = {}
         self._tenants: dict[tuple[DeviceType, int, int], dict[str, Charge]] = {}
         self._fences: dict[tuple[DeviceType, int, int], set[str]] = {}
+        self._strange: dict[tuple[DeviceType, int, int], tuple[int, int]] = {}
         self._suspected: dict[str, dict[str, Suspicion]] = {}
         self._flat: set[int] = set()
         self.cuts = Cuts()
@@ -104,6 +113,7 @@ class Columns:
                 place = (type_, index, row)
                 self._tenants.pop(place, None)
                 self._fences.pop(place, None)
+                self._strange.pop(place, None)
                 places = self._uuids.get(device.uuid)
                 if places is not None:
                     places.discard(place)
@@ -307,6 +317,8 @@ class Columns:
     def _refresh(self, type_: DeviceType, index: int, row: int) -> None:
         """Derive what is not a sum: free slots and whether the card is open."""
         plane = self.planes[type_]
+        if index in self.cut_nodes:
+            self._count_strangers(type_, index, row)
         limit = int(plane.slots_total[row, index])
         for charge in self._tenants.get((type_, index, row), {}).values():
             if charge.sharers is not None and charge.sharers < limit:
@@ -317,6 +329,17 @@ class Columns:
         plane.closed[row, index] = _CLOSED_NUMBER[closed[0]] if closed else 0
         if index in self.cut_nodes:
             plane.cut[row, index] = self._cut(type_, index, row, closed)
+
+    def _count_strangers(self, type_: DeviceType, index: int, row: int) -> None:
+        """Take off what others' instances have, as far as no pod is booked for it."""
+        device, place = self._rows[index][type_][row], (type_, index, row)
+        if not device.foreign or device.cutting is None:
+            return
+        there = strangers(device, self._tenants.get(place, {}))
+        now, before = taken_by(device.cutting, there), self._strange.get(place, (0, 0))
+        self.planes[type_].core_free[row, index] += before[0] - now[0]
+        self.planes[type_].memory_free[row, index] += before[1] - now[1]
+        self._strange[place] = now
 
     def _cut(
         self, type_: DeviceType, index: int, row: int, closed: tuple[ReasonCode, str] | None
@@ -334,6 +357,8 @@ class Columns:
             return ReasonCode.UNHEALTHY, device.health_detail
         if device.cordoned:
             return ReasonCode.CORDONED, ""
+        if device.doubt:
+            return ReasonCode.QUARANTINED, device.doubt
         plane = self.planes[type_]
         if plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0:
             return ReasonCode.QUARANTINED, "booked beyond its means"
@@ -350,11 +375,12 @@ class Columns:
                 f"a record names {claim} as card {device.minor}, here is {device.uuid}",
             )
         tenants = self._tenants.get((type_, index, row), {})
-        closed = None
+        closed = cut_by_others(device) if device.foreign else None
         if any(charge.exclusive or charge.instances for charge in tenants.values()):
-            closed = taken(device, tenants)
-            if closed not in (None, CUT):
-                return closed
+            found = taken(device, tenants)
+            if found not in (None, CUT):
+                return found
+            closed = closed or found
         if self._fences.get((type_, index, row)):
             return ReasonCode.CARD_NOT_IDLE, "fenced by a pod that wants its neighbours idle"
         return closed
@@ -396,6 +422,8 @@ class Columns:
             card.instances = tuple(MigSlice(name, start, size) for start, size, name, _ in held)
             card.holders = tuple(self._who(index, uid) for *_, uid in held)
             card.takes_instances = bool(plane.cut[row, index])
+        if device.foreign:
+            card.foreign = strangers(device, self._tenants.get((type_, index, row), {}))
         return card
 
     def _miscut(self, indexes: set[int]) -> str:

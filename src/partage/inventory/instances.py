@@ -16,7 +16,18 @@ from partage.model.device import Device, SliceMode
 from partage.model.mig import MigSlice
 from partage.model.reason import ReasonCode
 
-__all__ = ["CUT", "Cut", "Cuts", "held", "joinable", "misfit", "taken"]
+__all__ = [
+    "CUT",
+    "Cut",
+    "Cuts",
+    "cut_by_others",
+    "held",
+    "joinable",
+    "misfit",
+    "strangers",
+    "taken",
+    "taken_by",
+]
 
 _REMEMBERED: Final = 1 << 14
 """Combinations of instances of which it is remembered whether they are a layout."""
@@ -25,9 +36,17 @@ CUT: Final = (ReasonCode.CARD_NOT_IDLE, "it is cut into instances")
 """Why a card that takes either shares or instances takes no share now."""
 
 
+_OTHERS: Final = (
+    ReasonCode.CARD_NOT_IDLE,
+    "it is cut into instances that partage did not make",
+)
+_INSTANCES_ONLY: Final = (None, CUT, _OTHERS)
+"""What closes a card to shares and to whole cards, and not to instances."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A card's cutting, and the instances that are on it, by start."""
+    """A card's cutting, and the instances that are on it, others' too, by start."""
 
     cutting: Cutting
     instances: tuple[MigSlice, ...]
@@ -52,8 +71,35 @@ class Cuts:
 
 def held(charges: Iterable[Charge]) -> tuple[MigSlice, ...]:
     """The instances in some charges of one card, by start."""
-    found = [one for charge in charges for one in charge.instances]
-    return tuple(sorted(found, key=lambda one: (one.start, one.size, one.profile)))
+    return _in_order(one for charge in charges for one in charge.instances)
+
+
+def _in_order(instances: Iterable[MigSlice]) -> tuple[MigSlice, ...]:
+    return tuple(sorted(instances, key=lambda one: (one.start, one.size, one.profile)))
+
+
+def strangers(device: Device, tenants: Mapping[str, Charge]) -> tuple[MigSlice, ...]:
+    """Instances of others on a card that stand for no pod of the books, by start.
+
+    One that is exactly what a pod's record names is that pod's: HAMi made it before Partage came.
+    """
+    booked = frozenset(held(tenants.values()))
+    return _in_order(one.instance for one in device.foreign if one.instance not in booked)
+
+
+def taken_by(cutting: Cutting, instances: Iterable[MigSlice]) -> tuple[int, int]:
+    """Compute (milli) and memory (bytes) of instances; one of an unknown profile has neither."""
+    sizes = {profile.name: profile for profile in cutting.axis.profiles}
+    found = [sizes[one.profile] for one in instances if one.profile in sizes]
+    return sum(one.core_milli for one in found), sum(one.memory_bytes for one in found)
+
+
+def cut_by_others(device: Device) -> tuple[ReasonCode, str] | None:
+    """Why others' instances close a card to shares and to whole-card pods; None if none are there.
+
+    A card that gives nothing but instances stays open for them.
+    """
+    return _OTHERS if device.foreign and device.mode is not SliceMode.MIG else None
 
 
 def misfit(device: Device, tenants: Mapping[str, Charge]) -> str:
@@ -65,7 +111,15 @@ def misfit(device: Device, tenants: Mapping[str, Charge]) -> str:
         return f"a pod holds instance {on_it[0].profile} on it, but it is not cut into instances"
     if not all(charge.instances for charge in tenants.values()):
         return "shares and instances are booked on it at once"
-    return _fault(device.cutting, on_it)
+    others = strangers(device, tenants) if device.foreign else ()
+    if not others:
+        return _fault(device.cutting, on_it)
+    fault = _fault(device.cutting, _in_order((*on_it, *others)))
+    return fault and f"{fault}; partage did not make {_told(others)}"
+
+
+def _told(instances: Iterable[MigSlice]) -> str:
+    return ", ".join(f"{one.profile} at {one.start}" for one in instances)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -77,11 +131,12 @@ def joinable(
     device: Device, tenants: Mapping[str, Charge], closed: tuple[ReasonCode, str] | None
 ) -> tuple[MigSlice, ...] | None:
     """The instances beside which another may be made; None where none may."""
-    if device.cutting is None or closed not in (None, CUT):
+    if device.cutting is None or closed not in _INSTANCES_ONLY:
         return None
     if any(not charge.instances for charge in tenants.values()):
         return None
-    return held(tenants.values())
+    on_it = held(tenants.values())
+    return _in_order((*on_it, *strangers(device, tenants))) if device.foreign else on_it
 
 
 def taken(device: Device, tenants: Mapping[str, Charge]) -> tuple[ReasonCode, str] | None:

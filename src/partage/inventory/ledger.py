@@ -10,7 +10,8 @@ node is seen.
 
 Invariants, by field:
     entries          one a pod; at most one node each.
-    planes           free = total - sum of the charges on the card, in every dimension.
+    planes           free = total - sum of the charges on the card, in every dimension; less what
+                     instances have that others made and no charge stands for.
     open             never true on a card that is unhealthy, cordoned, quarantined, held
                      exclusively, fenced by somebody else, or booked beyond its means.
     hosted           by node, which kinds of pod with GPUs are on it: bit 0 for one with shares,
@@ -285,7 +286,8 @@ class Ledger(Columns):
             cards = [
                 (c.device.type, c.device.minor, c.device.uuid, c.core_free, c.memory_free,
                  c.slots_free, c.tenants, c.closed, tuple(sorted((c.extras_free or {}).items())),
-                 tuple(sorted(c.functions_taken)), c.instances, c.takes_instances)
+                 tuple(sorted(c.functions_taken)), c.instances, c.takes_instances,
+                 c.foreign)
                 for type_ in DeviceType
                 for c in self.cards(type_, index)
             ]  # fmt: skip

@@ -11,12 +11,14 @@ from typing import Final
 
 from partage.model.cutting import Cutting
 from partage.model.errors import InvalidValue
+from partage.model.mig import MigSlice
 
 __all__ = [
     "MILLI",
     "UNLIMITED_SLOTS",
     "Device",
     "DeviceType",
+    "ForeignInstance",
     "Partition",
     "SliceMode",
     "Topology",
@@ -73,6 +75,19 @@ class VirtualFunction:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignInstance:
+    """A hardware instance on a card that somebody else than Partage made.
+
+    Attributes:
+        instance: which, and where.
+        uuids: of the devices in it, as far as they are known.
+    """
+
+    instance: MigSlice
+    uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One device of one node.
 
@@ -96,6 +111,8 @@ class Device:
         health_detail: why it is unhealthy.
         vendor_cut: shares of it are cut by its vendor's own plugin.
         cutting: which hardware instances it may be cut into; None when into none.
+        foreign: hardware instances on it that are not Partage's.
+        doubt: what makes it uncertain what is on it; nobody is put there meanwhile.
     """
 
     type: DeviceType
@@ -117,6 +134,8 @@ class Device:
     health_detail: str = ""
     vendor_cut: bool = False
     cutting: Cutting | None = None
+    foreign: tuple[ForeignInstance, ...] = ()
+    doubt: str = ""
 
     def __post_init__(self) -> None:
         """Refuse amounts that cannot be."""

@@ -90,11 +90,14 @@ class InstanceTable:
         if len(known) == self._room.size:
             return
         room, worth = self._room.tolist(), self._worth.tolist()
+        # Nobody's tenant is on a card where only others' instances are, and it is used all the same.
+        alone = self._request.unused and not self._request.exclusive
         for cut in known[len(room) :]:
             if cut is None:
                 continue
             found = places(cut.cutting, cut.instances, self._asked)
-            room.append(most(cut.cutting, cut.instances, self._asked, self._request.count))
+            limit = 0 if alone and cut.instances else self._request.count
+            room.append(most(cut.cutting, cut.instances, self._asked, limit))
             self._best.append(found[0] if found else None)
             if not found:
                 worth.append(0)

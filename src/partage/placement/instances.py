@@ -214,7 +214,8 @@ def _taken(card: Card, request: DeviceRequest) -> bool:
 
     One that wants all compute of a share is alone on its instance anyway.
     """
-    return request.unused and not request.exclusive and card.tenants > 0
+    used = card.tenants > 0 or bool(card.foreign)
+    return request.unused and not request.exclusive and used
 
 
 def _open(card: Card) -> bool:
@@ -223,7 +224,7 @@ def _open(card: Card) -> bool:
 
 
 def _there(card: Card) -> Instances:
-    return tuple(sorted(card.instances, key=lambda one: (one.start, one.size, one.profile)))
+    return card.occupied
 
 
 def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
@@ -235,7 +236,9 @@ def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
     least = wanted[0]
     starts = " or ".join(str(start) for start in least.starts)
     need = f"needs {least.name} (start {starts})"
-    there = list(zip(card.instances, [*card.holders, *[""] * 64], strict=False))
+    who = [f"pod {holder}" for holder in card.holders]
+    there = list(zip(card.instances, [*who, *["this pod itself"] * 64], strict=False))
+    there += [(one, "an instance that partage did not make") for one in card.foreign]
     free = [
         start for start in least.starts
         if not any(_overlap(one, least.at(start)) for one, _ in there)
@@ -257,10 +260,7 @@ def _blocked(blockers: Iterable[tuple[str, int]]) -> str:
     at: dict[str, list[str]] = {}
     for who, start in blockers:
         at.setdefault(who, []).append(str(start))
-    return ", ".join(
-        f"{f'pod {who}' if who else 'this pod itself'} at {' and '.join(starts)}"
-        for who, starts in at.items()
-    )
+    return ", ".join(f"{who} at {' and '.join(starts)}" for who, starts in at.items())
 
 
 def _nothing_like_it(cutting: Cutting, asked: Sized) -> str:

@@ -130,7 +130,7 @@ def _plan(
     cutting: Cutting, spots: Sequence[_Spot], wish: tuple[str, ...], movable: set[str]
 ) -> Plan | None:
     layouts = tables_of(cutting)
-    states = np.array([layouts.state(spot.card.instances) for spot in spots], np.int32)
+    states = np.array([layouts.state(spot.card.occupied) for spot in spots], np.int32)
     restartable = [
         frozenset(one for one, uid in spot.holders.items() if uid in movable) for spot in spots
     ]

@@ -1,8 +1,8 @@
 """Koordinator's Device object as devices.
 
 What is odd about a device never makes it free: a device that repeats a number or an identity is
-closed, and so is one whose amounts are negative. What cannot be addressed at all (no number, an
-unknown type) is left out with a note.
+closed, and so is one whose amounts are negative, or of which nobody can tell what is on it. What
+cannot be addressed at all (no number, an unknown type) is left out with a note.
 
 Source: koordinator.md 1 and 2.1; seeds 000 and 003.
 """
@@ -18,6 +18,7 @@ from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.amounts import quantities
 from partage.wire.documents import Document, invalid, texts
+from partage.wire.foreign import OnCard, decode_foreign
 
 __all__ = ["translate_devices"]
 
@@ -73,7 +74,7 @@ def translate_devices(
             continue
         notes.append(f"{document.where}: {device.type} {device.minor} is listed twice")
         found[key] = _closed(found[key], f"minor {device.minor} is listed twice")
-    return _without_twins(found, document, notes), notes
+    return _with_foreign(_without_twins(found, document, notes), document, notes), notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +191,36 @@ def _without_twins(
             )
             device = _closed(device, f"id {device.uuid} is used twice")
         result.append(device)
+    return tuple(result)
+
+
+def _with_foreign(
+    devices: tuple[Device, ...], document: Document, notes: list[str]
+) -> tuple[Device, ...]:
+    """The cards with the instances on them that Partage did not make."""
+    text = document.annotations.get(names.FOREIGN_INSTANCES)
+    if text is None:
+        return devices
+    told, problem = decode_foreign(text)
+    if problem:
+        problem = f"annotation {names.FOREIGN_INSTANCES} cannot be read: {problem}"
+        notes.append(f"{document.where}: {problem}; the cards are closed")
+    result = []
+    for device in devices:
+        if device.type is not DeviceType.GPU:
+            result.append(device)
+            continue
+        there = told.get(device.uuid, OnCard(unknown=problem))
+        if there.unknown and not problem:
+            notes.append(
+                f"{document.where}: {device.type} {device.minor}: what instances are on it is not "
+                f"known: {there.unknown}; it is closed"
+            )
+        doubt = there.unknown and f"what instances are on it is not known: {there.unknown}"
+        result.append(replace(device, foreign=there.instances, doubt=doubt))
+    lost = sorted(set(told) - {device.uuid for device in devices})
+    notes += [
+        f"{document.where}: annotation {names.FOREIGN_INSTANCES}: there is no card {uuid}"
+        for uuid in lost
+    ]
     return tuple(result)

@@ -99,6 +99,9 @@ def device_document(node: Node, card: Card, allocations: list[Allocation]) -> di
         "memory_bytes": _amounts(device.memory_bytes, device.memory_bytes - card.memory_free),
         "slots": _amounts(device.slots, card.tenants),
         "mig": mig,
+        "foreign": [
+            {"profile": one.profile, "start": one.start, "size": one.size} for one in card.foreign
+        ],
         "closed": closed_code(card),
     }
 

@@ -26,7 +26,7 @@ from partage.agent.mig.plan import (
     plan,
 )
 from partage.model.errors import InvalidDocument, InvalidRecord
-from partage.model.mig import MigSlice
+from partage.model.mig import MigAxis, MigSlice
 
 __all__ = ["Files", "Node", "Outcome", "Ready", "Retries", "Runner"]
 
@@ -114,6 +114,7 @@ class Outcome:
         foreign: instances that are not ours: occupied for everybody.
         fault: why nothing at all could be done; empty usually.
         again: when to come back, on the clock of `now`; None: when something changes.
+        axis: what the driver says that the card can be cut into; None where it was not asked.
     """
 
     ready: tuple[Ready, ...] = ()
@@ -121,6 +122,7 @@ class Outcome:
     foreign: tuple[GpuInstance, ...] = ()
     fault: str = ""
     again: float | None = None
+    axis: MigAxis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,8 @@ class Runner:
             self._forgive(planned)
             step = next((one for one in planned.steps if self._may(one, now)), None)
             if step is None:
-                return self._outcome(wanted, journal, planned, now)
+                outcome = self._outcome(wanted, journal, planned, now)
+                return replace(outcome, axis=seen.axis)
             self._take(step, journal, now)
         return Outcome(fault="the driver contradicts itself", again=now + self._retries.rest)
 

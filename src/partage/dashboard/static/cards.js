@@ -4,7 +4,8 @@ import { bytes, h, link, percent, podLink, table } from "./dom.js";
 
 const FAMILIES = ["koordinator", "qgpu", "hami"];
 const family = (protocol) => (FAMILIES.includes(protocol) ? protocol : "other");
-const who = (one) => (one.name === null ? "another namespace's pod" : `${one.namespace}/${one.name}`);
+const OTHERS = { others: true, protocol: "", state: "bound" };
+const who = (one) => (one.others ? "an instance that Partage did not make" : one.name === null ? "another namespace's pod" : `${one.namespace}/${one.name}`);
 
 /** What the colours mean. */
 export const legend = () => h("ul", { class: "legend", "aria-label": "Colours" },
@@ -32,6 +33,7 @@ export function largeCard(one) {
       `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)} memory, ${one.slots.used} of ${one.slots.total} slots`,
       one.model ? `, ${one.model}` : "", h("br"), h("code", {}, one.uuid)),
     one.closed ? h("p", { class: "bad" }, `${one.closed}: ${one.closed_detail || "takes no pods"}`) : "",
+    one.foreign.length ? h("p", {}, `Not made by Partage: ${one.foreign.map((i) => `${i.profile} at ${i.start}`).join(", ")}`) : "",
     rows.length ? table(`Pods on ${one.type} ${one.minor}`, [["pod"], ["compute", "number"], ["memory", "number"], ["how"]], rows)
       : h("p", { class: "empty" }, "Nobody is on it."));
   return item;
@@ -44,7 +46,8 @@ const how = (tenant) => [
 function sentence(one) {
   const used = `${percent(one.core_milli.used)} of compute and ${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)} of memory used`;
   const tenants = one.tenants.map((t) => `${who(t)} ${how(t)} ${percent(t.core_milli)} ${bytes(t.memory_bytes)}`).join("; ");
-  return `${used}. ${tenants || "Nobody is on it."} ${one.closed_detail}`;
+  const others = one.foreign.map((i) => ` ${who(OTHERS)}: ${i.profile} at ${i.start}.`).join("");
+  return `${used}. ${tenants || "Nobody is on it."}${others} ${one.closed_detail}`;
 }
 
 function coreParts(one) {
@@ -59,18 +62,18 @@ function coreParts(one) {
 
 function memoryParts(one) {
   let left = 0;
-  return one.tenants.flatMap((tenant) => {
-    if (one.axis && tenant.mig.length) {
-      return tenant.mig.map((i) => ({
-        tenant, left: 100 * i.start / one.axis, width: 100 * i.size / one.axis, text: i.profile, more: `${i.profile} at ${i.start}`,
-      }));
-    }
+  const places = (tenant, instances) => instances.map((i) => ({
+    tenant, left: 100 * i.start / one.axis, width: 100 * i.size / one.axis, text: i.profile, more: `${i.profile} at ${i.start}`,
+  }));
+  const others = one.axis ? places(OTHERS, one.foreign) : [];
+  return others.concat(one.tenants.flatMap((tenant) => {
+    if (one.axis && tenant.mig.length) return places(tenant, tenant.mig);
     if (!tenant.memory_bytes) return [];
     const width = 100 * tenant.memory_bytes / Math.max(one.memory_bytes.total, 1);
     const found = { tenant, left, width, text: who(tenant), more: bytes(tenant.memory_bytes) };
     left += width;
     return [found];
-  });
+  }));
 }
 
 function lane(letter, name, parts, axis) {

@@ -13,14 +13,14 @@ from functools import lru_cache
 from typing import Final
 
 from partage.model.cutting import Cutting, Geometry, arrangements
-from partage.model.device import MILLI
+from partage.model.device import MILLI, ForeignInstance
 from partage.model.errors import InvalidValue
 from partage.model.mig import MigAxis, MigProfile
 from partage.vendors.families.hami.cards import RegisteredProfile
 from partage.vendors.mig import MIG_CARDS, MigCard, find_card, find_profile, for_driver
 from partage.vendors.settings import HamiSettings, MigGeometry
 
-__all__ = ["CardFacts", "cutting_of"]
+__all__ = ["CardFacts", "cutting_of", "foreign_of"]
 
 _MIB: Final = 1 << 20
 _GIGABYTES: Final = re.compile(r"[0-9]+gb")
@@ -76,6 +76,22 @@ def _cutting(
     axis, unknown = _renamed(axis, table or (), allowed)
     axis = _measured(axis, card)
     return _bounded(axis, table, allowed, unknown)
+
+
+def foreign_of(
+    cutting: Cutting, instances: tuple[ForeignInstance, ...]
+) -> tuple[tuple[ForeignInstance, ...], str]:
+    """Others' instances by this card's names of profiles, and why they cannot be; else empty.
+
+    The operator's bounds do not count: what exists is a fact.
+    """
+    found = []
+    for one in instances:
+        profile = find_profile(cutting.axis, one.instance.profile)
+        called = one.instance.profile if profile is None else profile.name
+        found.append(replace(one, instance=replace(one.instance, profile=called)))
+    fault = cutting.fault(one.instance for one in found)
+    return tuple(found), fault and f"instances that partage did not make are not possible: {fault}"
 
 
 def _bounded(

@@ -20,7 +20,7 @@ from partage.model.node import Verdict
 from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.base import NodeView, Registration
-from partage.vendors.families.hami.bounds import CardFacts, cutting_of
+from partage.vendors.families.hami.bounds import CardFacts, cutting_of, foreign_of
 from partage.vendors.families.hami.cards import RegisteredCard, decode_cards, decode_scores
 from partage.vendors.families.hami.request import MIB, NAME, sharers
 from partage.vendors.families.hami.wishes import split_list
@@ -258,7 +258,13 @@ def _cut(
         notes.append(f"card {device.uuid} in mode {device.mode}: {problem}")
     if cutting is None and device.mode is SliceMode.EITHER:
         return replace(device, mode=SliceMode.SHARE)
-    return replace(device, cutting=cutting)
+    device = replace(device, cutting=cutting)
+    if cutting is not None and device.foreign:
+        found, doubt = foreign_of(cutting, device.foreign)
+        device = replace(device, foreign=found, doubt=device.doubt or doubt)
+        if doubt:
+            notes.append(f"card {device.uuid} is closed: {doubt}")
+    return device
 
 
 def _branch(node: NodeView) -> int:

@@ -1,0 +1,54 @@
+"""What the scheduler must know of instances that are not ours: from looks at the cards to the report.
+
+Pure. A card that could not be looked at is told as unknown, which closes it; one that has not been
+looked at since the agent started stays as it was told before.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from partage.agent.mig.nvml import GpuInstance
+from partage.agent.mig.runner import Outcome
+from partage.model.device import ForeignInstance
+from partage.model.mig import MigAxis, MigSlice
+from partage.wire.foreign import OnCard, decode_foreign
+
+__all__ = ["on_card", "reported"]
+
+_UNSEEN: Final = "the agent has not looked at it yet"
+
+
+def on_card(outcome: Outcome) -> OnCard:
+    """What a look at a card says of others' instances."""
+    if outcome.fault:
+        return OnCard(unknown=outcome.fault)
+    return OnCard(tuple(_named(one, outcome.axis) for one in outcome.foreign))
+
+
+def reported(
+    cards: Iterable[str], outcomes: Mapping[str, Outcome], before: str | None
+) -> Mapping[str, OnCard]:
+    """What to tell of every card.
+
+    Args:
+        cards: UUIDs of the node's cards that can be cut.
+        outcomes: the last look at each, where there was one.
+        before: the annotation as it is; None without one.
+    """
+    known: Mapping[str, OnCard] = {}
+    otherwise = OnCard(unknown=_UNSEEN)
+    if before is not None:
+        known, problem = decode_foreign(before)
+        otherwise = otherwise if problem else OnCard()
+    return {
+        card: on_card(outcomes[card]) if card in outcomes else known.get(card, otherwise)
+        for card in cards
+    }
+
+
+def _named(one: GpuInstance, axis: MigAxis | None) -> ForeignInstance:
+    """An instance by the name of its profile; a number that means none stays one."""
+    profiles = axis.profiles if axis is not None else ()
+    name = next((p.name for p in profiles if p.id == one.profile), f"profile {one.profile}")
+    uuids = tuple(compute.uuid for compute in one.computes)
+    return ForeignInstance(MigSlice(name, one.start, one.size), uuids)

@@ -1,0 +1,97 @@
+"""Keeps one annotation of the node's Device object current: which instances on its cards are not ours.
+
+Whoever writes the object (this agent's own discovery, or Koordinator's), the annotation is kept by
+whoever makes instances, because nobody else can tell which are Partage's. It is written at once when
+a look at a card says something else, and looked after every now and then, because the object may have
+been made anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from partage.agent.reporting import DEVICES
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import KubeError, NotFound
+from partage.vendors import names
+
+__all__ = ["ForeignReport"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_LOOK: Final = 30.0
+"""Seconds between two looks at the object while nothing happens."""
+
+Body = dict[str, Any]
+
+
+class ForeignReport:
+    """The annotation of one node; `run` it, and say when something `changed`."""
+
+    def __init__(self, client: Client, node: str, told: Callable[[str | None], str]) -> None:
+        """A report that nobody keeps yet.
+
+        Args:
+            client: an open client; its clock is used.
+            node: the node's name.
+            told: what the annotation should be, given what it is; None without one.
+        """
+        self._client = client
+        self._node = node
+        self._told = told
+        self._news = asyncio.Event()
+        self._problem = ""
+
+    def changed(self) -> None:
+        """A look at a card said something else than the one before."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Keep it until cancelled; what the API server refuses is tried again."""
+        while True:
+            self._news.clear()
+            try:
+                await self.once()
+                self._problem = ""
+            except KubeError as error:
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    _LOG.warning("others' instances cannot be reported: %s", error)
+            await self._next()
+
+    async def once(self) -> bool:
+        """Compare, and write where it differs; whether anything was written.
+
+        Raises:
+            KubeError: the API server cannot be asked, or refuses.
+        """
+        try:
+            device = await self._client.get(DEVICES, self._node, into=Body)
+        except NotFound:
+            return False  # there is nothing yet that a scheduler could read
+        metadata = device.get("metadata") or {}
+        before = (metadata.get("annotations") or {}).get(names.FOREIGN_INSTANCES)
+        wanted = self._told(before)
+        if wanted == before:
+            return False
+        # The uid keeps it from landing on an object that was made meanwhile.
+        body = {
+            "metadata": {
+                "uid": metadata.get("uid"),
+                "annotations": {names.FOREIGN_INSTANCES: wanted},
+            }
+        }
+        await self._client.patch(DEVICES, self._node, body, kind=PatchKind.MERGE, into=Body)
+        return True
+
+    async def _next(self) -> None:
+        """Wait for news, or for the time to look again."""
+        waits = (
+            asyncio.ensure_future(self._news.wait()),
+            asyncio.ensure_future(self._client.clock.sleep(_LOOK)),
+        )
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()

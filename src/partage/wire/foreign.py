@@ -1,0 +1,106 @@
+"""The annotation of a Device object that tells which instances on its cards are not Partage's.
+
+    {"v": 1, "cards": {"GPU-a": {"instances": [{"profile": "3g.40gb", "start": 4, "size": 4,
+                                                "uuids": ["MIG-…"]}]},
+                       "GPU-b": {"unknown": "the driver does not answer"}}}
+
+The agent that makes instances writes it, because only the node knows. Cards without such instances are
+not in it. Where nobody writes it, nobody but the scheduler cuts cards, and it is absent. Upstream
+readers of Device objects know nothing of it, and the object's own schema would drop a further field
+of a device.
+
+Nothing that cannot be read counts as free: one entry that is odd puts its card in doubt, an
+annotation that is odd all cards of the object.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from partage.model.device import ForeignInstance
+from partage.model.mig import MigSlice
+
+__all__ = ["OnCard", "decode_foreign", "encode_foreign"]
+
+_VERSION: Final = 1
+_MOST: Final = 64
+"""Units of a card, and instances on it; more than any card has."""
+_SHOWN: Final = 120
+"""Characters of a problem that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnCard:
+    """What is on one card that Partage did not make.
+
+    Attributes:
+        instances: those that are known.
+        unknown: why nobody can tell what is there; empty where it is known.
+    """
+
+    instances: tuple[ForeignInstance, ...] = ()
+    unknown: str = ""
+
+
+class _Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    profile: Annotated[str, Meta(min_length=1, max_length=_MOST)]
+    start: Annotated[int, Meta(ge=0, lt=_MOST)]
+    size: Annotated[int, Meta(ge=1, le=_MOST)]
+    uuids: tuple[str, ...] = ()
+
+
+class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    instances: Annotated[tuple[_Instance, ...], Meta(max_length=_MOST)] = ()
+    unknown: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    v: int
+    cards: dict[str, msgspec.Raw]
+
+
+def encode_foreign(cards: Mapping[str, OnCard]) -> str:
+    """The annotation for these cards, by UUID; those without such instances are left out."""
+    told = {
+        uuid: _Card(
+            tuple(
+                _Instance(one.instance.profile, one.instance.start, one.instance.size, one.uuids)
+                for one in there.instances
+            ),
+            there.unknown,
+        )
+        for uuid, there in sorted(cards.items())
+        if there.instances or there.unknown
+    }
+    return msgspec.json.encode({"v": _VERSION, "cards": told}).decode()
+
+
+def decode_foreign(text: str) -> tuple[Mapping[str, OnCard], str]:
+    """What an annotation says, by the card's UUID; and what is wrong with all of it, else empty.
+
+    Never raises: an entry that cannot be read says that what is on its card is not known.
+    """
+    try:
+        document = msgspec.json.decode(text, type=_Document)
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
+        return {}, str(error)[:_SHOWN]
+    if document.v != _VERSION:
+        return {}, f"version {document.v} is not {_VERSION}"
+    return {uuid: _card(raw) for uuid, raw in document.cards.items()}, ""
+
+
+def _card(raw: msgspec.Raw) -> OnCard:
+    try:
+        card = msgspec.json.decode(raw, type=_Card)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return OnCard(unknown=f"its entry cannot be read: {str(error)[:_SHOWN]}")
+    return OnCard(
+        tuple(
+            ForeignInstance(MigSlice(one.profile, one.start, one.size), one.uuids)
+            for one in card.instances
+        ),
+        card.unknown[:_SHOWN],
+    )

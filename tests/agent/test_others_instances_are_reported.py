@@ -1,0 +1,295 @@
+"""Instances that others made go from the driver into the Device object, and from there to the scheduler."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from mig_world import CARD, World, want
+
+from partage.agent.device_document import device_document
+from partage.agent.discovery.found import Inventory
+from partage.agent.discovery.models import MODELS
+from partage.agent.discovery.simulated import SimulatedHardware, simulate
+from partage.agent.keeper import Tallies
+from partage.agent.mig.cdi import Numbers, Specs
+from partage.agent.mig.foreign import on_card, reported
+from partage.agent.mig.journal import CardJournal, FileJournals
+from partage.agent.mig.nvml import Failure, NvmlFailed
+from partage.agent.mig.runner import Node as CardNode
+from partage.agent.mig.runner import Outcome
+from partage.agent.reporting import DEVICES, AgentReporting
+from partage.apiserver import ApiServer, serve
+from partage.daemon.instances import NodeInstances
+from partage.embedded.definitions import DEFINITIONS
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config
+from partage.model.device import ForeignInstance
+from partage.model.errors import InvalidRecord
+from partage.model.mig import MigSlice
+from partage.sim.offline import schedule
+from partage.testing.clock import SteppedClock
+from partage.testing.fake_nvml import FakeNvml
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.wire.cluster import assemble
+from partage.wire.documents import decode
+from partage.wire.foreign import OnCard, encode_foreign
+
+PATIENCE = 90.0
+HIGH = MigSlice("3g.40gb", 4, 4)
+Body = dict[str, Any]
+
+
+# --- from a look at a card to what is told --------------------------------------------------------
+
+
+def test_only_what_is_not_ours_is_told() -> None:
+    """With the driver's name of the profile, the place, and the devices in it."""
+    world = World()
+    world.nvml.foreign("3g.40gb", 4)
+    wanted = [want(world, "1g.10gb", 0)]
+
+    told = on_card(world.converge(wanted))
+
+    assert told == OnCard((ForeignInstance(HIGH, ("MIG-1",)),))
+    assert world.ours()
+
+
+def test_one_without_programs_devices_is_told_too() -> None:
+    """A GPU instance without a compute instance takes its place all the same."""
+    world = World()
+    world.nvml.foreign("1g.10gb+me", 6, computes=0)
+
+    assert on_card(world.converge([])).instances == (
+        ForeignInstance(MigSlice("1g.10gb+me", 6, 1)),
+    )
+
+
+def test_ours_that_is_still_going_is_not_told_as_anothers() -> None:
+    """A pod that ended while its program hangs: the place is ours until the driver lets go."""
+    world = World()
+    world.converge([want(world, "1g.10gb", 0)])
+    (mine,) = world.ours()
+    world.nvml.card().busy.add(mine.id)
+
+    outcome = world.runner.settle((), world.now)
+
+    assert outcome.hindrances
+    assert on_card(outcome) == OnCard()
+
+
+def test_a_card_that_cannot_be_looked_at_is_unknown() -> None:
+    """A journal that cannot be read, and a driver that does not answer, say why."""
+    world = World()
+
+    def unreadable(_card: str) -> CardJournal:
+        raise InvalidRecord("journal x cannot be read")
+
+    world.load = unreadable  # type: ignore[method-assign]  # the fake's own way to break
+    unread = on_card(world.runner.settle((), world.now))
+    silent = on_card(Outcome(fault="nvmlDeviceGetMigMode: the card is lost"))
+
+    assert unread == OnCard(unknown="journal x cannot be read")
+    assert silent == OnCard(unknown="nvmlDeviceGetMigMode: the card is lost")
+
+
+def test_before_the_first_look_it_stays_as_it_was_told() -> None:
+    """An agent that starts closes nothing that was open; what nobody told of before is unknown."""
+    before = encode_foreign({"GPU-0": OnCard((ForeignInstance(HIGH),))})
+
+    kept = reported(["GPU-0", "GPU-1"], {}, before)
+
+    assert kept == {"GPU-0": OnCard((ForeignInstance(HIGH),)), "GPU-1": OnCard()}
+    for odd in (None, "{"):
+        assert all(one.unknown for one in reported(["GPU-0"], {}, odd).values())
+    assert reported(["GPU-0"], {"GPU-0": Outcome()}, None) == {"GPU-0": OnCard()}
+
+
+# --- into the Device object -----------------------------------------------------------------------
+
+
+class Story:
+    """A node with two cards, its agent's maker, and an API server."""
+
+    def __init__(self, server: ApiServer, client: Client, clock: SteppedClock, at: Path) -> None:
+        self.server, self.client, self.clock = server, client, clock
+        self.nvml = FakeNvml(cards=2)
+        specs = Specs(at / "cdi")
+        node = CardNode(
+            self.nvml, FileJournals(at / "mig"), specs, lambda: "1",
+            lambda: Numbers(195, 510, 511, {}),
+        )  # fmt: skip
+        self.instances = NodeInstances(client, "n1", node, specs, Tallies())
+
+    async def discovered(self) -> None:
+        """The Device object is made, as discovery makes it."""
+        found = simulate(SimulatedHardware("n1", "A100-SXM4-80GB", MODELS["A100-SXM4-80GB"], 2))
+        document = device_document("n1", found, None, "2026-01-01T00:00:00Z")
+        for minor, one in enumerate(document["spec"]["devices"]):
+            one["id"] = f"GPU-{minor}"
+        await self.client.create(DEVICES, document, into=Body)
+
+    async def told(self) -> Any:
+        """The annotation's cards; None without one."""
+        device = await self.client.get(DEVICES, "n1", into=Body)
+        text = (device["metadata"].get("annotations") or {}).get(names.FOREIGN_INSTANCES)
+        return None if text is None else json.loads(text)["cards"]
+
+    async def until(self, wanted: Any) -> None:
+        """Let time pass until the annotation says that."""
+        while await self.told() != wanted:
+            await self.clock.advance(61.0)
+            await asyncio.sleep(0.01)
+
+
+def run(folder: Path, story: Callable[[Story], Awaitable[None]]) -> None:
+    """Run a story against a fresh server with one Node."""
+
+    async def main() -> None:
+        server, clock = ApiServer(), SteppedClock()
+        for definition in DEFINITIONS:
+            await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
+        await server.create("nodes", {"metadata": {"name": "n1"}})
+        async with (
+            asyncio.timeout(PATIENCE),
+            serve(server) as url,
+            Client(Config(ClusterConfig(url)), clock=clock) as client,
+        ):
+            found = Story(server, client, clock, folder)
+            task = asyncio.create_task(found.instances.run())
+            try:
+                await story(found)
+            finally:
+                task.cancel()
+                await asyncio.wait((task,))
+
+    asyncio.run(main())
+
+
+def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
+    """One that comes is told, one that goes is not any more; a card that is lost is unknown."""
+
+    async def story(world: Story) -> None:
+        await world.discovered()
+        await world.until({})
+        foreign = world.nvml.foreign("3g.40gb", 4)
+        entry = {"profile": "3g.40gb", "start": 4, "size": 4, "uuids": ["MIG-1"]}
+        await world.until({CARD: {"instances": [entry]}})
+        del world.nvml.card().instances[foreign.id]
+        await world.until({})
+
+        def lost(_uuid: str) -> Any:
+            raise NvmlFailed("nvmlDeviceGetMigMode", Failure.LOST)
+
+        world.nvml.mode = lost  # type: ignore[method-assign]  # the driver stops answering
+        await world.until(
+            {
+                card: {"unknown": "nvmlDeviceGetMigMode: the card is lost"}
+                for card in ("GPU-0", "GPU-1")
+            }
+        )
+
+    run(tmp_path, story)
+
+
+def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:
+    """Whoever deletes the object does not make others' instances vanish; nobody else's keys change."""
+
+    async def story(world: Story) -> None:
+        world.nvml.foreign("1g.10gb", 2)
+        entry = {"profile": "1g.10gb", "start": 2, "size": 1, "uuids": ["MIG-1"]}
+        for _ in range(2):
+            await world.discovered()
+            await world.until({CARD: {"instances": [entry]}})
+            device = await world.client.get(DEVICES, "n1", into=Body)
+            assert [one["id"] for one in device["spec"]["devices"]] == ["GPU-0", "GPU-1"]
+            await world.client.delete(DEVICES, "n1")
+
+    run(tmp_path, story)
+
+
+def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
+    """There is no moment at which a card that nobody has looked at counts as free."""
+
+    async def story(world: Story) -> None:
+        found = simulate(SimulatedHardware("n1", "A100-SXM4-80GB", MODELS["A100-SXM4-80GB"], 1))
+        seen: list[Any] = []
+        world.server.store.observers.append(
+            lambda change: (
+                seen.append(change.record.metadata.get("annotations"))
+                if change.record.name == "n1" and "devices" in change.record.resource
+                else None
+            )
+        )
+        search: Callable[[], Inventory] = lambda: found  # noqa: E731 # a two-word function
+        reporting = AgentReporting(
+            world.client, "n1", search,
+            born_with=lambda: {names.FOREIGN_INSTANCES: world.instances.foreign(None)},
+        )  # fmt: skip
+        await reporting.once()
+        assert names.FOREIGN_INSTANCES in seen[0]
+        assert json.loads(seen[0][names.FOREIGN_INSTANCES])["v"] == 1
+
+    run(tmp_path, story)
+
+
+# --- and from there to the scheduler --------------------------------------------------------------
+
+
+def decided(device: Body, memory: int) -> Body:
+    """What becomes of a pod that asks the node for one instance with so much memory, in MiB."""
+    config = {"nodeconfig": [{"name": "n1", "operatingmode": "mig"}]}
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory}
+    container = {"name": "main", "resources": {"limits": limits}}
+    items: list[Body] = [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {}},
+        {"apiVersion": DEVICES.api_version, "kind": "Device", **device},
+        {"apiVersion": "v1", "kind": "ConfigMap",
+         "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
+         "data": {"config.json": json.dumps(config)}},
+        {"apiVersion": "v1", "kind": "Pod",
+         "metadata": {"name": "p", "annotations": {"nvidia.com/vgpu-mode": "mig"}},
+         "spec": {"containers": [container]}},
+    ]  # fmt: skip
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).encode()
+    outcome = schedule(assemble([decode("told.json", text)], FAMILIES))
+    (found,) = outcome.pods
+    refusal = found.refusal
+    return {
+        "places": [(g.uuid, g.mig) for g in found.allocation.grants] if found.allocation else [],
+        "why": refusal.message if refusal is not None else "",
+    }
+
+
+def test_the_scheduler_keeps_off_what_the_agent_tells(tmp_path: Path) -> None:
+    """From the driver to the refusal, with the names of the driver; freed places are given."""
+
+    async def story(world: Story) -> None:
+        await world.discovered()
+        world.nvml.foreign("3g.40gb", 0)
+        second = world.nvml.foreign("1g.20gb", 4, card="GPU-1")
+        await world.until(
+            {
+                CARD: {"instances": [{"profile": "3g.40gb", "start": 0, "size": 4, "uuids": ["MIG-1"]}]},
+                "GPU-1": {"instances": [{"profile": "1g.20gb", "start": 4, "size": 2, "uuids": ["MIG-2"]}]},
+            }
+        )  # fmt: skip
+        device = await world.client.get(DEVICES, "n1", into=Body)
+        whole, half = decided(device, 80_000), decided(device, 40_000)
+        del world.nvml.card("GPU-1").instances[second.id]
+        await world.until(
+            {CARD: {"instances": [{"profile": "3g.40gb", "start": 0, "size": 4, "uuids": ["MIG-1"]}]}}
+        )  # fmt: skip
+        freed = decided(await world.client.get(DEVICES, "n1", into=Body), 80_000)
+
+        assert whole["places"] == []
+        assert (
+            "needs 7g.80gb (start 0), blocked by an instance that partage did not make"
+            in (whole["why"])
+        )
+        assert half["places"] in ([(CARD, HIGH)], [("GPU-1", MigSlice("3g.40gb", 0, 4))])
+        assert freed["places"] == [("GPU-1", MigSlice("7g.80gb", 0, 8))]
+
+    run(tmp_path, story)
