@@ -331,9 +331,12 @@ def test_what_ran_while_nobody_looked_is_reported_and_counts(tmp_path: Path) -> 
 
     keeper.synchronize((_pod(HALF), forged), running)
 
-    assert keeper.unprotected == {"c7": "team/train/main", "c8": "team/bad/main"}
+    assert {key: str(one) for key, one in keeper.unprotected.items()} == {
+        "c7": "team/train/main",
+        "c8": "team/bad/main",
+    }
     assert set(keeper.held) == {"c7"}
-    assert b"partage_agent_unprotected_containers 2.0" in generate_latest(keeper._tallies.registry)
+    assert b"partage_agent_unprotected_containers 2.0" in generate_latest(keeper.tallies.registry)
 
 
 @settings(max_examples=30, deadline=None)

@@ -66,6 +66,13 @@ class Agent:
         """Wait for a series to have a value."""
         self._until(lambda: self.metric(name) == value, f"{name} is not {value}")
 
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self.popen is not None:
+            self.popen.kill()
+            self.popen.wait(WAIT)
+            self.popen = None
+
     def stop(self) -> None:
         """End it by a signal."""
         if self.popen is not None:

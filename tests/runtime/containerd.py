@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def _program(generation: str, name: str = "containerd") -> Path:
 def write_image(
     path: Path, files: Mapping[str, Path | bytes] | None = None, name: str = cri.IMAGE
 ) -> None:
-    """Two images with busybox, as an archive in the OCI layout.
+    """Three images with busybox, as an archive in the OCI layout.
 
     Args:
         path: of the archive.
@@ -133,10 +133,15 @@ def write_image(
     oci = "application/vnd.oci.image"
     packed = put(gzip.compress(plain, 1, mtime=0), f"{oci}.layer.v1.tar+gzip")
     manifests = []
-    for image, entry_point in ((_PAUSE, ["/bin/tail", "-f", "/dev/null"]), (name, None)):
+    greedy = ["NVIDIA_VISIBLE_DEVICES=all", "CUDA_DISABLE_CONTROL=true"]
+    for image, entry_point, env in (
+        (_PAUSE, ["/bin/tail", "-f", "/dev/null"], []),
+        (name, None, []),
+        (cri.GREEDY, None, greedy),
+    ):
         config = {
             "architecture": "amd64", "os": "linux",
-            "config": {"Env": ["PATH=/bin"], "Entrypoint": entry_point},
+            "config": {"Env": ["PATH=/bin", *env], "Entrypoint": entry_point},
             "rootfs": {"type": "layers",
                        "diff_ids": [f"sha256:{hashlib.sha256(plain).hexdigest()}"]},
         }  # fmt: skip
@@ -233,6 +238,20 @@ class Containerd:
         return found
 
 
+def _remove_cgroups() -> None:
+    """Remove what this run's pods leave; a process that has just ended may keep it a moment."""
+    for cgroup in (
+        *Path("/sys/fs/cgroup").glob(f"*/{cri.CGROUP}"),
+        Path("/sys/fs/cgroup", cri.CGROUP),
+    ):
+        deadline = time.monotonic() + _READY
+        while cgroup.exists() and time.monotonic() < deadline:
+            with suppress(OSError):
+                cgroup.rmdir()
+                break
+            time.sleep(0.05)
+
+
 @contextmanager
 def running(generation: str, folder: Path) -> Iterator[tuple[Containerd, cri.Cri]]:
     """A containerd with its images and a client; everything is gone at the end."""
@@ -250,5 +269,4 @@ def running(generation: str, folder: Path) -> Iterator[tuple[Containerd, cri.Cri
                 client.remove_all()
     finally:
         one.stop()
-        for cgroup in Path("/sys/fs/cgroup").glob("*/partage-test"):
-            cgroup.rmdir()
+        _remove_cgroups()

@@ -3,6 +3,8 @@
 Pods share the host's network, so that no network plugin is needed.
 """
 
+import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,8 +24,13 @@ from partage.agent.protobuf import (
 )
 
 _NODE = 2
+_EXITED = 2
 _SECONDS = 60
 IMAGE = "localhost/busybox:test"
+CGROUP = f"partage-test-{os.getpid()}"
+"""Of this run's pods: others may run beside it."""
+GREEDY = "localhost/cuda:test"
+"""The same with variables of its own that ask for every card and no limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,16 @@ class Output(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Status(Message):
+    state: int = integer(3)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusAnswer(Message):
+    status: Status | None = message(1, Status)
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A sandbox that runs."""
 
@@ -145,7 +162,7 @@ class Cri:
         labels: Mapping[str, str] | None = None,
     ) -> Pod:  # fmt: skip
         """A pod without containers."""
-        linux = LinuxPod("/partage-test", Security(Namespaces(_NODE)))
+        linux = LinuxPod(f"/{CGROUP}", Security(Namespaces(_NODE)))
         config = PodConfig(
             Metadata(name, uid, "team"), str(self.logs), labels or {}, annotations or {}, linux
         )
@@ -173,6 +190,16 @@ class Cri:
         """What a command prints inside."""
         output = Output.decode(self.call("ExecSync", Exec(container, command, 30)))
         return (output.stdout + output.stderr).decode()
+
+    def until_ended(self, container: str) -> None:
+        """Wait until it has ended by itself."""
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline:
+            status = StatusAnswer.decode(self.call("ContainerStatus", Identity(container))).status
+            if status is not None and status.state == _EXITED:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"container {container} goes on")
 
     def remove_container(self, container: str) -> None:
         """Stop and remove it."""

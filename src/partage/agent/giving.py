@@ -23,9 +23,13 @@ from partage.vendors.settings import Settings
 from partage.wire.outcomes import said
 from partage.wire.render import render
 
-__all__ = ["VISIBLE", "Given", "HostFacts", "Instance", "Made", "gifts"]
+__all__ = ["MARK", "VISIBLE", "VOID", "Given", "HostFacts", "Instance", "Made", "gifts"]
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+VOID: Final = "void"
+"""No card at all, in the words of NVIDIA's runtime."""
+MARK: Final = "PARTAGE_DEVICES"
+"""Variable of containers that got units from the kubelet; taken away when they get what was granted."""
 _COMMON: Final[Mapping[str, tuple[str, ...]]] = {
     "nvidia": ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),
     "metax": ("/dev/mxcd",),

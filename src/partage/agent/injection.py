@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Final
 
-from partage.agent.giving import VISIBLE, Given, HostFacts, Instance, gifts
+from partage.agent.giving import MARK, VISIBLE, VOID, Given, HostFacts, Instance, gifts
 from partage.agent.isolation.rooms import INSIDE, PRELOAD
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.model.allocation import Allocation, Charge, charges_of, together
@@ -32,8 +32,6 @@ from partage.wire.record import decode
 
 __all__ = ["Injected", "Place", "Refusal", "Rule", "environment", "inject", "recorded"]
 
-VOID: Final = "void"
-"""No card at all, in the words of NVIDIA's runtime."""
 _HARMLESS: Final = frozenset({"", VOID, "none"})
 _WIDENING: Final = (
     "CUDA_DISABLE_CONTROL",
@@ -151,6 +149,13 @@ def inject(
 def _without_record(
     pod: PodSandbox, container: Container, place: Place
 ) -> Injected | Refusal | None:
+    known = environment(container)
+    if MARK in known:
+        return Refusal(
+            Rule.NO_RECORD,
+            f"the kubelet counts devices for it, but annotation {names.ALLOCATION} is missing; "
+            "was it placed by Partage's scheduler?",
+        )
     if pod.namespace in place.exempt:
         return None
     claims = [f"annotation {key}" for key in RESERVED.in_annotations(pod.annotations)]
@@ -165,7 +170,7 @@ def _without_record(
             f"{claims[0]} says that it has devices, but annotation {names.ALLOCATION} is missing; "
             "was it placed by Partage's scheduler?",
         )
-    if environment(container).get(VISIBLE, "") in _HARMLESS:
+    if known.get(VISIBLE, "") in _HARMLESS:
         return None
     return Injected(Given({VISIBLE: VOID}))
 
@@ -181,7 +186,7 @@ def _with_record(
     if refusal is not None:
         return refusal
     known = environment(container)
-    removed = tuple(key for key in _WIDENING if key in known)
+    removed = tuple(key for key in (*_WIDENING, MARK) if key in known)
     if all(grant.container != container.name for grant in allocation.grants):
         env = {} if known.get(VISIBLE, "") in _HARMLESS else {VISIBLE: VOID}
         return Injected(Given(env), removed, allocation)

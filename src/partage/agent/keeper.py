@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from partage.agent.giving import Given
@@ -35,12 +36,35 @@ from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
 from partage.vendors import names
 
-__all__ = ["Isolation", "Keeper", "Tallies", "binds_of"]
+__all__ = ["Isolation", "Keeper", "Tallies", "Unprotected", "binds_of"]
 
 _LOG: Final = logging.getLogger("partage.agent")
 _STOPPED: Final = 4
 """State of a container that has ended, in NRI's numbers."""
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Unprotected:
+    """A container that was found running unserved.
+
+    Attributes:
+        namespace: of its pod.
+        pod: name of its pod.
+        uid: of its pod.
+        container: its name.
+        why: what makes it a worry.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    why: str
+
+    def __str__(self) -> str:
+        """`namespace/pod/container`."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
 
 
 class Tallies:
@@ -63,6 +87,23 @@ class Tallies:
         self.unprotected = Gauge(
             "partage_agent_unprotected_containers",
             "Containers that run with a record, or claim one, and were not served by this agent.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.evicted = Counter(
+            "partage_agent_evicted", "Pods of unprotected containers that were evicted.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.units = Gauge(
+            "partage_agent_kubelet_units", "Healthy units that the kubelet is told of.",
+            ["resource"], registry=self.registry,
+        )  # fmt: skip
+        self.registered = Gauge(
+            "partage_agent_kubelet_registered", "Whether the kubelet listens to what is told.",
+            ["resource"], registry=self.registry,
+        )  # fmt: skip
+        self.unserved = Gauge(
+            "partage_agent_kubelet_unserved",
+            "Containers that hold units by the kubelet's word and that were given nothing.",
             registry=self.registry,
         )  # fmt: skip
         self.connected = Gauge(
@@ -109,7 +150,8 @@ class Keeper:
     """One node's keeper; see `partage.agent.nri.plugin.Decider` for who calls it.
 
     Attributes:
-        unprotected: `namespace/pod/container` of what was found running unserved, by container.
+        unprotected: what was found running unserved, by the runtime's identity of the container.
+        tallies: what is counted.
     """
 
     def __init__(
@@ -132,10 +174,11 @@ class Keeper:
         self._place = place
         self._host = host
         self._journal = journal
-        self._tallies = tallies
+        self.tallies = tallies
         self._isolation = isolation
         self._held: dict[str, Allocation] = {}
-        self.unprotected: dict[str, str] = {}
+        self._aliases: dict[str, str] = {}
+        self.unprotected: dict[str, Unprotected] = {}
         for entry in journal.entries.values():
             self._remember(entry)
         tallies.holding.set(len(self._held))
@@ -146,7 +189,7 @@ class Keeper:
         Raises:
             Refused: it must not be made.
         """
-        with self._tallies.seconds.time():
+        with self.tallies.seconds.time():
             found = inject(pod, container, self._place(), self._held.values())
             if found is None:
                 return None
@@ -160,7 +203,7 @@ class Keeper:
                 raise self._refused(
                     Refusal(Rule.HOST, f"{where}: {error} ({Rule.HOST})")
                 ) from error
-        self._tallies.injected.labels(given.limits).inc()
+        self.tallies.injected.labels(given.limits).inc()
         _LOG.info(
             "pod %s/%s, container %s: given %d variables, %d device files, %d mounts; limits: %s",
             pod.namespace, pod.name, container.name, len(given.env),
@@ -193,7 +236,7 @@ class Keeper:
         )  # fmt: skip
         self._journal.give(entry)
         self._held[container.id] = allocation
-        self._tallies.holding.set(len(self._held))
+        self.tallies.holding.set(len(self._held))
         return given, adjustment
 
     def start(self, pod: PodSandbox, container: Container) -> None:
@@ -220,9 +263,25 @@ class Keeper:
             raise self._refused(Refusal(rule, f"{where}: {verdict.why} ({rule})"))
         isolation.rooms.spare(container.id, verdict.why)
 
+    def rename(self, before: str, after: str) -> None:
+        """A container has another identity now; nothing happens when the first is not known.
+
+        Its room keeps the name under which it is mounted.
+        """
+        if self._isolation is not None and before in self._isolation.rooms.rooms:
+            self._aliases[after] = before
+        entry = self._journal.entries.get(before)
+        if entry is None:
+            return
+        self._journal.give(msgspec.structs.replace(entry, container=after))
+        self._journal.end(before)
+        held = self._held.pop(before, None)
+        if held is not None:
+            self._held[after] = held
+
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Count a decision that came too late."""
-        self._tallies.refused.labels(Rule.LATE).inc()
+        self.tallies.refused.labels(Rule.LATE).inc()
         _LOG.warning(
             "pod %s/%s, container %s: refused, decided too late",
             pod.namespace, pod.name, container.name,
@@ -238,7 +297,7 @@ class Keeper:
         self._held.pop(container, None)
         self._journal.end(container)
         if self._isolation is not None:
-            self._isolation.rooms.close(container)
+            self._isolation.rooms.close(self._aliases.pop(container, container))
 
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
         """Compare with all that the runtime has."""
@@ -248,8 +307,10 @@ class Keeper:
             self._held.pop(entry.container, None)
             _LOG.info("pod %s, container %s: ended while nobody looked", entry.pod, entry.name)
         if self._isolation is not None:
-            self._isolation.rooms.keep(running)
-        self.unprotected = {}
+            self._isolation.rooms.keep(
+                {*running, *(self._aliases.get(one, one) for one in running)}
+            )
+        found: dict[str, Unprotected] = {}
         for container in running.values():
             pod = sandboxes.get(container.pod_sandbox_id)
             if pod is None:
@@ -261,11 +322,14 @@ class Keeper:
             else:
                 why = self._unserved(pod, container)
             if why:
-                self.unprotected[container.id] = f"{pod.namespace}/{pod.name}/{container.name}"
+                found[container.id] = Unprotected(
+                    pod.namespace, pod.name, pod.uid, container.name, why
+                )
                 _LOG.warning(
                     "pod %s/%s, container %s runs unprotected: %s",
                     pod.namespace, pod.name, container.name, why,
                 )  # fmt: skip
+        self.unprotected = found  # at once: others read it
         self._count()
 
     def _unserved(self, pod: PodSandbox, container: Container) -> str:
@@ -281,7 +345,7 @@ class Keeper:
         return "" if found is None else "it chose its cards itself"
 
     def _refused(self, refusal: Refusal) -> Refused:
-        self._tallies.refused.labels(refusal.rule).inc()
+        self.tallies.refused.labels(refusal.rule).inc()
         _LOG.warning("%s", refusal.message)
         return Refused(refusal.message)
 
@@ -296,8 +360,13 @@ class Keeper:
             self._held[entry.container] = allocation
 
     def _count(self) -> None:
-        self._tallies.holding.set(len(self._held))
-        self._tallies.unprotected.set(len(self.unprotected))
+        self.tallies.holding.set(len(self._held))
+        self.tallies.unprotected.set(len(self.unprotected))
+
+    @property
+    def served(self) -> set[tuple[str, str]]:
+        """`namespace/pod` and container of all that was given anything; a look from any thread."""
+        return {(one.pod, one.name) for one in list(self._journal.entries.values())}
 
     @property
     def journal(self) -> Journal:

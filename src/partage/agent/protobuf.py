@@ -31,9 +31,11 @@ __all__ = [
     "message",
     "messages",
     "natural",
+    "raw_fields",
     "text",
     "text_map",
     "texts",
+    "wrapped",
 ]
 
 _VARINT: Final = 0
@@ -235,7 +237,7 @@ def _number(data: memoryview, at: int) -> tuple[int, int]:
             raise Malformed("a number has more than ten bytes")
 
 
-def _pieces(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
+def _pieces(data: memoryview) -> Iterator[tuple[int, int, Any]]:
     """Number, wire type and value of every field."""
     at, end = 0, len(data)
     while at < end:
@@ -257,6 +259,34 @@ def _pieces(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
             raise Malformed(f"field {number} has {end - at} of {length} bytes")
         yield number, wire, data[at : at + length]
         at += length
+
+
+def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Every field of a message as it stands: its number, its bytes with the key, and its payload.
+
+    The payload of numbers is empty. For who passes on what others wrote.
+
+    Raises:
+        Malformed: the bytes are no message.
+    """
+    held = memoryview(data)
+    at = 0
+    for number, wire, value in _pieces(held):
+        begin, at = at, _number(held, at)[1]
+        if wire == _LENGTH:
+            at = _number(held, at)[1] + len(value)
+        elif wire == _VARINT:
+            at = _number(held, at)[1]
+        else:
+            at += len(value)
+        yield number, data[begin:at], bytes(value) if wire == _LENGTH else b""
+
+
+def wrapped(number: int, payload: bytes) -> bytes:
+    """A field that holds a message, in bytes."""
+    out = bytearray()
+    _bytes(out, number, payload)
+    return bytes(out)
 
 
 def _decode(of: type[M], data: memoryview, depth: int) -> M:

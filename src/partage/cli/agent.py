@@ -22,6 +22,7 @@ from partage.agent.keeper import Tallies
 from partage.agent.mig.cdi import Specs
 from partage.agent.mig.nvml import NvmlFailed
 from partage.agent.nri.plugin import PluginOptions
+from partage.cli.kubelet_side import asked_by, kubelet_companions, kubelet_options
 from partage.cli.logs import start_logging
 from partage.cli.parameters import cluster_options, logging_options, until_signalled
 from partage.cli.reading import batches
@@ -148,6 +149,7 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
     help="What becomes of containers that are not held to their limits: they are told of, or not started "
     "and evicted.",
 )
+@kubelet_options
 @click.option(
     "--mig",
     is_flag=True,
@@ -220,17 +222,20 @@ def agent(**given: Any) -> None:
             if given["mig"]:
                 _refuse("--mig needs the API server, which tells of pods: leave --devices out")
             node, context = _described(given["node"], given["devices"])
-            asyncio.run(_run(AgentDaemon(node, context, chosen)))
+            beside = kubelet_companions(given, None)
+            asyncio.run(_run(AgentDaemon(node, context, chosen, beside=beside)))
         else:
             config = load_config(
                 os.environ, kubeconfig=given["kubeconfig"], context=given["context"]
             )
             mig = InstanceOptions(given["mig_journal"], given["cdi_dir"]) if given["mig"] else None
-            asyncio.run(_follow(config, given["node"], chosen, mig))
+            asyncio.run(_follow(config, given, chosen, mig))
     except (ConfigError, InvalidDocument) as error:
         _refuse(str(error))
-    except (InvalidValue, NvmlFailed) as error:
+    except NvmlFailed as error:
         _refuse(f"--mig: {error}")
+    except InvalidValue as error:
+        _refuse(str(error))
     except OSError as error:
         _refuse(f"{given['host']}:{given['port']}: {error.strerror or error}")
 
@@ -271,6 +276,7 @@ def _options_of(given: dict[str, Any]) -> AgentOptions:
         isolation=_isolation_of(given),
         exempt=_USUAL.exempt | set(given["exempt"]),
         roots=Host(given["host_root"]),
+        asked=asked_by(given),
     )
 
 
@@ -309,17 +315,24 @@ async def _run(daemon: AgentDaemon) -> None:
 
 
 async def _follow(
-    config: Config, name: str, chosen: AgentOptions, mig: InstanceOptions | None
+    config: Config, given: dict[str, Any], chosen: AgentOptions, mig: InstanceOptions | None
 ) -> None:
+    name = given["node"]
     context = Context.of(Settings(), FAMILIES)
-    driver = None if mig is None else open_node(mig)
+    try:
+        driver = None if mig is None else open_node(mig)
+    except InvalidValue as error:
+        raise InvalidValue(f"--mig: {error}") from error
     async with Client(config, environ=os.environ) as client:
 
         def instances(tallies: Tallies) -> NodeInstances:
             assert driver is not None and mig is not None  # noqa: S101, PT018 # passed only then
             return NodeInstances(client, name, driver, Specs(mig.cdi), tallies)
 
-        daemon = AgentDaemon(Node(name), context, chosen, None if driver is None else instances)
+        daemon = AgentDaemon(
+            Node(name), context, chosen, None if driver is None else instances,
+            kubelet_companions(given, client),
+        )  # fmt: skip
         facts = NodeFacts(client, name, context)
         following = asyncio.create_task(facts.follow(daemon.take), name="agent:node")
         try:

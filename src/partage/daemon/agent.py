@@ -31,10 +31,23 @@ from partage.serving.site import Site
 from partage.vendors.catalog import FAMILIES
 from partage.wire.context import Context
 
-__all__ = ["AgentDaemon", "AgentOptions"]
+__all__ = ["AgentDaemon", "AgentOptions", "Asked", "Companion"]
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Asked(Protocol):
+    """What the runtime, or the kubelet, asks about containers.
+
+    Attributes:
+        ready: set while it is asked about every one.
+    """
+
+    ready: asyncio.Event
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set."""
 
 
 class Companion(Protocol):
@@ -79,6 +92,7 @@ class AgentOptions:
         isolation: who keeps shares to their amounts, and how.
         exempt: namespaces whose pods without a record are left alone.
         roots: where the host's files are.
+        asked: makes what is asked about containers; None for the NRI plugin.
     """
 
     journal: Path = Path("/var/lib/partage/agent")
@@ -88,6 +102,7 @@ class AgentOptions:
     isolation: IsolationOptions = field(default_factory=IsolationOptions)
     exempt: frozenset[str] = frozenset({"kube-system"})
     roots: Host = Host()
+    asked: Callable[[Keeper], Asked] | None = None
 
 
 class AgentDaemon:
@@ -97,6 +112,7 @@ class AgentDaemon:
         url: where health and metrics are; empty before it serves.
         keeper: what decides.
         tallies: what is counted.
+        asked: what is asked about containers.
     """
 
     def __init__(
@@ -137,7 +153,9 @@ class AgentDaemon:
                 _LOG.warning("%s", problem)
             isolation = Isolation(rooms, chosen.evict)
         self.keeper = Keeper(lambda: self._place, roots, self._journal, self.tallies, isolation)
-        self._plugin = Plugin(self.keeper, self.options.plugin)
+        make = self.options.asked
+        self.asked = make(self.keeper) if make else Plugin(self.keeper, self.options.plugin)
+        self._followers: list[Callable[[Place], None]] = []
         self._companions = [*beside(self)]
         if self._instances is not None:
             self._companions.append(self._instances)
@@ -145,6 +163,13 @@ class AgentDaemon:
     def take(self, node: Node) -> None:
         """Go on with the node as it is now; whole in one step, for the keeper's thread."""
         self._place = replace(self._place, node=node)
+        for tell in self._followers:
+            tell(self._place)
+
+    def follow(self, tell: Callable[[Place], None]) -> None:
+        """Tell somebody the node as it is now, and whenever it has changed."""
+        self._followers.append(tell)
+        tell(self._place)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
@@ -178,7 +203,7 @@ class AgentDaemon:
         for task in tasks:
             task.add_done_callback(lambda _task: stop.set())
         try:
-            await self._plugin.run(stop)
+            await self.asked.run(stop)
         finally:
             for task in tasks:
                 task.cancel()
@@ -192,12 +217,12 @@ class AgentDaemon:
         return web.Response(text="ok\n")
 
     async def _ready(self, _request: web.Request) -> web.Response:
-        if self._plugin.ready.is_set():
+        if self.asked.ready.is_set():
             return web.Response(text="ok\n")
         return web.Response(status=503, text="the container runtime does not ask this agent\n")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        self.tallies.connected.set(self._plugin.ready.is_set())
+        self.tallies.connected.set(self.asked.ready.is_set())
         data = generate_latest(self.tallies.registry)
         return web.Response(body=data, headers={"Content-Type": _METRICS})
 

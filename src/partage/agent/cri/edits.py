@@ -1,0 +1,166 @@
+"""CreateContainer as bytes: who is asked for, and the same request with what was granted.
+
+What is not ours stays as it came, byte for byte: entries that are replaced are cut out where they
+stand, and ours are put behind. Of a list with two values of one variable a program reads the first, so
+nothing may be left beside ours. A variable of the image cannot be taken away here; it is made empty.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from partage.agent.cri import messages as cri
+from partage.agent.giving import VISIBLE
+from partage.agent.nri.messages import Adjustment, Container, Device, LinuxContainer, PodSandbox
+from partage.agent.protobuf import Malformed, raw_fields, wrapped
+from partage.model.errors import InvalidValue
+
+__all__ = ["DeviceFiles", "asked", "edited", "image_environment", "key_of"]
+
+_UNKNOWN: Final = (f"{VISIBLE}=all",)
+"""What an image is taken to ask for when the runtime does not tell."""
+_EVERYTHING: Final = Device("/dev/kmsg", "c")
+"""Privileged containers are given all device files of the host, this one among them."""
+
+
+def key_of(pod: str, name: str, attempt: int) -> str:
+    """What stands for a container's identity until the runtime has given it one."""
+    return f"cri-{pod}-{name}-{attempt}"  # a room may bear it: no slash
+
+
+def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox, Container]:
+    """Pod and container of a request, in the words of NRI.
+
+    Args:
+        request: decoded.
+        image: the image's own variables.
+
+    Raises:
+        Malformed: it does not say who is to be made.
+    """
+    config, pod = request.config, request.pod_config
+    if config is None or pod is None or config.metadata is None or pod.metadata is None:
+        raise Malformed("CreateContainer without a container or a pod")
+    name, head = config.metadata, pod.metadata
+    if not (head.uid and head.name and head.namespace and name.name):
+        raise Malformed("CreateContainer of a pod or a container without a name or UID")
+    own = {one.partition("=")[0]: one for one in image}
+    own |= {one.key: f"{one.key}={one.value}" for one in config.envs}
+    devices = [Device(one.container_path, "c") for one in config.devices]
+    if config.linux is not None and config.linux.security and config.linux.security.privileged:
+        devices.append(_EVERYTHING)
+    sandbox = PodSandbox(
+        request.pod, head.name, head.uid, head.namespace, pod.labels, pod.annotations
+    )
+    container = Container(
+        key_of(request.pod, name.name, name.attempt), request.pod, name.name,
+        env=tuple(own.values()), linux=LinuxContainer(tuple(devices)),
+    )  # fmt: skip
+    return sandbox, container
+
+
+def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:
+    """Variables of an image; where the runtime does not tell, it is taken to ask for every card."""
+    for document in status.info.values():
+        try:
+            found = msgspec.json.decode(document)
+        except (msgspec.MsgspecError, ValueError):
+            continue
+        spec = found.get("imageSpec") if isinstance(found, dict) else None
+        config = spec.get("config") if isinstance(spec, dict) else None
+        if isinstance(config, dict):
+            env: Any = config.get("Env") or ()
+            return tuple(one for one in env if isinstance(one, str))
+    return _UNKNOWN
+
+
+def edited(
+    request: bytes,
+    adjustment: Adjustment,
+    image: Iterable[str],
+    file_of: Callable[[int, int], str],
+) -> bytes:
+    """The request with an adjustment in it.
+
+    Args:
+        request: as the kubelet sent it.
+        adjustment: what is to be changed.
+        image: the image's own variables.
+        file_of: a device file on the host, by its numbers.
+
+    Raises:
+        InvalidValue: a device file cannot be made.
+    """
+    gone = {one.key[1:] for one in adjustment.env if one.key.startswith("-")}
+    env = [cri.KeyValue(v.key, v.value) for v in adjustment.env if not v.key.startswith("-")]
+    shadowed = gone & {one.partition("=")[0] for one in image}
+    env += [cri.KeyValue(key, "") for key in sorted(shadowed)]
+    mounts = [cri.Mount(m.destination, m.source, "ro" in m.options) for m in adjustment.mounts]
+    devices = [
+        cri.Device(one.path, file_of(one.major, one.minor), "rwm")
+        for one in (adjustment.linux.devices if adjustment.linux else ())
+    ]
+    ours = cri.ContainerConfig(
+        envs=tuple(env), mounts=tuple(mounts), devices=tuple(devices),
+        annotations=adjustment.annotations,
+    )  # fmt: skip
+    replaced = {
+        cri.ENVS: gone | {one.key for one in env},
+        cri.MOUNTS: {one.container_path for one in mounts},
+        cri.DEVICES: {one.container_path for one in devices},
+        cri.ANNOTATIONS: set(adjustment.annotations),
+    }  # entries of all four begin with their key or path
+    out = bytearray()
+    for number, raw, value in raw_fields(request):
+        if number != cri.CONFIG:
+            out += raw
+            continue
+        kept = b"".join(
+            part
+            for field, part, held in raw_fields(value)
+            if field not in replaced or cri.Identity.decode(held).id not in replaced[field]
+        )
+        out += wrapped(cri.CONFIG, kept + ours.encode())
+        ours = cri.ContainerConfig()  # a second part of the same field is merged with the first
+    return bytes(out)
+
+
+class DeviceFiles:
+    """Device files on the host for devices that are known by their numbers.
+
+    A CRI request names a file of the host; the card's own need not be where the container sees it,
+    and those of hardware instances need not exist at all.
+    """
+
+    def __init__(self, root: Path, folder: str) -> None:
+        """Files that are not made yet.
+
+        Args:
+            root: of the host's files, as this process sees them.
+            folder: on the host.
+        """
+        self._root = root
+        self._folder = folder
+
+    def __call__(self, major: int, minor: int) -> str:
+        """The file with these numbers, made where it is missing.
+
+        Raises:
+            InvalidValue: it cannot be made, or something else is in its place.
+        """
+        path = f"{self._folder}/c-{major}-{minor}"
+        here = self._root / path.lstrip("/")
+        try:
+            here.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if not here.exists():
+                os.mknod(here, stat.S_IFCHR | 0o600, os.makedev(major, minor))
+            found = here.stat()
+        except OSError as error:
+            raise InvalidValue(f"device file {path}: {error.strerror}") from error
+        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != os.makedev(major, minor):
+            raise InvalidValue(f"device file {path} is not the device {major}:{minor}")
+        return path

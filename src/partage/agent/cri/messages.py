@@ -1,0 +1,220 @@
+"""What the proxy reads of CRI v1, and what it adds.
+
+Everything else of a message stays as it came, in bytes. Source: the interface's published definition;
+kubernetes.md 1.3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from partage.agent.protobuf import Message, flag, integer, message, messages, text, text_map
+
+__all__ = [
+    "ANNOTATIONS",
+    "CDI_DEVICES",
+    "CONFIG",
+    "DEVICES",
+    "ENVS",
+    "EXITED",
+    "IMAGE",
+    "MOUNTS",
+    "RUNTIME",
+    "CdiDevice",
+    "ContainerConfig",
+    "ContainerName",
+    "CreateRequest",
+    "CreateResponse",
+    "Device",
+    "Identity",
+    "Image",
+    "ImageStatusRequest",
+    "ImageStatusResponse",
+    "KeyValue",
+    "ListedContainer",
+    "ListedContainers",
+    "ListedPod",
+    "ListedPods",
+    "Mount",
+    "PodConfig",
+    "PodName",
+]
+
+RUNTIME: Final = "runtime.v1.RuntimeService"
+IMAGE: Final = "runtime.v1.ImageService"
+CONFIG: Final = 2
+"""Field of CreateContainerRequest that holds the container's configuration."""
+ENVS: Final = 6
+MOUNTS: Final = 7
+DEVICES: Final = 8
+ANNOTATIONS: Final = 10
+CDI_DEVICES: Final = 17
+EXITED: Final = 2
+"""State of a container that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Message):
+    """Requests that name one container or pod, and nothing else that matters here."""
+
+    id: str = text(1)
+
+
+@dataclass(frozen=True, slots=True)
+class PodName(Message):
+    """Who a pod is."""
+
+    name: str = text(1)
+    uid: str = text(2)
+    namespace: str = text(3)
+
+
+@dataclass(frozen=True, slots=True)
+class PodConfig(Message):
+    """A pod as the kubelet describes it."""
+
+    metadata: PodName | None = message(1, PodName)
+    labels: Mapping[str, str] = text_map(6)
+    annotations: Mapping[str, str] = text_map(7)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerName(Message):
+    """Who a container is; the attempt counts its restarts."""
+
+    name: str = text(1)
+    attempt: int = integer(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Image(Message):
+    """An image by name or digest."""
+
+    image: str = text(1)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue(Message):
+    """A variable."""
+
+    key: str = text(1)
+    value: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount(Message):
+    """A bind mount."""
+
+    container_path: str = text(1)
+    host_path: str = text(2)
+    readonly: bool = flag(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Device(Message):
+    """A device file."""
+
+    container_path: str = text(1)
+    host_path: str = text(2)
+    permissions: str = text(3)
+
+
+@dataclass(frozen=True, slots=True)
+class CdiDevice(Message):
+    """A device by its CDI name."""
+
+    name: str = text(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Security(Message):
+    """Of a container; only whether it may do everything."""
+
+    privileged: bool = flag(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Linux(Message):
+    """What is particular to Linux."""
+
+    security: Security | None = message(2, Security)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerConfig(Message):
+    """A container as the kubelet describes it."""
+
+    metadata: ContainerName | None = message(1, ContainerName)
+    image: Image | None = message(2, Image)
+    envs: tuple[KeyValue, ...] = messages(ENVS, KeyValue)
+    mounts: tuple[Mount, ...] = messages(MOUNTS, Mount)
+    devices: tuple[Device, ...] = messages(DEVICES, Device)
+    annotations: Mapping[str, str] = text_map(ANNOTATIONS)
+    linux: Linux | None = message(15, Linux)
+    cdi_devices: tuple[CdiDevice, ...] = messages(CDI_DEVICES, CdiDevice)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest(Message):
+    """A container is to be made."""
+
+    pod: str = text(1)
+    config: ContainerConfig | None = message(CONFIG, ContainerConfig)
+    pod_config: PodConfig | None = message(3, PodConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateResponse(Message):
+    """It was made."""
+
+    id: str = text(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedContainer(Message):
+    """A container that the runtime has."""
+
+    id: str = text(1)
+    pod: str = text(2)
+    metadata: ContainerName | None = message(3, ContainerName)
+    state: int = integer(6)
+    annotations: Mapping[str, str] = text_map(9)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedContainers(Message):
+    """All of them."""
+
+    containers: tuple[ListedContainer, ...] = messages(1, ListedContainer)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPod(Message):
+    """A pod that the runtime has."""
+
+    id: str = text(1)
+    metadata: PodName | None = message(2, PodName)
+    labels: Mapping[str, str] = text_map(5)
+    annotations: Mapping[str, str] = text_map(6)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPods(Message):
+    """All of them."""
+
+    items: tuple[ListedPod, ...] = messages(1, ListedPod)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageStatusRequest(Message):
+    """What an image is; verbose tells its own variables."""
+
+    image: Image | None = message(1, Image)
+    verbose: bool = flag(2)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageStatusResponse(Message):
+    """The same; `info` is JSON in the words of the runtime."""
+
+    info: Mapping[str, str] = text_map(2)

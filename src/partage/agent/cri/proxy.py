@@ -1,0 +1,394 @@
+"""The proxy on the kubelet's way to the runtime: every call passes as bytes, one is looked into.
+
+    kubelet ──> our socket ──> runtime
+                    │ CreateContainer: the same decision as by NRI, put into the request
+
+A call is passed on without reading it: the request, its answers, metadata, time limit, end and status
+are the same on both sides. The kubelet knows no other socket, so while the agent is
+away no container is made at all.
+
+What has ended is learnt by asking: the runtime's own list is read at the start, before anything is
+refused, and every now and then.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import grpc
+
+from partage.agent.cri import messages as cri
+from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
+from partage.agent.nri.messages import Adjustment, Container, PodSandbox
+from partage.agent.nri.plugin import Decider, Refused
+from partage.agent.protobuf import Malformed, Message
+from partage.model.errors import InvalidValue
+
+__all__ = ["Proxy", "ProxyOptions", "RenamingDecider"]
+
+_LOG: Final = logging.getLogger("partage.agent")
+_UNBOUNDED: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+_PROMPT: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+"""A runtime that restarts is back within a second."""
+_CREATE: Final = f"/{cri.RUNTIME}/CreateContainer"
+_ENDING: Final = (
+    f"/{cri.RUNTIME}/StopContainer",
+    f"/{cri.RUNTIME}/RemoveContainer",
+)
+_OWN: Final = frozenset({"user-agent", "grpc-accept-encoding", "grpc-encoding", "te"})
+"""Metadata that belong to one connection."""
+_PATIENCE: Final = 10.0
+_OPEN: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+    }
+)
+"""How a call ends of which nobody knows whether it was done."""
+M = TypeVar("M", bound=Message)
+_T = TypeVar("_T")
+
+
+class RenamingDecider(Decider, Protocol):
+    """A decider that is told the identity of a container after it was made."""
+
+    def rename(self, before: str, after: str) -> None:
+        """A container has another identity now; nothing happens when the first is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyOptions:
+    """How to be a proxy.
+
+    Attributes:
+        socket: on which the kubelet asks.
+        runtime: of the container runtime.
+        devices: folder of device files on the host.
+        root: of the host's files, as this process sees them.
+        deadline: seconds that a decision may take.
+        look: seconds between two looks at what the runtime has.
+    """
+
+    socket: Path
+    runtime: Path = Path("/run/containerd/containerd.sock")
+    devices: str = "/run/partage/devices"
+    root: Path = Path("/")
+    deadline: float = 1.5
+    look: float = 30.0
+
+
+class Proxy:
+    """One proxy.
+
+    Attributes:
+        ready: set while it serves and knows what the runtime has.
+    """
+
+    def __init__(self, decider: RenamingDecider, options: ProxyOptions) -> None:
+        self.options = options
+        self.ready = asyncio.Event()
+        self._decider = decider
+        self._files = DeviceFiles(options.root, options.devices)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cri")
+        self._runtime: Any = None
+        self._looking = asyncio.Lock()
+        self._making: dict[str, Container] = {}  # decided, and not made yet
+        self._fresh: dict[str, Container] = {}  # made since the last look began
+        self._gone: set[str] = set()  # ended since then
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            InvalidValue: the socket cannot be listened on.
+        """
+        ended = asyncio.create_task(stop.wait(), name="cri:stop")
+        channel = grpc.aio.insecure_channel(
+            f"unix:{self.options.runtime}", options=_UNBOUNDED + _PROMPT
+        )
+        self._runtime = channel
+        server = grpc.aio.server(options=_UNBOUNDED)
+        server.add_generic_rpc_handlers((_Everything(self),))
+        try:
+            try:
+                self.options.socket.unlink(missing_ok=True)
+                server.add_insecure_port(f"unix:{self.options.socket}")
+            except (OSError, RuntimeError) as error:
+                raise InvalidValue(f"socket {self.options.socket}: {error}") from error
+            await server.start()
+            _LOG.info("the kubelet is served at %s", self.options.socket)
+            while not stop.is_set():
+                self._told(await self._look())
+                await asyncio.wait(
+                    (ended,), timeout=self.options.look if self.ready.is_set() else 0.2
+                )
+        finally:
+            ended.cancel()
+            self.ready.clear()
+            await server.stop(1.0)
+            await channel.close()
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _told(self, problem: str) -> None:
+        if problem and self.ready.is_set():
+            _LOG.warning("the runtime does not tell what it has: %s", problem)
+        if problem:
+            self.ready.clear()
+        else:
+            self.ready.set()
+
+    async def _look(self) -> str:
+        """Compare with what the runtime has; why that is not possible, or nothing."""
+        async with self._looking:
+            before = set(self._fresh)
+            self._gone.clear()
+            try:
+                pods = await self._ask("ListPodSandbox", cri.ListedPods)
+                listed = await self._ask("ListContainers", cri.ListedContainers)
+            except grpc.aio.AioRpcError as error:
+                return error.details() or "no answer"
+            except Malformed as error:
+                return str(error)
+            await self._decided(lambda: self._compare(pods, listed, before))
+            return ""
+
+    def _compare(
+        self, pods: cri.ListedPods, listed: cri.ListedContainers, before: set[str]
+    ) -> None:
+        """Tell the decider what there is; in its thread, where nothing is decided meanwhile.
+
+        A list is as old as its question: what was made or has ended since is known better here.
+        """
+        sandboxes = tuple(
+            PodSandbox(one.id, one.metadata.name, one.metadata.uid, one.metadata.namespace,
+                       one.labels, one.annotations)
+            for one in pods.items if one.metadata is not None
+        )  # fmt: skip
+        known: dict[str, Container] = {}
+        made: set[str] = set()
+        for one in listed.containers:
+            if one.state == cri.EXITED or one.metadata is None or one.id in self._gone:
+                continue
+            key = key_of(one.pod, one.metadata.name, one.metadata.attempt)
+            self._decider.rename(key, one.id)
+            made.add(key)
+            known[one.id] = Container(
+                one.id, one.pod, one.metadata.name, annotations=one.annotations
+            )
+        young = {key: one for key, one in list(self._fresh.items()) if key not in before}
+        for key, container in (young | self._making).items():
+            if key not in made:
+                known.setdefault(key, container)
+        self._decider.synchronize(sandboxes, tuple(known.values()))
+        for key in before:
+            self._fresh.pop(key, None)
+
+    async def _ask(self, method: str, of: type[M]) -> M:
+        call = self._runtime.unary_unary(f"/{cri.RUNTIME}/{method}")
+        return of.decode(await call(b"", timeout=_PATIENCE))
+
+    async def _decided(self, decide: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, decide)
+
+    # --- calls -------------------------------------------------------------------------------
+
+    async def stream(self, method: str, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        """Pass on a call with many answers, each as it comes."""
+        call = self._runtime.unary_stream(method)(
+            request, timeout=context.time_remaining(), metadata=_passed(context)
+        )
+        begun = False
+        try:
+            async for answer in call:
+                begun = True
+                yield answer
+            context.set_trailing_metadata(tuple(await call.trailing_metadata() or ()))
+        except grpc.aio.AioRpcError as error:
+            if begun or error.code() is not grpc.StatusCode.INTERNAL:
+                await _refused(context, error)
+        else:
+            return
+        finally:
+            call.cancel()
+        # Where the runtime has no such call it may end it before it was sent; then this library has
+        # lost why. Asked for one answer it tells, and the kubelet goes by that.
+        yield await self.forward(method, request, context)
+
+    async def forward(self, method: str, request: bytes, context: Any) -> bytes:
+        """Pass a call on, whatever it is, and its answer back."""
+        try:
+            return await self._call(method, request, context)
+        except grpc.aio.AioRpcError as error:
+            return await _refused(context, error)
+
+    async def ending(self, method: str, request: bytes, context: Any) -> bytes:
+        """Pass on that a container is to end; what it held is free once it has."""
+        answer = await self.forward(method, request, context)
+        with contextlib.suppress(Malformed):
+            gone = cri.Identity.decode(request).id
+            await self._decided(lambda: self._ended(gone))
+        return answer
+
+    async def create(self, request: bytes, context: Any) -> bytes:
+        """Decide about a container, and have it made with what was granted."""
+        container: Container | None = None
+        try:
+            told = cri.CreateRequest.decode(request)
+            image = await self._image(told)
+            pod, container = asked(told, image)
+            adjustment = await self._adjusted(pod, container)
+            if adjustment is not None:
+                request = edited(request, adjustment, image, self._files)
+            answer = await self._call(_CREATE, request, context)
+            await self._settled(self._made, container, cri.CreateResponse.decode(answer).id)
+        except (Refused, Malformed, InvalidValue) as error:
+            await self._settled(self._unmade, container)
+            await context.abort(grpc.StatusCode.UNKNOWN, f"partage: {error}")
+            raise
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in _OPEN:
+                await self._settled(self._unmade, container)
+            return await _refused(context, error)
+        else:
+            return answer
+        finally:
+            if container is not None and container.id in self._making:
+                # Nobody knows whether it was made: a look that begins after this will tell.
+                self._fresh[container.id] = self._making.pop(container.id)
+
+    async def _settled(
+        self, settle: Callable[..., None], container: Container | None, *more: str
+    ) -> None:
+        if container is not None:
+            await self._decided(lambda: settle(container, *more))
+
+    # In the decider's thread:
+
+    def _decide(self, pod: PodSandbox, container: Container) -> Adjustment | None:
+        adjustment = self._decider.create(pod, container)
+        given = adjustment.annotations if adjustment is not None else {}
+        self._making[container.id] = Container(
+            container.id, container.pod_sandbox_id, container.name, annotations=given
+        )
+        return adjustment
+
+    def _made(self, container: Container, identity: str) -> None:
+        self._decider.rename(container.id, identity)
+        self._fresh[identity] = replace(self._making.pop(container.id, container), id=identity)
+
+    def _unmade(self, container: Container) -> None:
+        self._making.pop(container.id, None)
+        self._decider.remove(container)
+
+    def _ended(self, identity: str) -> None:
+        self._gone.add(identity)
+        self._fresh.pop(identity, None)
+        self._decider.remove(Container(identity))
+
+    # On the way:
+
+    async def _image(self, told: cri.CreateRequest) -> tuple[str, ...]:
+        """Variables of the image; the runtime has it, or it could not make the container."""
+        image = told.config.image if told.config else None
+        call = self._runtime.unary_unary(f"/{cri.IMAGE}/ImageStatus")
+        request = cri.ImageStatusRequest(image, verbose=True)
+        answer = await call(request.encode(), timeout=_PATIENCE)
+        return image_environment(cri.ImageStatusResponse.decode(answer))
+
+    async def _adjusted(self, pod: PodSandbox, container: Container) -> Adjustment | None:
+        """What is decided; what is refused is looked at again after what has ended is known."""
+        try:
+            return await self._in_time(pod, container)
+        except Refused:
+            await self._look()
+            return await self._in_time(pod, container)
+
+    async def _in_time(self, pod: PodSandbox, container: Container) -> Adjustment | None:
+        try:
+            async with asyncio.timeout(self.options.deadline):
+                return await self._decided(lambda: self._decide(pod, container))
+        except TimeoutError:
+            self._decider.late(pod, container)
+            # What is decided after all is for a container that will never be.
+            self._thread.submit(self._unmade, container)
+            raise Refused(
+                f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "
+                f"{self.options.deadline:g} s; the container is not started without its devices"
+            ) from None
+
+    async def _call(self, method: str, request: bytes, context: Any) -> bytes:
+        call = self._runtime.unary_unary(method)(
+            request, timeout=context.time_remaining(), metadata=_passed(context)
+        )
+        try:
+            answer: bytes = await call
+            context.set_trailing_metadata(tuple(await call.trailing_metadata() or ()))
+        finally:
+            call.cancel()
+        return answer
+
+
+class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no types
+    """Whatever the kubelet calls."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    def service(self, details: Any) -> Any:
+        """Who answers a call: by its name, without knowing what there is."""
+        method: str = details.method
+        proxy = self._proxy
+        if method == _CREATE:
+            return grpc.unary_unary_rpc_method_handler(proxy.create)
+        if method in _ENDING:
+
+            async def ending(request: bytes, context: Any) -> bytes:
+                return await proxy.ending(method, request, context)
+
+            return grpc.unary_unary_rpc_method_handler(ending)
+
+        if _streams(method):
+
+            async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
+                async for answer in proxy.stream(method, request, context):
+                    yield answer
+
+            return grpc.unary_stream_rpc_method_handler(stream)
+
+        async def forward(request: bytes, context: Any) -> bytes:
+            return await proxy.forward(method, request, context)
+
+        return grpc.unary_unary_rpc_method_handler(forward)
+
+
+def _streams(method: str) -> bool:
+    """Whether a call has many answers; CRI has none with many requests."""
+    name = method.rpartition("/")[2]
+    return name == "GetContainerEvents" or name.startswith("Stream")
+
+
+def _passed(context: Any) -> tuple[tuple[str, str | bytes], ...]:
+    """What came with a call and belongs to it."""
+    return tuple(
+        (key, value) for key, value in context.invocation_metadata() or () if key not in _OWN
+    )
+
+
+async def _refused(context: Any, error: grpc.aio.AioRpcError) -> bytes:
+    """End a call as the runtime has ended it."""
+    trailing = tuple(error.trailing_metadata() or ())
+    await context.abort(error.code(), error.details() or "", trailing)
+    raise AssertionError("a call that was ended goes on")

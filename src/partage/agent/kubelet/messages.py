@@ -1,0 +1,205 @@
+"""What is said between the kubelet and a device plugin (v1beta1), and by PodResources (v1).
+
+Source: kubernetes.md 3.2; the interfaces' published definitions, unchanged up to Kubernetes 1.36.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from partage.agent.protobuf import Message, flag, integer, message, messages, text, text_map, texts
+
+__all__ = [
+    "HEALTHY",
+    "PLUGIN",
+    "POD_RESOURCES",
+    "REGISTRATION",
+    "UNHEALTHY",
+    "VERSION",
+    "AllocateRequest",
+    "AllocateResponse",
+    "ContainerAllocation",
+    "ContainerDevices",
+    "ContainerIds",
+    "ContainerPreference",
+    "ContainerResources",
+    "Device",
+    "DeviceList",
+    "GetRequest",
+    "GetResponse",
+    "ListResponse",
+    "Nothing",
+    "NumaNode",
+    "Options",
+    "PodResources",
+    "PreferredIds",
+    "PreferredRequest",
+    "PreferredResponse",
+    "RegisterRequest",
+    "Topology",
+]
+
+VERSION: Final = "v1beta1"
+REGISTRATION: Final = "v1beta1.Registration"
+PLUGIN: Final = "v1beta1.DevicePlugin"
+POD_RESOURCES: Final = "v1.PodResourcesLister"
+HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Message):
+    """Nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Message):
+    """What a plugin wants to be asked."""
+
+    pre_start_required: bool = flag(1)
+    preferred_available: bool = flag(2)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRequest(Message):
+    """A plugin introduces itself; the endpoint is a file beside the kubelet's socket."""
+
+    version: str = text(1)
+    endpoint: str = text(2)
+    resource_name: str = text(3)
+    options: Options | None = message(4, Options)
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode(Message):
+    """A NUMA node by number."""
+
+    id: int = integer(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology(Message):
+    """Where a unit sits."""
+
+    nodes: tuple[NumaNode, ...] = messages(1, NumaNode)
+
+
+@dataclass(frozen=True, slots=True)
+class Device(Message):
+    """One unit of a resource; its identity has at most 63 characters."""
+
+    id: str = text(1)
+    health: str = text(2)
+    topology: Topology | None = message(3, Topology)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceList(Message):
+    """All units of a resource."""
+
+    devices: tuple[Device, ...] = messages(1, Device)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPreference(Message):
+    """Which units would be best for a container."""
+
+    available: tuple[str, ...] = texts(1)
+    must_include: tuple[str, ...] = texts(2)
+    size: int = integer(3)
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredRequest(Message):
+    """The same for several containers."""
+
+    containers: tuple[ContainerPreference, ...] = messages(1, ContainerPreference)
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredIds(Message):
+    """The advice; nothing leaves the choice to the kubelet."""
+
+    ids: tuple[str, ...] = texts(1)
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredResponse(Message):
+    """The advice for several containers."""
+
+    containers: tuple[PreferredIds, ...] = messages(1, PreferredIds)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerIds(Message):
+    """Units that the kubelet gives to a container."""
+
+    ids: tuple[str, ...] = texts(1)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateRequest(Message):
+    """The same for several containers; of whom, is not told."""
+
+    containers: tuple[ContainerIds, ...] = messages(1, ContainerIds)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAllocation(Message):
+    """What the kubelet adds to a container that got units."""
+
+    envs: Mapping[str, str] = text_map(1)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateResponse(Message):
+    """The same for several containers."""
+
+    containers: tuple[ContainerAllocation, ...] = messages(1, ContainerAllocation)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDevices(Message):
+    """Units of one resource that a container holds."""
+
+    resource_name: str = text(1)
+    ids: tuple[str, ...] = texts(2)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerResources(Message):
+    """What a container holds."""
+
+    name: str = text(1)
+    devices: tuple[ContainerDevices, ...] = messages(2, ContainerDevices)
+
+
+@dataclass(frozen=True, slots=True)
+class PodResources(Message):
+    """What a pod holds. The kubelet tells no UID here."""
+
+    name: str = text(1)
+    namespace: str = text(2)
+    containers: tuple[ContainerResources, ...] = messages(3, ContainerResources)
+
+
+@dataclass(frozen=True, slots=True)
+class ListResponse(Message):
+    """All pods of the node."""
+
+    pods: tuple[PodResources, ...] = messages(1, PodResources)
+
+
+@dataclass(frozen=True, slots=True)
+class GetRequest(Message):
+    """One pod is asked for."""
+
+    name: str = text(1)
+    namespace: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class GetResponse(Message):
+    """One pod."""
+
+    pod: PodResources | None = message(1, PodResources)

@@ -1,0 +1,95 @@
+"""Asks the kubelet who holds which units, by PodResources (v1), and compares with what the agent gave.
+
+The kubelet tells namespace and name of a pod and no UID, so its word identifies nobody: it tells which
+containers it has chosen units for, and which of those the agent never served.
+"""
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+
+from partage.agent.kubelet.messages import (
+    POD_RESOURCES,
+    GetRequest,
+    GetResponse,
+    ListResponse,
+    Nothing,
+    PodResources,
+)
+from partage.agent.protobuf import Malformed, Message
+from partage.model.errors import PartageError
+
+__all__ = ["KubeletSilent", "Resources", "unserved"]
+
+M = TypeVar("M", bound=Message)
+_PATIENCE: Final = 2.0
+_LARGEST: Final = (("grpc.max_receive_message_length", 64 << 20),)
+
+
+class KubeletSilent(PartageError):
+    """The kubelet does not tell; the message says why."""
+
+
+class Resources:
+    """The kubelet's PodResources; `close` it at the end."""
+
+    def __init__(self, socket: Path) -> None:
+        """A client that asks nothing yet; there need be no kubelet.
+
+        Args:
+            socket: usually `/var/lib/kubelet/pod-resources/kubelet.sock`.
+        """
+        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_LARGEST)
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._channel.close()
+
+    async def pods(self) -> tuple[PodResources, ...]:
+        """What all pods of the node hold.
+
+        Raises:
+            KubeletSilent: it does not tell.
+        """
+        return (await self._ask("List", Nothing(), ListResponse)).pods
+
+    async def pod(self, namespace: str, name: str) -> PodResources | None:
+        """What one pod holds; None when the kubelet knows no such pod.
+
+        Raises:
+            KubeletSilent: it does not tell.
+        """
+        return (await self._ask("Get", GetRequest(name, namespace), GetResponse)).pod
+
+    async def _ask(self, method: str, request: Message, of: type[M]) -> M:
+        call = self._channel.unary_unary(f"/{POD_RESOURCES}/{method}")
+        try:
+            return of.decode(await call(request.encode(), timeout=_PATIENCE))
+        except grpc.aio.AioRpcError as error:
+            raise KubeletSilent(f"PodResources {method}: {error.details()}") from error
+        except Malformed as error:
+            raise KubeletSilent(f"PodResources {method}: {error}") from error
+
+
+def unserved(
+    pods: Iterable[PodResources], ours: Collection[str], served: Collection[tuple[str, str]]
+) -> list[str]:
+    """Containers that hold units of ours by the kubelet's word and that the agent gave nothing.
+
+    Args:
+        pods: what the kubelet says.
+        ours: names of the resources that the agent serves.
+        served: `namespace/pod` and container of what the agent has given.
+
+    Returns:
+        `namespace/pod/container`, sorted.
+    """
+    return sorted(
+        f"{pod.namespace}/{pod.name}/{container.name}"
+        for pod in pods
+        for container in pod.containers
+        if any(one.resource_name in ours and one.ids for one in container.devices)
+        and (f"{pod.namespace}/{pod.name}", container.name) not in served
+    )

@@ -1,0 +1,253 @@
+"""What the kubelet is offered, and which units would suit a container: pure functions.
+
+The kubelet counts units without knowing what they are: `nvidia.com/gpu` is a sharer of a card,
+`qgpu-core` a percent, `qgpu-memory` a gibibyte. A unit's identity begins with its card, so that what
+the kubelet counts as used agrees card by card with the scheduler's records, as long as it takes advice.
+Advice is no identity: what a container gets follows from its pod's record alone (DESIGN, decision 9).
+
+Names and their owners: DESIGN, decision 10. Identity of units: hami.md 2.4 (`<uuid>::<i>`).
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from partage.agent.kubelet.messages import (
+    HEALTHY,
+    UNHEALTHY,
+    Device,
+    DeviceList,
+    NumaNode,
+    PodResources,
+    Topology,
+)
+from partage.agent.registration import registered_cards
+from partage.model import device as model
+from partage.model.allocation import Grant
+from partage.model.device import DeviceType
+from partage.model.errors import InvalidQuantity
+from partage.model.node import Node
+from partage.model.quantity import Quantity
+from partage.vendors import names
+from partage.vendors.settings import Settings
+from partage.wire import record, shapes
+from partage.wire.life import finished
+
+__all__ = ["MOST_UNITS", "Offer", "Unit", "Waiting", "advise", "offers", "waiting_on"]
+
+MOST_UNITS: Final = 8192
+"""Of one resource: 0.6 MB in a message that may have 4 MiB. What is above it is not offered."""
+_MAKE: Final = "nvidia"
+_GIB: Final = 2**30
+_PERCENT: Final = 100
+_LONGEST_ID: Final = 63
+_OFF: Final = frozenset({"", "disable", "disabled", "false"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit of a resource.
+
+    Attributes:
+        id: as the kubelet knows it.
+        card: its card's UUID.
+        healthy: whether its card is.
+        numa: NUMA node of the card; -1 when unknown.
+    """
+
+    id: str
+    card: str
+    healthy: bool
+    numa: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """All units of one resource.
+
+    Attributes:
+        resource: its name.
+        units: card by card.
+        dropped: how many more there would be, were the list not bounded.
+    """
+
+    resource: str
+    units: tuple[Unit, ...]
+    dropped: int = 0
+
+    def listed(self) -> DeviceList:
+        """What the kubelet is sent."""
+        return DeviceList(
+            tuple(
+                Device(
+                    one.id,
+                    HEALTHY if one.healthy else UNHEALTHY,
+                    Topology((NumaNode(one.numa),)) if one.numa >= 0 else None,
+                )
+                for one in self.units
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A container that is bound here and for which the kubelet has not chosen units yet.
+
+    Attributes:
+        requests: units by resource.
+        grants: what the record gives it of cards.
+    """
+
+    requests: Mapping[str, int]
+    grants: tuple[Grant, ...]
+
+
+def offers(node: Node, settings: Settings) -> tuple[Offer, ...]:
+    """What this node's kubelet plugins serve; a name without units is left out.
+
+    qGPU's names are served where the node's label `qgpu-device-enable` says so.
+    """
+    cards = [
+        one for one in node.devices if one.type is DeviceType.GPU and one.vendor in {"", _MAKE}
+    ]
+    hami = settings.hami
+    known = registered_cards([(card, card.model) for card in cards], hami, node.name)
+    sharers = {card.uuid: card.slots for card in known}
+    counted = {hami.count_name: [(card, sharers.get(card.uuid, 0)) for card in cards]}
+    if node.labels.get(names.QGPU_ENABLE, "").lower() not in _OFF:
+        seen = [card for card in cards if "qgpu" not in card.hidden_from]
+        counted[names.QGPU_CORE] = [(card, _PERCENT) for card in seen]
+        counted[names.QGPU_MEMORY] = [(card, card.memory_bytes // _GIB) for card in seen]
+    found = (_offer(resource, amounts) for resource, amounts in counted.items())
+    return tuple(one for one in found if one.units)
+
+
+def _offer(resource: str, amounts: Sequence[tuple[model.Device, int]]) -> Offer:
+    most = MOST_UNITS // max(len(amounts), 1)
+    units: list[Unit] = []
+    dropped = 0
+    for card, amount in amounts:
+        numa = card.topology.numa if card.topology else -1
+        head = _head(card.uuid)
+        units += (
+            Unit(f"{head}::{number}", card.uuid, card.healthy, numa)
+            for number in range(min(amount, most))
+        )
+        dropped += max(amount - most, 0)
+    return Offer(resource, tuple(units), dropped)
+
+
+def _head(uuid: str) -> str:
+    """The UUID, or what stands for it where it leaves no room for a number."""
+    if len(uuid.encode()) <= _LONGEST_ID - len("::") - len(str(MOST_UNITS)):
+        return uuid
+    return hashlib.sha256(uuid.encode()).hexdigest()[:40]
+
+
+def waiting_on(
+    pods: Iterable[shapes.Pod], node: str, known: Iterable[PodResources]
+) -> list[Waiting]:
+    """Containers of this node's pods for which the kubelet still has to choose, oldest pod first.
+
+    Args:
+        pods: of the node, from the API server.
+        node: its name.
+        known: what the kubelet says who holds.
+    """
+    held = {
+        (pod.namespace, pod.name, container.name)
+        for pod in known
+        for container in pod.containers
+        if container.devices
+    }
+    found: list[Waiting] = []
+    for pod in sorted(pods, key=_age):
+        metadata, spec = pod.metadata, pod.spec
+        if metadata is None or spec is None or spec.node_name != node or finished(pod):
+            continue
+        text = (metadata.annotations or {}).get(names.ALLOCATION)
+        grants = record.decode(text, metadata.uid or "", node).grants if text else ()
+        for container in (*(spec.init_containers or ()), *(spec.containers or ())):
+            key = (metadata.namespace or "default", metadata.name or "", container.name or "")
+            mine = tuple(
+                one
+                for one in grants
+                if one.container == container.name and one.type is DeviceType.GPU
+            )
+            if mine and key not in held:
+                found.append(Waiting(_requests(container), mine))
+    return found
+
+
+def _age(pod: shapes.Pod) -> tuple[str, str]:
+    metadata = pod.metadata or shapes.Metadata()
+    return metadata.creation_timestamp or "", metadata.uid or ""
+
+
+def _requests(container: shapes.Container) -> dict[str, int]:
+    resources = container.resources or shapes.Resources()
+    said = {**(resources.requests or {}), **(resources.limits or {})}
+    found: dict[str, int] = {}
+    for name, value in said.items():
+        try:
+            found[name] = Quantity.parse(value).ceil()
+        except InvalidQuantity:
+            continue  # an API server lets none through
+    return found
+
+
+def advise(
+    offer: Offer,
+    size: int,
+    available: Sequence[str],
+    must: Sequence[str],
+    waiting: Iterable[Waiting],
+) -> tuple[str, ...]:
+    """Units for a container that the kubelet does not name; nothing where no record tells.
+
+    Containers that ask for as many units are alike here: whichever is served first, in the end as
+    many units of each card are used as the records say.
+
+    Args:
+        offer: the resource.
+        size: how many units.
+        available: to choose from.
+        must: which have to be among them.
+        waiting: see `waiting_on`.
+    """
+    one = next((w for w in waiting if w.requests.get(offer.resource) == size), None)
+    if one is None:
+        return ()
+    card_of = {unit.id: unit.card for unit in offer.units}
+    chosen = list(dict.fromkeys(must))[:size]
+    left = _shares(offer.resource, size, one.grants)
+    for unit in chosen:
+        card = card_of.get(unit, "")
+        left[card] = left.get(card, 0) - 1
+    for unit in _by_number(available, chosen):
+        if len(chosen) < size and left.get(card_of.get(unit, ""), 0) > 0:
+            left[card_of[unit]] -= 1
+            chosen.append(unit)
+    if len(chosen) < size:  # used otherwise than the records say; the kubelet needs its number
+        chosen += _by_number(available, chosen)[: size - len(chosen)]
+    return tuple(chosen)
+
+
+def _by_number(available: Iterable[str], but: Collection[str]) -> list[str]:
+    rest = set(available).difference(but)
+    return sorted(rest, key=lambda unit: (len(unit), unit))
+
+
+def _shares(resource: str, size: int, grants: Sequence[Grant]) -> dict[str, int]:
+    """How many of the units belong to which card: by amount, what is left over to the first."""
+    amounts: dict[str, int] = {}
+    for one in grants:
+        amount = {names.QGPU_CORE: one.core_milli, names.QGPU_MEMORY: one.memory_bytes}
+        amounts[one.uuid] = amounts.get(one.uuid, 0) + max(amount.get(resource, 1), 1)
+    total = sum(amounts.values())
+    shares = {card: size * amount // total for card, amount in amounts.items()}
+    over = size - sum(shares.values())
+    for card in list(shares)[:over]:
+        shares[card] += 1
+    return shares

@@ -1,0 +1,130 @@
+"""Options of `partage agent` for what it does with the kubelet, and what they put together.
+
+grpcio is imported only where an option needs it: without one the agent starts without the extra `node`.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from partage.agent.keeper import Keeper
+from partage.daemon.agent import AgentDaemon, Asked, Companion
+from partage.daemon.evicting import Evictions
+from partage.kube.client import Client
+from partage.model.errors import InvalidValue
+
+__all__ = ["asked_by", "kubelet_companions", "kubelet_options"]
+
+_FOLDER: Final = click.Path(file_okay=False, path_type=Path)
+_FILE: Final = click.Path(path_type=Path)
+_RUNTIME: Final = Path("/run/containerd/containerd.sock")
+_DEVICES: Final = "/run/partage/devices"
+
+
+def kubelet_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options."""
+    for option in reversed(
+        (
+            click.option(
+                "--kubelet-dir",
+                type=_FOLDER,
+                metavar="FOLDER",
+                help="The kubelet's folder, usually /var/lib/kubelet: serve its device plugins for "
+                "nvidia.com/gpu and, where the node's label qgpu-device-enable says so, qGPU's "
+                "names. Default: no device plugins. Needs grpcio (extra `node`).",
+            ),
+            click.option(
+                "--cri-socket",
+                type=_FILE,
+                metavar="FILE",
+                help="For runtimes without NRI: listen here as the kubelet's container runtime, and "
+                "pass everything on to --runtime-socket. Needs grpcio (extra `node`).",
+            ),
+            click.option(
+                "--runtime-socket",
+                type=_FILE,
+                default=_RUNTIME,
+                show_default=True,
+                metavar="FILE",
+                help="With --cri-socket: the container runtime's own socket.",
+            ),
+            click.option(
+                "--cri-devices",
+                default=_DEVICES,
+                show_default=True,
+                metavar="FOLDER",
+                help="With --cri-socket: folder on the host for device files.",
+            ),
+            click.option(
+                "--evict-unprotected",
+                is_flag=True,
+                help="Evict pods whose containers were started while the agent was away, as far as "
+                "disruption budgets allow. Needs the API server. Default: they are told of only.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def asked_by(given: dict[str, Any]) -> Callable[[Keeper], Asked] | None:
+    """What the runtime asks instead of the NRI plugin; None for that plugin.
+
+    Raises:
+        InvalidValue: grpcio is not installed.
+    """
+    if given["cri_socket"] is None:
+        return None
+    _needed("--cri-socket")
+    from partage.agent.cri.proxy import Proxy, ProxyOptions  # noqa: PLC0415 # an extra
+
+    options = ProxyOptions(
+        given["cri_socket"], given["runtime_socket"], given["cri_devices"], given["host_root"],
+        given["deadline"],
+    )  # fmt: skip
+    return lambda keeper: Proxy(keeper, options)
+
+
+def kubelet_companions(
+    given: dict[str, Any], client: Client | None
+) -> Callable[[AgentDaemon], Sequence[Companion]]:
+    """What the options want beside injection.
+
+    Raises:
+        InvalidValue: an option needs the API server, or grpcio.
+    """
+    folder = given["kubelet_dir"]
+    if given["evict_unprotected"] and client is None:
+        raise InvalidValue("--evict-unprotected needs the API server: leave --devices out")
+    if folder is not None:
+        _needed("--kubelet-dir")
+
+    def companions(agent: AgentDaemon) -> Sequence[Companion]:
+        found: list[Companion] = []
+        if given["evict_unprotected"] and client is not None:
+            found.append(Evictions(client, agent.keeper))
+        if folder is not None:
+            from partage.daemon.kubelet_side import (  # noqa: PLC0415 # an extra
+                KubeletOptions,
+                KubeletSide,
+            )
+
+            side = KubeletSide(
+                given["node"], KubeletOptions(folder), agent.keeper, agent.asked.ready,
+                random.random, client,
+            )  # fmt: skip
+            agent.follow(side.take)
+            found.append(side)
+        return found
+
+    return companions
+
+
+def _needed(option: str) -> None:
+    try:
+        import grpc  # noqa: F401, PLC0415 # an extra
+    except ImportError:
+        raise InvalidValue(f"{option}: grpcio is not installed (extra `node`)") from None

@@ -1,0 +1,65 @@
+"""Evicts the pods of containers that run unprotected, where the operator wants that.
+
+Such a container was started while nobody asked the agent: it has none of the limits and perhaps cards
+that others were given. Whoever made the pod makes it again, and then it is served. Disruption budgets
+are kept; a pod is named by its UID, so that its successor is never hit.
+"""
+
+import logging
+from typing import Final
+
+from partage.agent.keeper import Keeper, Unprotected
+from partage.kube.client import Client
+from partage.kube.errors import Conflict, KubeError, NotFound
+
+__all__ = ["Evictions"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+
+
+class Evictions:
+    """One node's; `run` it."""
+
+    name: Final = "evictions"
+
+    def __init__(self, client: Client, keeper: Keeper, period: float = 5.0) -> None:
+        """Nobody is evicted yet.
+
+        Args:
+            client: an open client.
+            keeper: who knows what runs unprotected.
+            period: seconds between two looks; chance lengthens it by up to a fifth.
+        """
+        self._client = client
+        self._keeper = keeper
+        self._period = period
+        self._done: set[str] = set()
+        self._problems: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Look and evict until cancelled."""
+        while True:
+            found = {one.uid: one for one in list(self._keeper.unprotected.values()) if one.uid}
+            self._done &= found.keys()
+            self._problems = {k: v for k, v in self._problems.items() if k in found}
+            for uid in sorted(found.keys() - self._done):
+                await self._evict(found[uid])
+            pause = self._period * (1 + self._client.chance() / 5)
+            await self._client.clock.sleep(pause)
+
+    async def _evict(self, one: Unprotected) -> None:
+        try:
+            await self._client.evict(one.namespace, one.pod, uid=one.uid)
+        except (NotFound, Conflict):
+            self._done.add(one.uid)  # it is gone, and perhaps another has its name
+        except KubeError as error:
+            if self._problems.get(one.uid) != str(error):
+                _LOG.warning("pod %s/%s cannot be evicted: %s", one.namespace, one.pod, error)
+            self._problems[one.uid] = str(error)
+        else:
+            self._done.add(one.uid)
+            self._keeper.tallies.evicted.inc()
+            _LOG.warning(
+                "pod %s/%s is evicted: container %s runs unprotected: %s",
+                one.namespace, one.pod, one.container, one.why,
+            )  # fmt: skip

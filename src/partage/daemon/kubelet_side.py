@@ -1,0 +1,161 @@
+"""What the agent does with its node's kubelet: device plugins, advice by the pods' records, a check.
+
+    devices of the node ──units──> device plugins ──> kubelet
+    pods of the node, and who holds what by PodResources ──> which units are advised
+
+Without an API server no pods are known and nothing is advised; the kubelet then chooses units itself,
+and containers still get what their records say.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from partage.agent.injection import Place
+from partage.agent.keeper import Keeper
+from partage.agent.kubelet.messages import ContainerPreference, PodResources
+from partage.agent.kubelet.plugin import DevicePlugins, PluginFiles
+from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved
+from partage.agent.kubelet.units import Offer, advise, offers, waiting_on
+from partage.daemon.watched import LivePod
+from partage.kube.client import Client
+from partage.kube.informer import Informer
+from partage.kube.mirror import Change, Interrupted
+from partage.kube.resources import PODS, Scope
+
+__all__ = ["KubeletOptions", "KubeletSide"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletOptions:
+    """Where the kubelet is, and how patient to be.
+
+    Attributes:
+        folder: the kubelet's; sockets of plugins and of PodResources are in it.
+        wait: seconds that a container's units are held back while nobody would give it its devices.
+        period: seconds between two comparisons with what the kubelet says.
+        look: seconds between two looks whether the kubelet was started anew.
+    """
+
+    folder: Path = Path("/var/lib/kubelet")
+    wait: float = 20.0
+    period: float = 60.0
+    look: float = 1.0
+
+
+class KubeletSide:
+    """One node's; `take` what the node is, and `run` it."""
+
+    name: Final = "kubelet"
+
+    def __init__(
+        self,
+        node: str,
+        options: KubeletOptions,
+        keeper: Keeper,
+        ready: asyncio.Event,
+        chance: Callable[[], float],
+        client: Client | None = None,
+    ) -> None:
+        """Nothing is served yet.
+
+        Args:
+            node: its name.
+            options: what may be set.
+            keeper: who gives containers their devices.
+            ready: set while the keeper is asked about every container.
+            chance: between 0 and 1; spreads what is tried again.
+            client: an open client, for the node's pods; without one nothing is advised.
+        """
+        self._node = node
+        self._options = options
+        self._keeper = keeper
+        self._ready = ready
+        files = PluginFiles(options.folder / "device-plugins", look=options.look)
+        self._plugins = DevicePlugins(files, self._advise, self._allow, chance)
+        self._resources: Resources | None = None
+        self._offers: tuple[Offer, ...] = ()
+        self._pods: Informer[LivePod] | None = None
+        self._problem = ""
+        if client is not None:
+            scope = Scope(PODS, fields=f"spec.nodeName={node}")
+            self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
+
+    def take(self, place: Place) -> None:
+        """Go on with the node as it is now."""
+        self._offers = offers(place.node, place.settings)
+        self._plugins.take(self._offers)
+        tallies = self._keeper.tallies
+        for one in self._offers:
+            tallies.units.labels(one.resource).set(sum(unit.healthy for unit in one.units))
+            told = partial(self._told, one.resource)
+            tallies.registered.labels(one.resource).set_function(told)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        resources = Resources(self._options.folder / "pod-resources/kubelet.sock")
+        self._resources = resources
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._plugins.run(), name="agent:plugins")
+                tasks.create_task(self._compare(resources), name="agent:podresources")
+                if self._pods is not None:
+                    tasks.create_task(self._pods.run(), name="agent:pods-of-plugins")
+        finally:
+            await resources.close()
+
+    def _told(self, resource: str) -> float:
+        return resource in self._plugins.registered
+
+    async def _allow(self) -> str:
+        """Wait until containers get their devices; why they would not."""
+        try:
+            async with asyncio.timeout(self._options.wait):
+                await self._ready.wait()
+        except TimeoutError:
+            return "the container runtime does not ask the agent, which gives containers their devices"
+        return ""
+
+    async def _advise(self, offer: Offer, asked: ContainerPreference) -> tuple[str, ...]:
+        if self._resources is None or self._pods is None or not self._pods.synced.is_set():
+            return ()
+        try:
+            known = await self._resources.pods()
+        except KubeletSilent as error:
+            _LOG.debug("%s", error)
+            return ()  # without it, who waits is a guess
+        waiting = waiting_on(self._pods.objects.values(), self._node, known)
+        return advise(offer, asked.size, asked.available, asked.must_include, waiting)
+
+    async def _compare(self, resources: Resources) -> None:
+        """Tell who holds units and was given nothing, now and then."""
+        told: Collection[str] = ()
+        while True:
+            await asyncio.sleep(self._options.period)
+            try:
+                found = self._unserved(await resources.pods())
+            except KubeletSilent:
+                continue
+            for one in found:
+                if one not in told:
+                    _LOG.warning("%s holds units by the kubelet's word and was given nothing", one)
+            told = found
+            self._keeper.tallies.unserved.set(len(found))
+
+    def _unserved(self, pods: tuple[PodResources, ...]) -> list[str]:
+        ours = {one.resource for one in self._offers}
+        return unserved(pods, ours, self._keeper.served)
+
+    def _heard(self, change: Change[LivePod]) -> None:
+        if isinstance(change, Interrupted):
+            if str(change.error) != self._problem:
+                _LOG.warning("pods of node %s cannot be read: %s", self._node, change.error)
+            self._problem = str(change.error)
+            return
+        self._problem = ""
