@@ -4,7 +4,7 @@ FROM python:3.13-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN python -m venv /opt/partage && /opt/partage/bin/pip install --no-cache-dir '.[fast,solver]'
+RUN python -m venv /opt/partage && /opt/partage/bin/pip install --no-cache-dir '.[fast,node,solver]'
 
 FROM python:3.13-slim
 COPY --from=build /opt/partage /opt/partage
