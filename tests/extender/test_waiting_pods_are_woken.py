@@ -60,7 +60,7 @@ async def test_a_lost_binding_wakes_who_waits_for_its_cards() -> None:
     world.clock.pass_time(10.0)
     await world.service.tick()
 
-    assert world.woken == ["uid-second"]
+    assert world.woken == ["uid-second", "uid-first"]
 
 
 @run

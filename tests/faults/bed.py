@@ -245,7 +245,7 @@ class Bed:
             dict(record.value)
             for record in self.server.store.all("events")
             if record.value["involvedObject"]["name"] == name
-            and record.value.get("reason") in {reason or record.value.get("reason")}
+            and (not reason or record.value.get("reason") == reason)
         ]
 
     # --- what must hold ----------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Spawned:
         port: where it serves.
         log: what it says, one JSON object a line.
         starts: how often it was started.
-        unexpected: exit codes that nobody asked for.
+        paused: whether it stands still.
     """
 
     name: str
@@ -63,6 +63,11 @@ class Spawned:
                 "--identity", self.name, "--log-format", "json", *self.more,
                 stdout=log, stderr=log,
             )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """Its process; 0 before the first start."""
+        return self.process.pid if self.process is not None else 0
 
     @property
     def running(self) -> bool:

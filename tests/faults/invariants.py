@@ -14,7 +14,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ import aiohttp
 __all__ = ["Findings", "Watchman", "amount", "findings", "live", "look", "over_capacity", "record"]
 
 Document = Mapping[str, Any]
+Cards = Mapping[tuple[str, str], Counter[str]]
+"""What each device has, by node and uuid."""
 
 RECORD = "partage.io/allocation"
 SUMMARIES = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
@@ -56,12 +58,12 @@ def record(pod: Document) -> Document | None:
 
 
 def taken(found: Document) -> dict[str, Counter[str]]:
-    """What a record takes, by uuid: `milli`, `bytes` and `slots`; init containers by maximum."""
+    """What a record takes, by uuid: `milli` and `bytes`; init containers by maximum."""
     running: dict[str, Counter[str]] = {}
     first: dict[str, Counter[str]] = {}
     for container in found["containers"]:
         for device in container["devices"]:
-            amounts = Counter(milli=device["milli"], bytes=device["bytes"], slots=1)
+            amounts = Counter(milli=device["milli"], bytes=device["bytes"])
             if container.get("init"):
                 held = first.setdefault(device["uuid"], Counter())
                 held |= amounts
@@ -73,7 +75,7 @@ def taken(found: Document) -> dict[str, Counter[str]]:
     return running
 
 
-def capacities(devices: Iterable[Document]) -> dict[tuple[str, str], Counter[str]]:
+def capacities(devices: Iterable[Document]) -> Cards:
     """What each device has, by node and uuid."""
     found = {}
     for document in devices:
@@ -86,7 +88,7 @@ def capacities(devices: Iterable[Document]) -> dict[tuple[str, str], Counter[str
     return found
 
 
-def over_capacity(pods: Iterable[Document], devices: Iterable[Document]) -> list[str]:
+def over_capacity(pods: Iterable[Document], cards: Cards) -> list[str]:
     """I1: cards on which records add up to more than there is; instances that overlap."""
     used: dict[tuple[str, str], Counter[str]] = {}
     slots: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
@@ -106,7 +108,7 @@ def over_capacity(pods: Iterable[Document], devices: Iterable[Document]) -> list
                         (mig["start"], end, pod["metadata"]["name"])
                     )
     wrong = []
-    for card, has in capacities(devices).items():
+    for card, has in cards.items():
         for dimension, total in has.items():
             held = used.get(card, Counter())[dimension]
             if held > total:
@@ -119,9 +121,8 @@ def over_capacity(pods: Iterable[Document], devices: Iterable[Document]) -> list
     return wrong
 
 
-def misplaced(pods: Iterable[Document], devices: Iterable[Document]) -> list[str]:
+def misplaced(pods: Iterable[Document], cards: Cards) -> list[str]:
     """I3: pods whose record is another's, of another node, or names what is not there."""
-    there = capacities(devices)
     wrong = []
     for pod in pods:
         found = record(pod)
@@ -135,7 +136,7 @@ def misplaced(pods: Iterable[Document], devices: Iterable[Document]) -> list[str
         wrong += [
             f"I3: pod {name} has {uuid}, which {where} does not have"
             for uuid in taken(found)
-            if (where, uuid) not in there
+            if (where, uuid) not in cards
         ]
     return wrong
 
@@ -207,9 +208,10 @@ def findings(found: Findings, *, foreign: bool = False) -> list[str]:
         found: what was read.
         foreign: records may name devices that are not there; for scenarios that take them away.
     """
-    wrong = over_capacity(found.pods, found.devices)
+    cards = capacities(found.devices)
+    wrong = over_capacity(found.pods, cards)
     if not foreign:
-        wrong += misplaced(found.pods, found.devices)
+        wrong += misplaced(found.pods, cards)
     return [*wrong, *_books(found, foreign=foreign), *_nobodys(found), *_reasons(found)]
 
 
@@ -309,6 +311,7 @@ class Watchman:
         wrong: what was ever wrong, in the order of time.
         seen: changes that were looked at.
         bound: pods that were bound, by uid, to when that was seen, on the loop's clock.
+        listener: told every change of a pod.
     """
 
     def __init__(self, http: aiohttp.ClientSession, api: str, *, foreign: bool = False) -> None:
@@ -316,11 +319,12 @@ class Watchman:
         self._api = api
         self._foreign = foreign
         self._pods: dict[str, Document] = {}
-        self._devices: dict[str, Document] = {}
+        self._cards: dict[str, Cards] = {}
         self._on: dict[str, dict[str, Document]] = {}
         self.wrong: list[str] = []
         self.seen = 0
         self.bound: dict[str, float] = {}
+        self.listener: Callable[[str, Document], None] = lambda *_: None
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -351,22 +355,25 @@ class Watchman:
 
     def _device(self, kind: str, item: Document) -> None:
         name = item["metadata"]["name"]
-        self._devices.pop(name, None)
+        self._cards.pop(name, None)
         if kind != "DELETED":
-            self._devices[name] = item
+            self._cards[name] = capacities([item])
 
     def _pod(self, kind: str, item: Document) -> None:
         self.seen += 1
-        uid, where = item["metadata"]["uid"], item["spec"].get("nodeName")
-        if not where:
-            return
+        if item["spec"].get("nodeName"):
+            self._placed(kind, item)
+        self.listener(kind, item)
+
+    def _placed(self, kind: str, item: Document) -> None:
+        uid, where = item["metadata"]["uid"], item["spec"]["nodeName"]
+        self.bound.setdefault(uid, asyncio.get_running_loop().time())
         mates = self._on.setdefault(where, {})
         mates.pop(uid, None)
         if kind == "DELETED" or not live(item):
             return
         mates[uid] = item
-        self.bound.setdefault(uid, asyncio.get_running_loop().time())
-        devices = [self._devices[where]] if where in self._devices else []
-        self.wrong += over_capacity(mates.values(), devices)
-        if not self._foreign and devices:
-            self.wrong += misplaced([item], devices)
+        cards = self._cards.get(where, {})
+        self.wrong += over_capacity(mates.values(), cards)
+        if not self._foreign and cards:
+            self.wrong += misplaced([item], cards)

@@ -178,7 +178,9 @@ class History:
         if position < self._first:
             raise Compacted(self.floor)
         start = position - self._first
-        if start > len(self._changes) // 2 and start < len(self._changes):
+        if start >= len(self._changes):
+            return []  # most readers most of the time: nothing is walked through
+        if start > len(self._changes) // 2:
             tail = list(islice(reversed(self._changes), len(self._changes) - start))
             return tail[::-1][:most]
         return list(islice(self._changes, start, start + most))

@@ -66,7 +66,7 @@ def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
     expected = _expected(books, pods)
     for held in books.engine.ledger.allocations():
         seen = books.intake.pod(held.uid)
-        unconfirmed = seen is not None and seen.pod.node is None
+        unconfirmed = books.untold(held.uid) if seen is None else seen.pod.node is None
         if unconfirmed or books.engine.states.get(held.uid) in _IN_FLIGHT:
             expected.pop(held.uid, None)
             continue
@@ -122,7 +122,9 @@ async def doubtful(
     if any(books.intake.pod(uid) is None for uid in absent & there):
         return True
     for held in books.engine.ledger.allocations():
-        if held.uid not in there and books.engine.states.get(held.uid) not in _IN_FLIGHT:
+        if held.uid in there or books.untold(held.uid):
+            continue
+        if books.engine.states.get(held.uid) not in _IN_FLIGHT:
             return True
     nodes = list(books.engine.ledger.index)
     for start in range(0, len(nodes), _NODES):

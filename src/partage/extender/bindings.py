@@ -195,7 +195,7 @@ class Bindings:
 
     def _placed(self, books: Books, entry: PodEntry) -> None:
         allocation = books.engine.ledger.allocation(entry.pod.uid)
-        books.forget(entry.pod.uid)
+        books.bound(entry, self._clock.monotonic())
         if allocation is not None:
             books.hooks.placed(entry, allocation)
 
@@ -246,16 +246,18 @@ class Bindings:
         return True
 
     async def look_for(self, books: Books, entry: PodEntry) -> None:
-        """Forget a pod that waits and that the API server does not have."""
+        """Forget a pod that waits or was bound, and that the API server does not have."""
         pod = entry.pod
         try:
             async with asyncio.timeout(self._limits.read):
                 document = await self._binder.read(pod.namespace, pod.name)
         except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
-            _LOG.warning("pod %s waits and cannot be read: %s", pod.key, error)
+            _LOG.warning("pod %s was never told of and cannot be read: %s", pod.key, error)
             return
         if document is None or document.metadata.uid != pod.uid:
-            books.forget(pod.uid)
+            events = books.intake.pod_gone(pod.uid)
+            books.pod_gone(pod.uid)
+            books.take(events, self._clock.monotonic())
 
     # --- requests ----------------------------------------------------------------------------
 

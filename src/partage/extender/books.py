@@ -36,6 +36,8 @@ __all__ = ["Books"]
 _LOG = logging.getLogger("partage.extender")
 _UNHEARD: Final = 60.0
 """Seconds after which a refused pod is read of which the API server has told nothing."""
+_UNTOLD: Final = 10.0
+"""The same for a pod that was bound here: what it holds must not stay if it has come and gone."""
 _MOST_READ: Final = 8
 """Such pods that are read at a time."""
 
@@ -77,6 +79,7 @@ class Books:
         self.priorities: Counter[int] = Counter()
         self._standing: dict[str, int] = {}
         self._strangers: dict[str, float] = {}
+        self._untold: dict[str, tuple[PodEntry, float]] = {}
 
     # --- facts in ----------------------------------------------------------------------------
 
@@ -95,6 +98,7 @@ class Books:
         """A pod that concerns devices was seen: it may have been placed, or nominated."""
         pod = entry.pod
         self._stands(pod.uid, None if pod.node is None or pod.finished else pod.priority)
+        self._untold.pop(pod.uid, None)
         if pod.node is not None or pod.finished:
             self.forget(pod.uid)
             return
@@ -128,6 +132,7 @@ class Books:
         self.forget(uid)
         self._stands(uid, None)
         self.unread.pop(uid, None)
+        self._untold.pop(uid, None)
         if uid in self.engine.states:
             # Kube-scheduler asked for it before its documents came, and they never will.
             self._follow(self.engine.handle(PodGone(uid)))
@@ -196,12 +201,27 @@ class Books:
             if not mates:
                 del self._nominated[node]
 
-    def unheard(self, now: float) -> Sequence[PodEntry]:
-        """Refused pods of which the API server has told nothing for long; each once in a while.
+    def bound(self, entry: PodEntry, now: float) -> None:
+        """A pod was bound; the API server may not have told even that it is there."""
+        self.forget(entry.pod.uid)
+        if self.intake.pod(entry.pod.uid) is None:
+            self._untold[entry.pod.uid] = (entry, now)
 
-        One that came and went while the watch was interrupted would wait for ever.
+    def untold(self, uid: str) -> bool:
+        """Whether the pod was bound here and the API server has told nothing of it yet."""
+        return uid in self._untold
+
+    def unheard(self, now: float) -> Sequence[PodEntry]:
+        """Pods of which the API server has told nothing for long; each once in a while.
+
+        One that came and went while the watch was interrupted would wait for ever, or keep what it
+        holds.
         """
         found: list[PodEntry] = []
+        for uid, (entry, asked) in list(self._untold.items()):
+            if now >= asked + _UNTOLD and len(found) < _MOST_READ:
+                self._untold[uid] = (entry, now)
+                found.append(entry)
         for uid, asked in list(self._strangers.items()):
             waiting = self.waiting.get(uid)
             if waiting is None or self.intake.pod(uid) is not None:
