@@ -5,7 +5,9 @@
 Starts `partage up` with so many nodes of eight cards and some pods, and a headless Chromium where
 there is one. Printed are the time from asking for the page to the drawn view (median of several
 loads, on loopback), and for each document its size and the time of an answer anew and of a 304, the
-latter two as a ratio to `GET /healthz` in the same run.
+latter two as a ratio to `GET /healthz` in the same run. Then pods come and go at 60 changes a second,
+and printed is how late a timer of the open page fires (what a click would wait), how often the page
+was drawn, and how late the API server's own timer fires beside it.
 """
 
 import asyncio
@@ -20,12 +22,27 @@ import aiohttp
 
 sys.path.append(str(Path(__file__).parents[1] / "tests/embedded"))
 
-from browser import PROGRAM, browsing
+from browser import PROGRAM, Page, browsing
 from up_world import PODS, World, node, pod, running
 
 LOADS = 7
+CHURN = 15.0
+"""Seconds of churn on each view."""
+RATE = 60
+"""Changes a second: a pod that is made, or one that is deleted."""
 REQUESTS = 15
 DOCUMENTS = ("/api/overview", "/api/nodes", "/api/nodes?order=used", "/api/pods")
+PROBE = """
+(() => {
+  window.lags = []; window.drawn = 0;
+  let due = performance.now() + 20;
+  window.probe && clearInterval(window.probe);
+  window.probe = setInterval(() => { const now = performance.now(); window.lags.push(Math.max(0, now - due)); due = now + 20; }, 20);
+  window.watch && window.watch.disconnect();
+  window.watch = new MutationObserver(() => { window.drawn += 1; });
+  window.watch.observe(document.querySelector('#view'), { childList: true });
+})()
+"""
 VIEWS = ("#/", "#/nodes", "#/pods", "#/node/n0")
 
 
@@ -89,8 +106,58 @@ async def loads(world: World) -> None:
                     taken.append(await page.value(drawn))
                 print(f"page {view:12} drawn after {statistics.median(taken):6.0f} ms "
                       f"({json.dumps([round(t) for t in taken])})")  # fmt: skip
+            for view in ("#/", "#/nodes?order=used", "#/pods"):
+                await churned(world, page, url, view)
             if page.problems:
                 sys.exit(f"the page complains: {page.problems}")
+
+
+async def churned(world: World, page: Page, url: str, view: str) -> None:
+    """How an open view does while pods come and go."""
+    await page.open(
+        f"{url}/{view}", f"document.querySelector('#view')?.dataset.shows === '{view}'"
+    )
+    await page.value(PROBE)
+    changes = asyncio.create_task(churn(world))
+    late: list[float] = []
+    end = time.perf_counter() + CHURN
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        await asyncio.sleep(0.02)
+        late.append(time.perf_counter() - start - 0.02)
+    done = await changes
+    lags, drawn = await page.value("[window.lags.sort((a, b) => a - b), window.drawn]")
+    spread = " ".join(
+        f"{name} {_part(lags, part):.0f}"
+        for name, part in (("p50", 0.5), ("p95", 0.95), ("max", 1))
+    )
+    beside = " ".join(
+        f"{name} {_part(sorted(late), part) * 1e3:.0f}"
+        for name, part in (("p50", 0.5), ("p95", 0.95), ("max", 1))
+    )
+    print(f"{view:20} {done / CHURN:.0f} changes/s: page late by ms {spread}; drawn {drawn} times in "
+          f"{CHURN:.0f} s; the service's process late by ms {beside}")  # fmt: skip
+
+
+def _part(ordered: list[float], part: float) -> float:
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+async def churn(world: World) -> int:
+    """Make and delete small pods at `RATE` until `CHURN` is over; how many changes were made."""
+    begun, done = time.perf_counter(), 0
+    small = {"koordinator.sh/gpu-core": 10, "koordinator.sh/gpu-memory-ratio": 10}
+    while (now := time.perf_counter() - begun) < CHURN:
+        if done / RATE > now:
+            await asyncio.sleep(0.002)
+            continue
+        number = done // 2
+        if done % 2:
+            await world.send("DELETE", f"{PODS}/c{number}?gracePeriodSeconds=0", {})
+        else:
+            await world.create(PODS, pod(f"c{number}", small))
+        done += 1
+    return done
 
 
 asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000))

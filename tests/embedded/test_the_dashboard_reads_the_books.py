@@ -36,7 +36,7 @@ def test_the_page_and_what_it_loads_come_from_here_alone() -> None:
     async def story() -> None:
         async with running([node()]) as world:
             scripts = [f"/dashboard/{name}.js" for name in
-                       ("app", "api", "dom", "overview", "nodes", "pods", "cards", "forms")]  # fmt: skip
+                       ("app", "api", "dom", "overview", "nodes", "pods", "cards", "forms", "compare")]  # fmt: skip
             for path in ("/", "/dashboard/style.css", "/dashboard/icon.svg", *scripts):
                 code, headers, text = await fetch(world, path)
                 assert code == 200, path

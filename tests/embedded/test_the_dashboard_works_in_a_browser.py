@@ -38,7 +38,7 @@ CONTRASTS = """
   return poor;
 })()
 """
-VIEWS = ("#/", "#/nodes", "#/node/n0", "#/pods", "#/pod/default/waits")
+VIEWS = ("#/", "#/nodes", "#/node/n0", "#/pods", "#/pod/default/waits", "#/compare")
 
 
 def shown(view: str) -> str:
@@ -91,6 +91,25 @@ def test_every_view_shows_what_the_books_say() -> None:
         )
         await world.create(PODS, pod("later", HALF))
         await page.until("document.querySelector('#view').innerText.includes('default/later')")
+
+    browse(tell)
+
+
+def test_policies_and_a_cards_past_are_shown() -> None:
+    """A row a policy; a history that stays unfolded while the page renews itself."""
+
+    async def tell(world: World, page: Page, url: str) -> None:
+        await page.open(f"{url}/#/compare", shown("#/compare"))
+        text = await page.value("document.querySelector('#view').innerText")
+        assert "as it is (partage)" in text
+        assert "binpack" in text
+        await page.open(f"{url}/#/node/n0", shown("#/node/n0"))
+        await page.until("document.querySelector('details summary').textContent.includes('(1)')")
+        await page.value("document.querySelector('details summary').click()")
+        assert "default/fits" in await page.value("document.querySelector('details').innerText")
+        await world.create(PODS, pod("later", HALF))
+        await page.until("document.querySelector('details summary').textContent.includes('(2)')")
+        assert "default/later" in await page.value("document.querySelector('details').innerText")
 
     browse(tell)
 

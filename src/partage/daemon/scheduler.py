@@ -30,8 +30,10 @@ from partage.daemon.preempting import Preempting
 from partage.daemon.readers import AccessReviews
 from partage.daemon.recording import Recorder
 from partage.daemon.watched import watched
+from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
+from partage.extender.books import Books
 from partage.extender.service import SchedulerService
 from partage.extender.site import scheduler_site
 from partage.kube.client import Client
@@ -108,7 +110,10 @@ class SchedulerDaemon:
         faces = self.options.faces
         if self.options.authorize and faces.readers is None:
             faces = replace(faces, readers=AccessReviews(client))
-        shown += document_routes(self.service, faces.readers, client.clock.monotonic)
+        self._history = History(client.clock.now)
+        shown += document_routes(
+            self.service, faces.readers, client.clock.monotonic, self._history
+        )
         shown += page_routes()
         self._site = scheduler_site(self.service, faces, [*routes, *shown], self.options.tls)
         self._loaded = False
@@ -206,6 +211,10 @@ class SchedulerDaemon:
             group.create_task(self._tick(), name="scheduler:tick")
             group.create_task(self._audit(), name="scheduler:audit")
             group.create_task(self._mend(), name="scheduler:mend")
+            group.create_task(
+                self._history.follow(self._whole_books, self._clock.sleep),
+                name="scheduler:history",
+            )
             if self._elector is None:
                 await self._serve()
             else:
@@ -298,6 +307,10 @@ class SchedulerDaemon:
         return self._reigning and (self._elector is None or self._elector.leading)
 
     # --- beside ------------------------------------------------------------------------------
+
+    def _whole_books(self) -> Books | None:
+        """The books, unless they are being made."""
+        return self.service.books if self.service.rebuilt else None
 
     async def _tick(self) -> None:
         looked = self._clock.monotonic()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from partage.dashboard.fragments import Fragments
 from partage.dashboard.workloads import refusal_of, waiting_pods
 from partage.extender.books import Books
 from partage.inventory.ledger import Ledger
@@ -19,7 +20,7 @@ from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 from partage.wire.outcomes import said
 
-__all__ = ["Labels", "overview_document"]
+__all__ = ["Labels", "overview_document", "sums"]
 
 _PIECE: Final = 512
 """Pods that are summed before others get their turn."""
@@ -53,13 +54,18 @@ class Labels:
 
 
 async def overview_document(
-    books: Books, labels: Labels | None = None, *, names: bool = True
+    books: Books,
+    labels: Labels | None = None,
+    fragments: Fragments | None = None,
+    *,
+    names: bool = True,
 ) -> dict[str, Any]:
     """The overview.
 
     Args:
         books: what is known.
         labels: of the cards, where they are kept between calls.
+        fragments: the same of fragmentation.
         names: whether waiting pods are named.
     """
     ledger = books.engine.ledger
@@ -75,9 +81,10 @@ async def overview_document(
             "used": int(((plane.tenants > 0) & there).any(axis=0).sum()),
             "cordoned": sum(node.unschedulable for node in nodes),
         },
-        **_sums(plane, there),
+        **sums(plane, there),
+        "fragmentation": (fragments or Fragments()).of(books),
         "models": [
-            {"vendor": vendor, "model": model, **_sums(plane, column == number)}
+            {"vendor": vendor, "model": model, **sums(plane, column == number)}
             for number, (vendor, model) in sorted(enumerate(kinds), key=lambda one: one[1])
         ],
         "protocols": await _protocols(books),
@@ -86,8 +93,13 @@ async def overview_document(
     }
 
 
-def _sums(plane: Plane, which: Bools) -> dict[str, Any]:
-    """Amounts of those cards."""
+def sums(plane: Plane, which: Bools) -> dict[str, Any]:
+    """Amounts of those cards: how many are in which use, compute, memory and slots.
+
+    Args:
+        plane: the cards.
+        which: shape (cards, nodes).
+    """
     used = plane.tenants > 0
     whole = ~plane.open & (plane.closed == CLOSED.index(ReasonCode.CARD_NOT_IDLE))
     closed = ~plane.open & ~whole

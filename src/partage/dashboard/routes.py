@@ -1,7 +1,8 @@
-"""The dashboard's documents over HTTP: `/api/overview`, `/api/nodes`, `/api/node/…`, `/api/pods`.
+"""The dashboard's documents over HTTP: overview, nodes, one node, pods, comparison of policies.
 
 Answers carry an ETag, so that a page that renews itself gets 304 while nothing has changed. The
-overview of a large cluster is made at most once a second, whoever asks.
+overview of a large cluster is made at most once a second, whoever asks, and a comparison, for which
+all pods are placed again, at most once a minute.
 
 Where explanations are bound to what the caller may read, so are the names of pods: who may get
 pods of all namespaces sees all; others see amounts without names, and pods of the one namespace
@@ -17,6 +18,9 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
+from partage.dashboard.comparison import comparison_document
+from partage.dashboard.fragments import Fragments
+from partage.dashboard.history import History
 from partage.dashboard.nodes import NodeQuery, node_document, nodes_document
 from partage.dashboard.overview import Labels, overview_document
 from partage.dashboard.workloads import PodQuery, pods_document
@@ -29,6 +33,8 @@ __all__ = ["Source", "document_routes"]
 _Q = TypeVar("_Q", NodeQuery, PodQuery)
 _FRESH: Final = 1.0
 """Seconds for which an overview is given to everybody who asks."""
+_COMPARED: Final = 60.0
+"""The same of a comparison of policies."""
 _CHOICES: Final = {
     "only": ("", "used", "free", "closed"),
     "order": ("name", "used", "free"),
@@ -59,14 +65,17 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class _Kept:
-    """An overview that was made lately."""
+    """A document that was made lately."""
 
     document: dict[str, Any]
     until: float
 
 
 def document_routes(
-    source: Source, readers: Readers | None, monotonic: Callable[[], float]
+    source: Source,
+    readers: Readers | None,
+    monotonic: Callable[[], float],
+    history: History | None = None,
 ) -> list[web.RouteDef]:
     """The routes.
 
@@ -74,13 +83,15 @@ def document_routes(
         source: whose books are shown.
         readers: who may read names of pods; None lets everybody who reaches the port.
         monotonic: seconds on a steady clock.
+        history: of the cards, kept by somebody else; None tells none.
     """
-    documents = _Documents(source, readers, monotonic)
+    documents = _Documents(source, readers, monotonic, history)
     return [
         web.get("/api/overview", documents.overview),
         web.get("/api/nodes", documents.nodes),
         web.get("/api/node/{node}", documents.node),
         web.get("/api/pods", documents.pods),
+        web.get("/api/comparison", documents.comparison),
     ]
 
 
@@ -88,7 +99,11 @@ class _Documents:
     """The handlers."""
 
     def __init__(
-        self, source: Source, readers: Readers | None, monotonic: Callable[[], float]
+        self,
+        source: Source,
+        readers: Readers | None,
+        monotonic: Callable[[], float],
+        history: History | None,
     ) -> None:
         self._source = source
         self._readers = readers
@@ -96,6 +111,10 @@ class _Documents:
         self._kept: dict[bool, _Kept] = {}
         self._making = asyncio.Lock()
         self._labels = Labels()
+        self._fragments = Fragments()
+        self._history = history
+        self._compared: _Kept | None = None
+        self._comparing = asyncio.Lock()
 
     async def overview(self, request: web.Request) -> web.Response:
         """The whole cluster."""
@@ -103,7 +122,9 @@ class _Documents:
         async with self._making:
             kept = self._kept.get(names)
             if kept is None or kept.until <= self._monotonic():
-                document = await overview_document(self._source.books, self._labels, names=names)
+                document = await overview_document(
+                    self._source.books, self._labels, self._fragments, names=names
+                )
                 kept = _Kept(document, self._monotonic() + _FRESH)
                 self._kept[names] = kept
         state = {
@@ -126,7 +147,8 @@ class _Documents:
         found = node_document(self._source.books, name, names=names)
         if found is None:
             return json_response({"message": f"there is no node {name}"}, 404)
-        return _answer(request, found)
+        told = self._history.of(name, names=names) if self._history else None
+        return _answer(request, found | {"history": told})
 
     async def pods(self, request: web.Request) -> web.Response:
         """One page of pods."""
@@ -141,6 +163,15 @@ class _Documents:
                     text=f"you may not read pods of namespace {query.namespace}"
                 )
         return _answer(request, pods_document(self._source.books, query))
+
+    async def comparison(self, request: web.Request) -> web.Response:
+        """How the cluster would stand under other policies; sums only, so everybody may ask."""
+        async with self._comparing:
+            kept = self._compared
+            if kept is None or kept.until <= self._monotonic():
+                document = await comparison_document(self._source.books)
+                kept = self._compared = _Kept(document, self._monotonic() + _COMPARED)
+        return _answer(request, kept.document)
 
     async def _may_read(self, request: web.Request, namespace: str) -> bool:
         """Whether the caller may read pods of a namespace; of all where it is empty."""

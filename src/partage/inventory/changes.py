@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ChangeLog", "distinct"]
+__all__ = ["ChangeLog", "Index", "distinct"]
 
 Index = NDArray[np.intp]
 

@@ -1,13 +1,14 @@
 // The page: reads the address, asks for the document of the view, and shows it again when it changes.
 import { read, Refused, useToken } from "./api.js";
+import * as compare from "./compare.js";
 import { h } from "./dom.js";
 import * as nodes from "./nodes.js";
 import * as overview from "./overview.js";
 import * as pods from "./pods.js";
 
 const EVERY = 2000; // milliseconds between two looks
-const VIEWS = { "": overview, nodes: nodes.list, node: nodes.one, pods: pods.list, pod: pods.one };
-const PAGE = { "": "overview", nodes: "nodes", node: "nodes", pods: "pods", pod: "pods" };
+const VIEWS = { "": overview, nodes: nodes.list, node: nodes.one, pods: pods.list, pod: pods.one, compare };
+const PAGE = { "": "overview", nodes: "nodes", node: "nodes", pods: "pods", pod: "pods", compare: "compare" };
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");
@@ -74,7 +75,7 @@ async function look(fresh) {
   } finally {
     if (asking === mine) {
       asking = null;
-      if (live.getAttribute("aria-pressed") === "true" && !document.hidden) timer = setTimeout(() => look(false), EVERY);
+      if (live.getAttribute("aria-pressed") === "true" && !document.hidden) timer = setTimeout(() => look(false), shown.view.every || EVERY);
     }
   }
 }
@@ -82,16 +83,18 @@ async function look(fresh) {
 /** Draw the document; who was on a button or link stays there, and scrolled parts stay scrolled. */
 function draw(view, body) {
   const held = document.activeElement;
-  const inside = region.contains(held) ? [held.getAttribute("href"), held.dataset.key, held.getAttribute("aria-label")] : null;
+  const inside = region.contains(held) ? [held.getAttribute("href"), held.dataset.key || held.parentElement.dataset.key, held.getAttribute("aria-label")] : null;
   const scrolled = [...region.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  const unfolded = new Set([...region.querySelectorAll("details[open]")].map((one) => one.dataset.key));
   region.replaceChildren(...[view.render(body, shown.query, go)].flat(Infinity).filter(Boolean));
   region.setAttribute("aria-busy", "false");
+  region.querySelectorAll("details").forEach((one) => { one.open = unfolded.has(one.dataset.key); });
   region.dataset.shows = location.hash;
   region.querySelectorAll(".scroll").forEach((one, index) => { one.scrollLeft = scrolled[index] || 0; });
   if (!inside) return;
   const [href, key, label] = inside;
-  const again = [...region.querySelectorAll("a, button, [tabindex]")].find((one) =>
-    (href && one.getAttribute("href") === href) || (key && one.dataset.key === key) || (!href && label && one.getAttribute("aria-label") === label));
+  const again = [...region.querySelectorAll("a, button, summary, [tabindex]")].find((one) =>
+    (href && one.getAttribute("href") === href) || (key && (one.dataset.key || one.parentElement.dataset.key) === key) || (!href && label && one.getAttribute("aria-label") === label));
   if (again) again.focus({ preventScroll: true });
 }
 

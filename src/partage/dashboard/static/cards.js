@@ -24,19 +24,32 @@ export function card(one) {
     h("span", { class: "hidden" }, sentence(one)));
 }
 
-/** One card with the list of who is on it. */
-export function largeCard(one) {
+/** One card with the list of who is on it, and what came and went. */
+export function largeCard(one, history) {
   const rows = one.tenants.map((tenant) => [podLink(tenant), percent(tenant.core_milli), bytes(tenant.memory_bytes), how(tenant)]);
   const item = card(one);
   item.append(
-    h("div", { class: "quiet" }, `${percent(one.core_milli.used)} of ${percent(one.core_milli.total)} compute, `,
+    h("div", { class: "quiet below" }, `${percent(one.core_milli.used)} of ${percent(one.core_milli.total)} compute, `,
       `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)} memory, ${one.slots.used} of ${one.slots.total} slots`,
       one.model ? `, ${one.model}` : "", h("br"), h("code", {}, one.uuid)),
     one.closed ? h("p", { class: "bad" }, `${one.closed}: ${one.closed_detail || "takes no pods"}`) : "",
     one.foreign.length ? h("p", {}, `Not made by Partage: ${one.foreign.map((i) => `${i.profile} at ${i.start}`).join(", ")}`) : "",
     rows.length ? table(`Pods on ${one.type} ${one.minor}`, [["pod"], ["compute", "number"], ["memory", "number"], ["how"]], rows)
-      : h("p", { class: "empty" }, "Nobody is on it."));
+      : h("p", { class: "empty" }, "Nobody is on it."),
+    past(`${one.type} ${one.minor}`, history));
   return item;
+}
+
+/** What came and went on a card, the newest first. */
+function past(name, history) {
+  if (!history || !history.since) return "";
+  const rows = history.cards[name] || [];
+  const since = new Date(history.since).toLocaleString();
+  return h("details", { "data-key": `past ${name}` }, h("summary", {}, rows.length ? `History (${rows.length})` : "History: nothing changed"),
+    h("p", { class: "quiet" }, `Since ${since}, when this instance of the service started.`),
+    rows.length ? table(`History of ${name}`, [["when"], ["what"], ["who", "wide"]], rows.map((one) => [
+      new Date(one.at).toLocaleString(), one.what, one.code ? one.code : one.name === null ? "another namespace's pod"
+        : `${one.namespace}/${one.name}: ${percent(one.core_milli)}, ${bytes(one.memory_bytes)}`])) : "");
 }
 
 const how = (tenant) => [

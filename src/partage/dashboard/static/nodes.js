@@ -34,7 +34,7 @@ export const one = {
     node.objections.map((o) => h("p", { class: "warn" }, `${o.protocol}: ${o.code}: ${o.message}`)),
     node.notes.map((note) => h("p", { class: "quiet" }, note)),
     h("section", { class: "panel large" }, h("h2", {}, "Cards"),
-      node.cards.length ? h("ul", { class: "cards" }, node.cards.map(largeCard)) : h("p", { class: "empty" }, "The node has no devices.")),
+      node.cards.length ? h("ul", { class: "cards" }, node.cards.map((card) => largeCard(card, node.history))) : h("p", { class: "empty" }, "The node has no devices.")),
     h("section", { class: "panel" }, h("h2", {}, "Facts"), h("dl", { class: "facts" },
       fact("Taints", node.taints.join(", ") || "none"),
       fact("Registered by", node.registrar || "a Device object alone"),

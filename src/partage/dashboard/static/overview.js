@@ -12,7 +12,7 @@ export function render(seen) {
     h("h1", {}, "Overview"),
     problems(seen),
     h("div", { class: "tiles" }, cardsTile(seen),
-      tile("Compute", seen.core_milli, "core", (milli) => `${cardsOf(milli)} cards`),
+      tile("Compute", seen.core_milli, "core", (milli) => `${cardsOf(milli)} cards`, fragments(seen.fragmentation)),
       tile("Memory", seen.memory_bytes, "memory", bytes),
       podsTile(seen)),
     h("div", { class: "halves" },
@@ -38,11 +38,17 @@ function cardsTile(seen) {
     h("div", { class: "quiet" }, `on ${count(seen.nodes.with_devices)} of ${count(seen.nodes.total)} nodes`));
 }
 
-function tile(name, amount, kind, write) {
+function fragments({ free_milli: free, unusable_milli: unusable, asks }) {
+  if (!free || !asks) return null;
+  return h("div", { class: "quiet" }, `of ${cardsOf(free)} free, ${cardsOf(unusable)} (${Math.round(100 * unusable / free)}%) are of no use to the usual requests. `,
+    link(["compare"], "Compare policies"));
+}
+
+function tile(name, amount, kind, write, more = null) {
   const text = `${write(amount.used)} of ${write(amount.total)}`;
   return h("section", { class: "panel" }, h("h2", {}, name),
     h("div", { class: "big" }, `${Math.round(part(amount) * 100)}%`),
-    meter(amount, kind, name, text), h("div", { class: "quiet" }, text));
+    meter(amount, kind, name, text), h("div", { class: "quiet" }, text), more);
 }
 
 function podsTile(seen) {

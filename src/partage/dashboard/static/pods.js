@@ -21,7 +21,7 @@ export const list = {
   render: (page, query, go) => [
     h("h1", {}, "Workloads"),
     page.pods.length ? h("section", { class: "panel" }, table("Pods with devices",
-      [["pod"], ["state"], ["node"], ["cards"], ["compute", "number"], ["memory", "number"], ["protocol"], ["given, or why it waits", "wide"]],
+      [["pod"], ["state"], ["node", "keep"], ["cards", "keep"], ["compute", "number"], ["memory", "number"], ["protocol"], ["given, or why it waits", "wide"]],
       page.pods.map(row))) : h("p", { class: "empty" }, "No pod is like that."),
     pager(page.total, page.pods.length, LIMIT, query, go, `${count(page.total)} pods`),
   ],

@@ -1,0 +1,101 @@
+"""What if another policy were in force: all pods placed again from nothing, by the same engine.
+
+The nodes, quotas and learnt prices are those of the live books; the pods come by priority and then
+by age, as if all had just been created. Nobody is moved: it says what a policy would lead to. The
+engines are thrown away afterwards, and between two pods the event loop serves others.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from partage.dashboard.fragments import fragments_of, workload_of
+from partage.dashboard.overview import sums
+from partage.dashboard.workloads import waiting_pods
+from partage.extender.books import Books
+from partage.model.device import DeviceType
+from partage.model.pod import Pod
+from partage.model.policy import Policy, Strategy
+from partage.model.reason import Refusal
+from partage.placement.fragmentation import Workload
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, QuotasChanged, TablesChanged
+
+__all__ = ["MOST", "comparison_document"]
+
+MOST: Final = 3000
+"""Pods up to which this is done beside live decisions."""
+_NODES: Final = 32
+"""Nodes that are told before others get their turn."""
+
+
+async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:
+    """How the cluster stands, and how it would under each policy.
+
+    Args:
+        books: what is known.
+        most: with more pods than this nothing is compared.
+    """
+    pods = _pods(books)
+    workload = workload_of(pods)
+    waiting = [books.waiting.get(entry.pod.uid) for entry in waiting_pods(books)]
+    codes = Counter(one.refusal.code.value if one else "" for one in waiting)
+    today = _row(books.engine, len(pods) - len(waiting), codes, workload)
+    rows = [today | {"policy": str(books.engine.policy), "now": True}]
+    policies = _policies(books.engine.policy) if len(pods) <= most else []
+    rows += [await _row_under(policy, books.engine, pods, workload) for policy in policies]
+    return {"pods": len(pods), "most": most, "rows": rows}
+
+
+def _policies(current: Policy) -> list[Policy]:
+    """The one in force first, then those that are often asked for."""
+    usual = (Strategy.PARTAGE, Strategy.BINPACK, Strategy.SPREAD, Strategy.FGD)
+    found = [current, *(Policy(strategy, strategy) for strategy in usual)]
+    return list({str(policy): policy for policy in found}.values())
+
+
+def _pods(books: Books) -> list[Pod]:
+    """Every pod that has not ended, as if it had just come, in the order of its turn."""
+    aged = []
+    for entry in books.intake.pods().values():
+        pod = entry.pod
+        if pod.finished or not pod.request.groups:
+            continue
+        document = books.intake.document(pod.uid)
+        born = document.metadata.creation_timestamp if document else None
+        aged.append((-pod.priority, born or "", replace(pod, node=None, record=None)))
+    return [pod for _, _, pod in sorted(aged, key=lambda one: one[:2])]
+
+
+async def _row_under(
+    policy: Policy, live: Engine, pods: Sequence[Pod], workload: Workload
+) -> dict[str, Any]:
+    engine = Engine(policy)
+    engine.handle(TablesChanged(live.tables))
+    engine.handle(QuotasChanged(live.quotas.quotas))
+    for number, node in enumerate(list(live.ledger.nodes)):
+        if node is not None:
+            engine.handle(NodeSeen(node))
+        if not number % _NODES:
+            await asyncio.sleep(0)
+    codes: Counter[str] = Counter()
+    for pod in pods:
+        decision = engine.schedule(pod)
+        if isinstance(decision, Refusal):
+            codes[decision.code.value] += 1
+        await asyncio.sleep(0)
+    row = _row(engine, len(pods) - sum(codes.values()), codes, workload)
+    return row | {"policy": str(policy), "now": False}
+
+
+def _row(engine: Engine, placed: int, codes: Counter[str], workload: Workload) -> dict[str, Any]:
+    plane = engine.ledger.planes[DeviceType.GPU]
+    return {
+        "placed": placed,
+        "waiting": sum(codes.values()),
+        "waiting_by_code": [{"code": code, "pods": n} for code, n in codes.most_common()],
+        **sums(plane, plane.kind > 0),
+        "fragmentation": fragments_of(engine.ledger, workload),
+    }

@@ -1,0 +1,82 @@
+"""How much of the free compute nobody who usually asks could use: fragmentation of the live cluster.
+
+The measure is that of the published FGD (`placement.fragmentation`): compute that a request drawn
+from the usual mix is expected to find and not to be able to use. The usual mix here is that of the
+pods that are known now, running and waiting.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from partage.extender.books import Books
+from partage.inventory.ledger import Ledger
+from partage.model.device import DeviceType
+from partage.model.pod import Pod
+from partage.model.request import Phase, RequestGroup
+from partage.placement.baselines import left_of
+from partage.placement.fragmentation import Gauge, Shape, Workload
+
+__all__ = ["Fragments", "fragments_of", "workload_of"]
+
+_STEP: Final = 64
+"""The mix is counted anew when so many pods more or fewer are known; it changes slowly."""
+
+
+class Fragments:
+    """Fragmentation of one service's books, kept up to date where something changed."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._gauge: Gauge | None = None
+        self._pods = -_STEP
+
+    def of(self, books: Books) -> dict[str, Any]:
+        """What is free, what of it the usual requests cannot use, and how many kinds they are."""
+        ledger, pods = books.engine.ledger, books.intake.pods()
+        gauge = self._gauge
+        if gauge is None or gauge.ledger is not ledger or abs(len(pods) - self._pods) >= _STEP:
+            workload = workload_of(entry.pod for entry in pods.values())
+            gauge = self._gauge = Gauge(workload, ledger)
+            self._pods = len(pods)
+        gauge.refresh()
+        return _told(gauge)
+
+
+def fragments_of(ledger: Ledger, workload: Workload) -> dict[str, Any]:
+    """The same of any ledger, once."""
+    return _told(Gauge(workload, ledger))
+
+
+def _told(gauge: Gauge) -> dict[str, Any]:
+    plane = gauge.ledger.planes[DeviceType.GPU]
+    nodes = list(gauge.ledger.index.values())
+    free = int(left_of(plane, slice(None))[:, nodes].sum()) if nodes else 0
+    known = any(shape.core_milli for shape in gauge.workload.shapes)
+    unusable = round(float(gauge.frag[nodes].sum())) if nodes and known else 0
+    return {
+        "free_milli": free,
+        "unusable_milli": min(unusable, free),
+        "asks": sum(bool(shape.core_milli) for shape in gauge.workload.shapes),
+    }
+
+
+def workload_of(pods: Iterable[Pod]) -> Workload:
+    """The usual requests: what these pods ask of cards, most frequent first."""
+    return Workload.counted(Counter(shape for pod in pods for shape in _shapes(pod)))
+
+
+def _shapes(pod: Pod) -> Iterator[Shape]:
+    """What a pod asks at the same time of cards, one shape a group."""
+    for group in pod.request.groups:
+        milli = _milli(group)
+        if group.phase is not Phase.INIT and milli:
+            yield Shape(pod.host.get("cpu", 0), milli, max(group.request.count, 1))
+
+
+def _milli(group: RequestGroup) -> int:
+    """Compute asked of each card; of a share of memory alone, as much as of memory."""
+    asked = group.request
+    if asked.type is not DeviceType.GPU or asked.every:
+        return 0
+    return 1000 if asked.whole else asked.core_milli or asked.memory_milli

@@ -1,0 +1,210 @@
+"""What came and went on each card since the service started: pods, and faults of the card itself.
+
+The books are looked at once a second where they changed, so that no decision pays for it; what came
+and went between two looks is not told. A bounded number of changes is kept for the whole cluster,
+the oldest are forgotten first.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from partage.extender.books import Books
+from partage.inventory.changes import Index, distinct
+from partage.inventory.ledger import Ledger
+from partage.model.device import DeviceType
+from partage.wire.outcomes import closed_code
+
+__all__ = ["Change", "History"]
+
+_LOG: Final = logging.getLogger("partage.dashboard")
+KEPT: Final = 20_000
+"""Changes that are kept, of all cards together."""
+SHOWN: Final = 50
+"""Changes of one card that are told, the newest first."""
+_PIECE: Final = 32
+"""Nodes that are looked at before others get their turn."""
+_EVERY: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Tenant:
+    """Who is on a card, and with how much."""
+
+    namespace: str
+    name: str
+    protocol: str
+    core_milli: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of one card.
+
+    Attributes:
+        at: when it was seen.
+        node: of the card.
+        type: of the device.
+        minor: its number.
+        what: `given`, `given back`, `closed` or `opened`.
+        tenant: whose part it was; None where the card itself changed.
+        code: why it takes nobody; empty otherwise.
+    """
+
+    at: datetime
+    node: str
+    type: str
+    minor: int
+    what: str
+    tenant: _Tenant | None = None
+    code: str = ""
+
+
+_Key = tuple[str, DeviceType, int]
+_Seen = tuple[Mapping[_Key, _Tenant], Mapping[tuple[DeviceType, int], str]]
+
+
+class History:
+    """The latest changes of all cards."""
+
+    def __init__(self, now: Callable[[], datetime], kept: int = KEPT) -> None:
+        """Nothing is known yet; what is there at the first look is no change.
+
+        Args:
+            now: the date.
+            kept: changes that are kept.
+        """
+        self._now = now
+        self._changes: deque[Change] = deque(maxlen=kept)
+        self._seen: dict[str, _Seen] = {}
+        self._ledger: Ledger | None = None
+        self._at = 0
+        self._begun: datetime | None = None
+
+    async def follow(
+        self, books: Callable[[], Books | None], sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        """Look once a second, for ever.
+
+        Args:
+            books: what is known at the moment; None before it is complete.
+            sleep: for so many seconds.
+        """
+        while True:
+            found = books()
+            if found is not None:
+                try:
+                    await self.look(found)
+                except Exception:  # noqa: BLE001 # a picture of the past must not end the service
+                    _LOG.exception("the history of cards has a gap")
+            await sleep(_EVERY)
+
+    async def look(self, books: Books) -> None:
+        """Take in what has changed since the last look."""
+        ledger = books.engine.ledger
+        first = self._begun is None
+        if first:
+            self._begun = self._now()
+        changed = ledger.changes.since(self._at) if ledger is self._ledger else None
+        names = self._all(ledger) if changed is None else self._named(ledger, changed.copy())
+        self._ledger, self._at = ledger, len(ledger.changes)
+        for number, name in enumerate(names, 1):
+            self._compare(books, name, told=not first)
+            if not number % _PIECE:
+                await asyncio.sleep(0)
+
+    def of(self, node: str, *, names: bool = True) -> dict[str, Any]:
+        """The latest changes of a node's cards, the newest first, and since when they are kept.
+
+        Args:
+            node: its name.
+            names: whether pods are named.
+        """
+        found: dict[str, list[dict[str, Any]]] = {}
+        for change in reversed(self._changes):
+            if change.node == node:
+                rows = found.setdefault(f"{change.type} {change.minor}", [])
+                if len(rows) < SHOWN:
+                    rows.append(_document(change, names=names))
+        return {"since": _time(self._begun) if self._begun else None, "cards": found}
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _all(self, ledger: Ledger) -> list[str]:
+        return list({**dict.fromkeys(self._seen), **dict.fromkeys(ledger.index)})
+
+    def _named(self, ledger: Ledger, changed: Index) -> list[str]:
+        found = [ledger.nodes[index] for index in distinct(changed)]
+        gone = [name for name in self._seen if name not in ledger.index]
+        return [*gone, *(node.name for node in found if node is not None)]
+
+    def _compare(self, books: Books, name: str, *, told: bool) -> None:
+        before = self._seen.get(name, ({}, {}))
+        after = _state(books, name)
+        if name in books.engine.ledger.index:
+            self._seen[name] = after
+        else:
+            self._seen.pop(name, None)
+        if told:
+            self._changes.extend(self._differences(name, before, after))
+
+    def _differences(self, name: str, before: _Seen, after: _Seen) -> Iterator[Change]:
+        now = self._now()
+        for key, tenant in before[0].items():
+            if after[0].get(key) != tenant:
+                yield Change(now, name, key[1].value, key[2], "given back", tenant)
+        for key, tenant in after[0].items():
+            if before[0].get(key) != tenant:
+                yield Change(now, name, key[1].value, key[2], "given", tenant)
+        for card, code in before[1].items():
+            if card not in after[1]:
+                yield Change(now, name, card[0].value, card[1], "opened", code=code)
+        for card, code in after[1].items():
+            if before[1].get(card) != code:
+                yield Change(now, name, card[0].value, card[1], "closed", code=code)
+
+
+def _state(books: Books, name: str) -> _Seen:
+    """Who is on which card of a node, and which cards are closed."""
+    ledger = books.engine.ledger
+    index = ledger.index.get(name)
+    if index is None:
+        return {}, {}
+    tenants: dict[_Key, _Tenant] = {}
+    for held in ledger.on_node(name):
+        for charge in held.charges:
+            protocols = sorted({g.protocol for g in held.grants if g.uuid == charge.uuid})
+            tenants[held.uid, charge.type, charge.minor] = _Tenant(
+                held.namespace, held.name, next(iter(protocols), ""),
+                charge.core_milli, charge.memory_bytes,
+            )  # fmt: skip
+    closed = {
+        (card.device.type, card.device.minor): code
+        for type_ in DeviceType
+        for card in ledger.cards(type_, index)
+        if (code := closed_code(card))
+    }
+    return tenants, closed
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _document(change: Change, *, names: bool) -> dict[str, Any]:
+    tenant = change.tenant
+    return {
+        "at": _time(change.at),
+        "what": change.what,
+        "namespace": tenant.namespace if tenant and names else None,
+        "name": tenant.name if tenant and names else None,
+        "protocol": tenant.protocol if tenant else "",
+        "core_milli": tenant.core_milli if tenant else 0,
+        "memory_bytes": tenant.memory_bytes if tenant else 0,
+        "code": change.code,
+    }

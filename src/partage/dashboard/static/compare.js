@@ -1,0 +1,43 @@
+// What if another policy were in force: all pods placed again from nothing, beside the cluster as it is.
+import { bytes, cardsOf, count, h, meter, table } from "./dom.js";
+
+export const path = () => "api/comparison";
+export const title = () => "What if";
+export const every = 60000; // it is made anew at most once a minute
+
+const COLUMNS = [["policy"], ["placed", "number"], ["waiting", "number"], ["idle cards", "number"], ["compute given out", "keep"],
+  ["memory given out", "keep"], ["free, but of no use", "number"], ["who waits", "wide"]];
+
+export function render(seen) {
+  const [today] = seen.rows;
+  return [
+    h("h1", {}, "What if"),
+    h("p", { class: "quiet" }, `${count(seen.pods)} pods placed again from nothing under each policy, by priority and then by age, with the nodes,
+      quotas and learnt prices of now. Nobody is moved: it says what a policy would lead to.`),
+    h("section", { class: "panel" }, h("h2", {}, "Policies"), table("Policies compared", COLUMNS, seen.rows.map((one) => row(one, today)))),
+    seen.rows.length === 1 ? h("p", { class: "alert", role: "alert" }, `With more than ${count(seen.most)} pods this is not done beside live decisions. `,
+      h("code", {}, "partage snapshot"), " and ", h("code", {}, "partage simulate cluster"), " do it offline.") : null,
+    h("section", { class: "panel" }, h("h2", {}, "How to read it"), h("dl", { class: "facts" },
+      h("dt", {}, "free, but of no use"), h("dd", {}, "compute that a request like those of today is expected to find and not to be able to use (fragmentation, as FGD measures it), in cards"),
+      h("dt", {}, "idle cards"), h("dd", {}, "open cards without a pod: what pods of whole cards can still have"),
+      h("dt", {}, "a pod's own policy"), h("dd", {}, "holds in every row"))),
+  ];
+}
+
+function row(one, today) {
+  const name = one.now ? h("strong", {}, `as it is (${one.policy})`) : h("code", {}, one.policy);
+  return [name, change(one.placed, today.placed, one.now), change(one.waiting, today.waiting, one.now), change(one.cards.idle, today.cards.idle, one.now),
+    amount(one.core_milli, "core", "compute", (milli) => `${cardsOf(milli)} cards`), amount(one.memory_bytes, "memory", "memory", bytes),
+    cardsOf(one.fragmentation.unusable_milli),
+    one.waiting_by_code.map(({ code, pods }) => `${count(pods)} ${code || "not refused by Partage"}`).join(", ") || "nobody"];
+}
+
+function change(value, before, now) {
+  const difference = value - before;
+  return now || !difference ? count(value) : [count(value), h("span", { class: "quiet" }, ` (${difference > 0 ? "+" : "\u2212"}${count(Math.abs(difference))})`)];
+}
+
+function amount(given, kind, label, write) {
+  const text = `${write(given.used)} of ${write(given.total)}`;
+  return [meter(given, kind, label, text), text];
+}
