@@ -158,12 +158,17 @@ def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path) -> N
     """Made at exactly the places of the record, equal ones on two cards told apart; then removed."""
 
     async def body(world: _World) -> None:
-        async with world.agent():
+        async with world.agent() as daemon:
             pod = world.bound((0, 3), (1, 3))
             given = await world.created(pod)
             assert (world.starts("GPU-0"), world.starts("GPU-1")) == ([3], [3])
             uuids = [world.nvml.instances(card)[0].computes[0].uuid for card in ("GPU-0", "GPU-1")]
             assert _visible(given) == uuids
+            labels = {"card": "GPU-0", "profile": "1g.10gb", "start": "3", "size": "1",
+                      "mig_uuid": uuids[0], "gpu_instance": "1", "compute_instance": "0",
+                      "pod": pod.uid, "state": "ready"}  # fmt: skip
+            series = daemon.tallies.registry.get_sample_value
+            assert series("partage_agent_instance_info", labels) == 1
             assert given.linux is not None
             files = {one.path: (one.major, one.minor) for one in given.linux.devices}
             assert files == {

@@ -121,7 +121,8 @@ class Story:
             self.nvml, FileJournals(at / "mig"), specs, lambda: "1",
             lambda: Numbers(195, 510, 511, {}),
         )  # fmt: skip
-        self.instances = NodeInstances(client, "n1", node, specs, Tallies())
+        self.tallies = Tallies()
+        self.instances = NodeInstances(client, "n1", node, specs, self.tallies)
 
     async def discovered(self) -> None:
         """The Device object is made, as discovery makes it."""
@@ -130,6 +131,10 @@ class Story:
         for minor, one in enumerate(document["spec"]["devices"]):
             one["id"] = f"GPU-{minor}"
         await self.client.create(DEVICES, document, into=Body)
+
+    def series(self, labels: dict[str, str]) -> float | None:
+        """Of one instance, at the agent's port."""
+        return self.tallies.registry.get_sample_value("partage_agent_instance_info", labels)
 
     async def told(self) -> Any:
         """The annotation's cards; None without one."""
@@ -177,8 +182,14 @@ def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
         foreign = world.nvml.foreign("3g.40gb", 4)
         entry = {"profile": "3g.40gb", "start": 4, "size": 4, "uuids": ["MIG-1"]}
         await world.until({CARD: {"instances": [entry]}})
+        shown = {
+            "card": CARD, "profile": "3g.40gb", "start": "4", "size": "4", "mig_uuid": "MIG-1",
+            "gpu_instance": "1", "compute_instance": "0", "pod": "", "state": "foreign",
+        }  # fmt: skip
+        assert world.series(shown) == 1
         del world.nvml.card().instances[foreign.id]
         await world.until({})
+        assert world.series(shown) is None
 
         def lost(_uuid: str) -> Any:
             raise NvmlFailed("nvmlDeviceGetMigMode", Failure.LOST)

@@ -93,7 +93,7 @@ def test_the_file_is_a_list_of_lists(tmp_path: Path) -> None:
 # --- streams -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("cards", "at_least"), [(1, 0.66), (8, 0.875)])
+@pytest.mark.parametrize(("cards", "at_least"), [(1, 0.66), (8, 0.875), (32, 0.94)])
 def test_streams_are_accepted_as_often_as_promised(cards: int, at_least: float) -> None:
     """Mean acceptance over five mixes and two loads, shorter than in the figures."""
     found = [

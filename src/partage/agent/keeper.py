@@ -115,6 +115,11 @@ class Tallies:
             "Hardware instances that are ready, and those that are not Partage's.",
             ["card", "state"], registry=self.registry,
         )  # fmt: skip
+        self.instance = Gauge(
+            "partage_agent_instance_info", "One for each hardware instance on the node's cards.",
+            ["card", "profile", "start", "size", "mig_uuid", "gpu_instance", "compute_instance",
+             "pod", "state"], registry=self.registry,
+        )  # fmt: skip
         self.seconds = Histogram(
             "partage_agent_decision_seconds", "Time to decide about a container and write it down.",
             buckets=_BUCKETS, registry=self.registry,

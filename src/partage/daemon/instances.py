@@ -19,7 +19,7 @@ from partage.agent.mig import runner
 from partage.agent.mig.cdi import Specs, read_numbers
 from partage.agent.mig.driver import NvidiaDriver
 from partage.agent.mig.epoch import read_epoch
-from partage.agent.mig.foreign import reported
+from partage.agent.mig.foreign import on_card, reported
 from partage.agent.mig.journal import FileJournals
 from partage.agent.mig.pods import wanted_by
 from partage.agent.mig.service import Instances
@@ -93,6 +93,7 @@ class NodeInstances:
         self._report = ForeignReport(client, name, self.foreign)
         scope = Scope(PODS, fields=f"spec.nodeName={name}")
         self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
+        self._shown: dict[str, list[tuple[str, ...]]] = {}
         self._listed = False
         self._problem = ""
 
@@ -157,6 +158,7 @@ class NodeInstances:
             return
         self._tallies.instances.labels(card, "ready").set(len(outcome.ready))
         self._tallies.instances.labels(card, "foreign").set(len(outcome.foreign))
+        self._show(card, outcome)
         self._report.changed()
         for one in outcome.ready:
             _LOG.info(
@@ -176,3 +178,26 @@ class NodeInstances:
             )  # fmt: skip
         if outcome.fault:
             _LOG.warning("card %s: %s", card, outcome.fault)
+
+    def _show(self, card: str, outcome: runner.Outcome) -> None:
+        """One series for each instance that is there, and none for those that were."""
+        rows: list[tuple[str, ...]] = [
+            (card, one.instance.profile, str(one.instance.start), str(one.instance.size), one.uuid,
+             _number(one.gpu), _number(one.compute), one.owner, "ready")
+            for one in outcome.ready
+        ]  # fmt: skip
+        for other, named in zip(outcome.foreign, on_card(outcome).instances, strict=False):
+            place = named.instance
+            rows.append(
+                (card, place.profile, str(place.start), str(place.size), ",".join(named.uuids),
+                 str(other.id), ",".join(str(one.id) for one in other.computes), "", "foreign")
+            )  # fmt: skip
+        for row in self._shown.get(card, ()):
+            self._tallies.instance.remove(*row)
+        self._shown[card] = rows
+        for row in rows:
+            self._tallies.instance.labels(*row).set(1)
+
+
+def _number(number: int | None) -> str:
+    return "" if number is None else str(number)

@@ -97,11 +97,20 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """An instance that programs can use: `uuid` is that of the MIG device and of its CDI device."""
+    """An instance that programs can use.
+
+    Attributes:
+        owner: UID of the pod.
+        instance: which, and where.
+        uuid: of the MIG device and of its CDI device.
+        gpu, compute: the driver's numbers.
+    """
 
     owner: str
     instance: MigSlice
     uuid: str
+    gpu: int | None = None
+    compute: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +279,7 @@ class Runner:
         )
         busy = {(h.instance, h.owner) for h in refused}
         ready = tuple(
-            Ready(entry.owner, entry.instance, entry.uuid)
+            Ready(entry.owner, entry.instance, entry.uuid, entry.gpu, entry.compute)
             for entry in journal.entries
             if entry.stage is Stage.READY and (entry.instance, entry.owner) in asked - stuck - busy
         )
