@@ -69,6 +69,7 @@ bench: venv ## Run the benchmarks and print their figures
 	$(BIN)/python bench/schedule.py
 	$(BIN)/python bench/decision.py
 	$(BIN)/python bench/mig.py
+	$(BIN)/python bench/mig_streams.py
 
 bench-startup: venv ## From nothing to ready with 5,000 nodes and 40,000 pods: time, CPU time, memory
 	$(BIN)/python bench/startup.py

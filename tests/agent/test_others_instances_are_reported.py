@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mig_world import CARD, World, want
 
 from partage.agent.device_document import device_document
@@ -93,6 +94,31 @@ def test_a_card_that_cannot_be_looked_at_is_unknown() -> None:
 
     assert unread == OnCard(unknown="journal x cannot be read")
     assert silent == OnCard(unknown="nvmlDeviceGetMigMode: the card is lost")
+
+
+@pytest.mark.parametrize(
+    ("model", "pending", "told"),
+    [
+        ("A100-80GB", False, "MIG mode is off: an operator changes it while the card is idle"),
+        (
+            "A100-80GB",
+            True,
+            "MIG mode is off; it goes on at the next reset: an operator changes it",
+        ),
+        ("H100-80GB", False, ""),
+    ],
+)
+def test_a_mode_that_an_operator_must_change_is_told(
+    model: str, told: str, *, pending: bool
+) -> None:
+    """Ampere changes it by a reset only; from Hopper on it goes on with the first instance."""
+    world = World(model, on=False)
+    world.nvml.card().pending = pending
+
+    found = on_card(world.runner.settle((), world.now))
+
+    assert found.uncuttable.startswith(told) if told else not found.uncuttable
+    assert not world.log
 
 
 def test_before_the_first_look_it_stays_as_it_was_told() -> None:

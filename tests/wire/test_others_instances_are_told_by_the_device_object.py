@@ -110,6 +110,18 @@ def test_an_odd_annotation_closes_every_card(text: str) -> None:
     assert all("cannot be read" in one.doubt for one in found)
 
 
+def test_a_card_that_an_operator_must_switch_gives_no_instances() -> None:
+    """In mode mig it takes nobody; in mode either it is shared; where nobody cuts, nothing changes."""
+    off = json.dumps({"v": 1, "cards": {"GPU-0": {"uncuttable": "MIG mode is off: an operator"}}})
+
+    mig, either, shared = (devices(off, mode)[0] for mode in ("mig", "either", "hami-core"))
+
+    assert (mig.mode, mig.doubt) == (SliceMode.MIG, "MIG mode is off: an operator")
+    assert (either.mode, either.cutting, either.doubt) == (SliceMode.SHARE, None, "")
+    assert (shared.mode, shared.doubt) == (SliceMode.SHARE, "")
+    assert devices(off, "mig")[1].doubt == ""
+
+
 @given(st.text())
 def test_no_text_is_a_traceback(text: str) -> None:
     """Something is said, or the whole annotation is odd."""
@@ -125,7 +137,9 @@ _ONE = st.builds(
 )
 _CARDS = st.dictionaries(
     st.text(max_size=9),
-    st.builds(OnCard, st.lists(_ONE, max_size=3).map(tuple), st.text(max_size=20)),
+    st.builds(
+        OnCard, st.lists(_ONE, max_size=3).map(tuple), st.text(max_size=20), st.text(max_size=20)
+    ),
     max_size=3,
 )
 
@@ -136,4 +150,4 @@ def test_what_is_told_comes_back(cards: dict[str, OnCard]) -> None:
     told, problem = decode_foreign(encode_foreign(cards))
 
     assert problem == ""
-    assert told == {uuid: one for uuid, one in cards.items() if one.instances or one.unknown}
+    assert told == {uuid: one for uuid, one in cards.items() if one != OnCard()}

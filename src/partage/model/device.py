@@ -112,6 +112,7 @@ class Device:
         vendor_cut: shares of it are cut by its vendor's own plugin.
         cutting: which hardware instances it may be cut into; None when into none.
         foreign: hardware instances on it that are not Partage's.
+        uncuttable: why it gives no instances before an operator acts; empty where nothing is wrong.
         doubt: what makes it uncertain what is on it; nobody is put there meanwhile.
     """
 
@@ -135,6 +136,7 @@ class Device:
     vendor_cut: bool = False
     cutting: Cutting | None = None
     foreign: tuple[ForeignInstance, ...] = ()
+    uncuttable: str = ""
     doubt: str = ""
 
     def __post_init__(self) -> None:

@@ -217,7 +217,9 @@ def _with_foreign(
                 f"known: {there.unknown}; it is closed"
             )
         doubt = there.unknown and f"what instances are on it is not known: {there.unknown}"
-        result.append(replace(device, foreign=there.instances, doubt=doubt))
+        result.append(
+            replace(device, foreign=there.instances, uncuttable=there.uncuttable, doubt=doubt)
+        )
     lost = sorted(set(told) - {device.uuid for device in devices})
     notes += [
         f"{document.where}: annotation {names.FOREIGN_INSTANCES}: there is no card {uuid}"

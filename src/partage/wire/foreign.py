@@ -1,8 +1,11 @@
 """The annotation of a Device object that tells which instances on its cards are not Partage's.
 
+It also tells of cards that give no instances before an operator has done something.
+
     {"v": 1, "cards": {"GPU-a": {"instances": [{"profile": "3g.40gb", "start": 4, "size": 4,
                                                 "uuids": ["MIG-…"]}]},
-                       "GPU-b": {"unknown": "the driver does not answer"}}}
+                       "GPU-b": {"unknown": "the driver does not answer"},
+                       "GPU-c": {"uncuttable": "MIG mode is off: …"}}}
 
 The agent that makes instances writes it, because only the node knows. Cards without such instances are
 not in it. Where nobody writes it, nobody but the scheduler cuts cards, and it is absent. Upstream
@@ -39,10 +42,12 @@ class OnCard:
     Attributes:
         instances: those that are known.
         unknown: why nobody can tell what is there; empty where it is known.
+        uncuttable: why no instance can be made before an operator acts; empty where one can.
     """
 
     instances: tuple[ForeignInstance, ...] = ()
     unknown: str = ""
+    uncuttable: str = ""
 
 
 class _Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -55,6 +60,7 @@ class _Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     instances: Annotated[tuple[_Instance, ...], Meta(max_length=_MOST)] = ()
     unknown: str = ""
+    uncuttable: str = ""
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,9 +77,10 @@ def encode_foreign(cards: Mapping[str, OnCard]) -> str:
                 for one in there.instances
             ),
             there.unknown,
+            there.uncuttable,
         )
         for uuid, there in sorted(cards.items())
-        if there.instances or there.unknown
+        if there.instances or there.unknown or there.uncuttable
     }
     return msgspec.json.encode({"v": _VERSION, "cards": told}).decode()
 
@@ -103,4 +110,5 @@ def _card(raw: msgspec.Raw) -> OnCard:
             for one in card.instances
         ),
         card.unknown[:_SHOWN],
+        card.uncuttable[:_SHOWN],
     )

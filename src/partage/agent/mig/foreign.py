@@ -22,7 +22,8 @@ def on_card(outcome: Outcome) -> OnCard:
     """What a look at a card says of others' instances."""
     if outcome.fault:
         return OnCard(unknown=outcome.fault)
-    return OnCard(tuple(_named(one, outcome.axis) for one in outcome.foreign))
+    found = tuple(_named(one, outcome.axis) for one in outcome.foreign)
+    return OnCard(found, uncuttable=outcome.uncuttable)
 
 
 def reported(

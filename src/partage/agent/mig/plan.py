@@ -22,7 +22,17 @@ from partage.agent.mig.nvml import ComputeInstance, GpuInstance, Mode
 from partage.model.mig import MigAxis, MigProfile, MigSlice
 from partage.vendors.mig import find_profile
 
-__all__ = ["Act", "Hindrance", "Observed", "Obstacle", "Plan", "Step", "Wanted", "plan"]
+__all__ = [
+    "Act",
+    "Hindrance",
+    "Observed",
+    "Obstacle",
+    "Plan",
+    "Step",
+    "Wanted",
+    "plan",
+    "uncuttable",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +141,19 @@ def plan(wanted: Sequence[Wanted], journal: CardJournal, seen: Observed) -> Plan
         seen: the card now.
     """
     return _Planner(tuple(dict.fromkeys(wanted)), journal, seen).plan()
+
+
+def uncuttable(seen: Observed) -> str:
+    """Why no instance can be made before an operator has changed the card's MIG mode; else empty.
+
+    A card that does not keep its mode is switched on with its first instance.
+    """
+    mode = seen.mode
+    if (mode.current and mode.pending) or not (seen.keeps_mode or mode.current):
+        return ""
+    why = "goes off at the next reset" if mode.current else "is off"
+    hint = "" if not mode.pending else "; it goes on at the next reset"
+    return f"MIG mode {why}{hint}: an operator changes it while the card is idle"
 
 
 class _Planner:
@@ -276,10 +299,8 @@ class _Planner:
         mode = self._seen.mode
         if mode.current and mode.pending:
             return True, None
-        if self._seen.keeps_mode or mode.current:
-            why = "goes off at the next reset" if mode.current else "is off"
-            hint = "" if not mode.pending else "; it goes on at the next reset"
-            message = f"MIG mode {why}{hint}: an operator changes it while the card is idle"
+        message = uncuttable(self._seen)
+        if message:
             self._hindrances.append(Hindrance(owner, instance, Obstacle.MODE, message))
             return False, None
         noted = self._journal.mode == self._seen.epoch

@@ -24,6 +24,7 @@ from partage.agent.mig.plan import (
     Step,
     Wanted,
     plan,
+    uncuttable,
 )
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.model.mig import MigAxis, MigSlice
@@ -124,6 +125,7 @@ class Outcome:
         fault: why nothing at all could be done; empty usually.
         again: when to come back, on the clock of `now`; None: when something changes.
         axis: what the driver says that the card can be cut into; None where it was not asked.
+        uncuttable: why an operator must act before any instance can be made; empty usually.
     """
 
     ready: tuple[Ready, ...] = ()
@@ -132,6 +134,7 @@ class Outcome:
     fault: str = ""
     again: float | None = None
     axis: MigAxis | None = None
+    uncuttable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,7 @@ class Runner:
             step = next((one for one in planned.steps if self._may(one, now)), None)
             if step is None:
                 outcome = self._outcome(wanted, journal, planned, now)
-                return replace(outcome, axis=seen.axis)
+                return replace(outcome, axis=seen.axis, uncuttable=uncuttable(seen))
             self._take(step, journal, now)
         return Outcome(fault="the driver contradicts itself", again=now + self._retries.rest)
 

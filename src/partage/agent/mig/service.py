@@ -125,4 +125,5 @@ class Instances:
 
 
 def _told(outcome: Outcome) -> tuple[object, ...]:
-    return outcome.ready, outcome.hindrances, outcome.foreign, outcome.fault
+    told = outcome.ready, outcome.hindrances, outcome.foreign
+    return *told, outcome.fault, outcome.uncuttable

@@ -242,6 +242,11 @@ def _cut(
     """
     if device.mode is SliceMode.SHARE or device.type is not DeviceType.GPU:
         return device
+    if device.uncuttable:
+        notes.append(f"card {device.uuid} in mode {device.mode}: {device.uncuttable}")
+        if device.mode is SliceMode.EITHER and not device.foreign:
+            return replace(device, mode=SliceMode.SHARE)
+        device = replace(device, doubt=device.doubt or device.uncuttable)
     card = next((card for card in cards or () if card.uuid == device.uuid), None)
     cutting, problem = cutting_of(
         CardFacts(
