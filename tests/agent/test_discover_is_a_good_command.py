@@ -1,18 +1,13 @@
-"""`partage discover`: what is printed, what is refused, and reporting as a process."""
+"""`partage discover`: what is printed, what is refused."""
 
-import asyncio
 import json
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from nodes_world import Node
 
-from partage.apiserver import ApiServer, serve
 from partage.cli.discover import discover
-from partage.embedded.definitions import DEFINITIONS, DEVICES
 from partage.wire.device_objects import translate_devices
 from partage.wire.documents import decode
 
@@ -89,49 +84,3 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | None,
     assert "devices.yaml" in found.stderr
     assert why in found.stderr
     assert "Traceback" not in found.output
-
-
-def test_it_reports_until_it_is_told_to_end(tmp_path: Path, simulated: Path) -> None:
-    """The Device object follows the file; SIGTERM ends the process with 0."""
-
-    async def story() -> None:
-        server = ApiServer()
-        for definition in DEFINITIONS:
-            await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
-        await server.create("nodes", {"metadata": {"name": "n1"}})
-        async with serve(server) as url:
-            kubeconfig = tmp_path / "kubeconfig"
-            context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-            kubeconfig.write_text(
-                json.dumps(
-                    {
-                        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-                        "contexts": [context], "users": [{"name": "u", "user": {}}],
-                        "clusters": [{"name": "c", "cluster": {"server": url}}],
-                    }
-                )
-            )  # fmt: skip
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "partage.cli.main", "discover", "--node", "n1", "--report",
-                "--simulated", simulated, "--period", "0.1", "--kubeconfig", kubeconfig,
-            )  # fmt: skip
-            await _health(server, [True, False, True])
-            _heal(simulated)
-            await _health(server, [True, True, True])
-            process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 0
-
-    asyncio.run(asyncio.wait_for(story(), SLOWEST))
-
-
-def _heal(file: Path) -> None:
-    file.write_text("{model: C500, cards: 2, rdma: 1, functions: 1}")
-
-
-async def _health(server: ApiServer, wanted: list[bool]) -> None:
-    """Wait until the Device object says so."""
-    found: list[bool] = []
-    while found != wanted:
-        await asyncio.sleep(0.02)
-        record = server.store.get(DEVICES, "", "n1")
-        found = [one["health"] for one in record.value["spec"]["devices"]] if record else []

@@ -42,7 +42,7 @@ def test_a_node_is_read_with_and_without_its_device() -> None:
     async def test() -> None:
         async with KubeServer() as server, _client(server) as client:
             server.store.create(NODES, None, {"metadata": {"name": "n1"}})
-            facts = NodeFacts(client, "n1", CONTEXT)
+            facts = NodeFacts(client, "n1", CONTEXT, [].append)
             assert _cards(await facts.read()) == []
             server.store.create(DEVICES, None, _device("GPU-a"))
             assert _cards(await facts.read()) == ["GPU-a"]
@@ -59,8 +59,8 @@ def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -
             server.store.create(DEVICES, None, _device("GPU-a"))
             server.fail(Fault(path=NODES, status=403, reason="Forbidden", times=2))
             told: asyncio.Queue[Node] = asyncio.Queue()
-            facts = NodeFacts(client, "n1", CONTEXT, period=0.05)
-            task = asyncio.create_task(facts.follow(told.put_nowait))
+            facts = NodeFacts(client, "n1", CONTEXT, told.put_nowait, period=0.05)
+            task = asyncio.create_task(facts.run())
             async with asyncio.timeout(60):
                 assert _cards(await told.get()) == ["GPU-a"]
                 server.store.update(DEVICES, None, "n1", _device("GPU-a", "GPU-b"))

@@ -29,6 +29,17 @@ NODE = ("--node", "host04", "--devices", str(ROOT / "examples/koordinator/host04
         pytest.param(["--node", "n", *NODE[2:]], "no Node or Device named 'n'", id="other node"),
         pytest.param([*NODE, "--nri-index", "7"], "two digits", id="index"),
         pytest.param([*NODE, "--journal", "/proc/none"], "journal /proc/none", id="journal"),
+        pytest.param([*NODE, "--standalone"], "--devices and --standalone exclude", id="modes"),
+        pytest.param(["--standalone", "--mig"], "--mig needs the API server", id="instances"),
+        pytest.param(["--standalone", "--simulated", "no-file"], "no-file", id="simulated"),
+        pytest.param([*NODE, "--simulated", "x"], "--simulated is a way of discovery", id="both"),
+        pytest.param([*NODE, "--config-map", "x"], "NAMESPACE/NAME is needed", id="map"),
+        pytest.param([*NODE, "--context-memory", "x"], "--context-memory", id="quantity"),
+        pytest.param(
+            [*NODE, "--isolation", "partage", "--isolation-library", "no-lib"],
+            "no-lib",
+            id="library",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_named(arguments: list[str], why: str) -> None:
@@ -63,7 +74,7 @@ def test_an_api_server_that_is_away_keeps_nobody_from_serving(tmp_path: Path) ->
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "partage.cli.main", "agent", "--node", "n", "--port", "0",
             "--kubeconfig", config, "--journal", tmp_path / "journal",
-            "--nri-socket", tmp_path / "nri.sock", stderr=asyncio.subprocess.PIPE,
+            "--no-discovery", "--nri-socket", tmp_path / "nri.sock", stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stderr is not None
         async with asyncio.timeout(120):

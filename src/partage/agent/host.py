@@ -38,10 +38,12 @@ class Host:
     Attributes:
         root: of device files and mounts, as this process sees them; `/` on the host itself.
         sys: of sysfs.
+        simulated: devices are simulated: their files need not be there.
     """
 
     root: Path = Path("/")
     sys: Path = Path("/sys")
+    simulated: bool = False
 
     def verbs(self, address: str) -> tuple[str, ...]:
         """Verbs device files of a network card or virtual function, by PCI address."""
@@ -72,11 +74,11 @@ class Host:
             InvalidValue: a file that is needed is not there, or is no device.
         """
         there = {device.path for device in container.linux.devices} if container.linux else set()
-        devices = [self._device(path) for path in given.files if path not in there]
+        spare = (*given.files, *given.spare) if self.simulated else given.spare
+        needed = () if self.simulated else given.files
+        devices = [self._device(path) for path in needed if path not in there]
         devices += [
-            self._device(path)
-            for path in given.spare
-            if path not in there and self.at(path).exists()
+            self._device(path) for path in spare if path not in there and self.at(path).exists()
         ]
         there |= {device.path for device in devices}
         devices += [

@@ -78,7 +78,7 @@ class _Seen:
 class AgentReporting:
     """The reports of one node's agent."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # who hears and is asked, all by name
         self,
         client: Client,
         node: str,
@@ -89,6 +89,7 @@ class AgentReporting:
         told: Callable[[str], None] = lambda _: None,
         restore: Callable[[Body | None], None] = lambda _: None,
         born_with: Callable[[], Mapping[str, str]] = dict,
+        heard: Callable[[Body, Body, Inventory], None] = lambda _node, _device, _found: None,
     ) -> None:
         """Reports that have not begun.
 
@@ -102,6 +103,7 @@ class AgentReporting:
             restore: hears what the Device object says, None without one, before the first search.
             born_with: annotations of a Device object from the moment that it is made; somebody else
                 keeps them afterwards.
+            heard: hears the Node, the Device object and what was found, after each search.
         """
         self._client = client
         self._node = node
@@ -111,6 +113,7 @@ class AgentReporting:
         self._told = told
         self._born_with = born_with
         self._restore: Callable[[Body | None], None] | None = restore
+        self._heard = heard
         self._seen = _Seen()
         self._said: tuple[str, ...] = ()
 
@@ -190,6 +193,7 @@ class AgentReporting:
             self._node, inventory, before or None, f"{self._now():%Y-%m-%dT%H:%M:%SZ}",
             str(metadata.get("uid") or ""),
         )  # fmt: skip
+        self._heard(node, wanted, inventory)  # whether or not it can be written
         wrote = []
         if before:
             changes = _changes(before, wanted)

@@ -6,6 +6,7 @@ reports devices, looks after limits. One that fails ends the agent: half an agen
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Final, Protocol
 from aiohttp import web
 from prometheus_client import generate_latest
 
+from partage.agent.discovery.found import Inventory
+from partage.agent.exposition import Books, NodeSeries
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
@@ -22,6 +25,7 @@ from partage.agent.isolation.rooms import Rooms
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.nri.plugin import Plugin, PluginOptions
+from partage.agent.uses import Meter
 from partage.daemon.instances import NodeInstances
 from partage.model.mig import MigSlice
 from partage.model.node import Node
@@ -113,6 +117,8 @@ class AgentDaemon:
         keeper: what decides.
         tallies: what is counted.
         asked: what is asked about containers.
+        meter: what containers use.
+        found: what the last search for devices found.
     """
 
     def __init__(
@@ -142,6 +148,9 @@ class AgentDaemon:
         of_pods = _no_instance if self._instances is None else self._instances.instance
         roots, chosen = self.options.roots, self.options.isolation
         facts = HostFacts(of_pods, roots.verbs, chosen.provider)
+        self.meter = Meter(time.monotonic)
+        self.found: Callable[[], Inventory] = Inventory
+        self._known = False
         self._place = Place(node, context.settings, FAMILIES, facts, self.options.exempt)
         self._journal = Journal(self.options.journal)
         if self._journal.damaged:
@@ -156,13 +165,20 @@ class AgentDaemon:
         make = self.options.asked
         self.asked = make(self.keeper) if make else Plugin(self.keeper, self.options.plugin)
         self._followers: list[Callable[[Place], None]] = []
+        self.tallies.registry.register(NodeSeries(self._books))
         self._companions = [*beside(self)]
         if self._instances is not None:
             self._companions.append(self._instances)
 
+    @property
+    def instances(self) -> NodeInstances | None:
+        """Who makes hardware instances."""
+        return self._instances
+
     def take(self, node: Node) -> None:
         """Go on with the node as it is now; whole in one step, for the keeper's thread."""
         self._place = replace(self._place, node=node)
+        self._known = True
         for tell in self._followers:
             tell(self._place)
 
@@ -170,6 +186,16 @@ class AgentDaemon:
         """Tell somebody the node as it is now, and whenever it has changed."""
         self._followers.append(tell)
         tell(self._place)
+
+    def _books(self) -> Books:
+        found = self.found().found
+        return Books(
+            self._place.node,
+            dict(self.keeper.held),
+            {key: entry.name for key, entry in dict(self.keeper.journal.entries).items()},
+            {one.device.uuid: one.use for one in found if one.use is not None},
+            self.meter.uses,
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
@@ -217,6 +243,8 @@ class AgentDaemon:
         return web.Response(text="ok\n")
 
     async def _ready(self, _request: web.Request) -> web.Response:
+        if not self._known:
+            return web.Response(status=503, text="the node's devices are not known yet\n")
         if self.asked.ready.is_set():
             return web.Response(text="ok\n")
         return web.Response(status=503, text="the container runtime does not ask this agent\n")

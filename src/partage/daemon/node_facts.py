@@ -26,18 +26,29 @@ _LOG: Final = logging.getLogger("partage.daemon")
 class NodeFacts:
     """What the API server says of one node."""
 
-    def __init__(self, client: Client, name: str, context: Context, period: float = 30.0) -> None:
+    name = "node"
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        context: Context,
+        tell: Callable[[Node], None],
+        period: float = 30.0,
+    ) -> None:
         """Facts that were not read yet.
 
         Args:
             client: an open client.
             name: the node.
             context: what it is read against.
+            tell: hears the node whenever it was read.
             period: seconds between two readings; chance shortens it by up to a fifth.
         """
         self._client = client
-        self._name = name
+        self._node = name
         self._context = context
+        self._tell = tell
         self._period = period
 
     async def read(self) -> Node:
@@ -47,25 +58,25 @@ class NodeFacts:
             KubeError: nobody answered, the node is not there, or we may not read it.
             InvalidDocument: an object does not have the shape of its kind.
         """
-        node = await self._client.get(NODES, self._name, into=LiveNode)
+        node = await self._client.get(NODES, self._node, into=LiveNode)
         device: Document | None = None
         try:
-            found = await self._client.get(DEVICES, self._name, into=LiveDevice)
+            found = await self._client.get(DEVICES, self._node, into=LiveDevice)
             device = as_document("Device", found)
         except NotFound:
             pass  # some protocols tell of devices in the Node itself
         return translate_node(as_document("Node", node), device, self._context).node
 
-    async def follow(self, tell: Callable[[Node], None]) -> None:
-        """Tell the node whenever it was read, until cancelled; what cannot be read changes nothing."""
+    async def run(self) -> None:
+        """Read and tell until cancelled; what cannot be read changes nothing."""
         problem = ""
         while True:
             try:
-                tell(await self.read())
+                self._tell(await self.read())
                 problem = ""
             except (KubeError, InvalidDocument) as error:
                 if str(error) != problem:
-                    _LOG.warning("node %s cannot be read: %s", self._name, error)
+                    _LOG.warning("node %s cannot be read: %s", self._node, error)
                 problem = str(error)
             pause = self._period * (1 - self._client.chance() / 5)
             await self._client.clock.sleep(min(pause, 1.0) if problem else pause)

@@ -4,14 +4,16 @@ One shape for `partage schedule`, for the explanations of the service and for th
 may be added, none changes its meaning (DESIGN, interfaces that stay stable).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from partage.inventory.ledger import Card
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.model.quantity import brief
 from partage.model.reason import NodeReason, ReasonCode, Refusal
+
+if TYPE_CHECKING:  # the ledger's columns are slow to load, and a node's agent has none
+    from partage.inventory.ledger import Card
 
 __all__ = [
     "closed_code",
@@ -72,7 +74,7 @@ def refusal_document(refusal: Refusal) -> dict[str, Any]:
     }
 
 
-def device_document(node: Node, card: Card, allocations: list[Allocation]) -> dict[str, Any]:
+def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> dict[str, Any]:
     """A device, what it has and what is used of it.
 
     Args:
@@ -112,7 +114,7 @@ def said(node: Node, device: Device, fact: str) -> str:
     return own or (node.properties.get(fact, "") if device.type is DeviceType.GPU else "")
 
 
-def closed_code(card: Card) -> str | None:
+def closed_code(card: "Card") -> str | None:
     """Why a card takes nobody, where that is a fault or somebody's order; not that it is taken."""
     held = card.closed in (None, ReasonCode.CARD_NOT_IDLE)
     return None if held or card.closed is None else card.closed.value

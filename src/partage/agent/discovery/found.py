@@ -10,7 +10,7 @@ from pathlib import Path
 
 from partage.model.device import Device
 
-__all__ = ["Found", "Inventory", "Roots"]
+__all__ = ["CardUse", "Found", "Inventory", "Roots"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,21 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True)
+class CardUse:
+    """What a card's driver says is used of it.
+
+    Attributes:
+        memory_bytes: by everybody.
+        busy: part of the time in which anything ran, 0 to 1; None where that is not told.
+        milliwatts: drawn now; None where that is not told.
+    """
+
+    memory_bytes: int
+    busy: float | None = None
+    milliwatts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """One device as found.
 
@@ -51,6 +66,7 @@ class Found:
         percent: whether its compute is given in percent, beside any native units.
         mig: whether the card is in MIG mode; None where that is unknown or there is none.
         files: device files that a container needs to use it, where they are known and there.
+        use: what is used of it now; None where its driver does not tell.
     """
 
     device: Device
@@ -60,6 +76,7 @@ class Found:
     percent: bool = True
     mig: bool | None = None
     files: tuple[str, ...] = ()
+    use: CardUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

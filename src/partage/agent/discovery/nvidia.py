@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from partage.agent.discovery import pci
-from partage.agent.discovery.found import Found, Inventory, Roots
+from partage.agent.discovery.found import CardUse, Found, Inventory, Roots
 from partage.agent.discovery.health import HealthBook
 from partage.model.device import Device, DeviceType, Topology
 
@@ -138,7 +138,8 @@ class Nvidia:
         nvml = self._nvml
         uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
         minor = int(nvml.nvmlDeviceGetMinorNumber(handle))
-        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        room = nvml.nvmlDeviceGetMemoryInfo(handle)
+        memory = int(room.total)
         ailment = self._health.answers(uuid, self._clock())
         reason, detail = (ailment.reason, ailment.message) if ailment else ("", "")
         if not memory:
@@ -162,7 +163,22 @@ class Nvidia:
             driver=driver,
             mig=self._mig(handle),
             files=(str(file),) if file.exists() else (),
+            use=self._use(handle, int(room.used)),
         )
+
+    def _use(self, handle: Any, memory: int) -> CardUse:
+        nvml = self._nvml
+        percent = self._told(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+        busy = None if percent is None else min(max(percent, 0), 100) / 100
+        power = self._told(lambda: int(nvml.nvmlDeviceGetPowerUsage(handle)))
+        return CardUse(max(memory, 0), busy, power)
+
+    def _told(self, ask: Callable[[], int]) -> int | None:
+        """A figure; None on a card whose driver does not tell it."""
+        try:
+            return ask()
+        except self._nvml.NVMLError:
+            return None
 
     def _place(self, roots: Roots, handle: Any) -> Topology:
         address = _address(str(self._nvml.nvmlDeviceGetPciInfo(handle).busId))

@@ -32,7 +32,12 @@ BACKENDS: Final[tuple[str, ...]] = (
 
 
 class Search:
-    """The searches of one node, again and again; errors of cards are remembered between them."""
+    """The searches of one node, again and again; errors of cards are remembered between them.
+
+    Attributes:
+        health: what is known of NVIDIA cards.
+        faults: what simulated devices suffer from beside what their file says.
+    """
 
     def __init__(
         self,
@@ -57,6 +62,7 @@ class Search:
             ValueError: there is no such backend.
         """
         self.health = health or HealthBook()
+        self.faults = ""
         self._roots, self._node = roots, node
         self._nvidia = Nvidia(self.health, clock)
         every: dict[str, Backend] = {
@@ -76,7 +82,7 @@ class Search:
     def __call__(self) -> Inventory:
         """What there is now."""
         if self._roots.simulated is not None:
-            return discover_simulated(self._roots, self._node)
+            return discover_simulated(self._roots, self._node, self.faults)
         return merge([backend(self._roots) for backend in self._backends])
 
     def close(self) -> None:

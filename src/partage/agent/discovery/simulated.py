@@ -91,12 +91,13 @@ def simulate(
     return Inventory(tuple(_health(one, ill, why) for one in found))
 
 
-def discover_simulated(roots: Roots, name: str) -> Inventory:
+def discover_simulated(roots: Roots, name: str, more: str = "") -> Inventory:
     """What the file of simulated devices describes now; one that cannot be read has no devices.
 
     Args:
         roots: `simulated` is the file.
         name: of the node.
+        more: faults beside those of the file, as `faulty` reads them; what cannot be read is told.
     """
     if roots.simulated is None:
         return Inventory()
@@ -106,7 +107,11 @@ def discover_simulated(roots: Roots, name: str) -> Inventory:
         ill, why = faulty(faults, known) if faults else (set(), "")
     except (InvalidDocument, InvalidRecord) as error:
         return Inventory(problems=(f"simulated devices: {error}",))
-    return simulate(hardware, ill, why)
+    try:
+        others, reason = faulty(more, known) if more else (set(), "")
+    except InvalidRecord as error:
+        return replace(simulate(hardware, ill, why), problems=(f"simulated faults: {error}",))
+    return simulate(hardware, ill | others, reason or why)
 
 
 def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:

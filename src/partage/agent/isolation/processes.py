@@ -39,8 +39,8 @@ def processes_of(
         for part in {part for line in text.splitlines() for part in line.split("/")[1:]}:
             # cgroupfs: <id>; systemd: cri-containerd-<id>.scope
             identity = part.removesuffix(".scope")
-            if identity not in wanted:
-                identity = identity.rpartition("-")[2]
+            while identity not in wanted and "-" in identity:
+                identity = identity.partition("-")[2]
             if identity in wanted:
                 found.setdefault(identity, []).append(int(name))
                 break

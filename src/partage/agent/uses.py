@@ -1,0 +1,88 @@
+"""What containers use of a node's cards: measured, never guessed.
+
+Those that the enforcement library holds tell through their accounts (memory) and seats (device time). What nobody
+measures is absent, and so is its series.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from partage.agent.isolation.pages import Process, Seat, read_account, read_page
+from partage.agent.isolation.rooms import Room
+from partage.model.errors import InvalidDocument
+
+__all__ = ["Meter", "Use"]
+
+_SECOND_NS: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a container uses of a card.
+
+    Attributes:
+        memory_bytes: counted over its processes, contexts and modules included.
+        busy: part of the card's time since the last look, 0 to 1; None at the first.
+        served_ns: device time received in all.
+        processes: that use the card.
+    """
+
+    memory_bytes: int
+    busy: float | None
+    served_ns: int
+    processes: int
+
+
+class Meter:
+    """Reads rooms again and again; device time is told between two looks."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """A meter that has not looked.
+
+        Args:
+            clock: seconds; never goes back.
+        """
+        self._clock = clock
+        self._before: dict[tuple[str, str], tuple[float, int]] = {}
+        self.uses: Mapping[tuple[str, str], Use] = {}
+
+    def look(self, rooms: Mapping[str, Room]) -> None:
+        """Read all rooms: `uses` is by container and card. A room that cannot be read has none."""
+        now = self._clock()
+        found: dict[tuple[str, str], Use] = {}
+        before: dict[tuple[str, str], tuple[float, int]] = {}
+        for container, room in rooms.items():
+            try:
+                processes = read_account(room.folder / room.limits.account)
+                seats = {
+                    card.uuid: read_page(room.folder / card.page) for card in room.limits.cards
+                }
+            except (InvalidDocument, OSError):
+                continue
+            for index, card in enumerate(room.limits.cards):
+                served = _served(seats[card.uuid], room.limits.container)
+                key = (container, card.uuid)
+                before[key] = (now, served)
+                found[key] = Use(
+                    _memory(processes, index),
+                    _busy(self._before.get(key), now, served),
+                    served,
+                    sum(1 for one in processes if one.cards[index].counted),
+                )
+        self.uses, self._before = found, before
+
+
+def _served(seats: tuple[Seat, ...], container: int) -> int:
+    return max((seat.served_ns for seat in seats if seat.container == container), default=0)
+
+
+def _memory(processes: tuple[Process, ...], card: int) -> int:
+    return sum(one.cards[card].counted + one.cards[card].overhead for one in processes)
+
+
+def _busy(before: tuple[float, int] | None, now: float, served: int) -> float | None:
+    """What a tenant wrote is its own statement: it is kept within what can be."""
+    if before is None or now <= before[0]:
+        return None
+    return min(max(served - before[1], 0) / ((now - before[0]) * _SECOND_NS), 1.0)

@@ -1,0 +1,323 @@
+"""Options of `partage agent`, by what they are about; `partage discover` shares those of discovery."""
+
+import platform
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from partage.agent.discovery.found import Roots
+from partage.agent.discovery.search import BACKENDS
+from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.providers import (
+    HamiCore,
+    MigOnly,
+    NoIsolation,
+    OwnLibrary,
+    Provider,
+    VendorIsolation,
+)
+from partage.agent.nri.plugin import PluginOptions
+from partage.agent.reporting import ReportingSettings
+from partage.cli.parameters import options
+from partage.daemon.agent import AgentOptions, IsolationOptions
+from partage.daemon.instances import InstanceOptions
+from partage.model.errors import InvalidDocument, InvalidQuantity
+from partage.model.quantity import Quantity
+
+__all__ = [
+    "discovery_options",
+    "isolation_of",
+    "isolation_options",
+    "mig_options",
+    "node_options",
+    "reporting_options",
+    "roots_of",
+    "runtime_options",
+    "service_options",
+]
+
+_USUAL: Final = AgentOptions()
+_NRI: Final = PluginOptions()
+_MIG: Final = InstanceOptions()
+_REPORTING: Final = ReportingSettings()
+_ISOLATION: Final = IsolationOptions()
+_HAMI: Final = HamiCore()
+_OWN_LIBRARY: Final = "/usr/local/lib/partage/libpartage-isolation.so"
+_FOLDER: Final = click.Path(file_okay=False, path_type=Path)
+
+node_options = options(
+    click.option(
+        "--node",
+        metavar="NAME",
+        default=platform.node,
+        show_default="the host's name",
+        help="The node this runs on.",
+    ),
+    click.option(
+        "--host-root",
+        type=_FOLDER,
+        default=Path("/"),
+        show_default=True,
+        metavar="FOLDER",
+        help="Where the host's files are seen by this process.",
+    ),
+)
+"""Which node, and where its files are."""
+
+discovery_options = options(
+    click.option(
+        "--library",
+        "libraries",
+        type=_FOLDER,
+        multiple=True,
+        metavar="FOLDER",
+        help="Where vendors' libraries are looked for, before their usual places. May be repeated.",
+    ),
+    click.option(
+        "--backend",
+        "backends",
+        type=click.Choice(BACKENDS),
+        multiple=True,
+        help="What is asked; may be repeated. Default: all.",
+    ),
+    click.option(
+        "--simulated",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Simulate the devices that FILE describes; real ones are not looked for.",
+    ),
+)
+"""How devices are looked for."""
+
+reporting_options = options(
+    click.option(
+        "--devices",
+        multiple=True,
+        metavar="FILE",
+        help="Manifests of the node instead of a cluster and of discovery: its Device, its Node, and ConfigMaps "
+        "that set anything; a file, a folder, or - for standard input. May be repeated.",
+    ),
+    click.option(
+        "--standalone",
+        is_flag=True,
+        help="Without a cluster: find devices, give them, count; report nothing.",
+    ),
+    click.option(
+        "--no-discovery",
+        is_flag=True,
+        help="Somebody else writes this node's Device: read it every 30 s, and find and report nothing.",
+    ),
+    click.option(
+        "--period",
+        type=click.FloatRange(0.1, 3600),
+        default=_REPORTING.period,
+        show_default=True,
+        metavar="SECONDS",
+        help="Between two looks at the node's devices.",
+    ),
+    click.option("--hami", is_flag=True, help="Write HAMi's registration to the node as well."),
+    click.option("--qgpu", is_flag=True, help="Label the node as one that serves qGPU."),
+    click.option(
+        "--config-map",
+        "config_maps",
+        multiple=True,
+        metavar="NAMESPACE/NAME",
+        help="A ConfigMap whose settings hold for the node (HAMi's), read every minute. May be repeated.",
+    ),
+)
+"""What is known of the node, and who is told."""
+
+runtime_options = options(
+    click.option(
+        "--nri-socket",
+        type=click.Path(path_type=Path),
+        default=_NRI.socket,
+        show_default=True,
+        metavar="FILE",
+        help="Socket of the container runtime's NRI.",
+    ),
+    click.option(
+        "--nri-index",
+        default=_NRI.index,
+        show_default=True,
+        metavar="NN",
+        help="Two digits; plugins with lower ones are asked first.",
+    ),
+    click.option(
+        "--deadline",
+        type=click.FloatRange(0.1, 60),
+        default=_NRI.deadline,
+        show_default=True,
+        metavar="SECONDS",
+        help="After this long a container is refused. Below the runtime's own time-out of 2 s, after "
+        "which it would start the container without its devices.",
+    ),
+    click.option(
+        "--journal",
+        type=_FOLDER,
+        default=_USUAL.journal,
+        show_default=True,
+        metavar="FOLDER",
+        help="Where it is kept what containers were given.",
+    ),
+    click.option(
+        "--exempt-namespace",
+        "exempt",
+        multiple=True,
+        metavar="NAME",
+        help="Pods here that have no record are left alone beside kube-system's: drivers, monitors. "
+        "May be repeated.",
+    ),
+)
+"""How containers are reached."""
+
+isolation_options = options(
+    click.option(
+        "--isolation",
+        type=click.Choice(["none", "partage", "hami-core", "vendor", "mig"]),
+        default="none",
+        show_default=True,
+        help="Who keeps software shares of NVIDIA cards to their amounts: nobody; Partage's own library; HAMi's, "
+        "which you supply; the vendor's driver; or nobody, and shares are refused beside hardware instances.",
+    ),
+    click.option(
+        "--isolation-library",
+        metavar="FILE",
+        default="",
+        help="The library, on the host for hami-core, as this process sees it for partage (made by `make "
+        f"native`). Default: {_OWN_LIBRARY} for partage, {_HAMI.path} for hami-core.",
+    ),
+    click.option(
+        "--isolation-dir",
+        metavar="FOLDER",
+        default=_ISOLATION.folder,
+        show_default=True,
+        help="With partage: where limits and shared pages are kept, on the host.",
+    ),
+    click.option(
+        "--isolation-policy",
+        type=click.Choice([one.value for one in Policy if one is not Policy.NONE]),
+        default=Policy.BEST_EFFORT.value,
+        show_default=True,
+        help="With partage: how compute is shared where neither the pod nor the node's label says.",
+    ),
+    click.option(
+        "--isolation-beyond",
+        metavar="QUANTITY",
+        default="0",
+        show_default=True,
+        help="With partage: memory of the host that a pod may ask for beyond its grant, a container and card.",
+    ),
+    click.option(
+        "--context-memory",
+        metavar="QUANTITY",
+        default="0",
+        show_default=True,
+        help="With partage: what one context of the driver counts against a container's memory.",
+    ),
+    click.option(
+        "--not-in-force",
+        type=click.Choice(["report", "evict"]),
+        default="report",
+        show_default=True,
+        help="What becomes of containers that are not held to their limits: they are told of, or not started "
+        "and evicted.",
+    ),
+)
+"""Who keeps shares to their amounts."""
+
+mig_options = options(
+    click.option(
+        "--mig",
+        is_flag=True,
+        help="Make the hardware instances (NVIDIA MIG) that this node's pods have in their records, "
+        "remove them after, and give them to containers. Needs the API server, the package "
+        "nvidia-ml-py (extra `nvidia`), and leave to manage MIG. Without it, containers with "
+        "instances are refused.",
+    ),
+    click.option(
+        "--mig-journal",
+        type=_FOLDER,
+        default=_MIG.journal,
+        show_default=True,
+        metavar="FOLDER",
+        help="With --mig: where it is kept which instances are Partage's; it must outlive a reboot.",
+    ),
+    click.option(
+        "--cdi-dir",
+        type=_FOLDER,
+        default=_MIG.cdi,
+        show_default=True,
+        metavar="FOLDER",
+        help="With --mig: where CDI specifications of instances are written.",
+    ),
+)
+"""Hardware instances."""
+
+service_options = options(
+    click.option(
+        "--host", default=_USUAL.host, show_default=True, help="Address for health, metrics."
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=9445,
+        show_default=True,
+        help="Port of these; 0 takes any that is free.",
+    ),
+)
+"""Where health and metrics are."""
+
+
+def isolation_of(given: dict[str, Any]) -> IsolationOptions:
+    """The provider that was chosen.
+
+    Raises:
+        InvalidDocument: a quantity is none.
+    """
+    library = given["isolation_library"]
+    hami = library or _HAMI.path
+    providers: dict[str, Provider] = {
+        "none": NoIsolation(),
+        "vendor": VendorIsolation(),
+        "mig": MigOnly(),
+        "hami-core": HamiCore(hami, f"{hami.rpartition('/')[0]}/containers"),
+        "partage": OwnLibrary(
+            Policy(given["isolation_policy"]),
+            _bytes("--isolation-beyond", given["isolation_beyond"]),
+            _bytes("--context-memory", given["context_memory"]),
+        ),
+    }
+    own = given["isolation"] == "partage"
+    return IsolationOptions(
+        providers[given["isolation"]],
+        Path(library or _OWN_LIBRARY) if own else None,
+        given["isolation_dir"],
+        evict=given["not_in_force"] == "evict",
+    )
+
+
+def _bytes(option: str, text: str) -> int:
+    try:
+        return max(Quantity.parse(text).floor(), 0)
+    except InvalidQuantity as error:
+        raise InvalidDocument(f"{option}: {error}") from error
+
+
+def roots_of(given: dict[str, Any]) -> Roots:
+    """Where the node's own files are."""
+    usual, host = Roots(), given["host_root"]
+
+    def below(path: Path) -> Path:
+        found: Path = host / path.relative_to("/")
+        return found
+
+    return Roots(
+        sys=below(usual.sys),
+        proc=below(usual.proc),
+        dev=below(usual.dev),
+        libraries=(*given["libraries"], *map(below, usual.libraries)),
+        vendor_files=below(usual.vendor_files),
+        simulated=given["simulated"],
+    )

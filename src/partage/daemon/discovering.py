@@ -1,0 +1,206 @@
+"""The node's devices, found, told to the agent and reported: what `partage agent` does besides injection.
+
+    backends or a simulation ──search──> Device object ──> the API server, on change
+                                              └──────────> the agent itself, at once
+
+The agent serves by what it found itself; the API server only adds what it says of the Node (labels, the mode of
+its cards). That is kept in a file as well, so that an agent that starts while the API server is away serves as it
+did before.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from partage.agent.device_document import device_document
+from partage.agent.discovery.found import Inventory, Roots
+from partage.agent.discovery.search import Search, booted
+from partage.agent.reporting import AgentReporting, ReportingSettings
+from partage.kube.client import Client
+from partage.model.errors import InvalidDocument
+from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+from partage.wire.documents import Document, decode
+from partage.wire.nodes import translate_node
+
+__all__ = ["DiscoveryOptions", "NodeDiscovery"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_FILE: Final = "node.json"
+_KEPT: Final = ("labels", "annotations")
+"""What is kept of a Node: what its agent reads there."""
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryOptions:
+    """How devices are looked for.
+
+    Attributes:
+        roots: where the node's files are.
+        backends: which are asked.
+        reporting: how it is told.
+        kept: folder of what was last known.
+    """
+
+    roots: Roots
+    backends: tuple[str, ...]
+    reporting: ReportingSettings = ReportingSettings()
+    kept: Path = Path("/var/lib/partage/agent")
+
+
+class NodeDiscovery:
+    """One node's devices; `run` it.
+
+    Attributes:
+        found: what the last search found.
+    """
+
+    name = "discovery"
+
+    def __init__(
+        self,
+        node: str,
+        options: DiscoveryOptions,
+        take: Callable[[Node], None],
+        client: Client | None,
+        settings: Callable[[], Settings] = Settings,
+        born_with: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """Discovery that has looked once: what it found is taken before this returns.
+
+        Args:
+            node: its name.
+            options: how.
+            take: hears the node when it differs from the last time.
+            client: of the API server; None reports nowhere.
+            settings: the families', in force now.
+            born_with: annotations of a Device object from the moment that it is made.
+
+        Raises:
+            ValueError: there is no such backend.
+        """
+        self._name, self._options, self._take, self._client = node, options, take, client
+        self._settings, self._born_with = settings, born_with
+        self._search = Search(options.roots, node, backends=options.backends)
+        self._last: tuple[Body, Body] | None = None
+        self._kept: Body = {}
+        self.found = Inventory()
+        known = self._read()
+        self._restore(known.get("device"))
+        found = self._search()
+        for problem in found.problems:
+            _LOG.warning("%s", problem)
+        known_device = known.get("device")
+        device = device_document(node, found, known_device or None, f"{_now():%FT%TZ}")
+        self._hear(known.get("node") or _bare(node), device, found)
+
+    async def run(self) -> None:
+        """Look, tell and report until cancelled."""
+        if self._client is None:
+            await self._alone()
+            return
+        reporting = AgentReporting(
+            self._client,
+            self._name,
+            self._search,
+            self._options.reporting,
+            hami=lambda: self._settings().hami,
+            told=lambda problem: _LOG.warning("%s", problem),
+            restore=self._restore,
+            born_with=self._born_with,
+            heard=self._hear,
+        )
+        try:
+            await reporting.run(asyncio.Event())
+        finally:
+            self._search.close()
+
+    async def _alone(self) -> None:
+        problems: tuple[str, ...] = ()
+        try:
+            while True:
+                await asyncio.sleep(self._options.reporting.period)
+                found = await asyncio.to_thread(self._search)
+                if found.problems != problems:
+                    for problem in found.problems:
+                        _LOG.warning("%s", problem)
+                problems = found.problems
+                node, before = self._last or (_bare(self._name), {})
+                device = device_document(self._name, found, before or None, f"{_now():%FT%TZ}")
+                self._hear(node, device, found)
+        finally:
+            self._search.close()
+
+    def _restore(self, device: Body | None) -> None:
+        self._search.health.restore(device, time.monotonic(), booted(self._options.roots))
+
+    def _hear(self, node: Body, device: Body, found: Inventory) -> None:
+        """Take the node where anything that the agent reads of it has changed."""
+        self.found = found
+        metadata = node.get("metadata") or {}
+        plain = _bare(self._name)
+        plain["metadata"] |= {key: metadata.get(key) or {} for key in _KEPT}
+        if self._last == (plain, device):
+            return
+        try:
+            context = Context.of(self._settings(), FAMILIES)
+            read = translate_node(_document("Node", plain), _document("Device", device), context)
+        except InvalidDocument as error:
+            _LOG.warning("node %s cannot be read: %s", self._name, error)
+            return
+        self._last = (plain, device)
+        if self._options.roots.simulated is not None:
+            self._search.faults = plain["metadata"]["annotations"].get(
+                names.SIMULATE_UNHEALTHY, ""
+            )
+        self._take(read.node)
+        self._write({"node": plain, "device": device})
+
+    # --- what was last known -----------------------------------------------------------------
+
+    def _read(self) -> Body:
+        try:
+            known = json.loads((self._options.kept / _FILE).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(known, dict) or known.get("name") != self._name:
+            return {}
+        return {key: one for key, one in known.items() if isinstance(one, dict)}
+
+    def _write(self, known: Body) -> None:
+        if known == self._kept:
+            return
+        draft = self._options.kept / f".{_FILE}"
+        try:
+            self._options.kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft.write_text(json.dumps({"name": self._name, **known}), encoding="utf-8")
+            os.replace(draft, self._options.kept / _FILE)  # noqa: PTH105 # whole or not at all
+        except OSError as error:
+            _LOG.warning("what is known of the node cannot be kept: %s", error)
+            return
+        self._kept = known
+
+
+def _bare(name: str) -> Body:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+
+
+def _document(kind: str, body: Body) -> Document:
+    batch = decode(kind, json.dumps({**body, "kind": kind}).encode())
+    return batch.documents[0]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

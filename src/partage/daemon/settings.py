@@ -1,0 +1,77 @@
+"""The families' settings on a node: from ConfigMaps of the cluster that are named, read again every minute.
+
+A node needs two or three of them; to watch a namespace would show its agent all of it. What cannot be read, or
+breaks a rule, leaves what was in force.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from partage.daemon.watched import LiveConfigMap, as_document
+from partage.kube.client import Client
+from partage.kube.errors import KubeError, NotFound
+from partage.kube.resources import CONFIG_MAPS
+from partage.vendors.settings import Settings
+from partage.wire.config import translate_config
+
+__all__ = ["NodeSettings"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+
+
+class NodeSettings:
+    """Settings in force on a node; `run` it.
+
+    Attributes:
+        settings: now.
+    """
+
+    name = "settings"
+
+    def __init__(
+        self, client: Client, maps: Sequence[tuple[str, str]], period: float = 60.0
+    ) -> None:
+        """Settings that were not read: the published defaults.
+
+        Args:
+            client: an open client.
+            maps: namespaces and names.
+            period: seconds between two readings.
+        """
+        self._client, self._maps, self._period = client, maps, period
+        self._told = ""
+        self.settings = Settings()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            try:
+                await self.read()
+            except KubeError as error:
+                self._tell(f"ConfigMaps cannot be read: {error}")
+            await self._client.clock.sleep(self._period)
+
+    async def read(self) -> None:
+        """Read once.
+
+        Raises:
+            KubeError: the API server does not answer, or refuses.
+        """
+        documents = []
+        for namespace, name in self._maps:
+            try:
+                found = await self._client.get(
+                    CONFIG_MAPS, name, namespace=namespace, into=LiveConfigMap
+                )
+            except NotFound:
+                continue  # its defaults hold
+            documents.append(as_document("ConfigMap", found))
+        read = translate_config(documents, strict=False)
+        self._tell("; ".join(map(str, read.notes)))
+        self.settings = read.settings
+
+    def _tell(self, problem: str) -> None:
+        if problem and problem != self._told:
+            _LOG.warning("%s", problem)
+        self._told = problem

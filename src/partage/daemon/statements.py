@@ -1,0 +1,192 @@
+"""Looks after limits: says of every container whether they are in force, and acts where they are not.
+
+    rooms, processes ──survey──> statements ──> metrics
+                                     ├───────> condition of the pod, on change
+                                     └───────> eviction, where that is the operator's rule
+
+A condition is written when it differs from what the pod says, so an agent that was away writes nothing that is said
+already. An eviction respects disruption budgets, as kubectl drain does; it is tried again as long as it is needed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import Gauge
+
+from partage.agent.isolation.statements import Answer, Statement, survey
+from partage.agent.keeper import Keeper, Tallies
+from partage.agent.uses import Meter
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import Conflict, KubeError, NotFound
+from partage.kube.resources import PODS
+from partage.vendors import names
+
+__all__ = ["Statements", "condition_of"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_GRACE: Final = 3
+"""Looks after which a container that is still not in force is evicted: a process may be starting."""
+_SHOWN: Final = 1000
+
+Body = dict[str, Any]
+
+
+class Statements:
+    """One node's statements; `run` it.
+
+    Attributes:
+        said: of each container, at the last look.
+    """
+
+    name = "statements"
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        tallies: Tallies,
+        meter: Meter,
+        client: Client | None,
+        period: float,
+        *,
+        evict: bool = False,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        """Statements that nobody made yet.
+
+        Args:
+            keeper: whose containers.
+            tallies: on whose registry they are counted.
+            meter: reads what is used at the same time.
+            client: of the API server; None writes no conditions.
+            period: seconds between two looks.
+            evict: whether pods that are not held to their limits are evicted.
+            proc: procfs of the host.
+        """
+        self._keeper, self._meter, self._client = keeper, meter, client
+        self._period, self._evict, self._proc = period, evict, proc
+        self.said: tuple[Statement, ...] = ()
+        self._written: dict[str, tuple[str, str]] = {}
+        self._odd: dict[str, int] = {}
+        self._gauge = Gauge(
+            "partage_agent_limits_in_force",
+            "Whether a container is held to its limits; containers of which nobody knows are absent.",
+            ["namespace", "pod", "container", "provider"], registry=tallies.registry,
+        )  # fmt: skip
+        self._broken = Gauge(
+            "partage_agent_limits_not_in_force", "Containers that are not held to their limits.",
+            registry=tallies.registry,
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Look and say until cancelled."""
+        while True:
+            self._take(await asyncio.to_thread(self._look))
+            if self._client is not None:
+                await self._tell(self._client)
+            await asyncio.sleep(self._period)
+
+    def _look(self) -> list[Statement]:
+        isolation = self._keeper.isolation
+        rooms = dict(isolation.rooms.rooms) if isolation is not None else {}
+        self._meter.look(rooms)
+        return survey(dict(self._keeper.journal.entries), rooms, self._proc)
+
+    def _take(self, said: Sequence[Statement]) -> None:
+        before = {one.container: one.answer for one in self.said}
+        self.said = tuple(said)
+        self._gauge.clear()
+        for one in said:
+            if one.answer is not Answer.UNKNOWN:
+                namespace, _, pod = one.pod.partition("/")
+                self._gauge.labels(namespace, pod, one.name, one.provider).set(
+                    one.answer is Answer.YES
+                )
+            if one.answer is Answer.NO and before.get(one.container) is not Answer.NO:
+                _LOG.warning(
+                    "pod %s, container %s: limits are not in force: %s", one.pod, one.name,
+                    one.message,
+                )  # fmt: skip
+        self._broken.set(sum(one.answer is Answer.NO for one in said))
+        self._odd = {
+            one.container: self._odd.get(one.container, 0) + 1
+            for one in said
+            if one.answer is Answer.NO
+        }
+
+    # --- the API server ----------------------------------------------------------------------
+
+    async def _tell(self, client: Client) -> None:
+        pods = {
+            key: tuple(parts)
+            for key, parts in groupby(
+                sorted(self.said, key=lambda one: (one.pod, one.uid)), lambda o: (o.pod, o.uid)
+            )
+        }
+        self._written = {uid: self._written[uid] for _, uid in pods if uid in self._written}
+        for (pod, uid), parts in pods.items():
+            try:
+                await self._write(client, pod, uid, parts)
+                if self._evict and any(self._odd.get(one.container, 0) >= _GRACE for one in parts):
+                    await self._remove(client, pod, uid)
+            except (Conflict, NotFound):
+                continue  # as above
+            except KubeError as error:
+                _LOG.warning("pod %s: what is said of its limits cannot be told: %s", pod, error)
+
+    async def _write(
+        self, client: Client, pod: str, uid: str, parts: tuple[Statement, ...]
+    ) -> None:
+        wanted = condition_of(parts)
+        told = (wanted["status"], wanted["message"])
+        if self._written.get(uid) == told:
+            return
+        namespace, _, name = pod.partition("/")
+        found = await client.get(PODS, name, namespace=namespace, into=Body)
+        if (found.get("metadata") or {}).get("uid") != uid:
+            return  # another pod of that name: this one is gone, and its containers go
+        known: Body = next(
+            (
+                one
+                for one in (found.get("status") or {}).get("conditions") or ()
+                if one.get("type") == wanted["type"]
+            ),
+            {},
+        )
+        if (known.get("status"), known.get("message")) != told:
+            since = known.get("lastTransitionTime")
+            if known.get("status") != wanted["status"] or not since:
+                since = f"{client.clock.now():%Y-%m-%dT%H:%M:%SZ}"
+            body = {
+                "metadata": {"uid": uid},
+                "status": {"conditions": [{**wanted, "lastTransitionTime": since}]},
+            }
+            await client.patch(
+                PODS, name, body, kind=PatchKind.STRATEGIC, namespace=namespace,
+                subresource="status", into=Body,
+            )  # fmt: skip
+        self._written[uid] = told
+
+    @staticmethod
+    async def _remove(client: Client, pod: str, uid: str) -> None:
+        namespace, _, name = pod.partition("/")
+        await client.evict(namespace, name, uid=uid)
+        _LOG.warning("pod %s: evicted, its limits are not in force", pod)
+
+
+def condition_of(parts: Sequence[Statement]) -> dict[str, str]:
+    """A pod's condition, of what is said of its containers."""
+    for answer in (Answer.NO, Answer.UNKNOWN, Answer.YES):
+        mine = [one for one in parts if one.answer is answer]
+        if mine:
+            break
+    text = "; ".join(f"container {one.name}: {one.message}" for one in mine)
+    return {
+        "type": names.LIMITS_CONDITION,
+        "status": answer.value,
+        "reason": mine[0].cause,
+        "message": text[:_SHOWN],
+    }

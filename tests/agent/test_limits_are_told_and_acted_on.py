@@ -1,0 +1,379 @@
+"""Statements on limits: metric, condition, eviction; and what is used, as series."""
+
+import asyncio
+import os
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from partage.agent.discovery.found import CardUse
+from partage.agent.exposition import MOST, Books, NodeSeries
+from partage.agent.giving import HostFacts, Instance
+from partage.agent.host import Host
+from partage.agent.injection import Place
+from partage.agent.isolation.pages import ACCOUNT_BYTES
+from partage.agent.isolation.providers import NoIsolation, OwnLibrary
+from partage.agent.isolation.rooms import Rooms
+from partage.agent.isolation.statements import Answer, Statement
+from partage.agent.journal import Journal
+from partage.agent.keeper import Isolation, Keeper, Tallies
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.agent.uses import Meter, Use
+from partage.apiserver import ApiServer, serve
+from partage.daemon.statements import Statements, condition_of
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config
+from partage.model import device as model
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+
+GIB = 2**30
+CARD = model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", model="T4", memory_bytes=16 * GIB)
+NODE = Node("n1", devices=(CARD,))
+SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
+ELF = struct.pack("<16sHHIQQQIHHH", b"\x7fELF\2\1\1", 2, 62, 1, 0, 64, 0, 0, 64, 56, 0) + bytes(64)
+"""A statically linked program for x86-64, as far as anybody looks."""
+
+
+class World:
+    """A node's agent without its process, its pods in an API server, its process table in a folder."""
+
+    def __init__(self, folder: Path, server: ApiServer, client: Client | None) -> None:
+        self.server, self.proc = server, folder / "table"
+        self.root = folder / "host"
+        (self.root / "dev").mkdir(parents=True)
+        (self.root / "dev/nvidia0").symlink_to("/dev/null")
+        boot = folder / "proc/sys/kernel/random/boot_id"
+        boot.parent.mkdir(parents=True)
+        boot.write_text("one\n")
+        (folder / "built.so").write_bytes(b"the library")
+        self.proc.mkdir()
+        self.rooms = Rooms(folder / "built.so", self.root / "state", "/state", folder)
+        self.provider: OwnLibrary | NoIsolation = OwnLibrary()
+        self.tallies = Tallies()
+        self.keeper = Keeper(
+            self._place, Host(self.root), Journal(folder / "journal"), self.tallies,
+            Isolation(self.rooms, proc=self.proc),
+        )  # fmt: skip
+        self.client = client
+        self.clock = 100.0
+        self.meter = Meter(lambda: self.clock)
+
+    def _place(self) -> Place:
+        facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=self.provider)
+        return Place(NODE, Settings(), FAMILIES, facts)
+
+    async def run_pod(self, name: str) -> str:
+        """A pod with a share, its container given; the container's identity."""
+        spec = {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]}
+        record = await self.server.create(
+            "pods", {"metadata": {"name": name}, "spec": spec}, namespace="team"
+        )
+        uid = record.value["metadata"]["uid"]
+        said = {names.ALLOCATION: encode(Allocation(uid, "team", name, "n1", (SHARE,)))}
+        pod = PodSandbox(f"s-{name}", name, uid, "team", annotations=said)
+        self.keeper.create(pod, Container(f"container-{name}", f"s-{name}", "main"))
+        return f"container-{name}"
+
+    def process(self, pid: int, container: str, *, outside: bool = False) -> None:
+        """A process of a container that uses the card, under the library or outside."""
+        home = self.proc / str(pid)
+        (home / "fd").mkdir(parents=True)
+        (home / "root/etc").mkdir(parents=True)
+        (home / "cgroup").write_text(f"0::/kubepods/x/cri-containerd-{container}.scope\n")
+        (home / "environ").write_bytes(b"A=b\0")
+        (home / "exe").write_bytes(ELF)
+        room = self.rooms.rooms[container]
+        (home / "root/etc/ld.so.preload").write_text(f"{room.inside}\n")
+        maps = ["7f00-7f01 r-xp 0 00:00 1 /usr/lib/libcuda.so.1"]
+        if not outside:
+            maps.append(f"7f02-7f03 r-xp 0 00:00 2 {room.inside}")
+        (home / "maps").write_text("\n".join(maps) + "\n")
+
+    def statements(self, *, evict: bool = False) -> Statements:
+        """Who looks after limits."""
+        return Statements(
+            self.keeper, self.tallies, self.meter, self.client, 0.01, evict=evict, proc=self.proc
+        )
+
+    def condition(self, pod: str) -> dict[str, Any]:
+        """The condition of a pod; empty without one."""
+        record = self.server.store.get("pods", "team", pod)
+        found = (record.value.get("status") or {}).get("conditions") or () if record else ()
+        return next((one for one in found if one["type"] == names.LIMITS_CONDITION), {})
+
+    def metrics(self) -> str:
+        """What is served."""
+        return generate_latest(self.tallies.registry).decode()
+
+
+def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
+    """Run a story against a fresh server."""
+
+    async def told() -> None:
+        server = ApiServer()
+        await server.create("nodes", {"metadata": {"name": "n1"}})
+        await server.create("namespaces", {"metadata": {"name": "team"}})
+        async with (
+            serve(server) as url,
+            Client(Config(ClusterConfig(url)), environ={}) as client,
+        ):
+            await story(World(folder, server, client))
+
+    asyncio.run(asyncio.wait_for(told(), 120))
+
+
+async def _until(holds: Callable[[], object]) -> None:
+    while not holds():  # noqa: ASYNC110 # in a thread, or of a server
+        await asyncio.sleep(0.01)
+
+
+def test_a_pod_says_that_its_limits_are_in_force_and_then_why_not(tmp_path: Path) -> None:
+    """Condition and metric; the change of status has a time of its own."""
+
+    async def story(world: World) -> None:
+        container = await world.run_pod("train")
+        world.process(7, container)
+        task = asyncio.create_task(world.statements().run())
+        await _until(lambda: world.condition("train").get("status") == "True")
+        series = 'partage_agent_limits_in_force{container="main",namespace="team",pod="train",provider="partage"}'
+        assert f"{series} 1.0" in world.metrics()
+
+        world.process(8, container, outside=True)
+
+        await _until(lambda: world.condition("train").get("status") == "False")
+        said = world.condition("train")
+        assert said["reason"] == "ProcessOutside"
+        assert said["message"].startswith(
+            "container main: process 8 uses a card outside: statically"
+        )
+        await _until(lambda: f"{series} 0.0" in world.metrics())
+        assert "partage_agent_limits_not_in_force 1.0" in world.metrics()
+        task.cancel()
+
+    run(tmp_path, story)
+
+
+def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
+    """Not by an agent that starts anew either."""
+
+    async def story(world: World) -> None:
+        world.process(7, await world.run_pod("train"))
+        first = asyncio.create_task(world.statements().run())
+        await _until(lambda: world.condition("train"))
+        first.cancel()
+        record = world.server.store.get("pods", "team", "train")
+        assert record is not None
+        version = record.value["metadata"]["resourceVersion"]
+
+        world.tallies = Tallies()  # of an agent that starts anew
+        again = world.statements()
+        second = asyncio.create_task(again.run())
+        await _until(lambda: again._written)  # it has compared
+        second.cancel()
+
+        record = world.server.store.get("pods", "team", "train")
+        assert record is not None
+        assert record.value["metadata"]["resourceVersion"] == version
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("evict", [True, False])
+def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
+    tmp_path: Path, *, evict: bool
+) -> None:
+    """After three looks; else it stays and is told of."""
+
+    async def story(world: World) -> None:
+        good, bad = await world.run_pod("good"), await world.run_pod("bad")
+        world.process(7, good)
+        world.process(8, bad, outside=True)
+        looked = world.statements(evict=evict)
+        task = asyncio.create_task(looked.run())
+
+        def gone() -> bool:
+            record = world.server.store.get("pods", "team", "bad")
+            return record is None or "deletionTimestamp" in record.value["metadata"]
+
+        if evict:
+            await _until(gone)
+        else:
+            await _until(lambda: looked._odd.get(bad, 0) > 5)  # many looks
+            assert not gone()
+        record = world.server.store.get("pods", "team", "good")
+        assert record is not None
+        assert "deletionTimestamp" not in record.value["metadata"]
+        task.cancel()
+
+    run(tmp_path, story)
+
+
+def test_shares_that_nobody_keeps_are_told_as_such(tmp_path: Path) -> None:
+    """`--isolation none`."""
+
+    async def story(world: World) -> None:
+        world.provider = NoIsolation()
+        await world.run_pod("train")
+        task = asyncio.create_task(world.statements().run())
+        await _until(lambda: world.condition("train"))
+        task.cancel()
+        said = world.condition("train")
+        assert (said["status"], said["reason"]) == ("False", "NoIsolation")
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("account", "AccountChanged"), ("limits", "LimitsChanged")]
+)
+def test_what_was_tampered_with_is_named(tmp_path: Path, name: str, reason: str) -> None:
+    """Cut off, under the agent's own eyes: it goes on, and says so."""
+
+    async def story(world: World) -> None:
+        container = await world.run_pod("train")
+        path = world.rooms.rooms[container].folder / name
+        path.chmod(0o600)
+        os.truncate(path, 10)
+        task = asyncio.create_task(world.statements().run())
+        await _until(lambda: world.condition("train"))
+        assert world.condition("train")["reason"] == reason
+        task.cancel()
+
+    run(tmp_path, story)
+
+
+def _said(name: str, answer: Answer, message: str = "m") -> Statement:
+    return Statement(f"c-{name}", "u", "team/train", name, "partage", answer, "Cause", message)
+
+
+def test_a_condition_is_as_bad_as_its_worst_container() -> None:
+    """And names those."""
+    parts = [
+        _said("a", Answer.YES), _said("b", Answer.NO, "no b"), _said("c", Answer.UNKNOWN),
+        _said("d", Answer.NO, "x" * 2000),
+    ]  # fmt: skip
+
+    said = condition_of(parts)
+
+    assert said["status"] == "False"
+    assert said["message"].startswith("container b: no b; container d: xxx")
+    assert len(said["message"]) == 1000
+    assert condition_of([_said("a", Answer.YES), _said("c", Answer.UNKNOWN)])["status"] == (
+        "Unknown"
+    )
+
+
+# --- what is used ----------------------------------------------------------------------------
+
+
+def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> None:
+    """Between two looks; what a tenant claims beyond the time that passed is cut."""
+
+    async def story(world: World) -> None:
+        container = await world.run_pod("train")
+        room = world.rooms.rooms[container]
+        seat = 64
+        places = 64 + 16 * 64 + 512 * 16
+
+        def served(nanoseconds: int) -> None:
+            with (room.folder / "card-0").open("r+b") as page:
+                page.seek(seat)
+                page.write(room.limits.container.to_bytes(8, "little"))
+                page.seek(seat + 40)
+                page.write(nanoseconds.to_bytes(8, "little"))
+
+        with (room.folder / "account").open("r+b") as account:
+            account.seek(places)
+            account.write((7 << 42 | 5 << 1).to_bytes(8, "little"))
+            account.seek(places + 32)
+            account.write((GIB).to_bytes(8, "little"))
+        served(10**9)
+        world.meter.look(world.rooms.rooms)
+        world.clock += 10
+        served(4 * 10**9)
+        world.meter.look(world.rooms.rooms)
+        assert world.meter.uses[container, "GPU-0"] == Use(GIB, 0.3, 4 * 10**9, 1)
+
+        world.clock += 1
+        served(10**15)
+        world.meter.look(world.rooms.rooms)
+        assert world.meter.uses[container, "GPU-0"].busy == 1.0
+        os.truncate(room.folder / "account", ACCOUNT_BYTES - 1)
+        world.meter.look(world.rooms.rooms)
+        assert not world.meter.uses
+
+    run(tmp_path, story)
+
+
+def _series(books: Books) -> dict[str, float]:
+    found = {}
+    for family in NodeSeries(lambda: books).collect():
+        for sample in family.samples:
+            labels = ",".join(sample.labels.values())
+            found[f"{sample.name}/{labels}"] = sample.value
+    return found
+
+
+def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
+    """Use where it is measured, allocation always."""
+    allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
+    books = Books(
+        NODE, {"c1": allocation}, {"c1": "main"}, {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
+        {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, 1)},
+    )  # fmt: skip
+
+    found = _series(books)
+
+    card, mine = "vGPU,n1,0,GPU-0,NVIDIA-T4", "vGPU,team,train,main,0,GPU-0"
+    assert {
+        f"hami_host_gpu_memory_used_bytes/{card}": 8 * GIB,
+        f"hami_host_gpu_utilization_ratio/{card}": 50,
+        f"hami_vgpu_memory_limit_bytes/{mine}": 4 * GIB,
+        f"hami_vgpu_memory_used_bytes/{mine}": 2 * GIB,
+        f"hami_container_device_utilization_ratio/{mine}": 15,
+        "gpu_core_allocated/0,n1": 30,
+        "gpu_core_available/0,n1": 70,
+        "gpu_mem_allocated/0,n1": 4096,
+        "gpu_power_usage/0,n1": 70,
+        "pod_core_request/team,n1,train": 30,
+        "pod_core_utilization_percentage/team,n1,train": 50,
+        "pod_mem_utilization_percentage/team,n1,train": 50,
+        "pod_mem_occupy_node_percentage/team,n1,train": 25,
+        "container_gpu_memory_total/team,n1,train,main,0": 2048,
+        "partage_agent_container_seconds/team,n1,train,main,0": 5,
+    }.items() <= found.items()
+
+
+def test_what_nobody_measures_has_no_series() -> None:
+    """A zero would be a lie."""
+    allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
+    found = _series(Books(NODE, {"c1": allocation}, {"c1": "main"}, {}, {}))
+
+    assert not [name for name in found if "used" in name or "usage" in name or "util" in name
+                if not name.startswith("container_request")]  # fmt: skip
+    assert found["hami_vgpu_memory_limit_bytes/vGPU,team,train,main,0,GPU-0"] == 4 * GIB
+
+
+def test_the_number_of_series_is_bounded() -> None:
+    """What is left out is counted; nothing grows with it."""
+    held = {
+        f"c{number}": replace(
+            Allocation(f"u{number}", "team", f"p{number}", "n1", (SHARE,)), name=f"p{number}"
+        )
+        for number in range(MOST + 5)
+    }
+    found = _series(Books(NODE, held, dict.fromkeys(held, "main"), {}, {}))
+
+    assert found["partage_agent_containers_left_out/"] == 5
+    assert len([name for name in found if name.startswith("hami_vgpu_memory_limit")]) == MOST
