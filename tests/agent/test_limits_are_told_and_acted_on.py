@@ -4,7 +4,6 @@ import asyncio
 import os
 import struct
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -368,9 +367,7 @@ def test_what_nobody_measures_has_no_series() -> None:
 def test_the_number_of_series_is_bounded() -> None:
     """What is left out is counted; nothing grows with it."""
     held = {
-        f"c{number}": replace(
-            Allocation(f"u{number}", "team", f"p{number}", "n1", (SHARE,)), name=f"p{number}"
-        )
+        f"c{number}": Allocation(f"u{number}", "team", f"p{number}", "n1", (SHARE,))
         for number in range(MOST + 5)
     }
     found = _series(Books(NODE, held, dict.fromkeys(held, "main"), {}, {}))
