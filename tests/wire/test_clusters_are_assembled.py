@@ -122,7 +122,6 @@ def test_order_is_that_of_the_documents() -> None:
 
     assert [n.name for n in found.nodes] == ["z", "a", "y"]
     assert [p.pod.name for p in found.pods] == ["b", "a"]
-    assert found.pods[0].where == "test.json: document 1 (Pod default/b)"
 
 
 def _quota(name: str, namespace: str | None = None, **spec: Any) -> Manifest:

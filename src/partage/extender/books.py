@@ -90,9 +90,15 @@ class Books:
             events: in the order in which they happened.
             now: seconds on the service's steady clock.
         """
-        for event in events:
-            self._follow(self.engine.handle(event))
+        self.digest(events)
         self.settle(now)
+
+    def digest(self, events: Iterable[Event]) -> None:
+        """Tell the engine only; whoever fills the books settles once, at the end."""
+        for event in events:
+            actions = self.engine.handle(event)
+            if actions:
+                self._follow(actions)
 
     def pod_seen(self, entry: PodEntry, now: float) -> None:
         """A pod that concerns devices was seen: it may have been placed, or nominated."""

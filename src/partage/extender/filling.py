@@ -31,7 +31,7 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
     )  # fmt: skip
     for take, documents in zip(takes, inputs, strict=True):
         for number, document in enumerate(documents, 1):
-            books.take(take(document), now)
+            books.digest(take(document))
             if not number % _BREATH:
                 await asyncio.sleep(0)
     # What is nominated is told by the pods themselves.
@@ -40,7 +40,8 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
     books.counts += before.counts
     for entry in list(intake.pods().values()):
-        books.pod_seen(entry, now)
+        if entry.nominated or books.waiting.get(entry.pod.uid) is not None:
+            books.pod_seen(entry, now)
     # New books may have room that the old ones had not, and no event will ever say so.
     for name in books.engine.ledger.index:
         books.waiting.room_on(name)

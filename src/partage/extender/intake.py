@@ -176,6 +176,16 @@ class Intake:
         place.device = None
         return self._renew(name, place)
 
+    def _place(self, name: str) -> _Place:
+        place = self._places.get(name)
+        if place is None:
+            place = self._places[name] = _Place()
+        return place
+
+    def _as_read(self, name: str) -> Node | None:
+        place = self._places.get(name)
+        return place.translated if place else None
+
     def _renew(self, name: str, place: _Place) -> list[Event]:
         """Read a node again from its two documents."""
         before = place.translated
@@ -189,7 +199,7 @@ class Intake:
             self._count_registrar(before, None)
             return [NodeGone(name, self._next())]
         try:
-            read = translate_node(place.node, place.device, self.context)
+            read = translate_node(place.node, place.device, self.context, self._next())
         except InvalidDocument as error:
             # What cannot be read must not keep serving as if it could: the node is closed.
             self.problems[f"Node {name}"] = str(error)
@@ -200,8 +210,7 @@ class Intake:
             return [NodeGone(name, self._next())]
         self.problems.pop(f"Node {name}", None)
         self.notes[name] = read.notes
-        node = replace(read.node, version=self._next())
-        place.translated = node
+        node = place.translated = read.node
         self._count_registrar(before, node)
         events: list[Event] = [NodeSeen(node)]
         if before is None or before.devices != node.devices:
@@ -248,21 +257,20 @@ class Intake:
         if known is None and not self.translation.concerns(document):
             return []
         try:
-            entry = self.translation.read(document, self._next())
+            entry = self.translation.read(document, self._next(), self._as_read)
         except InvalidDocument as error:
             self.problems[document.label] = str(error)
             return []
-        self.problems.pop(document.label, None)
+        if self.problems:
+            self.problems.pop(document.label, None)
         pod = entry.pod
-        place = self._places.get(pod.node or "")
-        entry = self.translation.with_record(entry, place.translated if place else None)
         self._entries[pod.uid], self._documents[pod.uid] = entry, document
         self._by_name[pod.namespace, pod.name] = pod.uid
         if pod.node is None and not pod.finished:
             return []
         if pod.node is not None:
-            self._places.setdefault(pod.node, _Place()).pods.add(pod.uid)
-        return [PodSeen(entry.pod)]
+            self._place(pod.node).pods.add(pod.uid)
+        return [PodSeen(pod)]
 
     def pod_gone(self, uid: str) -> list[Event]:
         """A pod is there no more."""
@@ -344,9 +352,7 @@ class Intake:
         return events
 
     def _reread(self, uid: str, document: Document) -> list[Event]:
-        entry = self.translation.read(document, self._next())
-        place = self._places.get(entry.pod.node or "")
-        entry = self.translation.with_record(entry, place.translated if place else None)
+        entry = self.translation.read(document, self._next(), self._as_read)
         self._entries[uid] = entry
         bound = entry.pod.node is not None or entry.pod.finished
         return [PodSeen(entry.pod)] if bound else []

@@ -109,9 +109,15 @@ def kinds_of(charges: Sequence[Charge]) -> int:
     return (1 << min(cards, 62) if cards else 0) | (cards < len(gpus))
 
 
+_NO_DOUBLES: Final[frozenset[tuple[DeviceType, int]]] = frozenset()
+
+
 def doubles(devices: Sequence[Device]) -> frozenset[tuple[DeviceType, int]]:
     """Devices of one type with one UUID or one minor: they may be one device reported twice."""
-    uuids = Counter((d.type, d.uuid) for d in devices if d.uuid)
+    named = [(d.type, d.uuid) for d in devices if d.uuid]
+    if len(set(named)) == len(named) and len({(d.type, d.minor) for d in devices}) == len(devices):
+        return _NO_DOUBLES  # nearly always
+    uuids = Counter(named)
     minors = Counter((d.type, d.minor) for d in devices)
     return frozenset(
         (d.type, d.minor)

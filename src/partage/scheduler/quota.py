@@ -8,11 +8,15 @@ blocks.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from partage.model.allocation import Grant, charges_of
 from partage.model.request import PodRequest
 
 __all__ = ["Quota", "QuotaBook", "Quotas", "metered"]
+
+
+_MOST_CHANGES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +69,26 @@ def metered(request: PodRequest, grants: Iterable[Grant]) -> dict[str, int]:
     return dict(totals)
 
 
+@dataclass(slots=True)
+class _Change:
+    """How many more pods count these amounts than the sums know of; keeps their identity taken."""
+
+    amounts: Mapping[str, int]
+    pods: int
+
+
 class QuotaBook:
-    """What each namespace uses, by pod."""
+    """What each namespace uses, by pod.
+
+    Pods of one template share their amounts, so changes are first counted by template and added
+    up when somebody asks: most namespaces have no quota, and nobody ever does.
+    """
 
     def __init__(self) -> None:
         self.quotas = Quotas()
         self._of: dict[str, tuple[str, Mapping[str, int]]] = {}
         self._used: dict[str, Counter[str]] = {}
+        self._changes: dict[str, dict[int, _Change]] = {}
 
     def apply(self, uid: str, namespace: str, amounts: Mapping[str, int]) -> None:
         """Count a pod; counting it again replaces what was counted."""
@@ -79,15 +96,25 @@ class QuotaBook:
         if not amounts:
             return
         self._of[uid] = (namespace, amounts)
-        used = self._used.setdefault(namespace, Counter())
-        for key, amount in amounts.items():  # `update` costs five times as much, at every pod
-            used[key] += amount
+        self._change(namespace, amounts, 1)
 
     def undo(self, uid: str) -> None:
         """Count a pod no more."""
         entry = self._of.pop(uid, None)
         if entry is not None:
-            self._used[entry[0]].subtract(entry[1])
+            self._change(*entry, -1)
+
+    def _change(self, namespace: str, amounts: Mapping[str, int], pods: int) -> None:
+        changes = self._changes.get(namespace)
+        if changes is None:
+            changes = self._changes[namespace] = {}
+        change = changes.get(id(amounts))
+        if change is None:
+            changes[id(amounts)] = _Change(amounts, pods)
+        else:
+            change.pods += pods
+        if len(changes) > _MOST_CHANGES:
+            self.used(namespace)
 
     @property
     def counted(self) -> dict[str, tuple[str, Mapping[str, int]]]:
@@ -96,7 +123,15 @@ class QuotaBook:
 
     def used(self, namespace: str) -> Mapping[str, int]:
         """What the namespace uses, by key."""
-        return self._used.get(namespace, {})
+        changes = self._changes.pop(namespace, None)
+        if changes is None:
+            return self._used.get(namespace, {})
+        used = self._used.setdefault(namespace, Counter())
+        for change in changes.values():
+            if change.pods:
+                for key, amount in change.amounts.items():
+                    used[key] += amount * change.pods
+        return used
 
     def excess(self, namespace: str, amounts: Mapping[str, int]) -> str:
         """Which quota the pod would exceed, as a sentence; empty when none."""

@@ -23,7 +23,8 @@ from partage.wire.foreign import OnCard, decode_foreign
 __all__ = ["translate_devices"]
 
 _PERCENT: Final = MILLI // 100
-_TYPES: Final = frozenset(DeviceType)
+_TYPES: Final = {kind.value: kind for kind in DeviceType}
+_NO_LABELS: Final[Mapping[str, str]] = {}
 _RESERVED: Final = frozenset(
     {
         names.KOORD_GPU, names.KOORD_GPU_CORE, names.KOORD_GPU_MEMORY,
@@ -120,7 +121,7 @@ def _unaddressable(entry: shapes.DeviceEntry) -> str:
 def _device(
     node: str, entry: shapes.DeviceEntry, amounts: _Amounts, make: tuple[str, str]
 ) -> Device:
-    kind, minor = DeviceType(entry.type or ""), entry.minor or 0
+    kind, minor = _TYPES[entry.type or ""], entry.minor or 0
     is_card, healthy = kind is DeviceType.GPU, entry.health is True and not amounts.problem
     return Device(
         type=kind,
@@ -132,7 +133,7 @@ def _device(
         core_milli=amounts.by_name.get(_COMPUTE[kind], 100) * _PERCENT,
         memory_bytes=amounts.by_name.get(names.KOORD_GPU_MEMORY, 0) if is_card else 0,
         extras=amounts.extras,
-        labels=texts(entry.labels),
+        labels=texts(entry.labels) if entry.labels else _NO_LABELS,
         topology=_topology(entry.topology),
         functions=_functions(entry),
         health_detail="" if healthy else amounts.problem or _health(entry),
@@ -181,6 +182,8 @@ def _without_twins(
     found: Mapping[tuple[DeviceType, int], Device], document: Document, notes: list[str]
 ) -> tuple[Device, ...]:
     """The devices in order; those that share an identity are closed, because nobody can tell them apart."""
+    if len({(device.type, device.uuid) for device in found.values()}) == len(found):
+        return tuple([found[key] for key in sorted(found)])  # nearly always
     uses = Counter((device.type, device.uuid) for device in found.values())
     result = []
     for key in sorted(found):

@@ -23,6 +23,8 @@ def finished(pod: shapes.Pod) -> bool:
     status, spec = pod.status or shapes.PodStatus(), pod.spec or shapes.PodSpec()
     if status.phase in ("Succeeded", "Failed"):
         return True
+    if not any(map(_some_ended, (status.container_statuses, status.init_container_statuses))):
+        return False  # nearly always
     ended = [
         *_terminated(spec.containers or (), status.container_statuses),
         *_terminated(
@@ -37,6 +39,13 @@ def finished(pod: shapes.Pod) -> bool:
     if spec.restart_policy == "OnFailure":
         return all(end is not None and end.exit_code == 0 for end in ended)
     return spec.restart_policy == "Never"
+
+
+def _some_ended(statuses: Iterable[shapes.ContainerStatus] | None) -> bool:
+    for status in statuses or ():
+        if status.state is not None and status.state.terminated is not None:
+            return True
+    return False
 
 
 def _terminated(

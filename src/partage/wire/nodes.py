@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from partage.model.device import Device, DeviceType
+from partage.model.device import Device, DeviceType, Partition
 from partage.model.errors import InvalidValue
 from partage.model.node import Node, Verdict
 from partage.model.quantity import Quantity, decimal
@@ -63,12 +63,18 @@ class TranslatedNode:
 
 
 def translate_node(
-    node: Document | None, device: Document | None, context: Context
+    node: Document | None, device: Document | None, context: Context, version: int = 0
 ) -> TranslatedNode:
     """The node that the two documents describe; one of them may be absent.
 
     Without a Node document nothing is known of the node's ordinary resources, and they are not
     checked.
+
+    Args:
+        node: of kind Node.
+        device: of kind Device.
+        context: the families and their settings.
+        version: counts the node's changes.
 
     Raises:
         InvalidDocument: an amount that is no quantity.
@@ -103,7 +109,8 @@ def translate_node(
     single_numa, misspelt = _single_numa(labels)
     told += [unready, misspelt, _undescribed(result, view, device, context)]
     notes += [f"{present.where}: {note}" for note in told if note]
-    result, problem = _with_tables(result, device, node, context)
+    vendor, model = _make(result)
+    partitions, problem = _partitions(result.labels, (vendor, model), device)
     notes += [f"{device.where}: {problem}"] if problem and device else []
     spec = node.shape.spec if node and isinstance(node.shape, shapes.Node) else None
     result = replace(
@@ -117,6 +124,10 @@ def translate_node(
             for resource, amount in allocatable.items()
             if resource not in context.owners
         },
+        partitions=partitions,
+        honour_partitions=honoured(device.labels if device else {}, node.labels if node else {}),
+        templates=templates_of(vendor, model, context.settings.koordinator),
+        version=version,
     )
     return TranslatedNode(result, allocatable, tuple(notes))
 
@@ -269,24 +280,21 @@ def _ordered(devices: Iterable[Device]) -> tuple[Device, ...]:
     return tuple(sorted(devices, key=lambda device: (device.type, device.minor)))
 
 
-def _with_tables(
-    node: Node, device: Document | None, document: Document | None, context: Context
-) -> tuple[Node, str]:
-    """The node with its partitions and sharing templates, and what could not be read."""
+def _make(node: Node) -> tuple[str, str]:
+    """Vendor and model of the node's cards."""
     vendor = node.properties.get("vendor", "") or node.labels.get(names.GPU_VENDOR, "")
-    model = node.properties.get("model", "") or node.labels.get(names.GPU_MODEL, "")
+    return vendor, node.properties.get("model", "") or node.labels.get(names.GPU_MODEL, "")
+
+
+def _partitions(
+    labels: Mapping[str, str], make: tuple[str, str], device: Document | None
+) -> tuple[Mapping[int, tuple[Partition, ...]], str]:
+    """The node's partitions, and what could not be read."""
+    vendor, model = make
     text = device.annotations.get(names.GPU_PARTITIONS) if device else None
-    problem = ""
     try:
-        table = (
-            partitions_of(node.labels, model, vendor) if text is None else parse_partitions(text)
-        )
+        if text is None:
+            return partitions_of(labels, model, vendor), ""
+        return parse_partitions(text), ""
     except InvalidValue as error:
-        table, problem = {}, f"{error}; the node has no partitions"
-    labels = device.labels if device else {}
-    return replace(
-        node,
-        partitions=table,
-        honour_partitions=honoured(labels, document.labels if document else {}),
-        templates=templates_of(vendor, model, context.settings.koordinator),
-    ), problem
+        return {}, f"{error}; the node has no partitions"

@@ -43,11 +43,10 @@ _ORDERS: Final = (Strategy.BINPACK, Strategy.SPREAD)
 
 @dataclass(frozen=True, slots=True)
 class TranslatedPod:
-    """A pod for the engine, what its author wrote for the families, and where that was found."""
+    """A pod for the engine, and what its author wrote for the families."""
 
     pod: Pod
     view: PodView
-    where: str = ""
 
 
 def stable_uid(namespace: str, kind: str, name: str, index: int = 0) -> str:
@@ -87,7 +86,7 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
         tolerations=tolerations_of(spec),
         quota=_quota(_counted(view, context), reading, host),
     )
-    return TranslatedPod(pod, view, document.where)
+    return TranslatedPod(pod, view)
 
 
 def _view(document: Document, spec: shapes.PodSpec, context: Context, faults: Faults) -> PodView:

@@ -79,6 +79,9 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     containers: list[_Container]
 
 
+_READER: Final = msgspec.json.Decoder(_Document)
+
+
 def encode(allocation: Allocation) -> str:
     """The record's text. Grants are grouped by container, in the order of their first grant."""
     containers: dict[tuple[str, Phase], list[_Device]] = {}
@@ -100,14 +103,11 @@ def decode(text: str, uid: str, node: str) -> Record:
     written for another pod or node (a copy of a manifest takes the annotation along).
     """
     try:
-        version = msgspec.json.decode(text, type=_Version).v
-        if version > VERSION:
-            return _refused(f"is of version {version}, this program reads up to {VERSION}")
-        if version < VERSION:
-            return _refused(f"is of version {version}, which never was")
-        document = msgspec.json.decode(text, type=_Document)
+        document = _READER.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return _refused(f"cannot be read: {explain(error)}")
+        return _refused(_of_version(text) or f"cannot be read: {explain(error)}")
+    if document.v != VERSION:
+        return _refused(_of_version(text))
     for what, found, expected in (("pod", document.uid, uid), ("node", document.node, node)):
         if found != expected:
             return _refused(f"was written for {what} {found[:_MOST_SHOWN]!r}, not {expected!r}")
@@ -117,6 +117,17 @@ def decode(text: str, uid: str, node: str) -> Record:
         for device in container.devices
     )
     return Record(grants=grants, source=SOURCE)
+
+
+def _of_version(text: str) -> str:
+    """What is wrong with a record's version; empty when nothing is, or it cannot be told."""
+    try:
+        version = msgspec.json.decode(text, type=_Version).v
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ""
+    if version > VERSION:
+        return f"is of version {version}, this program reads up to {VERSION}"
+    return f"is of version {version}, which never was" if version < VERSION else ""
 
 
 def readdressed(text: str, uid: str) -> str:

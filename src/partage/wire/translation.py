@@ -8,14 +8,14 @@ Ordinary resources are left out: beside kube-scheduler, it is kube-scheduler tha
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from partage.model.node import Node
-from partage.model.pod import Pod
+from partage.model.pod import Pod, Record
 from partage.vendors import names
 from partage.vendors.base import PodView
 from partage.vendors.reserved import RESERVED
@@ -27,7 +27,9 @@ from partage.wire.life import finished
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.recovery import recover
 
-__all__ = ["PodEntry", "Translation"]
+__all__ = ["NodeOf", "PodEntry", "Translation"]
+
+NodeOf = Callable[[str], Node | None]
 
 _MOST: Final = 4096
 _NEVER: Final = "Never"
@@ -74,12 +76,14 @@ class Translation:
         """Whether the pod names a device resource, or carries a record of devices."""
         return concerns_devices(document, self.context)
 
-    def read(self, document: Document, version: int = 0) -> PodEntry:
-        """The pod of a document; its record is not looked at.
+    def read(self, document: Document, version: int = 0, nodes: NodeOf | None = None) -> PodEntry:
+        """The pod of a document.
 
         Args:
             document: of kind Pod.
             version: counts the pod's changes.
+            nodes: the node of a name, beside whose devices the record of a bound pod is read; None
+                leaves records alone.
 
         Raises:
             InvalidDocument: it cannot be decoded as a pod.
@@ -87,7 +91,8 @@ class Translation:
         shape = document.shape
         if not isinstance(shape, shapes.Pod) or shape.spec is None:
             return _entry(translate_pod(document, self.context), version)
-        key = _key(document, shape.spec)
+        annotations = document.annotations
+        key = _key(document, shape.spec, annotations)
         known = self._known.get(key)
         if known is None:
             known = _entry(translate_pod(document, self.context), version)
@@ -96,51 +101,41 @@ class Translation:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
-        return _renamed(known, document, shape, version)
+        view = _addressed(known.translated.view, document, shape.spec, annotations)
+        over = finished(shape)
+        record = None
+        if nodes is not None and view.node and not over:
+            record = self._record(view, nodes(view.node))
+        return _renamed(known, shape, view, (over, record, version))
+
+    def _record(self, view: PodView, node: Node | None) -> Record | None:
+        context = self.context
+        return recover(view, node or Node(view.node), context.settings, context.families)
 
     def with_record(self, entry: PodEntry, node: Node | None) -> PodEntry:
         """The pod with what its annotations say that it holds on its node."""
-        pod, context = entry.pod, self.context
+        pod = entry.pod
         if pod.node is None or pod.finished:
             return entry
-        place = node or Node(pod.node)
-        record = recover(entry.translated.view, place, context.settings, context.families)
+        record = self._record(entry.translated.view, node)
         if record == pod.record:
             return entry
-        # Written out, because `replace` takes much of the time of a start.
-        own = Pod(
-            uid=pod.uid,
-            namespace=pod.namespace,
-            name=pod.name,
-            priority=pod.priority,
-            node=pod.node,
-            finished=pod.finished,
-            request=pod.request,
-            host=pod.host,
-            constraint=pod.constraint,
-            tolerations=pod.tolerations,
-            quota=pod.quota,
-            record=record,
-            version=pod.version,
-        )
-        translated = entry.translated
-        told = TranslatedPod(own, translated.view, translated.where)
+        told = TranslatedPod(replace(pod, record=record), entry.translated.view)
         return PodEntry(told, entry.flexible, entry.nominated, entry.preempts)
 
 
-def _key(document: Document, spec: shapes.PodSpec) -> bytes:
+def _key(document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]) -> bytes:
     """What two pods that are read alike have in common.
 
     Of the keys that Partage and the plugins write, only the presence counts: their values are the
     record's, which is not read here.
     """
-    annotations = document.annotations
-    annotations.pop(names.WOKEN, None)  # another moment at every wake-up, and never read
-    written = RESERVED.in_annotations(annotations)
-    for name in written:
-        annotations[name] = ""
+    wrote = dict(annotations)
+    wrote.pop(names.WOKEN, None)  # another moment at every wake-up, and never read
+    for name in RESERVED.in_annotations(wrote):
+        wrote[name] = ""
     given = spec if spec.node_name is None else msgspec.structs.replace(spec, node_name=None)
-    return _PACK.encode((document.namespace, given, document.labels, annotations))
+    return _PACK.encode((document.namespace, given, document.metadata.labels, wrote))
 
 
 def _entry(translated: TranslatedPod, version: int) -> PodEntry:
@@ -148,43 +143,50 @@ def _entry(translated: TranslatedPod, version: int) -> PodEntry:
     return PodEntry(replace(translated, pod=pod))
 
 
-def _renamed(known: PodEntry, document: Document, shape: shapes.Pod, version: int) -> PodEntry:
-    """A reading made this pod's own."""
-    metadata = document.metadata
+def _addressed(
+    view: PodView, document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]
+) -> PodView:
+    """A template's view made this pod's own."""
     name, namespace = document.name, document.namespace
-    spec = shape.spec or shapes.PodSpec()
-    uid = metadata.uid or stable_uid(namespace, "Pod", name)
-    node = spec.node_name or ""
-    # Written out, because `replace` is most of the time of reading forty thousand pods at a start.
-    view, pod = known.translated.view, known.pod
-    own_view = PodView(
+    # Written out, here and below, because `replace` is most of the time of reading forty thousand
+    # pods at a start.
+    return PodView(
         namespace=view.namespace,
         name=name,
-        uid=uid,
-        node=node,
+        uid=document.metadata.uid or stable_uid(namespace, "Pod", name),
+        node=spec.node_name or "",
         scheduler=view.scheduler,
         labels=view.labels,
-        annotations=document.annotations,
+        annotations=annotations,
         containers=view.containers,
     )
-    own = Pod(
-        uid=uid,
+
+
+def _renamed(
+    known: PodEntry, shape: shapes.Pod, view: PodView, own: tuple[bool, Record | None, int]
+) -> PodEntry:
+    """A template's reading made this pod's own: whether it is over, its record, and its version."""
+    pod = known.pod
+    over, record, version = own
+    mine = Pod(
+        uid=view.uid,
         namespace=pod.namespace,
-        name=name,
+        name=view.name,
         priority=pod.priority,
-        node=node or None,
-        finished=finished(shape),
+        node=view.node or None,
+        finished=over,
         request=pod.request,
         host=pod.host,
         constraint=pod.constraint,
         tolerations=pod.tolerations,
         quota=pod.quota,
+        record=record,
         version=version,
     )
     status = shape.status
     return PodEntry(
-        TranslatedPod(own, own_view, document.where),
-        is_flexible(spec),
+        TranslatedPod(mine, view),
+        is_flexible(shape.spec),
         (status.nominated_node_name if status else None) or "",
-        spec.preemption_policy != _NEVER,
+        shape.spec is None or shape.spec.preemption_policy != _NEVER,
     )

@@ -8,7 +8,8 @@ would otherwise run with less than it asked for.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from functools import cache
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -135,10 +136,17 @@ def decode(text: str, kind: type[_Document]) -> _Document:
     Raises:
         InvalidValue: not JSON, of another type, or nested without end.
     """
+    key: Any = kind
     try:
-        return msgspec.json.decode(text, type=kind)
+        document: _Document = _decoder(key).decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidValue(str(error)) from error
+    return document
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
 
 
 def _read(what: str, text: str, kind: type[_Document], empty: _Document) -> _Document:

@@ -7,6 +7,7 @@ keeps the capacity closed instead of handing it out twice.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -35,7 +36,8 @@ _OF_KIND: Final = {
     kind: frozenset(found) | {old for old, new in ALIASES.items() if new in found}
     for kind, found in NAMES.items()
 }
-_NATIVE: Final = (names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP)
+_TYPES: Final = {kind.value: kind for kind in DeviceType}
+_NATIVE: Final = tuple(sorted((names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP)))
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -48,11 +50,17 @@ class _Extension(msgspec.Struct, frozen=True):
     template: str | None = msgspec.field(default=None, name="gpuSharedResourceTemplate")
 
 
+_NO_EXTENSION: Final = _Extension()
+
+
 class _Entry(msgspec.Struct, frozen=True):
     minor: int
     resources: dict[str, str | int | float] | None = None
     id: str | None = None
     extension: _Extension | None = None
+
+
+_Document = dict[str, list[_Entry] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
     if text is None:
         return None
     try:
-        document = decode(text, dict[str, list[_Entry] | None])
+        document = decode(text, _Document)
         grants = _grants(document, pod, node, settings)
     except InvalidValue as error:
         problem = f"annotation {names.DEVICE_ALLOCATED}: {error}"
@@ -79,18 +87,19 @@ def _grants(
     document: Mapping[str, list[_Entry] | None], pod: PodView, node: Node, settings: Settings
 ) -> tuple[Grant, ...]:
     fences = _fences(pod)
-    seen: set[tuple[DeviceType, int]] = set()
-    result = []
+    result: list[Grant] = []
     for name, entries in sorted(document.items()):
-        if name not in tuple(DeviceType):
+        kind = _TYPES.get(name)
+        if kind is None:
             raise InvalidValue(f"no device type {name!r}")
-        kind = DeviceType(name)
+        owner, fence = None, fences.get(kind)
+        seen: set[int] = set()
         for entry in entries or ():
-            if (kind, entry.minor) in seen:
+            if entry.minor in seen:
                 raise InvalidValue(f"{name} {entry.minor} is listed twice")
-            seen.add((kind, entry.minor))
-            device = _device(node, kind, entry)
-            result.append(_grant(device, entry, _owner(pod, kind, settings), fences.get(kind)))
+            seen.add(entry.minor)
+            owner = owner or _owner(pod, kind, settings)
+            result.append(_grant(_device(node, kind, entry), entry, owner, fence))
     return tuple(sorted(result, key=lambda grant: (grant.type, grant.minor)))
 
 
@@ -106,13 +115,13 @@ def _fences(pod: PodView) -> dict[DeviceType, Scope | None]:
 
 
 def _device(node: Node, kind: DeviceType, entry: _Entry) -> Device:
-    found = (d for d in node.devices if d.minor == entry.minor and d.type is kind)
-    device = next(found, None)
-    if device is None:
-        raise InvalidValue(f"the node has no {kind} with minor {entry.minor}")
-    if entry.id and entry.id != device.uuid:
-        raise InvalidValue(f"{kind} {entry.minor} is {device.uuid} on the node, not {entry.id}")
-    return device
+    minor = entry.minor
+    for device in node.devices:
+        if device.minor == minor and device.type is kind:
+            if entry.id and entry.id != device.uuid:
+                raise InvalidValue(f"{kind} {minor} is {device.uuid} on the node, not {entry.id}")
+            return device
+    raise InvalidValue(f"the node has no {kind} with minor {minor}")
 
 
 def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
@@ -125,26 +134,26 @@ def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
     ordered: Sequence[ContainerView] = pod.containers
     if len(ordered) > 1:
         ordered = sorted(ordered, key=lambda c: _LASTING.index(c.phase))
+    listed = [(container, container.names) for container in ordered]
     for wanted in (_OF_KIND[kind], owned(settings)):
-        for container in ordered:
-            if any(_is_ours(name, container, settings) for name in container.names & wanted):
-                return _Owner(container.name, container.phase)
+        for container, found in listed:
+            for name in found & wanted:
+                if name not in _COUNTS or _is_ours(name, found, settings):
+                    return _Owner(container.name, container.phase)
     return _Owner("", Phase.MAIN)
 
 
-def _is_ours(name: str, container: ContainerView, settings: Settings) -> bool:
-    """Whether a name is Koordinator's here: a count beside others of its domain is not."""
-    if name not in _COUNTS:
-        return True
-    domain = name.partition("/")[0] + "/"
-    return not any(other.startswith(domain) for other in container.names - owned(settings))
+def _is_ours(count: str, beside: frozenset[str], settings: Settings) -> bool:
+    """Whether a count is Koordinator's here: one beside others of its domain is not."""
+    domain = count.partition("/")[0] + "/"
+    return not any(other.startswith(domain) for other in beside - owned(settings))
 
 
 def _grant(device: Device, entry: _Entry, owner: _Owner, fence: Scope | None) -> Grant:
     amounts = _amounts(entry)
-    extras = tuple((unit, amounts[unit]) for unit in sorted(_NATIVE) if amounts.get(unit))
+    extras = tuple([(unit, amounts[unit]) for unit in _NATIVE if amounts.get(unit)])
     core, memory, whole = _compute(device, amounts, dict(extras))
-    extension = entry.extension or _Extension()
+    extension = entry.extension or _NO_EXTENSION
     functions = extension.functions or []
     if len(functions) > 1:
         raise InvalidValue(f"{device.type} {device.minor} has {len(functions)} virtual functions")
@@ -177,21 +186,30 @@ def _function(function: _Function, device: Device) -> tuple[int, str]:
     raise InvalidValue(f"{device.type} {device.minor} has no virtual function {function.bus!r}")
 
 
-def _amounts(entry: _Entry) -> dict[str, int]:
+def _amounts(entry: _Entry) -> Mapping[str, int]:
     """Whole amounts by today's names; where both dialects are given, today's wins."""
+    if not entry.resources:
+        return {}
+    try:
+        return _amounts_of(tuple(entry.resources.items()))
+    except InvalidValue as error:
+        raise InvalidValue(f"minor {entry.minor}: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _amounts_of(listed: tuple[tuple[str, str | int | float], ...]) -> Mapping[str, int]:
+    """Equal pods hold equal amounts, so each distinct list is read once."""
     result: dict[str, int] = {}
-    given = entry.resources or {}
+    given = dict(listed)
     for name, value in given.items():
         canonical = ALIASES.get(name, name)
         if canonical != name and canonical in given:
             continue
         amount = Quantity.parse(value).ceil()
         if amount < 0:
-            raise InvalidValue(f"minor {entry.minor}: {name} is negative ({value})")
+            raise InvalidValue(f"{name} is negative ({value})")
         if amount > most_of(canonical):
-            raise InvalidValue(
-                f"minor {entry.minor}: {name} is more than any device has ({value})"
-            )
+            raise InvalidValue(f"{name} is more than any device has ({value})")
         result[canonical] = amount
     return result
 
