@@ -1,6 +1,7 @@
 """The four verbs over the engine. Not covered: HTTP, the API server, clocks (the service)."""
 
 import json
+import random
 
 import pytest
 
@@ -82,6 +83,24 @@ def test_a_list_of_names_is_looked_up_once_until_nodes_change() -> None:
     among = verbs.look_up(b"key", lambda: ["a", "d"]).among
     assert among is not None
     assert among.sum() == 2
+
+
+def test_a_list_in_ever_new_orders_is_looked_up_once() -> None:
+    """Kube-scheduler sends the names that passed in whatever order they did."""
+    verbs = _verbs()
+    wanted = [f"node-{index}" for index in range(40)]
+    chance = random.Random(1)  # noqa: S311 # a reproducible order, not a secret
+    read: list[int] = []
+
+    def look_up() -> Listed:
+        chance.shuffle(wanted)
+        names = list(wanted)
+        return verbs.look_up(json.dumps(names).encode(), lambda: read.append(1) or names)
+
+    found = [look_up() for _ in range(100)]
+
+    assert len(read) == 1
+    assert all(each is found[0] for each in found)
 
 
 def test_a_refusal_names_every_node_and_whether_evicting_helps() -> None:

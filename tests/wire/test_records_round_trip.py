@@ -97,7 +97,7 @@ def _device(**changes: object) -> str:
         pytest.param(_device(type="npu"), "type", id="type"),
         pytest.param(_device(mode="half"), "mode", id="mode"),
         pytest.param(_device(fence=9), "fence", id="fence"),
-        pytest.param('{"x":' + "[" * 100_000, "nested too deeply", id="deep"),
+        pytest.param('{"x":' + "[" * 100_000, "unknown field x", id="deep"),
     ],
 )  # fmt: skip
 def test_an_untrusted_record_says_why(text: str, problem: str) -> None:

@@ -40,8 +40,7 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
     books.counts += before.counts
     for entry in list(intake.pods().values()):
-        if entry.nominated or books.waiting.get(entry.pod.uid) is not None:
-            books.pod_seen(entry, now)
+        books.pod_seen(entry, now)
     # New books may have room that the old ones had not, and no event will ever say so.
     for name in books.engine.ledger.index:
         books.waiting.room_on(name)

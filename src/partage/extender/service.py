@@ -310,7 +310,8 @@ class SchedulerService:
         if entry is None:
             return prioritize_reply((name, 0) for name in args.names)
         listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
-        return self.books.verbs.scored(listed, self.books.verbs.prioritize(entry.pod, listed))
+        scores = self.books.verbs.prioritize(entry.pod, listed)
+        return self.books.verbs.scored(entry.pod, listed, scores)
 
     async def bind(self, body: bytes) -> bytes:
         """Answer bind, once its outcome is known or nobody can tell."""

@@ -18,19 +18,18 @@ from typing import Final
 import numpy as np
 
 from partage.extender.fingerprint import fingerprint
+from partage.extender.pieces import BEST, Pieces
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
-from partage.wire.extender import encoded_name, score_entry, scores_reply
 
 __all__ = ["HOLD", "Answer", "Listed", "Verbs"]
 
 HOLD: Final = 30.0
 """Seconds that a hold lasts: longer than kube-scheduler may take to bind."""
 
-_BEST: Final = 10
 _MOST_NAMED: Final = 16
 _MOST_PROVEN: Final = 128
 """Nodes of a request that only the exact rule can judge; asking it of thousands takes too long."""
@@ -59,14 +58,14 @@ class Answer:
         failed: others with the reason, as far as kube-scheduler needs to know.
         unresolvable: those where evicting pods would not help.
         refusal: why no node fits, or None.
-        encoded: the names as JSON texts, where they were prepared.
+        encoded: the names as JSON texts joined by commas, where those of many were prepared.
     """
 
     names: Sequence[str]
     failed: Mapping[str, str] = field(default_factory=dict)
     unresolvable: Mapping[str, str] = field(default_factory=dict)
     refusal: Refusal | None = None
-    encoded: Sequence[bytes] = ()
+    encoded: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +97,12 @@ class Verbs:
         self.refusals: dict[str, Refusal] = {}
         self.vacated: set[str] = set()
         self._holds: OrderedDict[str, float] = OrderedDict()
-        self._named: OrderedDict[bytes, Listed] = OrderedDict()
+        self._by_text: OrderedDict[bytes, Listed] = OrderedDict()
+        self._by_set: OrderedDict[bytes, Listed] = OrderedDict()
         self._named_at = -1
         self._told: OrderedDict[tuple[int, int], tuple[Listed, Answer]] = OrderedDict()
-        self._labels = np.zeros(0, object)
-        self._labels_at = -1
-        self._quoted = np.zeros(0, object)
-        self._entries = np.zeros((0, 0), object)
-        self._filled: set[int] = set()
+        self._pieces = Pieces()
+        self._pieces_at = -1
 
     # --- the verbs ---------------------------------------------------------------------------
 
@@ -141,8 +138,10 @@ class Verbs:
         self._holds[pod.uid] = now + self.hold_seconds
         if not fitting.size:
             return Answer([decision.allocation.node])
-        self._names()
-        return Answer(self._labels[fitting].tolist(), encoded=self._quoted[fitting].tolist())
+        pieces = self._known()
+        return Answer(
+            pieces.named(fitting), encoded=pieces.fitting((listed, pod.request), fitting)
+        )
 
     def prioritize(self, pod: Pod, listed: Listed) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
@@ -157,10 +156,10 @@ class Verbs:
         column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
         if found.size:
             low, span = int(scores.min()), int(scores.max() - scores.min())
-            column[found] = 1 + (scores - low) * (_BEST - 2) // span if span else _BEST - 1
+            column[found] = 1 + (scores - low) * (BEST - 2) // span if span else BEST - 1
         held = self.engine.ledger.allocation(pod.uid)
         if held is not None and held.node in self.engine.ledger.index:
-            column[self.engine.ledger.index[held.node]] = _BEST
+            column[self.engine.ledger.index[held.node]] = BEST
         column[-1] = 0  # unknown names have the index -1
         return column[listed.indexes]
 
@@ -294,19 +293,20 @@ class Verbs:
         """
         if self._named_at != len(self.engine.ledger.node_changes):
             self._named_at = len(self.engine.ledger.node_changes)
-            self._named.clear()
-        known = self._named.get(raw) if raw else None
+            self._by_text.clear()
+            self._by_set.clear()
+        if not raw:
+            return self._looked_up(names())
+        known = self._by_text.get(raw)
         if known is None:
             key = fingerprint(raw)
-            known = self._named.get(key) if key else None
+            known = self._by_set.get(key) if key else None
             if known is None:
                 known = self._looked_up(names())
             if key:
-                self._named[key] = known
-            if raw:
-                self._named[raw] = known
-            while len(self._named) > _MOST_NAMED:
-                self._named.popitem(last=False)
+                _keep(self._by_set, key, known)
+        # Apart, so that texts in ever new orders do not push the set out that they all are.
+        _keep(self._by_text, raw, known)
         return known
 
     def _looked_up(self, names: Sequence[str]) -> Listed:
@@ -316,33 +316,17 @@ class Verbs:
         among[indexes] = True
         return Listed(names, indexes, among[:-1])
 
-    def scored(self, listed: Listed, scores: Ints) -> bytes:
-        """The answer of prioritize for these scores, put together from prepared parts."""
-        self._names()
-        for score in np.flatnonzero(np.bincount(scores, minlength=_BEST + 1)).tolist():
-            if score not in self._filled:
-                self._filled.add(score)
-                for index, name in enumerate(self._labels.tolist()):
-                    if name:
-                        self._entries[score, index] = score_entry(name, score)
-        parts = self._entries[scores, listed.indexes]
-        for unknown in np.flatnonzero(listed.indexes < 0).tolist():
-            parts[unknown] = score_entry(listed.names[unknown], 0)
-        return scores_reply(parts.tolist())
+    def scored(self, pod: Pod, listed: Listed, scores: Ints) -> bytes:
+        """The answer of prioritize for these scores, put together from prepared pieces."""
+        of = (listed, pod.request)
+        return b"[%b]" % self._known().scored(of, listed.names, listed.indexes, scores)
 
-    def _names(self) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-        """Node names by index; 0 where there is none."""
+    def _known(self) -> Pieces:
         ledger = self.engine.ledger
-        if self._labels_at != len(ledger.node_changes):
-            self._labels_at = len(ledger.node_changes)
-            labels = np.zeros(ledger.present.shape[0], object)
-            labels[list(ledger.index.values())] = list(ledger.index)
-            if not np.array_equal(labels, self._labels):
-                self._labels = labels
-                self._quoted = np.array([encoded_name(n) if n else b"" for n in labels], object)
-                self._entries = np.zeros((_BEST + 1, labels.size + 1), object)
-                self._filled.clear()
-        return self._labels
+        if self._pieces_at != len(ledger.node_changes):
+            self._pieces_at = len(ledger.node_changes)
+            self._pieces.know(ledger.index, ledger.present.shape[0])
+        return self._pieces
 
     def _refused(self, listed: Listed, refusal: Refusal) -> Answer:
         """The answer that says why; equal calls get the same, while nothing has changed."""
@@ -368,6 +352,14 @@ class Verbs:
         while len(self._told) > _MOST_NAMED:
             self._told.popitem(last=False)
         return answer
+
+
+def _keep(known: OrderedDict[bytes, Listed], key: bytes, listed: Listed) -> None:
+    """Remember it, and forget what was asked for longest ago."""
+    known[key] = listed
+    known.move_to_end(key)
+    if len(known) > _MOST_NAMED:
+        known.popitem(last=False)
 
 
 def _asks(pod: Pod) -> bool:

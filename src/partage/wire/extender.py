@@ -35,7 +35,6 @@ __all__ = [
     "preempt_reply",
     "prioritize_reply",
     "score_entry",
-    "scores_reply",
 ]
 
 _T = TypeVar("_T")
@@ -215,7 +214,7 @@ def filter_reply(
     names: Sequence[str],
     failed: Mapping[str, str],
     unresolvable: Mapping[str, str],
-    encoded: Sequence[bytes] = (),
+    encoded: bytes = b"",
 ) -> bytes:
     """The answer of filter: the nodes that fit, in the form in which they were asked about.
 
@@ -224,17 +223,17 @@ def filter_reply(
         names: nodes that fit.
         failed: others with the reason.
         unresolvable: those where evicting would not help.
-        encoded: the names as JSON texts, where they are prepared: that is faster for many.
+        encoded: the names as JSON texts joined by commas, where many are prepared: that is faster.
     """
     if encoded and not args.nodes:
-        return b'{"Nodes":null,"NodeNames":[%b],%b' % (b",".join(encoded), _NO_FAILURES)
+        return b'{"Nodes":null,"NodeNames":[%b],%b' % (encoded, _NO_FAILURES)
     nodes: object = None
     if args.nodes:
         nodes = {"metadata": {}, "items": [args.nodes[name] for name in names]}
     return msgspec.json.encode(
         {
             "Nodes": nodes,
-            "NodeNames": None if args.nodes else names,
+            "NodeNames": None if args.nodes else list(names),
             "FailedNodes": failed,
             "FailedAndUnresolvableNodes": unresolvable,
             "Error": "",
@@ -271,11 +270,6 @@ def error_reply(message: str) -> bytes:
 def prioritize_reply(scores: Iterable[tuple[str, int]]) -> bytes:
     """The answer of prioritize. Scores are integers: a float is dropped without a word."""
     return msgspec.json.encode([{"Host": host, "Score": score} for host, score in scores])
-
-
-def scores_reply(entries: Iterable[bytes]) -> bytes:
-    """The answer of prioritize from prepared entries, several times as fast for many nodes."""
-    return b"[" + b",".join(entries) + b"]"
 
 
 def score_entry(name: str, score: int) -> bytes:
