@@ -24,6 +24,7 @@ from partage.daemon.facts import Companion, Hearer, tell_changed, tell_gone
 from partage.daemon.feed import Feed
 from partage.daemon.leadership import LeaderLabel, elector
 from partage.daemon.learning import Learning
+from partage.daemon.life import Life, until
 from partage.daemon.notices import Notices
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.preempting import Preempting
@@ -120,9 +121,7 @@ class SchedulerDaemon:
         self._loading = asyncio.Lock()
         self._doubt = asyncio.Event()
         self._reigning = False
-        self._ready = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._life = Life("scheduler", self.run)
 
     def _controllers(self, client: Client) -> Sequence[Controllers]:
         given = self.options.controllers
@@ -151,24 +150,12 @@ class SchedulerDaemon:
             OSError: the port is taken.
             InvalidValue: a TLS file is missing or broken.
         """
-        self._task = asyncio.create_task(self.run(self._stop), name="scheduler")
-        ready = asyncio.create_task(self._ready.wait(), name="scheduler:ready")
-        try:
-            await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._task.cancel()
-            raise
-        finally:
-            ready.cancel()
-        if self._task.done():
-            await self._task
+        await self._life.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Stop, and let what is on its way end."""
-        self._stop.set()
-        if self._task is not None:
-            await self._task
+        await self._life.stop()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set; then let what is on its way end.
@@ -182,20 +169,13 @@ class SchedulerDaemon:
             await self._site.start_plain(self.options.host, self.options.read_port)
         _LOG.info("listening on %s", self.url)
         recording = asyncio.create_task(self._record(), name="scheduler:record")
-        work = asyncio.create_task(self._work(), name="scheduler:work")
-        waiting = asyncio.create_task(stop.wait(), name="scheduler:stop")
         try:
-            await asyncio.wait((work, waiting), return_when=asyncio.FIRST_COMPLETED)
+            await until(stop, self._work(), "scheduler")
         finally:
-            for task in (waiting, work):
-                task.cancel()
-            await asyncio.wait((waiting, work))
             await self.service.close()
             await self._site.stop()
             recording.cancel()
             await asyncio.wait((recording,))
-        if not work.cancelled():
-            work.result()
         _LOG.info("stopped")
 
     async def _record(self) -> None:
@@ -218,7 +198,7 @@ class SchedulerDaemon:
             if self._elector is None:
                 await self._serve()
             else:
-                self._ready.set()
+                self._life.ready.set()
                 await self._label.take_off()
                 await self._elector.run()
 
@@ -269,7 +249,7 @@ class SchedulerDaemon:
         """Answer the verbs, and have the companions work, until cancelled."""
         self._reigning = self._notices.speaks = True
         self.service.lead()
-        self._ready.set()
+        self._life.ready.set()
         waiting = [
             entry.pod.uid
             for entry in self.service.books.intake.pods().values()

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from partage.daemon.certificates import CertificateStore, write_private
 from partage.daemon.feed import Feed
+from partage.daemon.life import Life, until
 from partage.daemon.registration import Registration
 from partage.daemon.watched import watched
 from partage.kube.client import Client
@@ -112,9 +113,7 @@ class WebhookDaemon:
         self._renamed = asyncio.Event()
         self._served: Bundle | None = None
         self._site: Site | None = None
-        self._ready = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._life = Life("webhook", self.run)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -135,24 +134,12 @@ class WebhookDaemon:
             OSError: the port is taken.
             InvalidValue: certificates that cannot be used.
         """
-        self._task = asyncio.create_task(self.run(self._stop), name="webhook")
-        ready = asyncio.create_task(self._ready.wait(), name="webhook:ready")
-        try:
-            await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._task.cancel()
-            raise
-        finally:
-            ready.cancel()
-        if self._task.done():
-            await self._task
+        await self._life.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
         """Stop, and let requests end."""
-        self._stop.set()
-        if self._task is not None:
-            await self._task
+        await self._life.stop()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
@@ -162,21 +149,13 @@ class WebhookDaemon:
             InvalidValue: certificates that cannot be used.
         """
         with tempfile.TemporaryDirectory(prefix="partage-webhook-") as folder:
-            work = asyncio.create_task(self._work(Path(folder)), name="webhook:work")
-            waiting = asyncio.create_task(stop.wait(), name="webhook:stop")
             try:
-                await asyncio.wait((work, waiting), return_when=asyncio.FIRST_COMPLETED)
+                await until(stop, self._work(Path(folder)), "webhook")
+            except* Exception as group:
+                raise group.exceptions[0] from group
             finally:
-                for task in (waiting, work):
-                    task.cancel()
-                await asyncio.wait((waiting, work))
                 if self._site is not None:
                     await self._site.stop()
-            if not work.cancelled():
-                try:
-                    work.result()
-                except* Exception as group:
-                    raise group.exceptions[0] from group
 
     async def _work(self, folder: Path) -> None:
         async with asyncio.TaskGroup() as group:
@@ -203,7 +182,7 @@ class WebhookDaemon:
         await site.start(self.options.host, self.options.port)
         self._site = site
         _LOG.info("listening on %s", site.url)
-        self._ready.set()
+        self._life.ready.set()
 
     # --- certificates ------------------------------------------------------------------------
 

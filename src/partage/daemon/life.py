@@ -1,0 +1,76 @@
+"""How a daemon lives beside other things in one process: started, waited for, stopped.
+
+A daemon is one coroutine that runs until an event is set. Alone in a process, that is all. Beside
+others (in `partage up`, in tests), who starts it wants to go on once it serves, to see the error
+with which it failed to, and to wait on the way out until what it was doing has ended.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+__all__ = ["Life", "until"]
+
+
+class Life:
+    """The task of one daemon.
+
+    Attributes:
+        ready: to be set by the daemon once it serves.
+    """
+
+    def __init__(
+        self, name: str, run: Callable[[asyncio.Event], Coroutine[None, None, None]]
+    ) -> None:
+        """A daemon that is not running.
+
+        Args:
+            name: of its task.
+            run: runs until the event is set.
+        """
+        self.ready = asyncio.Event()
+        self._name = name
+        self._run = run
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Run it, and wait until it is ready.
+
+        Raises:
+            Exception: whatever ended it before.
+        """
+        task = self._task = asyncio.create_task(self._run(self._stop), name=self._name)
+        ready = asyncio.create_task(self.ready.wait(), name=f"{self._name}:ready")
+        try:
+            await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            ready.cancel()
+        if task.done():
+            await task
+
+    async def stop(self) -> None:
+        """Have it stop, and wait until what it was doing has ended."""
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+
+
+async def until(stop: asyncio.Event, work: Coroutine[None, None, None], name: str) -> None:
+    """Do the work until the event is set; it is cancelled then, and has ended on return.
+
+    Raises:
+        Exception: whatever ended the work before.
+    """
+    task = asyncio.create_task(work, name=f"{name}:work")
+    waiting = asyncio.create_task(stop.wait(), name=f"{name}:stop")
+    try:
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in (waiting, task):
+            one.cancel()
+        await asyncio.wait((waiting, task))
+    if not task.cancelled():
+        task.result()

@@ -1,0 +1,106 @@
+"""Who starts a daemon goes on once it serves, sees why it did not, and waits for its end."""
+
+import asyncio
+
+import pytest
+
+from partage.daemon.life import Life, until
+
+
+def test_it_is_started_once_it_serves_and_stopped_once_it_has_ended() -> None:
+    """Neither returns before."""
+    told: list[str] = []
+
+    async def scene() -> None:
+        async def run(stop: asyncio.Event) -> None:
+            told.append("runs")
+            life.ready.set()
+            await stop.wait()
+            await asyncio.sleep(0)
+            told.append("ended")
+
+        life = Life("it", run)
+        await life.start()
+        told.append("started")
+        await life.stop()
+        told.append("stopped")
+
+    asyncio.run(scene())
+    assert told == ["runs", "started", "ended", "stopped"]
+
+
+def test_why_it_did_not_serve_is_raised() -> None:
+    """At the start, to who started it."""
+
+    async def run(_stop: asyncio.Event) -> None:
+        raise OSError("the port is taken")
+
+    with pytest.raises(OSError, match="the port is taken"):
+        asyncio.run(Life("it", run).start())
+
+
+def test_who_gives_up_waiting_takes_it_along() -> None:
+    """Nothing runs on that nobody waits for."""
+
+    async def scene() -> None:
+        ended = asyncio.Event()
+
+        async def run(_stop: asyncio.Event) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        begun = asyncio.Event()
+        starting = asyncio.create_task(Life("it", run).start())
+        await begun.wait()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await ended.wait()
+
+    asyncio.run(scene())
+
+
+def test_one_that_never_ran_can_be_stopped() -> None:
+    """There is nothing to wait for."""
+
+    async def run(_stop: asyncio.Event) -> None:
+        raise AssertionError("nobody started it")
+
+    asyncio.run(Life("it", run).stop())
+
+
+def test_work_is_done_until_it_is_to_stop() -> None:
+    """Then it is cancelled, and what it does on the way out is waited for."""
+
+    async def scene() -> bool:
+        stop, cleaned = asyncio.Event(), False
+
+        async def work() -> None:
+            nonlocal cleaned
+            stop.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                cleaned = True
+
+        await until(stop, work(), "it")
+        return cleaned
+
+    assert asyncio.run(scene())
+
+
+def test_what_ends_work_is_raised() -> None:
+    """Nothing is swallowed."""
+
+    async def work() -> None:
+        raise ValueError("broken")
+
+    async def scene() -> None:
+        await until(asyncio.Event(), work(), "it")
+
+    with pytest.raises(ValueError, match="broken"):
+        asyncio.run(scene())
