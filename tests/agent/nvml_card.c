@@ -1,12 +1,12 @@
 /* Stand-in for libnvidia-ml.so.1. The file named by FAKE_NVML has a line a card:
- *   index minor uuid name memory bus mig lost
- * with _ for a space in the name, and lines "xid index number", each reported once a load;
+ *   index minor uuid name memory bus mig lost id
+ * with the product id in hexadecimal, or left out, _ for a space in the name, and lines "xid index number", each reported once a load;
  * cards 0 and 1 are joined by two NVLinks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct card { unsigned minor, mig, lost; char uuid[80], name[80], bus[32]; unsigned long long memory; };
+struct card { unsigned minor, mig, lost, id; char uuid[80], name[80], bus[32]; unsigned long long memory; };
 struct memory { unsigned long long total, free, used; };
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };
 struct event { struct card *card; unsigned long long kind, data; unsigned gi, ci; };
@@ -25,8 +25,9 @@ static void load(void)
             if (seen++ >= pending) { xids[pending][0] = index; xids[pending++][1] = number; }
         } else if (count < 16) {
             struct card *c = &cards[count];
-            if (sscanf(line, "%u %u %79s %79s %llu %31s %u %u", &index, &c->minor, c->uuid, c->name,
-                       &c->memory, c->bus, &c->mig, &c->lost) == 8) {
+            c->id = 0;
+            if (sscanf(line, "%u %u %79s %79s %llu %31s %u %u %x", &index, &c->minor, c->uuid, c->name,
+                       &c->memory, c->bus, &c->mig, &c->lost, &c->id) >= 8) {
                 for (char *p = c->name; *p; p++) if (*p == '_') *p = ' ';
                 count++;
             }
@@ -46,7 +47,7 @@ int nvmlDeviceGetUUID(struct card *c, char *text, unsigned n) { snprintf(text, n
 int nvmlDeviceGetName(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->name); return 0; }
 int nvmlDeviceGetMinorNumber(struct card *c, unsigned *n) { *n = c->minor; return 0; }
 int nvmlDeviceGetMemoryInfo(struct card *c, struct memory *m) { *m = (struct memory){c->memory, c->memory, 0}; return 0; }
-int nvmlDeviceGetPciInfo_v3(struct card *c, struct pci *p) { memset(p, 0, sizeof *p); strcpy(p->address, c->bus); return 0; }
+int nvmlDeviceGetPciInfo_v3(struct card *c, struct pci *p) { memset(p, 0, sizeof *p); strcpy(p->address, c->bus); p->id = c->id; return 0; }
 int nvmlDeviceGetMigMode(struct card *c, unsigned *now, unsigned *next) { *now = *next = c->mig; return c->mig == 2 ? 3 : 0; }
 int nvmlDeviceGetNvLinkState(struct card *c, unsigned link, unsigned *on) { *on = link < 2; return c - cards < 2 && link < 4 ? 0 : 2; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct card *c, unsigned link, struct pci *p)

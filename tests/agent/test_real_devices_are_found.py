@@ -55,7 +55,7 @@ class Cards:
         self._xids += [] if xid is None else [f"xid 0 {xid}"]
         lines = [
             f"{i} {i} {UUIDS[i]} NVIDIA_A100-SXM4-80GB {80 * GIB} "
-            f"00000000:{0x38 + i:02X}:00.0 {i} {int(i == lost)}"
+            f"00000000:{0x38 + i:02X}:00.0 {i} {int(i == lost)} {'20b210de' if i == 0 else '0'}"
             for i in range(2)
         ]
         self._file.write_text("\n".join([*lines, *self._xids]) + "\n")
@@ -84,6 +84,7 @@ def test_nvidia_cards_come_with_all_their_facts(cards: Cards) -> None:
     assert (first.device.model, first.product) == ("A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB")
     assert (first.device.memory_bytes, first.driver) == (80 * GIB, "550.54.15")
     assert first.device.topology == Topology(1, ROOT, "0000:38:00.0")
+    assert [one.labels for one in found.devices] == [{"partage.io/pci-product": "20B2"}, {}]
     assert [one.mig for one in found.found] == [False, True]
     assert found.links == {(UUIDS[0], UUIDS[1]): 2}
     assert first.files[0].endswith("/dev/nvidia0")

@@ -18,6 +18,7 @@ from partage.agent.discovery import pci
 from partage.agent.discovery.found import CardUse, Found, Inventory, Roots
 from partage.agent.discovery.health import HealthBook
 from partage.model.device import Device, DeviceType, Topology
+from partage.vendors import names
 
 __all__ = ["Nvidia", "label_text"]
 
@@ -152,6 +153,7 @@ class Nvidia:
             model=label_text(name.removeprefix(_PREFIX)),
             healthy=not reason,
             memory_bytes=memory,
+            labels=self._product(handle),
             topology=self._place(roots, handle),
             health_detail=detail,
         )
@@ -185,6 +187,11 @@ class Nvidia:
         if not address:
             return Topology(numa=-1, pcie="")
         return pci.place(roots.sys / "bus/pci/devices" / address)
+
+    def _product(self, handle: Any) -> dict[str, str]:
+        """The card's PCI product id as a label: by it, its instances are known before its name."""
+        product = int(self._nvml.nvmlDeviceGetPciInfo(handle).pciDeviceId) >> 16
+        return {names.PCI_PRODUCT: f"{product:04X}"} if product else {}
 
     def _mig(self, handle: Any) -> bool | None:
         try:
