@@ -48,7 +48,10 @@ async def test_a_hold_that_moves_wakes_who_fits_where_it_was() -> None:
 
 @run
 async def test_a_lost_binding_wakes_who_waits_for_its_cards() -> None:
-    """The reservation is given back without any event, once the Binding cannot arrive any more."""
+    """The reservation is given back without any event, once the Binding cannot arrive any more.
+
+    Who lost it is woken too: kube-scheduler heard no answer.
+    """
     world = await World().start(node(), device())
     world.create(pod("first", whole(2)))
     world.api.answers.append(ValueError("reset"))
