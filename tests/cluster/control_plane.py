@@ -273,6 +273,7 @@ class ControlPlane:
         name: str = "kube-scheduler",
         *extra: str,
         token: str | None = None,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
         """Start a kube-scheduler.
 
@@ -281,9 +282,11 @@ class ControlPlane:
             name: of the process; several may run.
             extra: further flags.
             token: of its user; the administrator's by default.
+            limits: of its client, `qps` and `burst`; by default what no test reaches.
         """
         path = self.folder / f"{name}.json"
-        connection = {"kubeconfig": str(self.kubeconfig(token)), "qps": 1000, "burst": 2000}
+        rates = limits or {"qps": 1000, "burst": 2000}
+        connection = {"kubeconfig": str(self.kubeconfig(token)), **rates}
         head = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",

@@ -1,0 +1,468 @@
+"""Pods a second of a genuine kube-scheduler, alone and with our extender, in one run.
+
+    tests/cluster/build                         once: the genuine control plane
+    python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--profile FOLDER] [-o json]
+
+One etcd, one API server, so many nodes that are objects only, each with eight cards. Rounds of two
+arms take turns: the same kube-scheduler, once by itself on pods that ask for a plain extended
+resource, once with the chart's configuration and our scheduler service on pods that ask for a
+card. While one arm runs, the processes of the other are stopped (SIGSTOP), so that neither pays
+for the other's watches. The kube-scheduler in question is stopped too while its pods are made, so
+that it finds all of them waiting; what is measured is from the first Binding to the last, and the
+CPU time of every process from the making of the pods to the last Binding, over the pods.
+
+The arms' client limits are equal and high. Machines are busy and uneven: the ratio of two
+neighbouring rounds says more than any figure alone, and all are printed.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import signal
+import ssl
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from partage.daemon.beside import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
+from partage.kube.client import Client
+from partage.kube.config import Config
+from partage.kube.loading import load_config
+from partage.kube.resources import NODES, PODS, Resource, Scope
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
+
+from control_plane import ControlPlane, control_plane, free_port, missing
+
+DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
+DEFINITIONS: Final = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False
+)
+ACCOUNTS: Final = Resource("", "v1", "serviceaccounts")
+DEVICES_FILE: Final = Path(__file__).parents[1] / "deploy/helm/partage/files/devices.json"
+CARDS: Final = 8
+PLAIN: Final = "example.com/card"
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+AT_ONCE: Final = 32
+PATIENCE: Final = 900.0
+LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+KUBE_SCHEDULER: Final = (
+    "scheduler_scheduling_algorithm_duration_seconds",
+    "scheduler_framework_extension_point_duration_seconds",
+    "scheduler_scheduling_attempt_duration_seconds",
+    "scheduler_pod_scheduling_sli_duration_seconds",
+)
+OURS: Final = ("partage_verb_seconds", "partage_extender_seconds", "partage_verb_duration_seconds")
+LIMITS: Final = {"qps": 5000, "burst": 10000}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the two things compared.
+
+    Attributes:
+        name: of the arm.
+        scheduler: scheduler name of its pods.
+        asks: what each of its pods asks.
+        mine: its processes.
+        paused: those of them that are stopped while the pods are made.
+    """
+
+    name: str
+    scheduler: str
+    asks: dict[str, str]
+    mine: tuple[str, ...]
+    paused: str
+
+
+ALONE: Final = Arm(
+    "alone", "plain", {PLAIN: "1"}, ("kube-scheduler-alone",), "kube-scheduler-alone"
+)
+WITH: Final = Arm(
+    "with", "partage-scheduler", {"nvidia.com/gpu": "1"},
+    ("kube-scheduler-with", "partage"), "kube-scheduler-with",
+)  # fmt: skip
+COMMON: Final = ("kube-apiserver", "etcd")
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round of one arm took.
+
+    Attributes:
+        arm: which.
+        rate: pods a second from the first Binding to the last.
+        seconds: from the moment that kube-scheduler went on to the last Binding.
+        cpu_ms: CPU time per pod, by process.
+        requests: requests to the API server per pod, by verb and resource, the bench's own included.
+    """
+
+    arm: str
+    rate: float
+    seconds: float
+    cpu_ms: dict[str, float]
+    requests: dict[str, float]
+
+
+class Bench:
+    """A control plane with both arms' processes."""
+
+    def __init__(self, plane: ControlPlane, client: Client, count: int) -> None:
+        self.plane, self.client, self.count = plane, client, count
+        self.read = free_port()
+
+    # --- setting up --------------------------------------------------------------------------
+
+    async def furnish(self) -> None:
+        """Make nodes and devices, and start both arms."""
+        definition = json.loads(DEVICES_FILE.read_text())
+        await self.client.create(DEFINITIONS, definition, into=msgspec.Raw)
+        account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
+        await self.client.create(ACCOUNTS, account, namespace="default", into=msgspec.Raw)
+        await self._until_served()
+        await in_parallel(self._node(f"node-{number}") for number in range(self.count))
+        self._start()
+        await self._until_known()
+
+    def _start(self) -> None:
+        port = free_port()
+        self.plane.run(
+            "partage",
+            [
+                sys.executable, "-m", "partage.cli.main", "scheduler", "--plain",
+                "--host=127.0.0.1", f"--port={port}", "--no-leader-elect",
+                f"--kubeconfig={self.plane.kubeconfig()}",
+            ],
+        )  # fmt: skip
+        self.read = port
+        alone = {"profiles": [{"schedulerName": ALONE.scheduler}]}
+        ignored = left_to_the_ledger(FAMILIES, Settings())
+        access = ExtenderAccess(f"http://127.0.0.1:{port}")
+        beside = kube_scheduler_config(access, ignored, [WITH.scheduler])
+        for name, config in ((ALONE.paused, alone), (WITH.paused, beside)):
+            self.plane.start_scheduler(
+                config, name, "--authorization-always-allow-paths=/metrics", limits=LIMITS
+            )
+
+    async def _node(self, name: str) -> None:
+        amounts = {"cpu": "256", "memory": "2Ti", "pods": "250", PLAIN: str(CARDS)}
+        node = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
+        node["status"] = {"allocatable": amounts, "capacity": amounts}
+        await self.client.create(NODES, node, into=msgspec.Raw)
+        parts = {"gpu-core": "100", "gpu-memory": "80Gi", "gpu-memory-ratio": "100"}
+        card = {"type": "gpu", "health": True}
+        card["resources"] = {f"koordinator.sh/{key}": value for key, value in parts.items()}
+        devices = [{**card, "id": f"GPU-{name}-{i}", "minor": i} for i in range(CARDS)]
+        body = {
+            "apiVersion": DEVICES.api_version, "kind": "Device",
+            "metadata": {"name": name}, "spec": {"devices": devices},
+        }  # fmt: skip
+        await self.client.create(DEVICES, body, into=msgspec.Raw)
+
+    async def _until_served(self) -> None:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            try:
+                await self.client.list_all(Scope(DEVICES), into=_Named)
+            except Exception:  # noqa: BLE001 # not yet
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+    async def _until_known(self) -> None:
+        """Wait until node totals stand on every node: then the books have them all."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            listed = await self.client.list_all(Scope(NODES), into=_Node)
+            told = sum("koordinator.sh/gpu" in (n.status.allocatable or {}) for n in listed.items)
+            if told == self.count:
+                return
+            await asyncio.sleep(1.0)
+        raise TimeoutError("node totals are not written")
+
+    # --- one round ---------------------------------------------------------------------------
+
+    async def round(self, arm: Arm, pods: int) -> Round:
+        """Have one arm bind so many pods."""
+        other = WITH if arm is ALONE else ALONE
+        for name in (*other.mine, arm.paused):
+            self.plane.processes[name].signal(signal.SIGSTOP)
+        before = self._cpu((*arm.mine, *COMMON))
+        asked, inside = self._requests(), self._inside(arm)
+        watch = asyncio.create_task(self._bound(pods))
+        await in_parallel(self._pod(arm, number) for number in range(pods))
+        started = time.monotonic()
+        self.plane.processes[arm.paused].signal(signal.SIGCONT)
+        moments = await asyncio.wait_for(watch, PATIENCE)
+        after = self._cpu((*arm.mine, *COMMON))
+        spent = {name: (after[name] - before[name]) * 1000 / pods for name in after}
+        since, now = self._requests(), self._inside(arm)
+        print({k: (now[k]-inside.get(k,0), (now[k]-inside.get(k,0))/max(1,now[k.replace('_sum','_count')]-inside.get(k.replace('_sum','_count'),0))*1000) for k in now if '_sum' in k and now[k]>inside.get(k,0)})
+        requests = {key: (since[key] - asked.get(key, 0.0)) / pods for key in since}
+        requests = {key: count for key, count in requests.items() if count > 0.05}
+        await self._emptied(other)
+        rate = (pods - 1) / (moments[-1] - moments[0])
+        return Round(arm.name, rate, moments[-1] - started, spent, requests)
+
+    async def _pod(self, arm: Arm, number: int) -> None:
+        container = {"name": "main", "image": "example", "resources": {"limits": arm.asks}}
+        body = {
+            "metadata": {"name": f"{arm.name}-{number}"},
+            "spec": {
+                "schedulerName": arm.scheduler, "containers": [container],
+                "tolerations": [{"operator": "Exists"}],
+            },
+        }  # fmt: skip
+        await self.client.create(PODS, body, namespace="default", into=msgspec.Raw)
+
+    async def _bound(self, pods: int) -> list[float]:
+        """The moments of so many Bindings."""
+        scope = Scope(PODS, "default")
+        version = (await self.client.list_all(scope, into=_Named)).resource_version
+        seen: set[str] = set()
+        moments: list[float] = []
+        while len(moments) < pods:
+            stream = self.client.watch_stream(scope, version, seconds=1800, idle_seconds=PATIENCE)
+            async with stream as chunks:
+                async for event in lines(chunks):
+                    head = event.object.metadata
+                    version = head.resource_version
+                    if event.object.spec.node_name and head.name not in seen:
+                        seen.add(head.name)
+                        moments.append(time.monotonic())
+                        if len(moments) == pods:
+                            break
+        return moments
+
+    async def _emptied(self, other: Arm) -> None:
+        """Delete all pods, let the other arm's processes catch up, and the machine come to rest."""
+        listed = await self.client.list_all(Scope(PODS, "default"), into=_Named)
+        await in_parallel(
+            self.client.delete(PODS, one.metadata.name, namespace="default", grace_seconds=0)
+            for one in listed.items
+        )
+        for name in other.mine:
+            self.plane.processes[name].signal(signal.SIGCONT)
+        mine = (*ALONE.mine, *WITH.mine)
+        last = self._cpu(mine)
+        for _ in range(120):
+            await asyncio.sleep(1.0)
+            now = self._cpu(mine)
+            if sum(now.values()) - sum(last.values()) < 0.15:
+                return
+            last = now
+
+    def _requests(self) -> dict[str, float]:
+        """How many requests the API server has answered, by verb and resource."""
+        text = self.plane.call("GET", "/metrics", decode=False).decode()
+        found: dict[str, float] = {}
+        for line in text.splitlines():
+            if line.startswith("apiserver_request_total{"):
+                labels, _, count = line.rpartition(" ")
+                given = dict(LABEL.findall(labels))
+                parts = (given["verb"], given["resource"], given["subresource"])
+                key = " ".join(part for part in parts if part)
+                found[key] = found.get(key, 0.0) + float(count)
+        return found
+
+    def _inside(self, arm: Arm) -> dict[str, float]:
+        """Sums and counts of how long parts took, seconds, by what they are."""
+        command = self.plane.processes[arm.paused].command
+        port = next(one for one in command if one.startswith("--secure-port=")).split("=")[1]
+        found = {}
+        for url, wanted in (
+            (f"https://127.0.0.1:{port}/metrics", KUBE_SCHEDULER),
+            (f"http://127.0.0.1:{self.read}/metrics", OURS),
+        ):
+            if wanted is OURS and arm is ALONE:
+                continue
+            trust = ssl._create_unverified_context()  # noqa: S323, SLF001 # its own, on loopback
+            with urllib.request.urlopen(url, context=trust) as answer:  # noqa: S310 # loopback
+                text = answer.read().decode()
+            for line in text.splitlines():
+                name, _, value = line.rpartition(" ")
+                plain = name.partition("{")[0].removesuffix("_sum").removesuffix("_count")
+                if plain in wanted and name.partition("{")[0] != plain + "_bucket":
+                    found[name] = found.get(name, 0.0) + float(value)
+        return found
+
+    def _cpu(self, names: Iterable[str]) -> dict[str, float]:
+        """CPU seconds of processes so far."""
+        found = {}
+        for name in names:
+            popen = self.plane.processes[name].popen
+            assert popen is not None
+            stat = Path(f"/proc/{popen.pid}/stat").read_text().rsplit(")", 1)[1].split()
+            found[name] = sum(map(int, stat[11:15])) / TICKS  # ended children included
+        return found
+
+
+class _Head(msgspec.Struct, frozen=True):
+    name: str = ""
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
+    uid: str = ""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    metadata: _Head
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    node_name: str | None = msgspec.field(default=None, name="nodeName")
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: _Head
+    spec: _Spec = _Spec()
+
+
+class _Event(msgspec.Struct, frozen=True):
+    object: _Pod
+
+
+class _Status(msgspec.Struct, frozen=True):
+    allocatable: dict[str, Any] | None = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _Head
+    status: _Status = _Status()
+
+
+async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[_Event]:
+    """The events of a watch."""
+    decode = msgspec.json.Decoder(_Event).decode
+    rest = b""
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield decode(line)
+
+
+async def in_parallel(works: Iterable[Any]) -> None:
+    """Do many things, a few at a time."""
+    waiting = iter(works)
+
+    async def take() -> None:
+        for work in waiting:
+            await work
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(take())
+
+
+@asynccontextmanager
+async def bench(nodes: int) -> AsyncIterator[Bench]:
+    """Everything, for as long as the context lasts."""
+    with tempfile.TemporaryDirectory(prefix="throughput-") as name:
+        with control_plane(Path(name)) as plane:
+            config: Config = load_config({}, kubeconfig=plane.kubeconfig(), context=None)
+            async with Client(config) as client:
+                made = Bench(plane, client, nodes)
+                await made.furnish()
+                yield made
+
+
+async def run(nodes: int, pods: int, rounds: int, folder: Path | None) -> list[Round]:
+    """All rounds, told as they end."""
+    found: list[Round] = []
+    async with bench(nodes) as made:
+        for arm in (ALONE, WITH):
+            await made.round(arm, min(200, pods))  # warm up both
+        for number in range(rounds):
+            for arm in (ALONE, WITH) if number % 2 == 0 else (WITH, ALONE):
+                one = await made.round(arm, pods)
+                found.append(one)
+                load = os.getloadavg()[0]
+                parts = ", ".join(f"{name} {spent:.2f}" for name, spent in one.cpu_ms.items())
+                sys.stderr.write(
+                    f"{nodes} nodes, {one.arm}: {one.rate:.0f} pods/s; CPU ms a pod: {parts}; "
+                    f"load {load:.1f}\n  requests a pod: "
+                    f"{', '.join(f'{k} {n:.2f}' for k, n in one.requests.items())}\n"
+                )
+        if folder is not None:
+            await profiled(made, pods, folder)
+    return found
+
+
+async def profiled(made: Bench, pods: int, folder: Path) -> None:
+    """One more round with our service sampled by py-spy, where that is installed."""
+    popen = made.plane.processes["partage"].popen
+    assert popen is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    sampler = await asyncio.create_subprocess_exec(
+        "py-spy", "record", "--pid", str(popen.pid), "--format", "raw", "--rate", "200",
+        "--output", str(folder / f"partage-{made.count}.txt"), "--duration", "600",
+    )  # fmt: skip
+    one = await made.round(WITH, pods)
+    sampler.send_signal(signal.SIGINT)
+    await sampler.wait()
+    sys.stderr.write(f"profiled at {one.rate:.0f} pods/s into {folder}\n")
+
+
+def summary(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Medians of both arms and of the ratios of neighbouring rounds."""
+    alone = [one for one in rounds if one.arm == ALONE.name]
+    ours = [one for one in rounds if one.arm == WITH.name]
+    ratios = [mine.rate / theirs.rate for mine, theirs in zip(ours, alone, strict=True)]
+
+    def cpu(of: Sequence[Round]) -> dict[str, float]:
+        return {key: statistics.median(one.cpu_ms[key] for one in of) for key in of[0].cpu_ms}
+
+    return {
+        "alone": statistics.median(one.rate for one in alone),
+        "with": statistics.median(one.rate for one in ours),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "cpu_ms_alone": cpu(alone),
+        "cpu_ms_with": cpu(ours),
+        "rounds": [asdict(one) for one in rounds],
+    }
+
+
+def main() -> None:
+    """Read the options, run, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--profile", type=Path)
+    parser.add_argument("-o", choices=["text", "json"], default="text", dest="output")
+    given = parser.parse_args()
+    lacks = missing("kube-apiserver", "kube-scheduler")
+    if lacks:
+        sys.exit(f"no genuine control plane here: {lacks}")
+    if given.pods > given.nodes * CARDS:
+        sys.exit(f"{given.pods} pods do not fit {given.nodes} nodes of {CARDS} cards")
+    told = summary(asyncio.run(run(given.nodes, given.pods, given.rounds, given.profile)))
+    if given.output == "json":
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return
+    sys.stdout.write(
+        f"{given.nodes} nodes, {given.pods} pods a round: alone {told['alone']:.0f} pods/s, "
+        f"with our extender {told['with']:.0f} pods/s, ratio {told['ratio']:.2f} "
+        f"({', '.join(f'{ratio:.2f}' for ratio in told['ratios'])})\n"
+    )
+    for key in ("cpu_ms_alone", "cpu_ms_with"):
+        parts = ", ".join(f"{name} {spent:.2f}" for name, spent in told[key].items())
+        sys.stdout.write(f"CPU ms a pod, {key[7:]}: {parts}\n")
+
+
+if __name__ == "__main__":
+    main()
