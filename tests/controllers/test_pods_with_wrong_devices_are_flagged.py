@@ -247,7 +247,8 @@ LOCKS = {
     "it tells no pod": ("2026-01-01T00:00:00Z", 290.0),
     "it tells nothing": ("locked", 290.0),
     "it claims to be of tomorrow": ("2026-01-02T00:00:00Z,default,web", 290.0),
-    "it is old": ("2025-12-31T23:00:00Z,default,web", 0.0),
+    "its writer's clock is an hour slow": ("2025-12-31T23:00:00Z,default,web", 290.0),
+    "it is of another time zone": ("2025-12-31T16:00:00-08:00,default,web", 290.0),
 }
 
 

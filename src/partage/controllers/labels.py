@@ -8,7 +8,6 @@ absent: `qgpu-device-enable` on nodes that publish qGPU's totals.
 Source: koordinator.md 6; seed 001 and qgpu-and-peers.md 1.3 to 1.5.
 """
 
-from datetime import datetime, timedelta
 from typing import Final
 
 from partage.vendors import names
@@ -46,14 +45,14 @@ def held_locks(node: Document) -> dict[str, tuple[str, NodeLock]]:
     }
 
 
-def lock_expires(lock: NodeLock, now: datetime, seen: datetime) -> float:
+def lock_expires(seen: float, now: float) -> float:
     """Seconds until nobody may hold the lock any more; 0 or less when that is past.
 
+    What the lock says of its time is not asked: clocks of two machines may differ by any amount,
+    and a lock that is taken off too early lets a vendor's plugin mix up two pods.
+
     Args:
-        lock: what its value says.
-        now: the wall clock.
-        seen: when the lock was first seen here; counts for one that tells no time, or one that
-            claims to be from the future.
+        seen: when the lock was first seen here, on a steady clock.
+        now: the same clock.
     """
-    taken = seen if lock.taken is None else min(lock.taken, seen)
-    return (taken + timedelta(seconds=LOCK_SECONDS) - now).total_seconds()
+    return seen + LOCK_SECONDS - now

@@ -9,7 +9,6 @@ the API server has, and written if it differs; a key that fails is looked at aga
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -127,7 +126,7 @@ class Controllers:
         self.meters.flags = self._flags
         self._away: dict[str, float] = {}
         self._told: dict[str, str] = {}
-        self._locks: dict[tuple[str, str, str], datetime] = {}
+        self._locks: dict[tuple[str, str, str], float] = {}
         self._devices: dict[str, int] = {}
 
     @property
@@ -321,9 +320,9 @@ class Controllers:
             at: moment for at, moment in self._locks.items() if at[0] != node.name or at in known
         }
         for name, (text, lock) in held.items():
-            now = self._clock.now()
+            now = self._clock.monotonic()
             seen = self._locks.setdefault((node.name, name, text), now)
-            left = labels.lock_expires(lock, now, seen)
+            left = labels.lock_expires(seen, now)
             if left > 0 and not (lock.pod and await self._is_over(lock.namespace, lock.pod)):
                 self._queue.add_after(key, left)
                 continue
