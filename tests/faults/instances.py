@@ -15,6 +15,9 @@ from partage.daemon.scheduler import SchedulerDaemon
 __all__ = ["Relay", "Spawned", "free_port"]
 
 
+QUICK = Path(__file__).with_name("quick_instance.py")
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
     with socket.socket() as probe:
@@ -31,6 +34,10 @@ class Spawned:
         name: its identity in the Lease.
         port: where it serves.
         log: what it says, one JSON object a line.
+        lease: seconds of the Lease.
+        audit: seconds between two audits.
+        more: further options of the command.
+        quick: not the command but `quick_instance`, with times for tests.
         starts: how often it was started.
         paused: whether it stands still.
     """
@@ -41,6 +48,7 @@ class Spawned:
     lease: int = 4
     audit: int = 1
     more: tuple[str, ...] = ()
+    quick: bool = False
     port: int = field(default_factory=free_port)
     starts: int = 0
     process: asyncio.subprocess.Process | None = None
@@ -56,13 +64,19 @@ class Spawned:
         self.starts += 1
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "partage.cli.main", "scheduler", "--plain",
-                "--kubeconfig", str(self.kubeconfig), "--host", "127.0.0.1",
-                "--port", str(self.port), "--lease-namespace", "default",
-                "--lease-duration", str(self.lease), "--audit", str(self.audit),
-                "--identity", self.name, "--log-format", "json", *self.more,
-                stdout=log, stderr=log,
-            )  # fmt: skip
+                sys.executable, *self._command(), stdout=log, stderr=log
+            )
+
+    def _command(self) -> list[str]:
+        if self.quick:
+            return [str(QUICK), str(self.kubeconfig), str(self.port), self.name]
+        return [
+            "-m", "partage.cli.main", "scheduler", "--plain",
+            "--kubeconfig", str(self.kubeconfig), "--host", "127.0.0.1",
+            "--port", str(self.port), "--lease-namespace", "default",
+            "--lease-duration", str(self.lease), "--audit", str(self.audit),
+            "--identity", self.name, "--log-format", "json", *self.more,
+        ]  # fmt: skip
 
     @property
     def pid(self) -> int:

@@ -43,6 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of pods and faults")
     parser.add_argument("--nodes", type=int, default=40, help="of eight cards each")
     parser.add_argument("--instances", type=int, default=2, help="besides one that is not killed")
+    parser.add_argument("--only", default="", help="faults whose name holds this text")
     parser.add_argument("--quiet", action="store_true", help="no faults, for comparison")
     parser.add_argument("--output", type=Path, help="folder for logs and the summary")
     return parser.parse_args()
@@ -62,7 +63,7 @@ class Soak:
         self.cluster = cluster
         self.given = given
         self.churn = Churn(cluster, given.rate, random.Random(given.seed))  # noqa: S311 # repeatable
-        self.trouble = Trouble(cluster, random.Random(given.seed), given.nodes)  # noqa: S311 # same
+        self.trouble = Trouble(cluster, random.Random(given.seed), given.nodes, given.only)  # noqa: S311 # same
         self.audits = 0
         self.dirty: list[str] = []
         self.fallen: list[str] = []

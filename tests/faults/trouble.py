@@ -39,14 +39,16 @@ class Trouble:
         gaps: seconds from the loss of a leader to the next Binding.
     """
 
-    def __init__(self, cluster: Bed, chance: random.Random, nodes: int) -> None:
+    def __init__(self, cluster: Bed, chance: random.Random, nodes: int, only: str = "") -> None:
         """Nothing goes wrong yet.
 
         Args:
             cluster: what is broken.
             chance: draws what happens.
             nodes: how many there are, named n0 and on.
+            only: faults whose name holds this text; all of them when it is empty.
         """
+        self._only = only
         self.made: Counter[str] = Counter()
         self.wanted: set[str] = set()
         self.gaps: list[float] = []
@@ -69,6 +71,7 @@ class Trouble:
             "the leader stands still": (1, self._pause_leader),
             "a follower is killed": (1, self._kill_follower),
         }
+        kinds = {name: kind for name, kind in kinds.items() if self._only in name}
         weights = [weight for weight, _ in kinds.values()]
         self._end = time.monotonic() + seconds
         while not self._over:

@@ -39,7 +39,8 @@ _FLUSH: Final = 15.0
 """Seconds after which whoever waits is tried again though nothing is known to have happened."""
 _BACKOFF: Final = 0.2
 _LONGEST: Final = 5.0
-_PATIENCE: Final = 30.0
+_PATIENCE: Final = 10.0
+"""Seconds for an answer, as the chart sets it for kube-scheduler."""
 
 
 class _Filtered(msgspec.Struct, rename="pascal"):

@@ -24,6 +24,9 @@ _IN_FLIGHT: Final = (State.HELD, State.RESERVED, State.UNKNOWN)
 _PODS: Final = 500
 """Pods that are looked at before others get their turn."""
 
+_TOLD: Final = 5
+"""Pods of which an audit that found something tells what is known."""
+
 _NODES: Final = 50
 """The same of nodes, of which each takes longer."""
 
@@ -40,12 +43,14 @@ class Audit:
         missing: units by dimension that a pod holds and the books do not.
         pods: the pods behind these, by uid.
         broken: a law of the ledger that does not hold; empty when all do.
+        told: of some of these pods, what the books and the API server say.
     """
 
     leaked: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
     pods: tuple[str, ...] = ()
     broken: str = ""
+    told: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -87,7 +92,9 @@ def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
         books.engine.ledger.validate()
     except LedgerError as error:
         broken = str(error)
-    return Audit(dict(leaked), dict(missing), tuple(sorted(found)), broken)
+    uids = tuple(sorted(found))
+    told = tuple(_told(books, uid) for uid in uids[:_TOLD])
+    return Audit(dict(leaked), dict(missing), uids, broken, told)
 
 
 async def doubtful(
@@ -134,6 +141,22 @@ async def doubtful(
             return True
         await others()
     return False
+
+
+def _told(books: Books, uid: str) -> str:
+    """What the books and the API server say of a pod, for who reads the log."""
+    held, seen = books.engine.ledger.allocation(uid), books.intake.pod(uid)
+    state = books.engine.states.get(uid)
+    name = f"{held.namespace}/{held.name}" if held else seen.pod.key if seen else uid
+    mine = f"{state or 'held'} on {held.node}" if held else f"{state or 'nothing'}"
+    if books.engine.is_gone(uid):
+        mine += ", and it is gone"
+    if seen is None:
+        theirs = "gone" if books.intake.is_gone(uid) else "not told of"
+    else:
+        theirs = f"on {seen.pod.node}" if seen.pod.node else "without a node"
+        theirs += ", finished" if seen.pod.finished else ""
+    return f"{name}: in the books {mine}; by the API server {theirs}"
 
 
 def _agrees(books: Books, entry: PodEntry) -> bool:

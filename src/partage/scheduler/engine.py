@@ -275,6 +275,10 @@ class Engine(Chooser):
             self.states[pod.uid] = State.CLEARING
         return [Released(before.node)] if before and before != kept else []
 
+    def is_gone(self, uid: str) -> bool:
+        """Whether the pod was told gone; nothing older that comes of it counts."""
+        return uid in self._gone
+
     def forget_gone(self) -> None:
         """Forget which pods are gone; safe after a fresh list, when no older event can come."""
         self._gone.clear()

@@ -1,0 +1,187 @@
+"""Scenario 8: watches that end, expire, lag, repeat and mix up; reads of what is no more."""
+
+import asyncio
+import json
+import random
+import time
+
+import pytest
+from bed import HALF, WHOLE, Bed, bed, node, told, until
+from faulty_wire import Fault
+
+from partage.daemon.scheduler import SchedulerDaemon
+
+
+def held(daemon: SchedulerDaemon) -> set[str]:
+    """Names of the pods that the books hold something for."""
+    return {one.name for one in daemon.service.books.engine.ledger.allocations()}
+
+
+async def full(cluster: Bed) -> SchedulerDaemon:
+    """Two cards, each with a pod."""
+    daemon = await cluster.daemon()
+    await cluster.led()
+    await cluster.pod("a", WHOLE)
+    await cluster.pod("b", WHOLE)
+    await cluster.bound("a", "b")
+    return daemon
+
+
+@pytest.mark.parametrize("how", ["cut", "expired in the stream", "expired at the start"])
+async def test_what_happens_while_nothing_is_heard_is_made_up_for(how: str) -> None:
+    """A pod goes, one comes anew under its name, a node comes: all of it unheard."""
+    async with bed(node(cards=2)) as cluster:
+        daemon = await full(cluster)
+
+        started = time.monotonic()
+        cluster.wire.cut = True
+        await cluster.delete("a")
+        await cluster.pod("a", HALF)
+        if how == "expired at the start":
+            cluster.wire.fail(Fault(watch=True, status=410, reason="Expired", times=5))
+        cluster.wire.cut = False
+        if how == "expired in the stream":
+            await cluster.wire.expire_watches()
+        await cluster.bound("a")
+        told(f"8: watch {how}: next Binding", time.monotonic() - started)
+
+        await until(lambda: held(daemon) == {"a", "b"}, "the books hold both")
+        await cluster.sound(f"8: watch {how}")
+
+
+async def test_a_pod_that_comes_is_bound_and_goes_unheard_leaves_nothing_behind() -> None:
+    """The watch lags, its version expires, and the pod was never told of at all."""
+    async with bed(node(cards=1)) as cluster:
+        daemon = await cluster.daemon()
+        await cluster.led()
+        cluster.wire.fail(Fault(path="/pods", watch=True, status=500, times=10**6))
+        cluster.wire.cut_watches()
+        await cluster.pod("ghost", WHOLE)
+        await cluster.bound("ghost")
+        await cluster.delete("ghost")
+        cluster.wire.heal()
+        cluster.wire.fail(Fault(watch=True, status=410, reason="Expired", times=5))
+
+        started = time.monotonic()
+        await cluster.pod("next", WHOLE)
+        await cluster.bound("next")
+        told("8: pod came and went unheard: card free", time.monotonic() - started)
+
+        assert held(daemon) == {"next"}
+        await cluster.sound("8: pod came and went unheard")
+
+
+async def test_events_that_come_late_mislead_nobody() -> None:
+    """Kube-scheduler is ahead of the books; what is bound meanwhile is no leak and given once."""
+    async with bed(node(cards=2)) as cluster:
+        daemon = await cluster.daemon()
+        await cluster.led()
+        cluster.wire.hold_back()
+        for number in range(3):
+            await cluster.pod(f"p{number}", WHOLE)
+        await until(lambda: cluster.kube.bound == 2, "two are bound")
+        first = daemon.service.last_audit
+        await until(lambda: daemon.service.last_audit is not first, "an audit has looked")
+
+        assert daemon.service.last_audit is not None
+        assert daemon.service.last_audit.clean
+        gone = next(f"p{n}" for n in range(3) if cluster.placed(f"p{n}"))
+        await cluster.delete(gone)
+        cluster.wire.let_go()
+        await until(lambda: cluster.kube.bound == 3, "the third is bound")
+        await cluster.sound("8: late events")
+
+
+async def test_events_may_come_twice_or_only_as_bookmarks() -> None:
+    """Every event is told twice, with bookmarks in between."""
+
+    def twice(event: bytes) -> list[bytes]:
+        version = json.loads(event)["object"]["metadata"]["resourceVersion"]
+        bookmark = {"metadata": {"resourceVersion": version}, "kind": "Pod", "apiVersion": "v1"}
+        mark = json.dumps({"type": "BOOKMARK", "object": bookmark}).encode()
+        return [event, mark, event, mark]
+
+    async with bed(node(cards=2)) as cluster:
+        cluster.wire.distort = twice
+        await full(cluster)
+        await cluster.delete("a")
+        await cluster.pod("c", HALF)
+        await cluster.bound("c")
+
+        await cluster.sound("8: events twice, bookmarks")
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_events_of_different_pods_may_change_places(seed: int) -> None:
+    """A server orders the events of one object only; here they are told in any other order."""
+    chance = random.Random(seed)  # noqa: S311 # reproducible on purpose
+    kept: list[bytes] = []
+
+    def mixed(event: bytes) -> list[bytes]:
+        """Hold an event back until one of another pod has come."""
+        name = json.loads(event)["object"]["metadata"].get("name")
+        sent = [one for one in kept if json.loads(one)["object"]["metadata"].get("name") == name]
+        for one in sent:
+            kept.remove(one)
+        if chance.random() < 0.5:
+            kept.append(event)
+            return sent
+        others, kept[:] = list(kept), []
+        return [*sent, event, *others]
+
+    async with bed(node(cards=4)) as cluster:
+        daemon = await cluster.daemon()
+        await cluster.led()
+        cluster.wire.distort = mixed
+        for number in range(8):
+            await cluster.pod(f"p{number}", HALF)
+        await until(lambda: cluster.kube.bound >= 4, "some are bound")
+        cluster.wire.heal()
+        cluster.wire.cut_watches()
+        await asyncio.sleep(0)
+        names = [f"p{number}" for number in range(8)]
+        await cluster.bound(*names)
+        await cluster.wire.expire_watches()
+
+        await until(lambda: held(daemon) == set(names), "the books hold all")
+        await cluster.sound(f"8: events out of order, seed {seed}")
+
+
+async def test_a_read_that_is_older_than_what_the_watch_told_changes_nothing() -> None:
+    """A Binding's answer is lost; read back, an old server says that the pod has no node yet."""
+    async with bed(node(cards=1)) as cluster:
+        daemon = await cluster.daemon()
+        await cluster.led()
+        await cluster.pod("a", WHOLE)
+        await cluster.bound("a")
+        await cluster.delete("a")
+        cluster.wire.fail(Fault(method="POST", path="/binding", drop=True, executed=True))
+        await cluster.pod("b", WHOLE, schedulingGates=[{"name": "example.com/wait"}])
+        await cluster.wire.freeze("/api/v1/namespaces/default/pods/b")
+        await cluster.patch("b", {"spec": {"schedulingGates": []}})
+        await cluster.bound("b")
+        await cluster.pod("c", WHOLE)
+        await until(lambda: not daemon.service.books.unread, "the books have decided")
+        await cluster.told("c")
+
+        assert cluster.placed("c") == ""
+        assert held(daemon) == {"b"}
+        await cluster.sound("8: stale read")
+
+
+async def test_the_api_server_may_be_away_for_long() -> None:
+    """Nothing is given while nobody can be asked; afterwards everything goes on by itself."""
+    async with bed(node(cards=2)) as cluster:
+        daemon = await cluster.daemon()
+        await cluster.led()
+        await cluster.pod("a", WHOLE)
+        await cluster.bound("a")
+        with cluster.wire.outage():
+            await until(lambda: not daemon.service.leading, "it leads no more")
+            await cluster.pod("b", WHOLE)
+            assert cluster.placed("a")
+        started = time.monotonic()
+        await cluster.bound("b")
+        told("extra: API server back: next Binding", time.monotonic() - started)
+
+        await cluster.sound("extra: API server away")
