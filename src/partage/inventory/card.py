@@ -13,19 +13,22 @@ from msgspec.structs import replace
 from partage.model.allocation import Charge
 from partage.model.device import Device, DeviceType
 from partage.model.mig import MigSlice
-from partage.model.node import Node
 from partage.model.reason import ReasonCode
 
 __all__ = [
     "CEILING",
     "Card",
     "Suspicion",
+    "Tree",
     "bounded",
     "doubles",
     "ghost",
-    "is_flat",
     "kinds_of",
+    "tree_of",
 ]
+
+Tree = tuple[tuple[int, ...], tuple[int, ...]]
+"""How a node's cards lie: by row, the number of the card's PCIe switch, and of its NUMA node."""
 
 CEILING: Final = 2**52
 """The most that the books count of anything (4 PiB): more would not fit the columns' sums."""
@@ -95,18 +98,30 @@ class Card:
         return tuple(sorted(everything, key=lambda one: (one.start, one.size, one.profile)))
 
 
-def is_flat(node: Node, cards: Sequence[Device]) -> bool:
-    """Whether whole cards may be chosen one by one, whatever lies between them."""
-    tree = bool(cards) and all(c.topology is not None and c.topology.pcie for c in cards)
-    bound = node.honour_partitions or node.single_numa
-    return not tree and not node.partitions and not bound
+def tree_of(cards: Sequence[Device]) -> Tree | None:
+    """How the cards lie; None where there are none, or nobody knows of each of them."""
+    switches: dict[tuple[int, str], int] = {}
+    numas: dict[int, int] = {}
+    places: list[tuple[int, int]] = []
+    for card in cards:
+        there = card.topology
+        if there is None or not there.pcie:
+            return None
+        switch = switches.setdefault((there.numa, there.pcie), len(switches))
+        places.append((switch, numas.setdefault(there.numa, len(numas))))
+    return (tuple(s for s, _ in places), tuple(n for _, n in places)) if places else None
 
 
 def kinds_of(charges: Sequence[Charge]) -> int:
     """Bits of one pod for the column `hosted`; the few with more than 62 cards share a bit."""
-    gpus = [charge.exclusive for charge in charges if charge.type is DeviceType.GPU]
-    cards = sum(gpus)
-    return (1 << min(cards, 62) if cards else 0) | (cards < len(gpus))
+    cards = shares = 0
+    for charge in charges:
+        if charge.type is DeviceType.GPU:
+            if charge.exclusive:
+                cards += 1
+            else:
+                shares = 1
+    return (1 << min(cards, 62) if cards else 0) | shares
 
 
 _NO_DOUBLES: Final[frozenset[tuple[DeviceType, int]]] = frozenset()
@@ -128,8 +143,9 @@ def doubles(devices: Sequence[Device]) -> frozenset[tuple[DeviceType, int]]:
 
 def bounded(charge: Charge) -> Charge:
     """The charge, with absurd amounts cut down to what the columns can count."""
-    most = max(charge.core_milli, charge.memory_bytes, charge.slots)
-    if most <= CEILING and all(amount <= CEILING for _unit, amount in charge.extras):
+    few = charge.core_milli <= CEILING and charge.slots <= CEILING
+    few = few and charge.memory_bytes <= CEILING
+    if few and all([amount <= CEILING for _unit, amount in charge.extras]):
         return charge
     return replace(
         charge,

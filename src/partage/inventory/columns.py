@@ -5,12 +5,21 @@ the ledger's to know; the columns follow from nodes, entries and suspicions alon
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
-from partage.inventory.card import CEILING, Card, Suspicion, doubles, ghost, is_flat, kinds_of
+from partage.inventory.card import (
+    CEILING,
+    Card,
+    Suspicion,
+    Tree,
+    doubles,
+    ghost,
+    kinds_of,
+    tree_of,
+)
 from partage.inventory.changes import ChangeLog
 from partage.inventory.instances import (
     CUT,
@@ -41,8 +50,7 @@ ASSUMED: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 _CLOSED_NUMBER: Final = {code: number for number, code in enumerate(CLOSED)}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """What one pod holds, and what is charged for it."""
 
     allocation: Allocation
@@ -77,7 +85,8 @@ class Columns:
         self._fences: dict[tuple[DeviceType, int, int], set[str]] = {}
         self._strange: dict[tuple[DeviceType, int, int], tuple[int, int]] = {}
         self._suspected: dict[str, dict[str, Suspicion]] = {}
-        self._flat: set[int] = set()
+        self._trees: dict[int, Tree] = {}
+        self._known_trees: dict[Tree, Tree] = {}
         self.cuts = Cuts()
         self.cut_nodes: set[int] = set()
 
@@ -123,7 +132,7 @@ class Columns:
         self._ghosts.pop(index, None)
         self._doubles.pop(index, None)
         self._claims.pop(index, None)
-        self._flat.discard(index)
+        self._trees.pop(index, None)
         self.cut_nodes.discard(index)
         self.hosted[index] = 0
 
@@ -135,8 +144,6 @@ class Columns:
         rows: dict[DeviceType, list[Device]] = {}
         for device in sorted(node.devices, key=lambda device: device.minor):
             rows.setdefault(device.type, []).append(device)
-        if is_flat(node, rows.get(DeviceType.GPU, ())):
-            self._flat.add(index)
         if any(device.cutting is not None for device in node.devices):
             self.cut_nodes.add(index)
         self._rows[index] = rows
@@ -161,6 +168,9 @@ class Columns:
             for row, device in enumerate(devices):
                 self._write_total(plane, index, row, device)
                 self._uuids.setdefault(device.uuid, set()).add((type_, index, row))
+        tree = tree_of(rows.get(DeviceType.GPU, ()))
+        if tree is not None:
+            self._trees[index] = self._known_trees.setdefault(tree, tree)
         self.bare[index] = not rows
         self._write_host(index, node)
         self._write_hosted(index, entries.values())
@@ -247,40 +257,33 @@ class Columns:
         for resource, amount in host.items():
             column = self.host_free.get(resource)
             if column is not None:
-                column[index] += sign * min(amount, CEILING)
+                column[index] += sign * (min(CEILING, amount))
 
     def _book(self, index: int, row: int, uid: str, charge: Charge) -> None:
-        plane = self.planes[charge.type]
-        plane.core_free[row, index] -= charge.core_milli
-        plane.memory_free[row, index] -= charge.memory_bytes
-        plane.tenants[row, index] += charge.slots
+        plane, at = self.planes[charge.type], (row, index)
+        core = plane.core_free.item(at) - charge.core_milli
+        memory = plane.memory_free.item(at) - charge.memory_bytes
+        sharers = plane.tenants.item(at) + charge.slots
+        plane.core_free[at], plane.memory_free[at], plane.tenants[at] = core, memory, sharers
         for unit, amount in charge.extras:
-            plane.unit_columns(unit)[1][row, index] -= amount
+            plane.unit_columns(unit)[1][at] -= amount
         place = (charge.type, index, row)
         tenants = self._tenants.get(place)
         if tenants is None:
             tenants = self._tenants[place] = {}
         mine = tenants.get(uid)
         tenants[uid] = charge if mine is None else together(mine, charge)
-        if not self._joined(plane, index, row, charge):
+        # One more sharer of an open card changes less than `_refresh` would look at.
+        joins = not charge.exclusive and charge.fence is None and not charge.instances
+        if joins and core >= 0 <= memory and plane.open[at] and index not in self.cut_nodes:
+            left = plane.slots_free.item(at) - charge.slots
+            limit = left if charge.sharers is None else charge.sharers - sharers
+            plane.slots_free[at] = min(left, limit)
+        else:
             for other in self._around(index, row, charge):
                 self._fences.setdefault((charge.type, index, other), set()).add(uid)
                 self._refresh(charge.type, index, other)
             self._refresh(charge.type, index, row)
-
-    def _joined(self, plane: Plane, index: int, row: int, charge: Charge) -> bool:
-        """What `_refresh` derives where one more sharer joined an open card; False elsewhere."""
-        if charge.exclusive or charge.fence is not None or not plane.open[row, index]:
-            return False
-        if charge.instances or index in self.cut_nodes:
-            return False
-        if plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0:
-            return False
-        left = int(plane.slots_free[row, index]) - charge.slots
-        if charge.sharers is not None:
-            left = min(left, charge.sharers - int(plane.tenants[row, index]))
-        plane.slots_free[row, index] = left
-        return True
 
     def _unbook(self, index: int, row: int, uid: str, charge: Charge) -> None:
         plane = self.planes[charge.type]

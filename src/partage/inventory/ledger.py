@@ -26,9 +26,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from partage.inventory.card import CEILING, Card, Suspicion, bounded, kinds_of
+from partage.inventory.card import CEILING, Card, Suspicion, Tree, bounded, kinds_of
 from partage.inventory.columns import ASSUMED, UNCHECKED, Columns, Entry
-from partage.model.allocation import Allocation, Charge
+from partage.model.allocation import Allocation, Charge, charges_of
 from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
 from partage.model.node import Node
@@ -84,9 +84,9 @@ class Ledger(Columns):
         """The devices of one type on a node, by row."""
         return self._rows[index].get(type_, ())
 
-    def is_flat(self, index: int) -> bool:
-        """Whether whole cards of the node may be chosen one by one, whatever lies between them."""
-        return index in self._flat
+    def tree(self, index: int) -> Tree | None:
+        """How the GPUs of a node lie, by row; None where it is not known of all of them."""
+        return self._trees.get(index)
 
     def cards(self, type_: DeviceType, index: int) -> list[Card]:
         """A copy of the state of a node's cards of one type, in the order of minors."""
@@ -171,15 +171,16 @@ class Ledger(Columns):
         Raises:
             LedgerError: the pod has an entry already.
         """
-        if allocation.uid in self._entries:
-            raise LedgerError(f"pod {allocation.uid} is booked already; undo it first")
-        charges = tuple([bounded(charge) for charge in allocation.charges])
-        entry = self._entries[allocation.uid] = Entry(allocation, charges)
-        mates = self._by_node.get(allocation.node)
+        uid, name = allocation.uid, allocation.node
+        if uid in self._entries:
+            raise LedgerError(f"pod {uid} is booked already; undo it first")
+        charges = tuple([bounded(charge) for charge in charges_of(allocation.grants)])
+        entry = self._entries[uid] = Entry(allocation, charges)
+        mates = self._by_node.get(name)
         if mates is None:
-            mates = self._by_node[allocation.node] = {}
-        mates[allocation.uid] = entry
-        index = self.index.get(allocation.node)
+            mates = self._by_node[name] = {}
+        mates[uid] = entry
+        index = self.index.get(name)
         if index is None:
             return
         rows = [self._locate(index, charge) for charge in charges]
@@ -189,7 +190,7 @@ class Ledger(Columns):
         self._book_host(index, allocation.host, -1)
         for charge, row in zip(charges, rows, strict=True):
             if row is not None:
-                self._book(index, row, allocation.uid, charge)
+                self._book(index, row, uid, charge)
         if charges:
             self.hosted[index] |= kinds_of(charges)
         self.changes.append(index)

@@ -5,7 +5,7 @@ order (performance.md 5.2: the layout is worth a factor of twelve). Free amounts
 derived; only the ledger writes them.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,13 @@ __all__ = ["ABSENT_KIND", "CLOSED", "Bools", "Ints", "Plane"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+T = TypeVar("T", bound=np.generic)
+
+_AMOUNTS: Final = 9
+
+STATE: Final = 6
+"""How many of the columns decide between cards."""
 
 ABSENT_KIND: Final = 0
 """Kind of a position that holds no card."""
@@ -34,13 +41,15 @@ class Plane:
     """The columns of one device type; every array has shape (cards, nodes).
 
     Attributes:
+        amounts: all columns of integers in one array, of which they are views; the first `STATE`
+            of them are what decides between cards, in the order below.
         core_total: compute offered, milli.
         core_free: compute left, milli; negative only on a card that is booked beyond its means.
         memory_total: memory offered, bytes.
         memory_free: memory left, bytes.
-        slots_total: sharers the card may have by itself.
         slots_free: sharers it may still take, under the tightest limit of those on it.
         tenants: sharers it has.
+        slots_total: sharers the card may have by itself.
         open: whether it takes new pods at all.
         closed: why it takes none, as a position in `CLOSED`.
         kind: which kind of card it is (an index into `Ledger.kinds`); 0 where there is none.
@@ -50,6 +59,7 @@ class Plane:
     """
 
     __slots__ = (
+        "amounts",
         "closed",
         "core_free",
         "core_total",
@@ -65,19 +75,11 @@ class Plane:
     )
 
     def __init__(self, cards: int, nodes: int) -> None:
-        shape = (cards, nodes)
-        self.core_total: Ints = np.zeros(shape, np.int64)
-        self.core_free: Ints = np.zeros(shape, np.int64)
-        self.memory_total: Ints = np.zeros(shape, np.int64)
-        self.memory_free: Ints = np.zeros(shape, np.int64)
-        self.slots_total: Ints = np.zeros(shape, np.int64)
-        self.slots_free: Ints = np.zeros(shape, np.int64)
-        self.tenants: Ints = np.zeros(shape, np.int64)
-        self.open: Bools = np.zeros(shape, np.bool_)
-        self.closed: NDArray[np.int8] = np.zeros(shape, np.int8)
-        self.kind: Ints = np.zeros(shape, np.int64)
-        self.cut: Ints = np.zeros(shape, np.int64)
         self.extras: dict[str, tuple[Ints, Ints]] = {}
+        self.amounts: Ints = np.zeros((_AMOUNTS, 0, 0), np.int64)
+        self.open: Bools = np.zeros((0, 0), np.bool_)
+        self.closed: NDArray[np.int8] = np.zeros((0, 0), np.int8)
+        self.grow(cards, nodes)
 
     @property
     def cards(self) -> int:
@@ -91,16 +93,22 @@ class Plane:
             return
         shape = (max(cards, have[0]), max(nodes, have[1]))
 
-        def grown(old: NDArray[np.generic]) -> NDArray[np.generic]:
-            new = np.zeros(shape, old.dtype)
-            new[: have[0], : have[1]] = old
+        def grown(old: NDArray[T]) -> NDArray[T]:
+            new = np.zeros((*old.shape[:-2], *shape), old.dtype)
+            new[..., : have[0], : have[1]] = old
             return new
 
-        for name in self.__slots__:
-            if name != "extras":
-                setattr(self, name, grown(getattr(self, name)))
+        self.open, self.closed = grown(self.open), grown(self.closed)
         for unit, (total, free) in self.extras.items():
-            self.extras[unit] = (grown(total), grown(free))  # type: ignore[assignment]  # dtype is kept
+            self.extras[unit] = (grown(total), grown(free))
+        self.amounts = columns = grown(self.amounts)
+        self.core_total, self.core_free, self.memory_total, self.memory_free = columns[:4]
+        self.slots_free, self.tenants, self.slots_total, self.kind, self.cut = columns[4:]
+
+    def state(self, node: int) -> list[list[int]]:
+        """Compute in all and left, memory in all and left, slots left, tenants: by card of a node."""
+        state: list[list[int]] = self.amounts[:STATE, :, node].tolist()
+        return state
 
     def unit_columns(self, unit: str) -> tuple[Ints, Ints]:
         """Total and free columns of a native unit; zero where a card does not have it."""
@@ -112,9 +120,8 @@ class Plane:
 
     def clear(self, node: int) -> None:
         """Forget every card of a node."""
-        for name in self.__slots__:
-            if name != "extras":
-                getattr(self, name)[:, node] = 0
+        for columns in (self.amounts, self.open, self.closed):
+            columns[..., node] = 0
         for total, free in self.extras.values():
             total[:, node] = 0
             free[:, node] = 0

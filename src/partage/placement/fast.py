@@ -5,19 +5,21 @@ cards are read straight from the columns. The answer is that of `pod.place`, car
 under test); everything else is left to it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from partage.inventory.ledger import Card, Ledger
-from partage.inventory.plane import Plane
+from partage.inventory.ledger import Ledger
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.policy import CardOrder, Strategy
-from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup, Scope
-from partage.placement.grouping import has_tree, in_scopes
+from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.placement.grouping import nearest
 
 __all__ = ["choose", "is_plain", "simple"]
 
 _PLAIN_ORDER = CardOrder()
+
+_Row = tuple[bool, bool, int, int, int, int, int, int]
+"""A card: whether it is the right one, whether it is open, and its `Plane.state`."""
 
 
 def is_plain(request: PodRequest) -> bool:
@@ -65,79 +67,68 @@ def choose(
     request = group.request
     plane = ledger.planes[request.type]
     open_ = plane.open[:, index].tolist()
-    tenants = plane.tenants[:, index].tolist()
-    core = plane.core_free[:, index].tolist()
-    memory = plane.memory_free[:, index].tolist()
+    columns = zip(suits, open_, *plane.state(index), strict=True)
     if request.whole:
-        totals = plane.memory_total[:, index].tolist()
-        slots = plane.slots_free[:, index].tolist()
-        rows = [
-            row
-            for row, fit in enumerate(suits)
-            if fit and open_[row] and not tenants[row] and slots[row] > 0
-            and memory[row] >= totals[row]
-        ]  # fmt: skip
-        if len(rows) < request.count:
-            return ()
-        chosen = [] if ledger.is_flat(index) else _nearest(ledger, request, index, rows, tenants)
-        if not chosen:
-            if strategy not in (Strategy.FIRST_FIT, Strategy.SPREAD):
-                rows.sort(key=totals.__getitem__)
-            chosen = rows[: request.count]
-        return tuple([_grant(ledger, group, index, row) for row in chosen])
-    columns = (open_, tenants, core, memory)
-    chosen = _share_rows(plane, request, suits, index, columns, strategy, ranking)
-    return tuple([_grant(ledger, group, index, row) for row in chosen])
+        rows = _whole_rows(ledger, request, index, columns, strategy)
+    else:
+        rows = _share_rows(request, columns, strategy, ranking)
+    if not rows:
+        return ()
+    devices = ledger.devices(request.type, index)
+    return tuple([_grant(group, devices[row]) for row in rows])
 
 
-def _nearest(
-    ledger: Ledger, request: DeviceRequest, index: int, rows: list[int], tenants: list[int]
+def _whole_rows(
+    ledger: Ledger, request: DeviceRequest, index: int, columns: Iterable[_Row], strategy: Strategy
 ) -> list[int]:
-    """The rows of whole cards that lie best together; none where nobody knows how they lie."""
-    everyone = [
-        Card(device, row, 0, 0, 0, tenants[row])
-        for row, device in enumerate(ledger.devices(request.type, index))
-    ]
-    if not has_tree(everyone, Scope.PCIE):
+    """The best rows for whole cards, best first; empty where too few are idle."""
+    rows: list[int] = []
+    totals: list[int] = []
+    taken: list[int] = []
+    for row, (fit, open_, _, _, total, memory, slots, tenants) in enumerate(columns):
+        totals.append(total)
+        if tenants:
+            taken.append(row)
+        elif fit and open_ and slots > 0 and memory >= total:
+            rows.append(row)
+    if len(rows) < request.count:
         return []
-    fitting = [everyone[row] for row in rows]  # rows are in the order of minors
-    return [card.row for card in next(in_scopes(everyone, fitting, request))]
+    tree = ledger.tree(index)
+    if tree is not None:
+        return nearest(tree, rows, taken, request.count)  # rows are in the order of minors
+    if strategy not in (Strategy.FIRST_FIT, Strategy.SPREAD):
+        rows.sort(key=totals.__getitem__)
+    return rows[: request.count]
 
 
 def _share_rows(
-    plane: Plane,
     request: DeviceRequest,
-    suits: Sequence[bool],
-    index: int,
-    columns: tuple[list[bool], list[int], list[int], list[int]],
+    columns: Iterable[_Row],
     strategy: Strategy,
     ranking: Mapping[int, int] | None,
 ) -> list[int]:
     """The best rows for a share of each, best first; empty where too few fit."""
-    open_, tenants, core, memory = columns
-    core_totals = plane.core_total[:, index].tolist()
-    totals = plane.memory_total[:, index].tolist()
-    slots = plane.slots_free[:, index].tolist()
+    milli, size, part = request.core_milli, request.memory_bytes, request.memory_milli
     alone = request.unused or request.exclusive
-    claims = request.claims_core and not request.core_milli
+    claims = request.claims_core and not milli
+    sharers = request.sharers
     found: list[tuple[int, int]] = []
-    for row, fit in enumerate(suits):
-        if not fit or not open_[row] or slots[row] < 1 or core[row] < request.core_milli:
+    for row, (fit, open_, core_total, core, total, memory, slots, tenants) in enumerate(columns):
+        if core < milli or not fit or not open_ or slots < 1:
             continue
-        need = request.memory_bytes or totals[row] * request.memory_milli // MILLI
-        if memory[row] < need or (alone and tenants[row]) or (claims and core[row] <= 0):
+        need = size or total * part // MILLI
+        if memory < need or (alone and tenants) or (claims and core <= 0):
             continue
-        if request.sharers is not None and tenants[row] >= request.sharers:
+        if sharers is not None and tenants >= sharers:
             continue
         if ranking is not None:
             key = -ranking.get(row, 0)
         elif strategy is Strategy.FIRST_FIT:
             key = 0
         elif strategy is Strategy.PARTAGE:
-            spare = (memory[row] - need) * MILLI // totals[row] if totals[row] else 0
-            key = core[row] - request.core_milli + spare
+            key = core - milli + ((memory - need) * MILLI // total if total else 0)
         else:
-            key = _used(core_totals[row], core[row]) + _used(totals[row], memory[row])
+            key = _used(core_total, core) + _used(total, memory)
             if strategy is not Strategy.SPREAD:
                 key = -key
         found.append((key, row))
@@ -152,8 +143,7 @@ def _used(total: int, free: int) -> int:
     return (total - free) * 1_000_000 // total if total else 0
 
 
-def _grant(ledger: Ledger, group: RequestGroup, index: int, row: int) -> Grant:
-    device: Device = ledger.device_at(group.request.type, index, row)
+def _grant(group: RequestGroup, device: Device) -> Grant:
     request = group.request
     if request.whole:
         mode = GrantMode.WHOLE

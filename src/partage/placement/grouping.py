@@ -6,15 +6,15 @@ whose surroundings are in use already, so that idle switches and NUMA nodes stay
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from partage.inventory.ledger import Card
+from partage.inventory.card import Card, Tree
 from partage.model.device import Partition
 from partage.model.node import Node
 from partage.model.request import DeviceRequest, PartitionAsk, Scope
 
-__all__ = ["has_tree", "in_scopes", "partitions"]
+__all__ = ["has_tree", "in_scopes", "nearest", "partitions"]
 
 _REMAINDER_WEIGHT: Final = {8: 10_000, 4: 100, 2: 1}
 
@@ -71,6 +71,33 @@ def _at_level(
 
     for place in sorted((p for p in groups if len(groups[p]) >= count), key=idleness):
         yield groups[place][:count]
+
+
+def nearest(tree: Tree, rows: Sequence[int], taken: Iterable[int], count: int) -> list[int]:
+    """What `in_scopes` gives first for a request without a scope, by row.
+
+    Args:
+        tree: how the cards of the node lie.
+        rows: those that serve the request, at least as many as it asks.
+        taken: rows of all cards in use.
+        count: cards asked.
+    """
+    switches, numas = tree
+    busy_switches, busy_numas = {switches[r] for r in taken}, {numas[r] for r in taken}
+
+    def busy(row: int) -> int:
+        return (switches[row] in busy_switches) + (numas[row] in busy_numas)
+
+    if count == 1:
+        return [max(rows, key=busy)]
+    for places, crowd in ((switches, busy), (numas, lambda row: numas[row] in busy_numas)):
+        groups: dict[int, list[int]] = {}
+        for row in rows:
+            groups.setdefault(places[row], []).append(row)
+        enough = [group for group in groups.values() if len(group) >= count]
+        if enough:
+            return max(enough, key=lambda group: crowd(group[0]))[:count]
+    return list(rows[:count])
 
 
 def _place(card: Card, level: Scope) -> tuple[object, ...]:

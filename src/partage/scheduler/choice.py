@@ -4,7 +4,6 @@ Deciding, explaining, listing the nodes that would do and preemption's dry run a
 in different ways. `Engine` adds the events, and books what was chosen.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -73,9 +72,10 @@ class Chooser:
                 continue
             node = self.ledger.node_at(index)
             # 5. Keys that count what is granted are known only now.
-            excess = self.quotas.excess(pod.namespace, amounts(pod, grants))
-            if excess:
-                return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
+            if self.quotas.limits(pod.namespace):
+                excess = self.quotas.excess(pod.namespace, amounts(pod, grants))
+                if excess:
+                    return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
             allocation = Allocation(pod.uid, pod.namespace, pod.name, node.name, grants, pod.host)
             return Placement(allocation, pod.request.notes)
         # 6. Nothing fits: say why, node by node.
@@ -223,8 +223,15 @@ class Chooser:
 
 def amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:
     """What a pod counts against its namespace's quota, by key, once it has its grants."""
-    counted = metered(pod.request, grants)
-    return Counter(pod.quota) + Counter(counted) if counted else pod.quota
+    for group in pod.request.groups:
+        if group.metered:
+            break
+    else:
+        return pod.quota
+    amounts = metered(pod.request, grants)
+    for key, amount in pod.quota.items():
+        amounts[key] = amounts.get(key, 0) + amount
+    return amounts
 
 
 def _cards_of(ledger: Ledger, request: PodRequest, index: int) -> Mapping[DeviceType, list[Card]]:

@@ -7,6 +7,8 @@ touches nothing outside.
 
 from dataclasses import dataclass
 
+import msgspec
+
 from partage.model.allocation import Allocation, Grant
 from partage.model.node import Node
 from partage.model.pod import Pod
@@ -156,8 +158,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """A pod's place, reserved in the books: bind it, then tell what became of it."""
 
     allocation: Allocation

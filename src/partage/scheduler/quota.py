@@ -6,11 +6,11 @@ blocks.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from partage.model.allocation import Grant, charges_of
+from partage.model.allocation import Charge, Grant, charges_of
 from partage.model.request import PodRequest
 
 __all__ = ["Quota", "QuotaBook", "Quotas", "metered"]
@@ -38,35 +38,34 @@ class Quotas:
         return frozenset(k for q in self.by_namespace.get(namespace, ()) for k, _ in q.hard)
 
 
-def metered(request: PodRequest, grants: Iterable[Grant]) -> dict[str, int]:
+def metered(request: PodRequest, grants: Sequence[Grant]) -> dict[str, int]:
     """What the request's metered keys count of its grants, rounded up to the key's unit.
 
     Containers that run at different times count by maximum, as in the books.
     """
-    for group in request.groups:
-        if group.metered:
-            break
-    else:
-        return {}
+    metering = [group for group in request.groups if group.metered]
     counted: dict[tuple[str, str, int], list[Grant]] = {}
-    given = list(grants)
-    for group in request.groups:
-        names = {container.name for container in group.containers}
+    for group in metering:
+        names = [container.name for container in group.containers]
+        protocol, type_ = group.protocol, group.request.type
+        mine = [
+            grant
+            for grant in grants
+            if grant.container in names and grant.protocol == protocol and grant.type is type_
+        ]
         for meter in group.metered:
-            counted.setdefault(meter, []).extend(
-                grant
-                for grant in given
-                if grant.container in names
-                and grant.protocol == group.protocol
-                and grant.type is group.request.type
-            )
-    totals: Counter[str] = Counter()
+            counted[meter] = counted[meter] + mine if meter in counted else mine
+    totals: dict[str, int] = {}
+    charged: dict[int, tuple[Charge, ...]] = {}  # mostly all keys count the same grants
     for (key, dimension, unit), mine in counted.items():
-        charges = charges_of(mine)
-        memory = dimension == "memory"
-        total = sum(c.memory_bytes if memory else c.core_milli for c in charges)
-        totals[key] += -(-total // unit)
-    return dict(totals)
+        charges = charged.get(id(mine))
+        if charges is None:
+            charges = charged[id(mine)] = charges_of(mine)
+        total = 0
+        for charge in charges:
+            total += charge.memory_bytes if dimension == "memory" else charge.core_milli
+        totals[key] = totals.get(key, 0) - (-total // unit)
+    return totals
 
 
 @dataclass(slots=True)
@@ -92,7 +91,8 @@ class QuotaBook:
 
     def apply(self, uid: str, namespace: str, amounts: Mapping[str, int]) -> None:
         """Count a pod; counting it again replaces what was counted."""
-        self.undo(uid)
+        if uid in self._of:
+            self.undo(uid)
         if not amounts:
             return
         self._of[uid] = (namespace, amounts)
@@ -132,6 +132,10 @@ class QuotaBook:
                 for key, amount in change.amounts.items():
                     used[key] += amount * change.pods
         return used
+
+    def limits(self, namespace: str) -> bool:
+        """Whether any quota limits the namespace."""
+        return bool(self.quotas.by_namespace.get(namespace))
 
     def excess(self, namespace: str, amounts: Mapping[str, int]) -> str:
         """Which quota the pod would exceed, as a sentence; empty when none."""
