@@ -145,7 +145,7 @@ def bounded(charge: Charge) -> Charge:
     """The charge, with absurd amounts cut down to what the columns can count."""
     few = charge.core_milli <= CEILING and charge.slots <= CEILING
     few = few and charge.memory_bytes <= CEILING
-    if few and all([amount <= CEILING for _unit, amount in charge.extras]):
+    if few and (not charge.extras or all(a <= CEILING for _unit, a in charge.extras)):
         return charge
     return replace(
         charge,

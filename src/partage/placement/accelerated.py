@@ -71,14 +71,17 @@ class FastGauge(Gauge):
     def card_scores(
         self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
     ) -> dict[int, int]:
-        """Score of each card of a node, by row; for shares. See `Gauge.card_scores`."""
+        """Score of each card of a node, by row; for shares. See `Gauge.card_scores`.
+
+        Cards that have less compute than is asked may be among them.
+        """
+        if fits is not None:
+            return super().card_scores(host, request, fits, index)
         _, milli = demand(request)
-        usable = self.left[:, index] >= milli if fits is None else fits[:, 0]
-        rows = np.flatnonzero(usable)
         cpu = int(self.ledger.host_free["cpu"][index]) - host.get("cpu", 0)
         kind = int(self.ledger.planes[DeviceType.GPU].kind[0, index])
-        points = card_points(index, rows, milli, cpu, kind, self.counts, self.shapes)
-        return dict(zip(rows.tolist(), points.tolist(), strict=True))
+        points = card_points(index, milli, cpu, kind, self.counts, self.shapes)
+        return dict(enumerate(points.tolist()))
 
 
 class Scratch:

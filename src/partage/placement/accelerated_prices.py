@@ -58,12 +58,16 @@ class FastPriceGauge(PriceGauge):
     def card_scores(
         self, host: Mapping[str, int], request: DeviceRequest, fits: Bools | None, index: int
     ) -> dict[int, int]:
-        """Score of each card of a node, by row; for shares. See `PriceGauge.card_scores`."""
+        """Score of each card of a node, by row; for shares. See `PriceGauge.card_scores`.
+
+        Cards that have less compute than is asked may be among them.
+        """
+        if fits is not None:
+            return super().card_scores(host, request, fits, index)
         count, milli = demand(request)
-        rows = np.flatnonzero(self.left[:, index] >= milli if fits is None else fits[:, 0])
         cores, gib = told(self.ledger, host, index)
-        points = card_values(index, rows, count, milli, cores, gib, self.valued, self.table)
-        return dict(zip(rows.tolist(), points.tolist(), strict=True))
+        points = card_values(index, count, milli, cores, gib, self.valued, self.table)
+        return dict(enumerate(points.tolist()))
 
     def tight(self) -> int:
         """A bit for each reserve that is short; see `Guard`."""

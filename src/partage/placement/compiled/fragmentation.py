@@ -98,20 +98,30 @@ def measure(
 
 
 @compiled
-def card_points(
-    i: int, rows: Index, milli: int, cpu: int, kind: int, counts: Counts, shapes: Shapes
-) -> Ints:
-    """FGD's score of taking `milli` from each of some cards; `cpu` is left then."""
+def card_points(i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes: Shapes) -> Ints:
+    """FGD's score of taking `milli` from each card of a node, 0 where one has less.
+
+    So much CPU is left then.
+    """
     left, fit, small, totals, frag = counts
     s_cpu, s_cards, chance, thresholds, row, allowed, p_cpu, p_chance, steps = shapes
-    result = np.zeros(rows.size, np.int64)
-    for n in range(rows.size):
-        before = left[rows[n], i]
+    result = np.zeros(left.shape[0], np.int64)
+    for g in range(left.shape[0]):
+        before = left[g, i]
+        if before < milli:
+            continue
+        twin = g
+        for other in range(g):  # cards with as much left score the same
+            if left[other, i] == before:
+                twin = other
+        if twin < g:
+            result[g] = result[twin]
+            continue
         after = _expected(
             cpu, totals[i] - milli, kind, 0, before, before - milli, fit[i], small[i], s_cpu,
             s_cards, chance, thresholds, row, allowed, p_cpu, p_chance,
         )  # fmt: skip
-        result[n] = _points(frag[i] - after, steps)
+        result[g] = _points(frag[i] - after, steps)
     return result
 
 

@@ -127,22 +127,21 @@ def price(
 
 @compiled
 def card_values(
-    i: int, rows: Index, count: int, milli: int, cores: float, gib: float, valued: Valued,
-    table: PriceTable,
-) -> Ints:  # fmt: skip
-    """Score of taking `milli` from each of some cards, the best `count` of which are wanted.
+    i: int, count: int, milli: int, cores: float, gib: float, valued: Valued, table: PriceTable
+) -> Ints:
+    """Score of taking `milli` from each card of a node, 0 where one has less.
 
-    So much CPU and memory is left then.
+    The best `count` cards are wanted; so much CPU and memory is left then.
     """
     left, totals, idle, models, sums, value = valued
     worth, core_price, gib_price, scarcity, bonus = table
-    result = np.zeros(rows.size, np.int64)
-    for n in range(rows.size):
-        g = rows[n]
-        result[n] = _shared(
-            cores, gib, left[g, i], count, milli, totals[i], idle[i], models[g, i], value[i], sums[i],
-            worth, core_price, gib_price, scarcity, bonus,
-        )  # fmt: skip
+    result = np.zeros(left.shape[0], np.int64)
+    for g in range(left.shape[0]):
+        if left[g, i] >= milli:
+            result[g] = _shared(
+                cores, gib, left[g, i], count, milli, totals[i], idle[i], models[g, i], value[i],
+                sums[i], worth, core_price, gib_price, scarcity, bonus,
+            )  # fmt: skip
     return result
 
 
