@@ -5,9 +5,10 @@
 Starts `partage up` with so many nodes of eight cards and some pods, and a headless Chromium where
 there is one. Printed are the time from asking for the page to the drawn view (median of several
 loads, on loopback), and for each document its size and the time of an answer anew and of a 304, the
-latter two as a ratio to `GET /healthz` in the same run. Then pods come and go at 60 changes a second,
-and printed is how late a timer of the open page fires (what a click would wait), how often the page
-was drawn, and how late the API server's own timer fires beside it.
+latter two as a ratio to `GET /healthz` in the same run. Then bound pods come and go at 60 changes a
+second at an API server with the scheduler service alone, and printed is how late a timer of the open
+page fires (what a click would wait), how often it was drawn, and how late one of the service's own
+process fires.
 """
 
 import asyncio
@@ -21,13 +22,24 @@ from pathlib import Path
 import aiohttp
 
 sys.path.append(str(Path(__file__).parents[1] / "tests/embedded"))
+sys.path.append(str(Path(__file__).parents[1] / "tests/daemon"))
 
 from browser import PROGRAM, Page, browsing
+from daemon_world import World as BareWorld
+from daemon_world import pod as bare_pod
+from daemon_world import world as bare_world
 from up_world import PODS, World, node, pod, running
+
+from partage.daemon.options import SchedulerOptions
+from partage.daemon.scheduler import SchedulerDaemon
+from partage.extender.server import Faces
+from partage.serving.access import Access
+from partage.vendors import names
 
 LOADS = 7
 CHURN = 15.0
 """Seconds of churn on each view."""
+SPREAD = (("median", 0.5), ("95th percentile", 0.95), ("most", 1.0))
 RATE = 60
 """Changes a second: a pod that is made, or one that is deleted."""
 REQUESTS = 15
@@ -58,6 +70,8 @@ async def main(nodes: int) -> None:
             print("no chromium here: page loads are not measured")
         else:
             await loads(world)
+    if PROGRAM is not None:
+        await under_churn(nodes)
 
 
 async def documents(world: World) -> None:
@@ -106,56 +120,65 @@ async def loads(world: World) -> None:
                     taken.append(await page.value(drawn))
                 print(f"page {view:12} drawn after {statistics.median(taken):6.0f} ms "
                       f"({json.dumps([round(t) for t in taken])})")  # fmt: skip
-            for view in ("#/", "#/nodes?order=used", "#/pods"):
-                await churned(world, page, url, view)
             if page.problems:
                 sys.exit(f"the page complains: {page.problems}")
 
 
-async def churned(world: World, page: Page, url: str, view: str) -> None:
-    """How an open view does while pods come and go."""
+async def under_churn(nodes: int) -> None:
+    """The page while bound pods come and go at the API server, with nothing else in the process."""
+    async with bare_world(nodes, cards=8) as world:
+        options = SchedulerOptions(faces=Faces(Access(plain=True)))
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with (
+                SchedulerDaemon(await world.client(), options) as daemon,
+                browsing(Path(folder)) as page,
+            ):
+                for view in ("#/", "#/nodes?order=used", "#/pods"):
+                    await churned(world, page, daemon.url, view)
+                if page.problems:
+                    sys.exit(f"the page complains: {page.problems}")
+
+
+async def churned(world: BareWorld, page: Page, url: str, view: str) -> None:
+    """How an open view does meanwhile."""
     await page.open(
         f"{url}/{view}", f"document.querySelector('#view')?.dataset.shows === '{view}'"
     )
     await page.value(PROBE)
     changes = asyncio.create_task(churn(world))
     late: list[float] = []
-    end = time.perf_counter() + CHURN
-    while time.perf_counter() < end:
+    while not changes.done():
         start = time.perf_counter()
         await asyncio.sleep(0.02)
-        late.append(time.perf_counter() - start - 0.02)
+        late.append(1e3 * (time.perf_counter() - start - 0.02))
     done = await changes
-    lags, drawn = await page.value("[window.lags.sort((a, b) => a - b), window.drawn]")
-    spread = " ".join(
-        f"{name} {_part(lags, part):.0f}"
-        for name, part in (("p50", 0.5), ("p95", 0.95), ("max", 1))
-    )
-    beside = " ".join(
-        f"{name} {_part(sorted(late), part) * 1e3:.0f}"
-        for name, part in (("p50", 0.5), ("p95", 0.95), ("max", 1))
-    )
-    print(f"{view:20} {done / CHURN:.0f} changes/s: page late by ms {spread}; drawn {drawn} times in "
-          f"{CHURN:.0f} s; the service's process late by ms {beside}")  # fmt: skip
+    lags, drawn = await page.value("[window.lags, window.drawn]")
+    print(f"{view:20} {done / CHURN:.0f} changes/s: page late by {_spread(lags)} ms, drawn {drawn} "
+          f"times in {CHURN:.0f} s; service late by {_spread(late)} ms")  # fmt: skip
 
 
-def _part(ordered: list[float], part: float) -> float:
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+def _spread(taken: list[float]) -> str:
+    ordered = sorted(taken)
+    parts = ((n, ordered[min(len(ordered) - 1, int(p * len(ordered)))]) for n, p in SPREAD)
+    return ", ".join(f"{name} {value:.0f}" for name, value in parts)
 
 
-async def churn(world: World) -> int:
-    """Make and delete small pods at `RATE` until `CHURN` is over; how many changes were made."""
+async def churn(world: BareWorld) -> int:
+    """Make and delete bound pods at `RATE` until `CHURN` is over; how many changes were made."""
     begun, done = time.perf_counter(), 0
-    small = {"koordinator.sh/gpu-core": 10, "koordinator.sh/gpu-memory-ratio": 10}
+    shares = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"}
+    record = json.dumps({"gpu": [{"minor": 0, "resources": shares}]})
     while (now := time.perf_counter() - begun) < CHURN:
         if done / RATE > now:
             await asyncio.sleep(0.002)
             continue
-        number = done // 2
+        name = f"c{done // 2}"
         if done % 2:
-            await world.send("DELETE", f"{PODS}/c{number}?gracePeriodSeconds=0", {})
+            await world.delete(name)
         else:
-            await world.create(PODS, pod(f"c{number}", small))
+            made = bare_pod(name, shares, nodeName=world.names[done % len(world.names)])
+            made["metadata"]["annotations"] = {names.DEVICE_ALLOCATED: record}
+            await world.api.create("pods", made, "default")
         done += 1
     return done
 
