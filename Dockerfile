@@ -4,6 +4,7 @@ FROM python:3.13-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
+COPY examples examples
 RUN python -m venv /opt/partage && /opt/partage/bin/pip install --no-cache-dir '.[fast,node,nvidia,solver]'
 
 # The enforcement library asks for no symbol newer than GLIBC_2.17, whatever it is built with.

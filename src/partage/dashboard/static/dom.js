@@ -48,8 +48,10 @@ export function meter(amount, kind, label, text) {
 
 /** A table; a column is [title, class], a row a list of cells (texts, elements). */
 export function table(label, columns, rows) {
-  const cell = (value, index) => h(index === 0 ? "th" : "td",
-    { scope: index === 0 ? "row" : null, class: columns[index][1] || null }, value);
+  const cell = (value, index) => {
+    const heads = index === 0 && value !== ""; // a row that goes on with the one above has no head
+    return h(heads ? "th" : "td", { scope: heads ? "row" : null, class: columns[index][1] || null }, value);
+  };
   return h("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" },
     h("table", {}, h("caption", { class: "hidden" }, label),
       h("thead", {}, h("tr", {}, columns.map(([title, kind]) => h("th", { scope: "col", class: kind || null }, title)))),
