@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
 from partage.model.allocation import Grant, GrantMode
@@ -79,6 +80,52 @@ def test_granted_amounts_are_checked_with_the_decision() -> None:
     assert isinstance(refused, Refusal)
     assert refused.code is ReasonCode.QUOTA_EXCEEDED
     assert isinstance(engine.schedule(counted("c", share(ratio=25))), Placement)
+
+
+def small(name: str, *minors: int) -> Node:
+    """A node with cards of 4 GiB."""
+    return make_node(name, devices=[card(m, memory=4, prefix=name) for m in minors])
+
+
+@pytest.mark.parametrize("order", ["big first", "small first"])
+def test_a_smaller_card_is_taken_where_the_best_goes_beyond_the_quota(order: str) -> None:
+    """Half of a card counts what the card has; who may have 4 GiB does not wait for a card of 4."""
+    big = make_node("big", devices=[card(0, prefix="big")])
+    nodes = [big, small("small", 0)]
+    engine = engine_of({MEMORY: 4 * 1024}, *(nodes if order == "big first" else nodes[::-1]))
+
+    found = engine.schedule(counted("a", share(ratio=50)))
+
+    assert isinstance(found, Placement)
+    assert found.allocation.node == "small"
+
+
+def test_a_quota_that_no_card_meets_is_told_of_the_best() -> None:
+    """However many sizes of cards there are, and where none is left of the smaller ones."""
+    big = make_node("big", devices=[card(0, prefix="big")])
+    engine = engine_of({MEMORY: 1024}, big, small("one", 0, 1), small("two", 0))
+
+    refused = engine.explain(counted("a", share(ratio=50)))
+
+    assert isinstance(refused, Refusal)
+    assert refused.code is ReasonCode.QUOTA_EXCEEDED
+    assert refused.message == (
+        f"quota gpus of namespace default: {MEMORY} asked 8192, used 0, limited to 1024"
+    )
+
+
+def test_only_the_nodes_asked_about_are_taken_instead() -> None:
+    """An extender's caller may have left the smaller card out."""
+    big = make_node("big", devices=[card(0, prefix="big")])
+    engine = engine_of({MEMORY: 4 * 1024}, big, small("small", 0))
+    among = np.zeros(engine.ledger.present.shape[0], np.bool_)
+    among[engine.ledger.index["big"]] = True
+
+    refused = engine.explain(counted("a", share(ratio=50)), among=among)
+
+    assert isinstance(refused, Refusal)
+    assert refused.code is ReasonCode.QUOTA_EXCEEDED
+    assert among.sum() == 1  # what the caller gave is left alone
 
 
 def test_an_explicit_nothing_blocks() -> None:

@@ -5,6 +5,7 @@ in different ways. `Engine` adds the events, and books what was chosen.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -26,6 +27,10 @@ from partage.scheduler.explain import brief, refuse
 from partage.scheduler.quota import QuotaBook, metered
 
 __all__ = ["Chooser", "amounts"]
+
+
+_MOST_BEYOND: Final = 32
+"""Nodes that are tried for a pod of which what is granted goes beyond its quota."""
 
 
 class Chooser:
@@ -65,7 +70,8 @@ class Chooser:
             return refuse(self.ledger, group, self._rank) if reasons else brief(group)
         group.refresh(self.ledger, self._rank)
         # 4. Try nodes from the best down; the exact rule has the last word.
-        while (index := group.best(among)) >= 0:
+        beyond, left = "", _MOST_BEYOND
+        while left and (index := group.best(among)) >= 0:
             grants = self._try(group, pod, index)
             if isinstance(grants, NodeReason):
                 group.fail(index, grants)
@@ -75,13 +81,34 @@ class Chooser:
             if self.quotas.limits(pod.namespace):
                 excess = self.quotas.excess(pod.namespace, amounts(pod, grants))
                 if excess:
-                    return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
+                    # A part of a smaller card counts less.
+                    among = self._smaller(grants, index, among)
+                    beyond, left = beyond or excess, left - 1
+                    continue
             allocation = Allocation(pod.uid, pod.namespace, pod.name, node.name, grants, pod.host)
             return Placement(allocation, pod.request.notes)
+        if beyond:
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, beyond)
         # 6. Nothing fits: say why, node by node.
         if among is None:
             group.shut_down(self.ledger)
         return refuse(self.ledger, group, self._rank) if reasons else brief(group)
+
+    def _smaller(self, grants: Sequence[Grant], index: int, among: Bools | None) -> Bools:
+        """Of the nodes that may be chosen, those with a card smaller than any that was granted."""
+        type_ = DeviceType.GPU
+        granted = {grant.uuid for grant in grants if grant.type is type_}
+        sizes = [
+            card.device.memory_bytes
+            for card in self.ledger.cards(type_, index)
+            if card.device.uuid in granted
+        ]
+        total = self.ledger.planes[type_].memory_total
+        found: Bools = np.logical_or.reduce((total > 0) & (total < min(sizes, default=0)))
+        if among is not None:
+            found &= among
+        found[index] = False
+        return found
 
     def feasible(self, pod: Pod, among: Bools | None = None) -> dict[str, int]:
         """Every node that can host the pod now, in node order, with its score.
