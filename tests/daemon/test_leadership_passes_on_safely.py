@@ -9,18 +9,29 @@ from proxy import Proxy
 
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
+from partage.extender.bindings import BindLimits
+from partage.extender.service import ServiceSettings
 from partage.kube.lease import LeaseSettings
 from partage.vendors import names
 
 TIMES = LeaseSettings(duration=2, deadline=1.2, retry=0.2)
 
 
-def options(identity: str, pod: str = "", **more: Any) -> SchedulerOptions:
+LONG = 3600.0
+
+
+def options(identity: str, pod: str = "", fence: float = 0.3, **more: Any) -> SchedulerOptions:
     """One of several instances."""
     election = ElectionOptions(
-        "default", times=TIMES, fence=0.3, pod=("default", pod) if pod else None
+        "default", times=TIMES, fence=fence, pod=("default", pod) if pod else None
     )
     return SchedulerOptions(identity=identity, election=election, **more)
+
+
+def lease(cluster: World) -> dict[str, Any]:
+    """The Lease as stored."""
+    stored = cluster.stored("partage-scheduler", "leases.coordination.k8s.io")
+    return dict(stored["spec"])
 
 
 async def status(cluster: World, url: str, path: str) -> int:
@@ -66,6 +77,44 @@ async def test_when_the_leader_ends_the_standby_takes_over_with_the_same_books()
         assert max(cluster.taken().values()) == 1000
         stop.set()
         await second
+
+
+async def test_a_restart_in_order_costs_no_fence() -> None:
+    """The one before let its Bindings end and said so; nothing of it can arrive any more."""
+    async with world(nodes=1) as cluster:
+        async with SchedulerDaemon(await cluster.client(), options("one")) as one:
+            await until(lambda: one.service.leading)
+            await cluster.pod("a")
+            assert await cluster.schedule(one.url, "a") == "n0"
+
+        async with SchedulerDaemon(await cluster.client(), options("two", fence=LONG)) as two:
+            await until(lambda: two.service.leading)
+
+            await cluster.pod("b")
+            assert await cluster.schedule(two.url, "b") == "n0"
+            assert max(cluster.taken().values()) == 1000
+
+
+async def test_a_binding_without_an_answer_is_waited_for_after_a_restart() -> None:
+    """The one before did not know what became of it, so the next one waits out the fence."""
+    async with world(nodes=1, cards=1) as cluster, Proxy(cluster.url) as wire:
+        limits = ServiceSettings(limits=BindLimits(send=0.2, read=0.2, late=LONG))
+        first = options("one", service=limits)
+        async with SchedulerDaemon(await cluster.client(wire.url), first) as one:
+            await until(lambda: one.service.leading)
+            await cluster.pod("a")
+            await cluster.filter(one.url, "a")
+            wire.held.clear()
+            assert "not known" in await cluster.bind(one.url, "a", "n0")
+            assert not one.service.books.settled
+        given_back = lease(cluster)
+        assert (given_back["holderIdentity"], given_back["leaseDurationSeconds"]) == ("", 2)
+
+        async with SchedulerDaemon(await cluster.client(), options("two", fence=LONG)) as two:
+            await until(lambda: lease(cluster)["holderIdentity"] == "two")
+
+            assert not two.service.leading
+        wire.held.set()
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered late", "never answered"])

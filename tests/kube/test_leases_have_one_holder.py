@@ -348,3 +348,41 @@ async def test_what_others_keep_in_the_lease_stays() -> None:
 
         stored = server.store.get(LEASES_PATH, "kube-system", "lock")
         assert stored["metadata"]["labels"] == {"team": "x"}
+
+
+@pytest.mark.parametrize("settled", [True, False])
+async def test_the_next_leader_is_told_whether_anything_is_on_its_way(settled: bool) -> None:  # noqa: FBT001
+    """Who finds a lease given back in order need not wait for what its holder sent."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server:
+        async with electing(server, clock, office, "a", settled=lambda: settled) as (first,):
+            await passing(clock, lambda: office.leading)
+            assert not first.handed_over  # nobody had it before
+        async with electing(server, clock, office, "b") as (second,):
+            await passing(clock, lambda: office.leading)
+
+            assert second.handed_over is settled
+            held = lease(server)["renewTime"]
+            await passing(clock, lambda: lease(server)["renewTime"] > held)
+            assert second.handed_over is settled  # renewing does not change what was found
+
+
+@pytest.mark.parametrize("how", ["expired", "emptied by hand"])
+async def test_a_lease_that_was_not_given_back_hands_nothing_over(how: str) -> None:
+    """What its holder sent may still arrive."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server:
+        spec = {"holderIdentity": "gone", "leaseDurationSeconds": 15}
+        if how == "emptied by hand":
+            spec["holderIdentity"] = ""
+        body = {
+            "apiVersion": LEASES.api_version,
+            "kind": "Lease",
+            "metadata": {"name": "lock", "namespace": "kube-system"},
+            "spec": spec,
+        }
+        server.store.create(LEASES_PATH, "kube-system", body)
+        async with electing(server, clock, office, "b") as (elector,):
+            await passing(clock, lambda: office.leading)
+
+            assert not elector.handed_over

@@ -32,7 +32,11 @@ class _Pod(msgspec.Struct, frozen=True):
 
 
 def elector(
-    client: Client, identity: str, options: ElectionOptions, lead: Callable[[], Awaitable[None]]
+    client: Client,
+    identity: str,
+    options: ElectionOptions,
+    lead: Callable[[], Awaitable[None]],
+    settled: Callable[[], bool],
 ) -> LeaderElector:
     """The elector of one instance, not running yet.
 
@@ -41,6 +45,7 @@ def elector(
         identity: unique among all instances.
         options: of the election.
         lead: started when the Lease is got, cancelled when it is lost.
+        settled: whether nothing that we sent can still arrive.
     """
     return LeaderElector(
         client,
@@ -49,6 +54,7 @@ def elector(
         identity=identity,
         lead=lead,
         settings=options.times,
+        settled=settled,
         failed=lambda error: _LOG.warning("lease %s: %s", options.name, error),
     )
 

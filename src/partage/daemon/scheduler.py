@@ -83,7 +83,9 @@ class SchedulerDaemon:
         election = self.options.election
         self._elector: LeaderElector | None = None
         if election is not None:
-            self._elector = elector(client, self.options.identity, election, self._reign)
+            self._elector = elector(
+                client, self.options.identity, election, self._reign, self._settled
+            )
         self._label = LeaderLabel(client, election.pod if election else None)
         self._notices = Notices(client, self.options.identity, self._pod)
         record = self.options.record
@@ -237,10 +239,14 @@ class SchedulerDaemon:
         """What a new leader does, until it is one no more.
 
         The Lease has run out by now, so the earlier leader sends no Binding any more; one that it
-        sent just before may still be on its way for as long as it waits for an answer.
+        sent just before may still be on its way for as long as it waits for an answer. A leader
+        that gave the Lease back has told whether it had all its answers.
         """
-        _LOG.info("got the lease; others' Bindings have %.1f s to arrive", self.fence)
-        await self._clock.sleep(self.fence)
+        if self._elector is not None and self._elector.handed_over:
+            _LOG.info("got the lease from a leader whose Bindings have all arrived")
+        else:
+            _LOG.info("got the lease; others' Bindings have %.1f s to arrive", self.fence)
+            await self._clock.sleep(self.fence)
         await self._load()
         await self._check()
         await self._serve()
@@ -281,6 +287,10 @@ class SchedulerDaemon:
             _LOG.info("leading no more")
             await self.service.bindings.drain()
             await self._label.take_off()
+
+    def _settled(self) -> bool:
+        """Asked when we lead no more: whether nothing that we sent can still arrive."""
+        return self.service.bindings.settled and self.service.books.settled
 
     def _may_bind(self) -> bool:
         """Asked before every Binding: whether we lead at this very moment."""

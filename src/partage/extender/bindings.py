@@ -105,6 +105,11 @@ class Bindings:
             task.add_done_callback(lambda _: self.busy.pop(args.uid, None))
         return await asyncio.shield(task)
 
+    @property
+    def settled(self) -> bool:
+        """Whether every Binding that was sent has come to a known end."""
+        return not self.busy and not self._late
+
     async def drain(self) -> None:
         """Wait until no Binding is on its way."""
         while self.busy:

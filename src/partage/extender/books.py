@@ -17,7 +17,7 @@ from partage.extender.waiting import WaitingRoom
 from partage.inventory.plane import Bools
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
-from partage.scheduler.engine import Engine
+from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     Action,
     Event,
@@ -80,6 +80,11 @@ class Books:
         self._standing: dict[str, int] = {}
         self._strangers: dict[str, float] = {}
         self._untold: dict[str, tuple[PodEntry, float]] = {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether what became of every Binding is known."""
+        return not self.unread and State.UNKNOWN not in self.engine.states.values()
 
     # --- facts in ----------------------------------------------------------------------------
 

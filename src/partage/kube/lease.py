@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -23,6 +23,14 @@ from partage.kube.resources import LEASES
 __all__ = ["Election", "LeaderElector", "LeaseSettings", "LeaseSpec"]
 
 T = TypeVar("T")
+
+_SETTLED: Final = 1
+"""Duration in a lease that was given back with nothing of its holder's on its way, in seconds.
+
+Kubernetes' own clients write it whenever they give a lease back; nobody who takes a name out of a
+lease by hand does.
+"""
+_UNSETTLED: Final = 2
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -83,6 +91,16 @@ class Election:
         return (self._seen.lease_transitions or 0) if self._seen is not None else 0
 
     @property
+    def handed_over(self) -> bool:
+        """Whether the lease, when last seen, was given back with nothing on its way."""
+        seen = self._seen
+        return (
+            seen is not None
+            and seen.holder_identity == ""
+            and seen.lease_duration_seconds == _SETTLED
+        )
+
+    @property
     def leads_until(self) -> float | None:
         """The moment at which we stop to lead unless renewed; None if we do not."""
         return self._leads_until
@@ -141,6 +159,7 @@ class LeaderElector:
         lead: Callable[[], Awaitable[None]],
         settings: LeaseSettings = LeaseSettings(),
         failed: Callable[[KubeError], None] | None = None,
+        settled: Callable[[], bool] = lambda: False,
     ) -> None:
         """An elector that is not yet running.
 
@@ -153,7 +172,11 @@ class LeaderElector:
                 and check `leading` before each write that matters.
             settings: times.
             failed: told each error of a try; the next try is already arranged.
+            settled: asked after `lead` has ended, before the lease is given back: whether nothing
+                that it sent can still arrive. The next leader is told (`handed_over`).
         """
+        self._settled = settled
+        self._handed_over = False
         self._client = client
         self._clock = client.clock
         self._namespace = namespace
@@ -168,6 +191,11 @@ class LeaderElector:
     def leading(self) -> bool:
         """Whether we lead at this very moment; false as soon as the deadline has passed."""
         return self._election.leads(self._clock.monotonic())
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether the leader before us gave us the lease with nothing of its own on its way."""
+        return self._handed_over
 
     @property
     def holder(self) -> str:
@@ -238,9 +266,13 @@ class LeaderElector:
             return
         sent = clock.monotonic()
         claim = election.claim(clock.now())
+        found = election.leads(sent), election.handed_over
         stored = await (self._write(claim) if exists else self._create(claim))
         self._version = stored.metadata.resource_version
         election.won(claim, self._version, sent=sent, now=clock.monotonic())
+        renewed, handed_over = found
+        if not renewed:
+            self._handed_over = handed_over
 
     async def _read(self) -> bool:
         """Look at the lease; False if there is none."""
@@ -285,7 +317,7 @@ class LeaderElector:
         self._election.resign()
         free = {
             "holderIdentity": "",
-            "leaseDurationSeconds": 1,
+            "leaseDurationSeconds": _SETTLED if self._settled() else _UNSETTLED,
             "renewTime": _micro_time(self._clock.now()),
         }
         with contextlib.suppress(KubeError):
