@@ -37,6 +37,7 @@ from partage.vendors.catalog import FAMILIES
 from partage.wire.cluster import assemble
 from partage.wire.documents import decode
 from partage.wire.foreign import OnCard, encode_foreign
+from partage.wire.mig_profiles import decode_axes
 
 PATIENCE = 90.0
 HIGH = MigSlice("3g.40gb", 4, 4)
@@ -242,6 +243,9 @@ def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:
             await world.until({CARD: {"instances": [entry]}})
             device = await world.client.get(DEVICES, "n1", into=Body)
             assert [one["id"] for one in device["spec"]["devices"]] == ["GPU-0", "GPU-1"]
+            axes, problem = decode_axes(device["metadata"]["annotations"][names.MIG_PROFILES])
+            assert (sorted(axes), problem) == (["GPU-0", "GPU-1"], "")
+            assert axes["GPU-1"].positions == world.nvml.axis("GPU-1").positions
             await world.client.delete(DEVICES, "n1")
 
     run(tmp_path, story)
@@ -263,7 +267,7 @@ def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
         search: Callable[[], Inventory] = lambda: found  # noqa: E731 # a two-word function
         reporting = AgentReporting(
             world.client, "n1", search,
-            born_with=lambda: {names.FOREIGN_INSTANCES: world.instances.foreign(None)},
+            born_with=lambda: world.instances.annotations({}),
         )  # fmt: skip
         await reporting.once()
         assert names.FOREIGN_INSTANCES in seen[0]

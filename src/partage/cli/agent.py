@@ -45,7 +45,6 @@ from partage.kube.errors import ConfigError
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.node import Node
-from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire.config import translate_config
@@ -265,11 +264,11 @@ async def _run(
 
 
 def _foreign(daemon: AgentDaemon) -> Callable[[], Mapping[str, str]]:
-    """What a Device object says of instances of others from the moment that it is made."""
+    """What a Device object says of its cards' instances from the moment that it is made."""
     instances = daemon.instances
     if instances is None:
         return dict
-    return lambda: {names.FOREIGN_INSTANCES: instances.foreign(None)}
+    return lambda: instances.annotations({})
 
 
 def _statements(

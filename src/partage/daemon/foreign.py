@@ -1,20 +1,19 @@
-"""Keeps one annotation of the node's Device object current: which instances on its cards are not ours.
+"""Keeps what the maker of instances knows on the node's Device object: others' instances, and profiles.
 
-Whoever writes the object (this agent's own discovery, or Koordinator's), the annotation is kept by
-whoever makes instances, because nobody else can tell which are Partage's. It is written at once when
-a look at a card says something else, and looked after every now and then, because the object may have
-been made anew.
+Whoever writes the object (this agent's own discovery, or Koordinator's), these annotations are kept
+by whoever makes instances, because nobody else can tell which are Partage's. They are written at once
+when a look at a card says something else, and looked after every now and then, because the object may
+have been made anew.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from partage.agent.reporting import DEVICES
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import KubeError, NotFound
-from partage.vendors import names
 
 __all__ = ["ForeignReport"]
 
@@ -26,15 +25,17 @@ Body = dict[str, Any]
 
 
 class ForeignReport:
-    """The annotation of one node; `run` it, and say when something `changed`."""
+    """The annotations of one node; `run` it, and say when something `changed`."""
 
-    def __init__(self, client: Client, node: str, told: Callable[[str | None], str]) -> None:
+    def __init__(
+        self, client: Client, node: str, told: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
         """A report that nobody keeps yet.
 
         Args:
             client: an open client; its clock is used.
             node: the node's name.
-            told: what the annotation should be, given what it is; None without one.
+            told: what the annotations should be, given those that there are.
         """
         self._client = client
         self._node = node
@@ -70,17 +71,13 @@ class ForeignReport:
         except NotFound:
             return False  # there is nothing yet that a scheduler could read
         metadata = device.get("metadata") or {}
-        before = (metadata.get("annotations") or {}).get(names.FOREIGN_INSTANCES)
+        before = metadata.get("annotations") or {}
         wanted = self._told(before)
-        if wanted == before:
+        changes = {key: text for key, text in wanted.items() if before.get(key) != text}
+        if not changes:
             return False
         # The uid keeps it from landing on an object that was made meanwhile.
-        body = {
-            "metadata": {
-                "uid": metadata.get("uid"),
-                "annotations": {names.FOREIGN_INSTANCES: wanted},
-            }
-        }
+        body = {"metadata": {"uid": metadata.get("uid"), "annotations": changes}}
         await self._client.patch(DEVICES, self._node, body, kind=PatchKind.MERGE, into=Body)
         return True
 

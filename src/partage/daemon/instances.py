@@ -9,6 +9,7 @@ there when the container is. Until the first list nothing is made, removed or gi
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,7 +32,9 @@ from partage.kube.mirror import Change, Interrupted, Odd
 from partage.kube.resources import PODS, Scope
 from partage.model.errors import InvalidDocument
 from partage.model.mig import MigSlice
+from partage.vendors import names
 from partage.wire.foreign import encode_foreign
+from partage.wire.mig_profiles import encode_axes
 
 __all__ = ["InstanceOptions", "NodeInstances", "open_node"]
 
@@ -86,11 +89,12 @@ class NodeInstances:
         self._specs = specs
         self._tallies = tallies
         self._name = name
-        cards = [card for card in node.nvml.cards() if node.nvml.axis(card.uuid).profiles]
-        runners = {card.uuid: runner.Runner(card, node) for card in cards}
+        axes = {card: node.nvml.axis(card.uuid) for card in node.nvml.cards()}
+        runners = {card.uuid: runner.Runner(card, node) for card in axes if axes[card].profiles}
+        self._axes = {card.uuid: axis for card, axis in axes.items() if axis.profiles}
         self.cards = frozenset(runners)
         self._service = Instances(runners, client.clock, self._changed)
-        self._report = ForeignReport(client, name, self.foreign)
+        self._report = ForeignReport(client, name, self.annotations)
         scope = Scope(PODS, fields=f"spec.nodeName={name}")
         self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
         self._shown: dict[str, list[tuple[str, ...]]] = {}
@@ -114,6 +118,22 @@ class NodeInstances:
         outcomes = {card: self._service.outcome(card) for card in self.cards}
         seen = {card: outcome for card, outcome in outcomes.items() if outcome is not None}
         return encode_foreign(reported(self.cards, seen, before))
+
+    def annotations(self, before: Mapping[str, str]) -> dict[str, str]:
+        """What the maker of instances keeps on the node's Device object.
+
+        Args:
+            before: the object's annotations as they are.
+        """
+        axes = dict(self._axes)
+        for card in self.cards:
+            outcome = self._service.outcome(card)
+            if outcome is not None and outcome.axis is not None:
+                axes[card] = outcome.axis
+        return {
+            names.FOREIGN_INSTANCES: self.foreign(before.get(names.FOREIGN_INSTANCES)),
+            names.MIG_PROFILES: encode_axes(axes),
+        }
 
     def instance(self, pod: str, card: str, place: MigSlice) -> Instance:
         """An instance of a pod, by its UID; from any thread, and never asks the driver."""

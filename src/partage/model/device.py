@@ -11,7 +11,7 @@ from typing import Final
 
 from partage.model.cutting import Cutting
 from partage.model.errors import InvalidValue
-from partage.model.mig import MigSlice
+from partage.model.mig import MigAxis, MigSlice
 
 __all__ = [
     "MILLI",
@@ -111,6 +111,7 @@ class Device:
         health_detail: why it is unhealthy.
         vendor_cut: shares of it are cut by its vendor's own plugin.
         cutting: which hardware instances it may be cut into; None when into none.
+        axis: what its own driver says that it can be cut into; None where nobody asked it.
         foreign: hardware instances on it that are not Partage's.
         uncuttable: why it gives no instances before an operator acts; empty where nothing is wrong.
         doubt: what makes it uncertain what is on it; nobody is put there meanwhile.
@@ -135,6 +136,7 @@ class Device:
     health_detail: str = ""
     vendor_cut: bool = False
     cutting: Cutting | None = None
+    axis: MigAxis | None = None
     foreign: tuple[ForeignInstance, ...] = ()
     uncuttable: str = ""
     doubt: str = ""

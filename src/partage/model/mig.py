@@ -158,6 +158,14 @@ class MigAxis:
             if times > 1:
                 raise InvalidValue(f"{self.model}: MIG profile {name} is listed {times} times")
 
+    def __hash__(self) -> int:
+        """The hash of its parts, computed once: every card of a node is read by it."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.model, self.profiles, self.apart))
+
     @cached_property
     def length(self) -> int:
         """Memory units of the card; 0 when no position is known."""

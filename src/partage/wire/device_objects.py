@@ -19,6 +19,7 @@ from partage.wire import shapes
 from partage.wire.amounts import quantities
 from partage.wire.documents import Document, invalid, texts
 from partage.wire.foreign import OnCard, decode_foreign
+from partage.wire.mig_profiles import decode_axes
 
 __all__ = ["translate_devices"]
 
@@ -75,7 +76,8 @@ def translate_devices(
             continue
         notes.append(f"{document.where}: {device.type} {device.minor} is listed twice")
         found[key] = _closed(found[key], f"minor {device.minor} is listed twice")
-    return _with_foreign(_without_twins(found, document, notes), document, notes), notes
+    devices = _with_axes(_without_twins(found, document, notes), document, notes)
+    return _with_foreign(devices, document, notes), notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,27 @@ def _without_twins(
             device = _closed(device, f"id {device.uuid} is used twice")
         result.append(device)
     return tuple(result)
+
+
+def _with_axes(
+    devices: tuple[Device, ...], document: Document, notes: list[str]
+) -> tuple[Device, ...]:
+    """The cards with what their own driver says that they can be cut into, where it was asked."""
+    text = document.annotations.get(names.MIG_PROFILES)
+    if text is None:
+        return devices
+    told, problem = decode_axes(text)
+    if problem:
+        notes.append(
+            f"{document.where}: annotation {names.MIG_PROFILES} cannot be read: {problem}; "
+            "published figures count instead"
+        )
+    return tuple(
+        replace(device, axis=told[device.uuid])
+        if device.type is DeviceType.GPU and device.uuid in told
+        else device
+        for device in devices
+    )
 
 
 def _with_foreign(

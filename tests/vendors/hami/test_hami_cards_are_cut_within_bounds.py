@@ -1,9 +1,13 @@
 """What a card in mode mig may be cut into: by its model, its driver, and the operator's tables."""
 
+from dataclasses import replace
+
 import pytest
 
+from partage.model.mig import MigAxis, MigProfile, MigSlice
 from partage.vendors.families.hami.bounds import CardFacts, cutting_of
 from partage.vendors.families.hami.cards import RegisteredPlace, RegisteredProfile
+from partage.vendors.mig import MIG_CARDS
 from partage.vendors.settings import HamiSettings, MigGeometry
 
 MIB = 1 << 20
@@ -140,3 +144,63 @@ def test_a_card_that_cannot_be_cut_says_why(model: str, settings: HamiSettings, 
 
     assert cutting is None
     assert told in note
+
+
+def _told(model: str, **amounts: object) -> MigAxis:
+    """What a driver says of a published model, with other amounts."""
+    table = MIG_CARDS[model].axis
+    return MigAxis("driver", tuple(replace(p, **amounts) for p in table.profiles))  # type: ignore[arg-type]
+
+
+def test_the_nodes_own_driver_is_the_truth() -> None:
+    """Its memory counts, and its compute; the published names stay, because records have them."""
+    told = _told("A100-80GB", memory_bytes=9 * GIB, core_milli=100)
+    renamed = replace(told, profiles=tuple(
+        replace(p, name=p.name.replace(".40gb", ".39gb")) for p in told.profiles))  # fmt: skip
+
+    cutting, note = cutting_of(facts(axis=renamed), HamiSettings())
+
+    assert (note, cutting is not None) == ("", True)
+    assert cutting is not None
+    assert [p.name for p in cutting.axis.profiles] == [
+        p.name for p in MIG_CARDS["A100-80GB"].axis.profiles
+    ]
+    assert cutting.axis.profile("3g.40gb").memory_bytes == 9 * GIB
+    assert cutting.axis.profile("3g.40gb").core_milli == 100
+    assert not cutting.axis.profile("1g.10gb+me").plain
+
+
+def test_a_model_whose_positions_nobody_published_is_cut_by_its_drivers_word() -> None:
+    """An RTX PRO 5000 takes no instance by the table alone."""
+    model = "NVIDIA RTX PRO 5000 Blackwell"
+    half = MigProfile("1g.24gb", 1, 2, (0, 2), 24 * GIB, 500, 2)
+    axis = MigAxis("driver", (half, MigProfile("2g.48gb", 2, 4, (0,), 48 * GIB, 1000, 1)))
+
+    silent, why = cutting_of(facts(model, 48), HamiSettings())
+    spoken, note = cutting_of(facts(model, 48, axis=axis), HamiSettings())
+
+    assert silent is None
+    assert "not published" in why
+    assert spoken is not None
+    assert (note, spoken.axis.length) == ("", 4)
+    assert spoken.offered == {"1g.24gb", "2g.48gb"}
+
+
+def test_a_card_before_510_keeps_4g_and_3g_apart_whoever_tells() -> None:
+    """No call of the driver says so."""
+    cutting, _ = cutting_of(facts(axis=_told("A100-80GB"), branch=470), HamiSettings())
+
+    assert cutting is not None
+    assert cutting.fault((MigSlice("4g.40gb", 0, 4), MigSlice("3g.40gb", 4, 4)))
+
+
+def test_a_word_that_no_table_could_hold_is_not_taken() -> None:
+    """What a broken driver or a forger says cannot stop the scheduler: the published table counts."""
+    absurd = MigAxis("x", tuple(
+        MigProfile(f"{n}g.1gb", n, 1, tuple(range(16)), GIB, 10, 16) for n in (1, 2, 3, 4)
+    ))  # fmt: skip
+
+    cutting, _ = cutting_of(facts(axis=absurd), HamiSettings())
+
+    assert cutting is not None
+    assert cutting.axis.length == 8

@@ -10,12 +10,13 @@ Source: seed 002 (`knownMigGeometries`); hami.md 2.2, 2.3 and 3 (`migProfiles`);
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from partage.model.cutting import Cutting, Geometry, arrangements
 from partage.model.device import MILLI, ForeignInstance
 from partage.model.errors import InvalidValue
-from partage.model.mig import MigAxis, MigProfile
+from partage.model.mig import MigAxis, MigProfile, layouts
 from partage.vendors.families.hami.cards import RegisteredProfile
 from partage.vendors.mig import MIG_CARDS, MigCard, find_card, find_profile, for_driver
 from partage.vendors.settings import HamiSettings, MigGeometry
@@ -24,6 +25,9 @@ __all__ = ["CardFacts", "cutting_of", "foreign_of"]
 
 _MIB: Final = 1 << 20
 _GIGABYTES: Final = re.compile(r"[0-9]+gb")
+_MOST_POSITIONS: Final = 64
+_MOST_LAYOUTS: Final = 4_000
+"""More than any card has; tables of what is placed could not be made."""
 _COMPUTE: Final = re.compile(r"([0-9]{1,2})g\.")
 _Table = tuple[tuple[tuple[str, int, int], ...], ...]
 
@@ -38,7 +42,8 @@ class CardFacts:
         memory_bytes: memory of the whole card.
         core_milli: compute of the whole card.
         branch: first number of the driver's version, 0 when unknown.
-        profiles: what the node's driver says of its instances; empty when it says nothing.
+        profiles: what HAMi's plugin says that the driver says of its instances; empty for nothing.
+        axis: the same by our own agent, which goes before it; None for nothing.
     """
 
     model: str
@@ -47,6 +52,7 @@ class CardFacts:
     core_milli: int
     branch: int = 0
     profiles: tuple[RegisteredProfile, ...] = ()
+    axis: MigAxis | None = None
 
 
 def cutting_of(card: CardFacts, settings: HamiSettings) -> tuple[Cutting | None, str]:
@@ -61,7 +67,7 @@ def _cutting(
     allowlist: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...],
 ) -> tuple[Cutting | None, str]:
     known = find_card(card.model, card.product)
-    axis = _reported(card) if card.profiles else known.axis if known is not None else None
+    axis = _by_driver(card, known) or (known.axis if known is not None else None)
     if axis is None:
         return None, (
             f"{card.model or 'a card of unknown model'} is not known to support MIG, which needs "
@@ -69,7 +75,7 @@ def _cutting(
         )
     if not axis.length:
         return None, f"where instances of {axis.model} may start is not published"
-    if card.branch and not card.profiles:
+    if card.branch:
         axis = for_driver(axis, card.branch)
     table = next((e.layouts for e in geometries if _named(e.models, card.model, known)), None)
     allowed = next((p for models, p in allowlist if _named(models, card.model, known)), ())
@@ -121,6 +127,39 @@ def _bounded(
     if kept:
         offered &= kept
     return Cutting(axis, frozenset(offered), frozenset(kept), tuple(found)), "; ".join(notes)
+
+
+def _by_driver(card: CardFacts, known: MigCard | None) -> MigAxis | None:
+    """The axis by the word of the card's own driver; None where it says nothing that can be used.
+
+    Profiles at the published places keep their published names, because records have them: drivers
+    round gigabytes differently, and a newer one must not make a stranger of what runs.
+    """
+    told = card.axis if card.axis is not None and card.axis.length else _reported(card)
+    if told is None:
+        return None
+    table = known.axis if known is not None else MigAxis("", ())
+    found = {
+        same.name: _as_published(profile, same)
+        for profile in told.profiles
+        if (same := find_profile(table, profile.name)) is not None
+        and (same.size, same.starts) == (profile.size, profile.starts)
+    }
+    if len(found) == len(told.profiles):
+        return MigAxis(table.model, tuple(found.values()))
+    most = len(told.positions) > _MOST_POSITIONS
+    return None if most or any(islice(layouts(told), _MOST_LAYOUTS, None)) else told
+
+
+def _as_published(told: MigProfile, same: MigProfile) -> MigProfile:
+    """A profile with the driver's amounts, and what is published of those where it may be silent."""
+    return replace(
+        told,
+        name=same.name,
+        count=min(told.count, same.count),
+        engines=told.engines if same.engines is None else same.engines,
+        attributes=told.attributes or same.attributes,
+    )
 
 
 def _reported(card: CardFacts) -> MigAxis | None:

@@ -256,6 +256,7 @@ def _cut(
             core_milli=device.core_milli,
             branch=_branch(node),
             profiles=card.profiles if card is not None else (),
+            axis=device.axis,
         ),
         settings.hami,
     )

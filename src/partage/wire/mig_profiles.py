@@ -1,0 +1,116 @@
+"""The annotation of a Device object that tells what its cards can be cut into, by their own driver.
+
+    {"v": 1, "axes": [{"model": "NVIDIA A100-SXM4-80GB", "profiles": [{"name": "1g.10gb", …}]}],
+     "cards": {"GPU-a": 0, "GPU-b": 0}}
+
+Memory, starts and names differ by driver and firmware on one and the same model, so on a node the
+driver's word counts and a table of published figures does not. Cards that are alike share an entry.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from partage.model.errors import InvalidValue
+from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
+
+__all__ = ["decode_axes", "encode_axes"]
+
+_VERSION: Final = 1
+_MOST: Final = 64
+_Count = Annotated[int, Meta(ge=0, le=1024)]
+_Units = Annotated[int, Meta(ge=1, le=_MOST)]
+
+
+class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    name: Annotated[str, Meta(min_length=1, max_length=_MOST)]
+    compute: _Units
+    size: _Units
+    starts: Annotated[tuple[Annotated[int, Meta(ge=0, lt=_MOST)], ...], Meta(max_length=_MOST)]
+    memory: Annotated[int, Meta(ge=0, le=2**52)]
+    core: Annotated[int, Meta(ge=0, le=1000)]
+    count: _Units
+    engines: tuple[_Count, _Count, _Count, _Count, _Count] | None = None
+    attributes: tuple[MigAttribute, ...] = ()
+
+
+class _Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    model: Annotated[str, Meta(max_length=256)]
+    profiles: Annotated[tuple[_Profile, ...], Meta(max_length=_MOST)]
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    v: int
+    axes: msgspec.Raw
+    cards: dict[str, int]
+
+
+def encode_axes(axes: Mapping[str, MigAxis]) -> str:
+    """The annotation for cards by their UUID; those that cannot be cut are left out."""
+    told = {uuid: _axis(axis) for uuid, axis in sorted(axes.items()) if axis.profiles}
+    distinct = list(dict.fromkeys(told.values()))
+    cards = {uuid: distinct.index(one) for uuid, one in told.items()}
+    return msgspec.json.encode({"v": _VERSION, "axes": distinct, "cards": cards}).decode()
+
+
+def decode_axes(text: str) -> tuple[Mapping[str, MigAxis], str]:
+    """What an annotation says, by the card's UUID; and what is wrong with it, else empty."""
+    try:
+        document = msgspec.json.decode(text, type=_Document)
+        if document.v != _VERSION:
+            return {}, f"version {document.v} is not {_VERSION}"
+        axes = _axes(bytes(document.axes))
+        return {uuid: axes[index] for uuid, index in document.cards.items() if index >= 0}, ""
+    except (
+        msgspec.MsgspecError,
+        InvalidValue,
+        LookupError,
+        RecursionError,
+        UnicodeError,
+    ) as error:
+        return {}, str(error)[:_MOST] or type(error).__name__
+
+
+@lru_cache(maxsize=256)
+def _axes(raw: bytes) -> tuple[MigAxis, ...]:
+    """Nodes of one kind tell the same, so it is read once."""
+    return tuple(
+        MigAxis(axis.model, tuple(_profile(one) for one in axis.profiles))
+        for axis in msgspec.json.decode(raw, type=tuple[_Axis, ...])
+    )
+
+
+def _axis(axis: MigAxis) -> _Axis:
+    return _Axis(
+        axis.model,
+        tuple(
+            _Profile(
+                one.name, one.compute, one.size, one.starts, one.memory_bytes, one.core_milli,
+                one.count, _engines(one.engines), tuple(sorted(one.attributes)),
+            )
+            for one in axis.profiles
+        ),
+    )  # fmt: skip
+
+
+def _engines(engines: Engines | None) -> tuple[int, int, int, int, int] | None:
+    if engines is None:
+        return None
+    return engines.copy, engines.decoder, engines.encoder, engines.jpeg, engines.ofa
+
+
+def _profile(told: _Profile) -> MigProfile:
+    return MigProfile(
+        name=told.name,
+        compute=told.compute,
+        size=told.size,
+        starts=told.starts,
+        memory_bytes=told.memory,
+        core_milli=told.core,
+        count=told.count,
+        engines=None if told.engines is None else Engines(*told.engines),
+        attributes=frozenset(told.attributes),
+    )
