@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,6 +28,7 @@ from partage.cli.agent_options import (
     runtime_options,
     service_options,
 )
+from partage.cli.ending import end
 from partage.cli.kubelet_side import asked_by, kubelet_companions, kubelet_options
 from partage.cli.logs import start_logging
 from partage.cli.parameters import cluster_options, logging_options, until_signalled
@@ -54,7 +54,6 @@ from partage.wire.nodes import translate_node
 
 __all__ = ["agent"]
 
-_CANNOT_START: Final = 2
 _USUAL: Final = AgentOptions()
 _OFTEN: Final = 2
 """Rounds after which a simulated node is read anew: somebody waits for a fault that was asked for."""
@@ -95,13 +94,13 @@ def agent(**given: Any) -> None:
             )
             asyncio.run(_in_cluster(plan, given, config))
     except (ConfigError, InvalidDocument) as error:
-        _refuse(str(error))
+        end(str(error))
     except NvmlFailed as error:
-        _refuse(f"--mig: {error}")
+        end(f"--mig: {error}")
     except InvalidValue as error:
-        _refuse(str(error))
+        end(str(error))
     except OSError as error:
-        _refuse(f"{given['host']}:{given['port']}: {error.strerror or error}")
+        end(f"{given['host']}:{given['port']}: {error.strerror or error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +180,6 @@ def _config_map(text: str) -> tuple[str, str]:
     if not namespace or not name or "/" in name:
         raise InvalidDocument(f"--config-map {text!r}: NAMESPACE/NAME is needed")
     return namespace, name
-
-
-def _refuse(problem: str) -> None:
-    click.echo(f"Error: {problem}", err=True)
-    sys.exit(_CANNOT_START)
 
 
 async def _described(plan: _Plan, given: dict[str, Any]) -> None:

@@ -1,19 +1,18 @@
 """Options and texts that `explain`, `top` and `inspect` share."""
 
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import click
 
 from partage.cli.asking import Asked, CannotAsk, Where, ask
+from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, options
 from partage.cli.structured import to_json, to_yaml
 from partage.model.errors import PartageError
 from partage.model.quantity import brief
 
 __all__ = [
-    "CANNOT_ASK",
     "NOT_FOUND",
     "answer_options",
     "answered",
@@ -25,7 +24,6 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-CANNOT_ASK: Final = 2
 NOT_FOUND: Final = 4
 
 answer_options = options(
@@ -59,13 +57,10 @@ answer_options = options(
 )  # fmt: skip
 
 
-def answered(
-    command: str, given: dict[str, Any], question: Callable[[Asked], Awaitable[_T]]
-) -> _T:
+def answered(given: dict[str, Any], question: Callable[[Asked], Awaitable[_T]]) -> _T:
     """What somebody answers; ends the program where nobody does.
 
     Args:
-        command: for the message.
         given: the options of `answer_options`.
         question: what to ask.
     """
@@ -86,8 +81,7 @@ def answered(
             raise CannotAsk("--scheduler and --service exclude each other; leave one out")
         return ask(where, question)
     except PartageError as error:
-        click.echo(f"partage {command}: {error}", err=True)
-        sys.exit(CANNOT_ASK)
+        end(error)
 
 
 def structured(output: str, data: object) -> bool:

@@ -1,7 +1,6 @@
 """`partage discover`: what devices this node has, printed; `partage agent` reports them."""
 
 import logging
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from partage.agent.discovery.search import BACKENDS, Search
 from partage.agent.discovery.simulated import read_hardware
 from partage.agent.reporting import ReportingSettings
 from partage.cli.agent_options import discovery_options, node_options, roots_of
+from partage.cli.ending import end
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.tables import paper, plain_table
 from partage.model.device import DeviceType
@@ -23,7 +23,6 @@ from partage.model.quantity import binary
 
 __all__ = ["discover"]
 
-_CANNOT_START: Final = 2
 _USUAL: Final = ReportingSettings()
 _LOG: Final = logging.getLogger(__name__)
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
@@ -55,8 +54,7 @@ def discover(**given: Any) -> None:
             read_hardware(roots.simulated, given["node"])  # a file that cannot be used is told now
         inventory = search()
     except InvalidDocument as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(_CANNOT_START)
+        end(error)
     search.close()
     _print(inventory, given["node"], given["output"])
 

@@ -15,8 +15,8 @@ import msgspec
 import yaml
 from rich.text import Text
 
-from partage.cli.asked import CANNOT_ASK
 from partage.cli.asking import CannotAsk, told_of
+from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.tables import paper
@@ -117,8 +117,7 @@ def doctor(**given: Any) -> None:
         else:
             found = diagnosed(asyncio.run(_gathered(given, notes)))
     except (CannotAsk, ConfigError, InvalidDocument, yaml.YAMLError) as error:
-        click.echo(f"partage doctor: {error}", err=True)
-        sys.exit(CANNOT_ASK)
+        end(error)
     if given["output"] == "table":
         _print(found)
     else:

@@ -9,7 +9,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from partage.cli.asked import (
-    CANNOT_ASK,
     NOT_FOUND,
     answer_options,
     answered,
@@ -18,6 +17,7 @@ from partage.cli.asked import (
     told,
 )
 from partage.cli.asking import Asked
+from partage.cli.ending import end
 from partage.cli.meanings import meaning
 from partage.cli.tables import paper, plain_table
 from partage.model.quantity import brief
@@ -71,18 +71,16 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
     """  # noqa: D301 # click wants the control character itself
     own, slash, name = pod.removeprefix("pod/").rpartition("/")
     if slash and namespace and own != namespace:
-        click.echo(f"partage explain: {pod} is not in namespace {namespace}; say one", err=True)
-        sys.exit(CANNOT_ASK)
+        end(f"{pod} is not in namespace {namespace}; say one")
 
     async def question(asked: Asked) -> tuple[Asked, str, Document | None]:
         where = own or namespace or asked.namespace
         return asked, where, await asked.views.explain(where, name)
 
-    asked, where, found = answered("explain", given, question)
+    asked, where, found = answered(given, question)
     key = f"{where}/{name}"
     if found is None:
-        click.echo(f"partage explain: {_missing(asked, key)}", err=True)
-        sys.exit(NOT_FOUND)
+        end(_missing(asked, key), NOT_FOUND)
     said = (asked.conditions or {}).get(key)
     found = found | {"kube_scheduler": said, "answered_by": asked.told}
     if not structured(given["output"], found):

@@ -1,6 +1,5 @@
 """`partage inspect`: one node or all, card by card, with who is on each of them."""
 
-import sys
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from partage.cli.asked import (
     told,
 )
 from partage.cli.asking import Asked
+from partage.cli.ending import end
 from partage.cli.tables import bar, paper, plain_table
 from partage.cli.top import all_nodes, card_state
 from partage.dashboard.nodes import NodeQuery
@@ -49,13 +49,9 @@ def inspect(node: str, **given: Any) -> None:
         found = await asked.views.node(node.removeprefix("node/"))
         return asked, [found] if found else []
 
-    asked, nodes = answered("inspect", given, question)
+    asked, nodes = answered(given, question)
     if node and not nodes:
-        click.echo(
-            f"partage inspect: there is no node {node}. partage top nodes lists those there are",
-            err=True,
-        )
-        sys.exit(NOT_FOUND)
+        end(f"there is no node {node}. partage top nodes lists those there are", NOT_FOUND)
     if structured(given["output"], nodes[0] if node else {"nodes": nodes}):
         return
     wide = given["output"] == "wide"

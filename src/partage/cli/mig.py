@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from partage.cli.ending import end
 from partage.cli.structured import to_json, to_yaml
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.model.mig import MigAxis
@@ -18,7 +19,6 @@ from partage.vendors.mig import MIG_CARDS, find_card, find_profile
 
 __all__ = ["mig"]
 
-UNREADABLE: Final = 2
 _SIZES: Final = (1, 2, 3, 4, 7)
 _WIDE: Final = 160
 _POLICIES: Final = "\n".join(f"  {name:<19}{text}" for name, text in POLICIES.items())
@@ -157,8 +157,7 @@ def mig(  # noqa: PLR0913, PLR0917 # click passes every option by its name
             stream = Stream(axis, cards, shares, rho or 0.0, seed, arrivals, warmup, wait)
             results = [_streamed(stream, name) for name in names]
     except PartageError as error:
-        click.echo(f"partage simulate mig: {error}", err=True)
-        sys.exit(UNREADABLE)
+        end(error)
     _print(results, output)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from partage.cli.ending import end
 from partage.cli.parameters import PolicyType
 from partage.cli.reading import batches
 from partage.cli.structured import to_json, to_yaml
@@ -19,7 +20,6 @@ from partage.wire.cluster import assemble
 
 __all__ = ["repack"]
 
-UNREADABLE: Final = 2
 SOME_WAIT: Final = 3
 
 
@@ -66,8 +66,7 @@ def repack(
     try:
         cluster = assemble(list(batches(files)))
     except InvalidDocument as error:
-        click.echo(f"partage simulate repack: {error}", err=True)
-        sys.exit(UNREADABLE)
+        end(error)
 
     def may_move(pod: Pod) -> bool:
         name = f"{pod.namespace}/{pod.name}"

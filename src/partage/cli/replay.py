@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from partage.cli.ending import end
 from partage.cli.parameters import PolicyType
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.tables import paper, plain_table
@@ -26,7 +27,6 @@ from partage.wire.snapshot import snapshot_header
 
 __all__ = ["replay"]
 
-UNREADABLE: Final = 2
 DIFFERENT: Final = 3
 _MOST: Final = 50
 """Differences that are shown; all are counted."""
@@ -74,20 +74,15 @@ def replay(file: Path, policy: Policy | None, output: str) -> None:
         else:
             found = _snapshot(file, policy)
     except OSError as error:
-        _fail(f"{file}: {error.strerror}; name a file of partage snapshot or scheduler --record")
+        end(f"{file}: {error.strerror}; name a file of partage snapshot or scheduler --record")
     except PartageError as error:
-        _fail(str(error))
+        end(str(error))
     if output == "table":
         with paper() as console:
             (_print_record if found["kind"] == "Record" else _print_snapshot)(console, found)
     else:
         click.echo(to_json(found) if output == "json" else to_yaml(found), nl=output == "json")
     sys.exit(DIFFERENT if found["different"] or found.get("waiting") else 0)
-
-
-def _fail(problem: str) -> None:
-    click.echo(f"partage replay: {problem}", err=True)
-    sys.exit(UNREADABLE)
 
 
 # --- a record --------------------------------------------------------------------------------

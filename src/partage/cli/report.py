@@ -7,22 +7,21 @@ changes its meaning.
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from partage.cli.tables import bar, paper, plain_table
+from partage.cli.tables import bar, given, paper, plain_table, print_waiting
 from partage.inventory.ledger import Card
-from partage.model.allocation import Grant
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.quantity import brief
 from partage.sim.offline import Outcome, PodOutcome
 from partage.wire.outcomes import (
+    cards_text,
     closed_code,
     device_document,
+    given_text,
     grant_document,
-    grant_text,
     refusal_document,
     said,
 )
@@ -110,7 +109,12 @@ def _pods_table(outcome: Outcome) -> Table:
         name = Text(pod.pod.pod.key)
         if pod.allocation is not None:
             grants = pod.allocation.grants
-            table.add_row(name, Text(pod.allocation.node), _cards(grants), _given(grants))
+            table.add_row(
+                name,
+                Text(pod.allocation.node),
+                Text(cards_text(grants)),
+                given(given_text(grants)),
+            )
         elif pod.refusal is None:
             table.add_row(name, Text("-"), "", Text("finished", style="dim"))
     return table
@@ -121,37 +125,14 @@ def _print_waiting(console: Console, outcome: Outcome) -> None:
         return
     if len(outcome.waiting) < len(outcome.pods):
         console.print()
-    console.print(Text("WAITING", style="bold"))
-    for pod in outcome.waiting:
-        if pod.refusal is not None:
-            head = Text(pod.pod.pod.key + "  ")
-            console.print(head.append(pod.refusal.code.value, style="yellow"), soft_wrap=True)
-            console.print(Padding(Text(pod.refusal.message), (0, 0, 0, 4)))
-
-
-def _cards(grants: tuple[Grant, ...]) -> Text:
-    found: dict[str, list[str]] = {}
-    for grant in grants:
-        minors = found.setdefault(grant.type.value, [])
-        if str(grant.minor) not in minors:
-            minors.append(str(grant.minor))
-    return Text("  ".join(f"{type_} {','.join(minors)}" for type_, minors in found.items()))
-
-
-def _given(grants: tuple[Grant, ...]) -> Text:
-    if not grants:
-        return Text("no devices", style="dim")
-    by_container: dict[str, dict[str, int]] = {}
-    for grant in grants:
-        name = f"{grant.container} (init)" if grant.phase == "init" else grant.container
-        counts = by_container.setdefault(name, {})
-        amount = grant_text(grant)
-        counts[amount] = counts.get(amount, 0) + 1
-    parts = []
-    for name, counts in by_container.items():
-        amounts = ", ".join(f"{n} x {a}" if n > 1 else a for a, n in counts.items())
-        parts.append(amounts if len(by_container) == 1 else f"{name}: {amounts}")
-    return Text("; ".join(parts))
+    print_waiting(
+        console,
+        (
+            (pod.pod.pod.key, pod.refusal.code.value, pod.refusal.message)
+            for pod in outcome.waiting
+            if pod.refusal is not None
+        ),
+    )
 
 
 def _nodes_table(outcome: Outcome) -> Table:

@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from partage.cli.ending import end
 from partage.cli.parameters import PolicyType
 from partage.cli.reading import batches
 from partage.cli.report import document, print_tables
@@ -18,7 +19,6 @@ from partage.wire.cluster import assemble
 __all__ = ["schedule"]
 
 ALL_PLACED = 0
-UNREADABLE = 2
 SOME_WAIT = 3
 
 _RARELY: Final = 500_000
@@ -67,8 +67,7 @@ def schedule(files: tuple[str, ...], policy: Policy | None, seed: int | None, ou
     try:
         outcome = run(assemble(list(batches(files))), policy, seed)
     except InvalidDocument as error:
-        click.echo(f"partage schedule: {error}", err=True)
-        sys.exit(UNREADABLE)
+        end(error)
     if output == "table":
         print_tables(outcome)
     else:

@@ -3,14 +3,14 @@
 import asyncio
 import os
 import socket
-import sys
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
+from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
@@ -41,8 +41,6 @@ from partage.serving.access import Access, TokenFile
 from partage.serving.tls import ServerTls
 
 __all__ = ["scheduler"]
-
-_CANNOT_START: Final = 2
 
 
 class _OwnTls(NamedTuple):
@@ -263,14 +261,9 @@ def scheduler(**given: Any) -> None:
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
         asyncio.run(_run(config, _options_of(given, config), _own_of(given, config)))
     except (ConfigError, InvalidValue, ValueError) as error:
-        _refuse(str(error))
+        end(str(error))
     except OSError as error:
-        _refuse(f"{given['host']}:{given['port']}: {error.strerror or error}")
-
-
-def _refuse(problem: str) -> None:
-    click.echo(f"Error: {problem}", err=True)
-    sys.exit(_CANNOT_START)
+        end(f"{given['host']}:{given['port']}: {error.strerror or error}")
 
 
 def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from partage.cli.ending import end
 from partage.cli.mig import mig
 from partage.cli.repack import repack
 from partage.cli.structured import to_json, to_yaml
@@ -26,7 +27,6 @@ from partage.sim.replay import Lives, Run, poisson, replay, trace_lives
 
 __all__ = ["simulate"]
 
-UNREADABLE: Final = 2
 _HOUR: Final = 3600.0
 _TOLD: Final = 64
 """Arrivals between two updates of the progress bar."""
@@ -201,8 +201,7 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         if plot is not None:
             _plot(plot, runs, seed, departures)
     except PartageError as error:
-        click.echo(f"partage simulate: {error}", err=True)
-        sys.exit(UNREADABLE)
+        end(error)
 
 
 def _rate(trace: Trace, sequence: Sequence, offered: float) -> float:

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, Final
 import click
 
 from partage import __version__
-from partage.cli.asked import CANNOT_ASK
 from partage.cli.asking import CannotAsk, listed, told_of
+from partage.cli.ending import end
 from partage.cli.parameters import FILE, PolicyType, cluster_options
 from partage.extender.filling import permuted
 from partage.kube.client import Client, ClientSettings
@@ -95,17 +95,12 @@ def snapshot(**given: Any) -> None:
         )
         count = _write(given["target"], head, _objects(documents, given["seed"], key))
     except (CannotAsk, ConfigError) as error:
-        _fail(str(error))
+        end(str(error))
     except OSError as error:
-        _fail(f"{given['target'] or 'standard output'}: {error.strerror}; name another with -o")
+        end(f"{given['target'] or 'standard output'}: {error.strerror}; name another with -o")
     for note in notes:
         click.echo(f"note: {note}", err=True)
     _progress(f"wrote {count} objects to {given['target'] or 'standard output'}")
-
-
-def _fail(problem: str) -> None:
-    click.echo(f"partage snapshot: {problem}", err=True)
-    sys.exit(CANNOT_ASK)
 
 
 def _progress(text: str) -> None:

@@ -1,14 +1,16 @@
 """Tables for people: aligned, in colour on a terminal only, no blanks at the ends of lines."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import click
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["bar", "paper", "plain_table"]
+__all__ = ["bar", "given", "paper", "plain_table", "print_waiting"]
 
 _WIDE: Final = 160
 _BAR: Final = 10
@@ -42,3 +44,26 @@ def bar(fraction: float) -> str:
     """A bar of ten steps."""
     filled = min(_BAR, max(0, round(fraction * _BAR)))
     return "█" * filled + "░" * (_BAR - filled)
+
+
+def given(text: str) -> Text:
+    """What a pod was given, or that it has no devices."""
+    return Text(text) if text else Text("no devices", style="dim")
+
+
+def print_waiting(
+    console: Console, pods: Iterable[tuple[str, str, str]], title: str = "WAITING"
+) -> None:
+    """Pods that wait, each with a line of its own for the reason: it is what people read.
+
+    Args:
+        console: where.
+        pods: name, code and message of each; a message may be empty.
+        title: above them.
+    """
+    console.print(Text(title, style="bold"))
+    for name, code, message in pods:
+        head = Text(f"{name}  ").append(code, style="yellow")
+        console.print(head, soft_wrap=True)
+        if message:
+            console.print(Padding(Text(message), (0, 0, 0, 4)))

@@ -6,12 +6,11 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from partage.cli.asked import answer_options, answered, core_text, part_text, structured, told
 from partage.cli.asking import Asked
-from partage.cli.tables import bar, paper, plain_table
+from partage.cli.tables import bar, paper, plain_table, print_waiting
 from partage.dashboard.nodes import MOST as MOST_NODES
 from partage.dashboard.nodes import NodeQuery
 from partage.dashboard.workloads import MOST as MOST_PODS
@@ -57,7 +56,7 @@ def top(what: str, namespace: str, sort: str, **given: Any) -> None:
     async def question(asked: Asked) -> tuple[Asked, Document]:
         return asked, await _gathered(asked, what, namespace, sort)
 
-    asked, found = answered("top", given, question)
+    asked, found = answered(given, question)
     if structured(given["output"], found):
         return
     wide = given["output"] == "wide"
@@ -145,14 +144,11 @@ def _print_all(console: Console, found: Document, *, wide: bool) -> None:
 
 
 def _print_waiting(console: Console, waiting: Sequence[Document], *, wide: bool) -> None:
-    console.print(Text("WAITING", style="bold"))
     shown = waiting if wide else waiting[:_FEW]
-    for pod in shown:
-        code = pod["code"] or _OWN
-        head = Text(f"{pod['namespace']}/{pod['name']}  ").append(code, style="yellow")
-        console.print(head, soft_wrap=True)
-        if pod["message"]:
-            console.print(Padding(Text(pod["message"]), (0, 0, 0, 4)))
+    print_waiting(
+        console,
+        ((f"{p['namespace']}/{p['name']}", p["code"] or _OWN, p["message"] or "") for p in shown),
+    )
     if len(shown) < len(waiting):
         left = len(waiting) - len(shown)
         console.print(Text(f"and {left} more: partage top pods", style="dim"))

@@ -12,21 +12,20 @@ from typing import Final
 import click
 import msgspec
 import yaml
-from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from partage.cli.ending import end
+from partage.cli.tables import given, paper, plain_table, print_waiting
 from partage.embedded.cluster import Addresses, EmbeddedCluster, Plan
 from partage.embedded.examples import examples
 from partage.embedded.fleet import DEFAULT_FLEET
 from partage.embedded.manifests import Manifests, read
-from partage.embedded.overview import Overview
+from partage.embedded.overview import Overview, WaitingLine
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 
 __all__ = ["up"]
 
-UNUSABLE: Final = 2
 _PATIENCE: Final = 5.0
 """Seconds that the first decisions may take before what is known is printed."""
 _RARELY: Final = 50_000
@@ -124,8 +123,7 @@ def up(  # click passes every option by its name
         gc.set_threshold(_RARELY)
         asyncio.run(_serve(plan, output))
     except PartageError as error:
-        click.echo(f"partage up: {error}", err=True)
-        sys.exit(UNUSABLE)
+        end(error)
 
 
 def _found(
@@ -225,57 +223,55 @@ def _line(where: Addresses) -> str:
 
 
 def _print(cluster: EmbeddedCluster) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDE)
     seen, where = cluster.overview(), cluster.addresses
-    if seen.placed:
-        console.print(_placed(seen))
-    if seen.waiting:
+    with paper() as console:
+        if seen.placed:
+            console.print(_placed(seen))
+        if seen.waiting:
+            console.print()
+            print_waiting(console, map(_waits, seen.waiting))
+        if cluster.outcome.refused:
+            console.print()
+            refused = ((one, one.manifest) for one in cluster.outcome.refused)
+            print_waiting(
+                console,
+                ((f"{m.namespace or 'default'}/{m.name}", m.kind, r.message) for r, m in refused),
+                title="REFUSED",
+            )
+        for note in cluster.outcome.notes:
+            console.print(Text(note, style="dim"))
         console.print()
-        console.print(Text("WAITING", style="bold"))
-        for one in seen.waiting:
-            code, colon, message = one.reason.partition(": ")
-            if not (colon and code.isalpha()):
-                code, message = "Unschedulable", one.reason or "not looked at yet"
-            head = Text(one.name + "  ")
-            console.print(head.append(code, style="yellow"), soft_wrap=True)
-            console.print(Padding(Text(message), (0, 0, 0, 4)))
-    if cluster.outcome.refused:
+        console.print(_nodes(seen))
         console.print()
-        console.print(Text("REFUSED", style="bold"))
-        for refused in cluster.outcome.refused:
-            manifest = refused.manifest
-            where_ = f"{manifest.namespace or 'default'}/{manifest.name}"
-            console.print(Text(f"{where_}  ").append(manifest.kind, style="red"))
-            console.print(Padding(Text(refused.message), (0, 0, 0, 4)))
-    for note in cluster.outcome.notes:
-        console.print(Text(note, style="dim"))
-    console.print()
-    console.print(_nodes(seen))
-    console.print()
-    console.print(Text.assemble(("dashboard  ", "bold"), where.dashboard), soft_wrap=True)
-    console.print(Text.assemble(("API        ", "bold"), where.api), soft_wrap=True)
-    line = f"export KUBECONFIG={where.kubeconfig}"
-    console.print(Text.assemble(("kubectl    ", "bold"), line), soft_wrap=True)
-    console.print(Text("           kubectl get pods -A -o wide"))
-    console.print(
-        Text(f"{len(seen.placed)} pods placed, {len(seen.waiting)} waiting. Ctrl-C ends it all.")
-    )
+        line = f"export KUBECONFIG={where.kubeconfig}"
+        for name, value in (
+            ("dashboard", where.dashboard), ("API", where.api), ("kubectl", line),
+            ("", "kubectl get pods -A -o wide"),
+        ):  # fmt: skip
+            console.print(Text.assemble((f"{name:11}", "bold"), value), soft_wrap=True)
+        placed, waiting = len(seen.placed), len(seen.waiting)
+        console.print(Text(f"{placed} pods placed, {waiting} waiting. Ctrl-C ends it all."))
+
+
+def _waits(one: WaitingLine) -> tuple[str, str, str]:
+    """Name, code and message."""
+    code, colon, message = one.reason.partition(": ")
+    if colon and code.isalpha():
+        return one.name, code, message
+    return one.name, "Unschedulable", one.reason or "not looked at yet"
 
 
 def _placed(seen: Overview) -> Table:
-    table = _plain("POD", "NODE", "PHASE", "CARDS", "GIVEN")
+    table = plain_table("POD", "NODE", "PHASE", "CARDS", "GIVEN")
     for one in seen.placed:
         table.add_row(
-            Text(one.name), Text(one.node), Text(one.phase), Text(one.cards),
-            Text(one.given) if one.given else Text("no devices", style="dim"),
-        )  # fmt: skip
+            Text(one.name), Text(one.node), Text(one.phase), Text(one.cards), given(one.given)
+        )
     return table
 
 
 def _nodes(seen: Overview) -> Table:
-    table = _plain("NODE", "CARDS", "COMPUTE", "MEMORY", "PODS", "STATE")
+    table = plain_table("NODE", "CARDS", "COMPUTE", "MEMORY", "PODS", "STATE")
     for one in seen.nodes:
         cards = f"{one.cards} x {one.model or 'card'}" if one.cards else "none"
         style = "green" if one.state == "ok" else "red"
@@ -283,11 +279,4 @@ def _nodes(seen: Overview) -> Table:
             Text(one.name), Text(cards), Text(one.compute), Text(one.memory), Text(str(one.pods)),
             Text(one.state, style=style),
         )  # fmt: skip
-    return table
-
-
-def _plain(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=column in ("POD", "NODE", "PHASE"), overflow="fold")
     return table

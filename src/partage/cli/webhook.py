@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
 import click
 import yaml
 
+from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
@@ -32,7 +32,6 @@ from partage.wire.context import Context
 
 __all__ = ["webhook"]
 
-_CANNOT_START: Final = 2
 _USUAL: Final = Admission()
 _PLACE: Final = Endpoint()
 
@@ -183,14 +182,9 @@ def webhook(**given: Any) -> None:
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
         asyncio.run(_run(config, _options_of(given)))
     except (ConfigError, InvalidValue, ValueError) as error:
-        _refuse(str(error))
+        end(str(error))
     except OSError as error:
-        _refuse(f"{given['host']}:{given['port']}: {error.strerror or error}")
-
-
-def _refuse(problem: str) -> None:
-    click.echo(f"Error: {problem}", err=True)
-    sys.exit(_CANNOT_START)
+        end(f"{given['host']}:{given['port']}: {error.strerror or error}")
 
 
 def _print(objects: Iterable[dict[str, Any]]) -> None:

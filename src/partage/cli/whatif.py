@@ -2,7 +2,6 @@
 
 import gc
 import re
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from partage.cli.ending import end
 from partage.cli.reading import batches
 from partage.cli.structured import to_json, to_yaml
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
@@ -22,7 +22,6 @@ from partage.wire.cluster import Cluster, assemble
 
 __all__ = ["cluster"]
 
-UNREADABLE: Final = 2
 TODAY: Final = "today"
 _RARELY: Final = 500_000
 _MILLI: Final = 10
@@ -124,19 +123,14 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         if target is not None:
             target.write_text(page(results, ", ".join(files)), "utf-8")
     except OSError as error:
-        _fail(f"{target}: {error.strerror}")
+        end(f"{target}: {error.strerror}")
     except (InvalidDocument, PartageError) as error:
-        _fail(str(error))
+        end(str(error))
     if output == "table":
         _print(results)
     else:
         data = [_document(result) for result in results]
         click.echo(to_json(data) if output == "json" else to_yaml(data), nl=output == "json")
-
-
-def _fail(message: str) -> None:
-    click.echo(f"partage simulate: {message}", err=True)
-    sys.exit(UNREADABLE)
 
 
 def _changes(

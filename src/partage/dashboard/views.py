@@ -58,8 +58,9 @@ class BookViews:
         return nodes_document(self._books, query)
 
     async def node(self, name: str) -> dict[str, Any] | None:
-        """See `Views`."""
-        return node_document(self._books, name)
+        """See `Views`; what came and went only a running service knows."""
+        found = node_document(self._books, name)
+        return found and found | {"history": None}
 
     async def pods(self, query: PodQuery) -> dict[str, Any]:
         """See `Views`."""

@@ -8,7 +8,7 @@ from partage.extender.books import Books
 from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
 from partage.model.reason import Refusal
-from partage.wire.outcomes import grant_document, grant_text
+from partage.wire.outcomes import given_text, grant_document
 from partage.wire.translation import PodEntry
 
 __all__ = ["MOST", "PodQuery", "pods_document", "refusal_of", "waiting_pods"]
@@ -98,7 +98,7 @@ def _document(books: Books, entry: PodEntry) -> dict[str, Any]:
         "priority": pod.priority,
         **_sums(held),
         "cards": sorted({f"{g.type.value} {g.minor}" for g in held.grants}) if held else [],
-        "given": _given(held),
+        "given": given_text(held.grants) if held else "",
         "allocations": [grant_document(g, held.node) for g in held.grants] if held else [],
         "code": refusal.code.value if refusal else None,
         "message": refusal.message if refusal else None,
@@ -113,11 +113,3 @@ def _sums(held: Allocation | None) -> dict[str, int]:
         "core_milli": sum(charge.core_milli for charge in charges),
         "memory_bytes": sum(charge.memory_bytes for charge in charges),
     }
-
-
-def _given(held: Allocation | None) -> str:
-    counts: dict[str, int] = {}
-    for grant in held.grants if held else ():
-        text = grant_text(grant)
-        counts[text] = counts.get(text, 0) + 1
-    return ", ".join(f"{n} x {text}" if n > 1 else text for text, n in counts.items())

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from partage.apiserver import ApiServer, Record
 from partage.extender.books import Books
 from partage.inventory.ledger import Card
-from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
 from partage.model.quantity import brief
-from partage.wire.outcomes import closed_code, grant_text, said
+from partage.wire.outcomes import cards_text, closed_code, given_text, said
 
 __all__ = [
     "NodeLine",
@@ -75,9 +74,9 @@ def overview(server: ApiServer, books: Books) -> Overview:
         phase = str((record.value.get("status") or {}).get("phase") or "Pending")
         if node:
             held = books.engine.ledger.allocation(record.uid)
-            placed.append(
-                PlacedLine(name, node, _phase(record, phase), _cards(held), _given(held))
-            )
+            grants = held.grants if held else ()
+            shown = _phase(record, phase)
+            placed.append(PlacedLine(name, node, shown, cards_text(grants), given_text(grants)))
         elif not is_over(record):
             waiting.append(WaitingLine(name, waits_because(record)))
     running = Counter(one.node for one in placed if one.phase not in _OVER)
@@ -102,20 +101,6 @@ def waits_because(record: Record) -> str:
         if one.get("type") == "PodScheduled" and one.get("status") == "False":
             return str(one.get("message") or one.get("reason") or "")
     return ""
-
-
-def _cards(held: Allocation | None) -> str:
-    by_type: dict[str, list[str]] = {}
-    for grant in held.grants if held else ():
-        minors = by_type.setdefault(grant.type.value, [])
-        if str(grant.minor) not in minors:
-            minors.append(str(grant.minor))
-    return "  ".join(f"{kind} {','.join(minors)}" for kind, minors in by_type.items())
-
-
-def _given(held: Allocation | None) -> str:
-    counts = Counter(grant_text(grant) for grant in held.grants) if held else Counter[str]()
-    return ", ".join(f"{n} x {text}" if n > 1 else text for text, n in counts.items())
 
 
 def _node(books: Books, name: str, pods: int) -> NodeLine:

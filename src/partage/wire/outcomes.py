@@ -4,6 +4,8 @@ One shape for `partage schedule`, for the explanations of the service and for th
 may be added, none changes its meaning (DESIGN, interfaces that stay stable).
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from partage.model.allocation import Allocation, Grant, GrantMode
@@ -16,8 +18,10 @@ if TYPE_CHECKING:  # the ledger's columns are slow to load, and a node's agent h
     from partage.inventory.ledger import Card
 
 __all__ = [
+    "cards_text",
     "closed_code",
     "device_document",
+    "given_text",
     "grant_document",
     "grant_text",
     "refusal_document",
@@ -62,6 +66,29 @@ def grant_text(grant: Grant) -> str:
     if not grant.core_milli:
         return f"{brief(grant.memory_bytes)}, no core limit{template}"
     return f"{percent} + {brief(grant.memory_bytes)}{template}"
+
+
+def cards_text(grants: Iterable[Grant]) -> str:
+    """Which devices, by type and number: `gpu 0,1  rdma 0`."""
+    found: dict[str, list[str]] = {}
+    for grant in grants:
+        minors = found.setdefault(grant.type.value, [])
+        if str(grant.minor) not in minors:
+            minors.append(str(grant.minor))
+    return "  ".join(f"{type_} {','.join(minors)}" for type_, minors in found.items())
+
+
+def given_text(grants: Iterable[Grant]) -> str:
+    """What each container has, for people; containers are named where there are several."""
+    by_container: dict[str, Counter[str]] = {}
+    for grant in grants:
+        name = f"{grant.container} (init)" if grant.phase == "init" else grant.container
+        by_container.setdefault(name, Counter())[grant_text(grant)] += 1
+    parts = []
+    for name, counts in by_container.items():
+        amounts = ", ".join(f"{n} x {a}" if n > 1 else a for a, n in counts.items())
+        parts.append(amounts if len(by_container) == 1 else f"{name}: {amounts}")
+    return "; ".join(parts)
 
 
 def refusal_document(refusal: Refusal) -> dict[str, Any]:

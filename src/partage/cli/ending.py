@@ -1,0 +1,31 @@
+"""How a command that cannot go on ends: one line on standard error, and an exit code.
+
+The line names the command and the thing, then the rule that stops it and what to try; whoever
+finds the problem words it.
+"""
+
+import sys
+from typing import Final, NoReturn
+
+import click
+
+__all__ = ["CANNOT", "end"]
+
+CANNOT: Final = 2
+"""An option, a file or an address cannot be used, or nobody answers."""
+
+
+def end(problem: object, code: int = CANNOT) -> NoReturn:
+    """Say why, and end.
+
+    Args:
+        problem: the thing, the rule and what to try.
+        code: exit status.
+    """
+    context, words = click.get_current_context(silent=True), list[str]()
+    while context is not None:
+        if context.parent is not None or not isinstance(context.command, click.Group):
+            words.insert(0, context.command.name or "")
+        context = context.parent
+    click.echo(f"{' '.join(['partage', *words])}: {problem}", err=True)
+    sys.exit(code)
