@@ -384,3 +384,42 @@ def test_an_instance_that_goes_while_it_is_given_is_asked_for_once() -> None:
     assert given.env["NVIDIA_VISIBLE_DEVICES"] == "MIG-1"
     assert [one.path for one in given.made] == ["/dev/nvidia-caps/nvidia-cap10"]
     assert (given.files, given.spare, given.limits) == ((), (), "mig")
+
+
+@pytest.mark.parametrize(
+    ("env", "refused"),
+    [
+        pytest.param(("NVIDIA_VISIBLE_DEVICES=all",), False, id="by the image"),
+        pytest.param(
+            ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=all"), True, id="by both"
+        ),
+        pytest.param(
+            ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=GPU-0"), False, id="right"
+        ),
+        pytest.param(
+            ("CUDA_DISABLE_CONTROL=true", "CUDA_DISABLE_CONTROL=true"), True, id="limits"
+        ),
+        pytest.param(
+            ("A=b", "A=c", "PARTAGE_DEVICES_GPU=1", "PARTAGE_DEVICES_GPU=1"), False, id="others"
+        ),
+    ],
+)
+def test_what_could_not_be_changed_is_refused(env: tuple[str, ...], *, refused: bool) -> None:
+    """A runtime changes the first of two values, and a process sees the last."""
+    found = inject(_pod(HALF), _container(*env), PLACE, ())
+
+    assert isinstance(found, Refusal) == refused
+    if isinstance(found, Refusal):
+        assert found.rule == "SetTwice"
+
+
+def test_what_the_kubelet_counts_needs_a_record() -> None:
+    """A marked container without a record is refused, in namespaces that are left alone too."""
+    for namespace in ("team", "kube-system"):
+        pod = PodSandbox("p1", "forced", "uid-1", namespace)
+        found = inject(pod, _container("PARTAGE_DEVICES_GPU=1"), PLACE, ())
+        assert isinstance(found, Refusal)
+        assert "(NoRecord)" in found.message
+    assert _injected(_pod(HALF), _container("PARTAGE_DEVICES_GPU=1")).removed == (
+        "PARTAGE_DEVICES_GPU",
+    )

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partage.agent.giving import MARK
 from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.plugin import DevicePlugins, PluginFiles
 from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved
@@ -299,16 +298,14 @@ def test_a_refused_registration_is_tried_again(
     assert caplog.text.count("not registered") == 1
 
 
-def test_units_come_marked_and_without_any_card(folder: Path) -> None:
+def test_units_come_marked_and_nothing_else(folder: Path) -> None:
     """Allocate knows no pod and gives none a card: the runtime's side does, by the record."""
 
     async def test() -> None:
         async with fake_kubelet(folder) as kubelet, _serving(folder, _node(_cards(1), "")):
             await kubelet.until(GPU, 10)
             await kubelet.admit("team", "a", "main", GPU, 2)
-            assert kubelet.given["team", "a", "main", GPU] == {
-                "NVIDIA_VISIBLE_DEVICES": "void", MARK: "1",
-            }  # fmt: skip
+            assert kubelet.given["team", "a", "main", GPU] == {"PARTAGE_DEVICES_GPU": "1"}
             with pytest.raises(NotAdmitted, match="9 asked, 8 left"):
                 await kubelet.admit("team", "b", "main", GPU, 9)
 

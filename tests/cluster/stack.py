@@ -81,6 +81,7 @@ class Stack:
         verbs: port of the leader, for the verbs.
         instances: name of a pod of the service to its ports: of the verbs, for reading.
         webhook: URL of the webhook, or empty.
+        genuine: nodes that have a kubelet, whose pods are left to it.
     """
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -91,6 +92,7 @@ class Stack:
         self._tokens: dict[str, str] = {}
         self._starts: list[tuple[str, str]] = []
         self.instances: dict[str, tuple[int, int]] = {}
+        self.genuine: set[str] = set()
         self._services = (
             LeaderService(self.verbs, lambda: self.leader(0)),
             LeaderService(int(self.scheduler.rsplit(":", 1)[1]), lambda: self.leader(1)),
@@ -336,7 +338,7 @@ class Stack:
     def _tend(self, found: dict[str, Any]) -> None:
         head = found["metadata"]
         path = f"/api/v1/namespaces/{head['namespace']}/pods/{head['name']}"
-        if not found["spec"].get("nodeName"):
+        if found["spec"].get("nodeName") in {None, "", *self.genuine}:
             return
         if head.get("deletionTimestamp"):
             self.plane.call("DELETE", path, {"gracePeriodSeconds": 0})

@@ -136,6 +136,11 @@ class StatusAnswer(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Sandboxes(Message):
+    items: tuple[Identity, ...] = messages(1, Identity)
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A sandbox that runs."""
 
@@ -216,6 +221,12 @@ class Cri:
         """Every pod that was run."""
         for pod in list(self._pods.values()):
             self.remove(pod)
+
+    def remove_found(self) -> None:
+        """Every pod that there is, whoever ran it."""
+        for one in Sandboxes.decode(self.call("ListPodSandbox", Identity())).items:
+            self.call("StopPodSandbox", Identity(one.id))
+            self.call("RemovePodSandbox", Identity(one.id))
 
 
 @contextmanager

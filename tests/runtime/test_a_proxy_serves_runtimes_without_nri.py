@@ -71,7 +71,9 @@ def test_a_container_reports_what_it_was_given(node: Node) -> None:
     env = node.cri.says(main, "env").splitlines()
     assert {"NVIDIA_VISIBLE_DEVICES=GPU-a", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "A=b",
             "CUDA_DEVICE_SM_LIMIT=30", f"LD_PRELOAD={vgpu}/libvgpu.so"} <= set(env)  # fmt: skip
-    assert [line for line in env if line.startswith("CUDA_DISABLE")] == ["CUDA_DISABLE_CONTROL="]
+    assert [line for line in env if line.startswith("CUDA_DISABLE")] == [
+        "CUDA_DISABLE_CONTROL=false"
+    ]
     assert len([one for one in env if one.startswith("NVIDIA_VISIBLE_DEVICES=")]) == 1
     listed = node.cri.says(main, "sh", "-c", "ls -l /dev/nvidia*").splitlines()
     assert [line.split()[-1] for line in listed] == ["/dev/nvidia0", "/dev/nvidiactl"]
@@ -97,7 +99,7 @@ def test_a_sidecar_and_a_pod_without_a_record_choose_no_cards(node: Node) -> Non
     ("annotations", "env", "why"),
     [
         pytest.param({names.DEVICE_ALLOCATED: "{}"}, {}, "NoRecord", id="no record"),
-        pytest.param({}, {"PARTAGE_DEVICES": "1"}, "NoRecord", id="counted by the kubelet"),
+        pytest.param({}, {"PARTAGE_DEVICES_GPU": "1"}, "NoRecord", id="counted by the kubelet"),
         pytest.param(record("other", SHARE), {}, "BadRecord", id="copied from another pod"),
         pytest.param(
             record("u3", structs.replace(SHARE, uuid="GPU-z")), {}, "UnknownDevice", id="no card"

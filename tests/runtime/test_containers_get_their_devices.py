@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import containerd
+import cri
 import grpc
 import pytest
 from agent_process import WAIT, Agent
@@ -59,13 +60,14 @@ def node(machine: Node) -> Iterator[Node]:
 def test_a_container_reports_what_it_was_given(node: Node) -> None:
     """HAMi's share: its variables, its card's file and no other, the library and its own folder."""
     pod = node.cri.run_pod("share", "u1", record("u1", SHARE))
-    main = node.cri.start(node.cri.create(pod, env={"NVIDIA_VISIBLE_DEVICES": "all"}))
+    main = node.cri.start(node.cri.create(pod, env={"PARTAGE_DEVICES_GPU": "1"}, image=cri.GREEDY))
     vgpu = node.agent.folder / "vgpu"
 
     env = set(node.cri.says(main, "env").splitlines())
     assert {"NVIDIA_VISIBLE_DEVICES=GPU-a", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m",
             "CUDA_DEVICE_SM_LIMIT=30", f"LD_PRELOAD={vgpu}/libvgpu.so"} <= env  # fmt: skip
     assert "NVIDIA_VISIBLE_DEVICES=all" not in env
+    assert {"PARTAGE_DEVICES_GPU=", "CUDA_DISABLE_CONTROL=false"} <= env
     listed = node.cri.says(main, "sh", "-c", "ls -l /dev/nvidia*").splitlines()
     assert [line.split()[-1] for line in listed] == ["/dev/nvidia0", "/dev/nvidiactl"]
     assert [line[0] for line in listed] == ["c", "c"]
@@ -110,6 +112,18 @@ def test_what_cannot_be_trusted_is_not_made(
         node.cri.create(pod)
     assert why in caught.value.details()
     assert "pod team/forged, container main" in caught.value.details()
+
+
+def test_a_variable_that_cannot_be_changed_is_refused(node: Node) -> None:
+    """Image and pod both ask for every card: NRI could change one of the two only."""
+    pod = node.cri.run_pod("greedy", "u3", record("u3", SHARE))
+
+    for twice in ({"NVIDIA_VISIBLE_DEVICES": "all"}, {"CUDA_DISABLE_CONTROL": "true"}):
+        with pytest.raises(grpc.RpcError) as caught:
+            node.cri.create(pod, env=twice, image=cri.GREEDY)
+        assert "SetTwice" in caught.value.details()
+    main = node.cri.start(node.cri.create(pod, env={"NVIDIA_VISIBLE_DEVICES": "all"}))
+    assert "NVIDIA_VISIBLE_DEVICES=GPU-a\n" in node.cri.says(main, "env")
 
 
 def test_a_card_is_refused_while_it_is_full(node: Node) -> None:

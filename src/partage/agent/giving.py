@@ -23,13 +23,17 @@ from partage.vendors.settings import Settings
 from partage.wire.outcomes import said
 from partage.wire.render import render
 
-__all__ = ["MARK", "VISIBLE", "VOID", "Given", "HostFacts", "Instance", "Made", "gifts"]
+__all__ = ["MARK", "SILENT", "VISIBLE", "VOID", "Given", "HostFacts", "Instance", "Made", "gifts"]
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 VOID: Final = "void"
 """No card at all, in the words of NVIDIA's runtime."""
-MARK: Final = "PARTAGE_DEVICES"
-"""Variable of containers that got units from the kubelet; taken away when they get what was granted."""
+MARK: Final = "PARTAGE_DEVICES_"
+"""Begins a variable for each resource of which a container got units from the kubelet; they are emptied
+when it gets what was granted. One for each: of two that are the same NRI would change one."""
+SILENT: Final[Mapping[str, str]] = {"CUDA_DISABLE_CONTROL": "false"}
+"""What a variable that is to say nothing is set to, where that is not nothing. Plugins of NRI may ask to take
+variables away, but containerd 1.7.24 and 2.1.9 leave them as they are."""
 _COMMON: Final[Mapping[str, tuple[str, ...]]] = {
     "nvidia": ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),
     "metax": ("/dev/mxcd",),

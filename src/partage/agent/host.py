@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from partage.agent.giving import Given
+from partage.agent.giving import SILENT, Given
 from partage.agent.isolation.providers import Bind
 from partage.agent.nri.messages import (
     Adjustment,
@@ -66,7 +66,7 @@ class Host:
 
         Args:
             given: what the container gets.
-            removed: variables that are taken away.
+            removed: variables that are made to say nothing.
             container: before it is made.
             annotations: what the runtime is to keep in its own books of the container.
 
@@ -86,7 +86,7 @@ class Host:
             for one in given.made
             if one.path not in there
         ]
-        env = [Variable(f"-{key}") for key in removed]
+        env = [Variable(key, SILENT.get(key, "")) for key in removed]
         env += [Variable(key, value) for key, value in sorted(given.env.items())]
         mounts = tuple(self._mount(bind) for bind in given.binds)
         if not (devices or env or mounts or annotations):

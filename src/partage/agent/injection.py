@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Final
 
-from partage.agent.giving import MARK, VISIBLE, VOID, Given, HostFacts, Instance, gifts
+from partage.agent.giving import MARK, SILENT, VISIBLE, VOID, Given, HostFacts, Instance, gifts
 from partage.agent.isolation.rooms import INSIDE, PRELOAD
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.model.allocation import Allocation, Charge, charges_of, together
@@ -57,6 +57,7 @@ class Rule:
     CARD_FULL: Final = "CardFull"
     BAD_WISH: Final = "BadWish"
     TAMPERED: Final = "Tampered"
+    SET_TWICE: Final = "SetTwice"
     NOT_ENFORCEABLE: Final = "NotEnforceable"
     HOST: Final = "Host"
     LATE: Final = "Late"
@@ -76,7 +77,7 @@ class Injected:
 
     Attributes:
         given: for its grants.
-        removed: variables that are taken away.
+        removed: variables that are made to say nothing; NRI cannot take any away.
         allocation: of its pod, when it has one.
     """
 
@@ -140,17 +141,40 @@ def inject(
         found = _without_record(pod, container, place)
     else:
         found = _with_record(pod, container, allocation, place, held)
+    if isinstance(found, Injected):
+        found = _set_twice(container, found) or found
     if isinstance(found, Refusal):
         where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
         return replace(found, message=f"{where}: {found.message} ({found.rule})")
     return found
 
 
+def _set_twice(container: Container, found: Injected) -> Refusal | None:
+    """Why what is to be set or taken away would not be.
+
+    A variable that the image and the pod both set is there twice, and a runtime changes the first: the
+    pod's would stay, and the process would see that one.
+    """
+    ours = {**found.given.env, **{key: SILENT.get(key, "") for key in found.removed}}
+    seen: set[str] = set()
+    for text in container.env:
+        key, _, value = text.partition("=")
+        changed = key in ours and not key.startswith(MARK)
+        if key in seen and changed and value != ours[key]:
+            return Refusal(
+                Rule.SET_TWICE,
+                f"variable {key} is set by its image and by its pod, so that it cannot be changed; "
+                "leave it out of the pod",
+            )
+        seen.add(key)
+    return None
+
+
 def _without_record(
     pod: PodSandbox, container: Container, place: Place
 ) -> Injected | Refusal | None:
     known = environment(container)
-    if MARK in known:
+    if any(key.startswith(MARK) for key in known):
         return Refusal(
             Rule.NO_RECORD,
             f"the kubelet counts devices for it, but annotation {names.ALLOCATION} is missing; "
@@ -186,7 +210,7 @@ def _with_record(
     if refusal is not None:
         return refusal
     known = environment(container)
-    removed = tuple(key for key in (*_WIDENING, MARK) if key in known)
+    removed = tuple(key for key in known if key in _WIDENING or key.startswith(MARK))
     if all(grant.container != container.name for grant in allocation.grants):
         env = {} if known.get(VISIBLE, "") in _HARMLESS else {VISIBLE: VOID}
         return Injected(Given(env), removed, allocation)

@@ -39,12 +39,14 @@ class KubeletOptions:
     Attributes:
         folder: the kubelet's; sockets of plugins and of PodResources are in it.
         wait: seconds that a container's units are held back while nobody would give it its devices.
+        patience: seconds that advice may wait for the API server to tell of the pod.
         period: seconds between two comparisons with what the kubelet says.
         look: seconds between two looks whether the kubelet was started anew.
     """
 
     folder: Path = Path("/var/lib/kubelet")
     wait: float = 20.0
+    patience: float = 1.0
     period: float = 60.0
     look: float = 1.0
 
@@ -83,6 +85,7 @@ class KubeletSide:
         self._offers: tuple[Offer, ...] = ()
         self._pods: Informer[LivePod] | None = None
         self._problem = ""
+        self._news = asyncio.Event()
         if client is not None:
             scope = Scope(PODS, fields=f"spec.nodeName={node}")
             self._pods = Informer(client, scope, into=LivePod, observer=self._heard)
@@ -123,6 +126,19 @@ class KubeletSide:
         return ""
 
     async def _advise(self, offer: Offer, asked: ContainerPreference) -> tuple[str, ...]:
+        """Advice by the records; the kubelet may have heard of a pod a moment before us."""
+        try:
+            async with asyncio.timeout(self._options.patience):
+                while True:
+                    self._news.clear()
+                    advice = await self._advice(offer, asked)
+                    if advice:
+                        return advice
+                    await self._news.wait()
+        except TimeoutError:
+            return ()
+
+    async def _advice(self, offer: Offer, asked: ContainerPreference) -> tuple[str, ...]:
         if self._resources is None or self._pods is None or not self._pods.synced.is_set():
             return ()
         try:
@@ -159,3 +175,4 @@ class KubeletSide:
             self._problem = str(change.error)
             return
         self._problem = ""
+        self._news.set()

@@ -2,7 +2,7 @@
 
 What is not ours stays as it came, byte for byte: entries that are replaced are cut out where they
 stand, and ours are put behind. Of a list with two values of one variable a program reads the first, so
-nothing may be left beside ours. A variable of the image cannot be taken away here; it is made empty.
+nothing may be left beside ours.
 """
 
 import os
@@ -78,27 +78,18 @@ def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:
     return _UNKNOWN
 
 
-def edited(
-    request: bytes,
-    adjustment: Adjustment,
-    image: Iterable[str],
-    file_of: Callable[[int, int], str],
-) -> bytes:
+def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int], str]) -> bytes:
     """The request with an adjustment in it.
 
     Args:
         request: as the kubelet sent it.
         adjustment: what is to be changed.
-        image: the image's own variables.
         file_of: a device file on the host, by its numbers.
 
     Raises:
         InvalidValue: a device file cannot be made.
     """
-    gone = {one.key[1:] for one in adjustment.env if one.key.startswith("-")}
-    env = [cri.KeyValue(v.key, v.value) for v in adjustment.env if not v.key.startswith("-")]
-    shadowed = gone & {one.partition("=")[0] for one in image}
-    env += [cri.KeyValue(key, "") for key in sorted(shadowed)]
+    env = [cri.KeyValue(one.key, one.value) for one in adjustment.env]
     mounts = [cri.Mount(m.destination, m.source, "ro" in m.options) for m in adjustment.mounts]
     devices = [
         cri.Device(one.path, file_of(one.major, one.minor), "rwm")
@@ -109,7 +100,7 @@ def edited(
         annotations=adjustment.annotations,
     )  # fmt: skip
     replaced = {
-        cri.ENVS: gone | {one.key for one in env},
+        cri.ENVS: {one.key for one in env},
         cri.MOUNTS: {one.container_path for one in mounts},
         cri.DEVICES: {one.container_path for one in devices},
         cri.ANNOTATIONS: set(adjustment.annotations),

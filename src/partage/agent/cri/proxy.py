@@ -251,7 +251,7 @@ class Proxy:
             pod, container = asked(told, image)
             adjustment = await self._adjusted(pod, container)
             if adjustment is not None:
-                request = edited(request, adjustment, image, self._files)
+                request = edited(request, adjustment, self._files)
             answer = await self._call(_CREATE, request, context)
             await self._settled(self._made, container, cri.CreateResponse.decode(answer).id)
         except (Refused, Malformed, InvalidValue) as error:

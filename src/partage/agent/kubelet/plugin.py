@@ -1,9 +1,10 @@
 """Serves the kubelet: one device plugin a resource, registered anew whenever the kubelet was away.
 
-`Allocate` names no pod, so nothing here guesses one. Every container that gets units is told that it
-has none of the cards (`NVIDIA_VISIBLE_DEVICES=void`) and is marked; the plugin of the runtime, which
-sees the pod and its record, puts in what was granted and takes the mark away. Without it nothing is
-given, and a marked container without a record is refused.
+`Allocate` names no pod, so nothing here guesses one and nothing is given. Every container that gets units
+is marked; the plugin of the runtime, which sees the pod and its record, puts in what was granted and
+takes the mark away, and refuses a marked container without a record. (`NVIDIA_VISIBLE_DEVICES=void`
+beside the mark would be safer still, but a variable that image and kubelet both set cannot be changed
+by NRI, and images for CUDA set this one.)
 
 A kubelet that starts empties the folder of sockets; then they are made again. Source: kubernetes.md 3.2.
 """
@@ -11,6 +12,7 @@ A kubelet that starts empties the folder of sockets; then they are made again. S
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any, Final
 
 import grpc
 
-from partage.agent.giving import MARK, VISIBLE, VOID
+from partage.agent.giving import MARK
 from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.units import Offer
 from partage.agent.protobuf import Malformed
@@ -29,7 +31,7 @@ __all__ = ["DevicePlugins", "PluginFiles"]
 _LOG: Final = logging.getLogger("partage.agent")
 
 _PATIENCE: Final = 10.0
-_GIVEN: Final = {VISIBLE: VOID, MARK: "1"}
+_WORD: Final = re.compile(r"[^A-Z0-9]")
 Advise = Callable[[Offer, said.ContainerPreference], Awaitable[tuple[str, ...]]]
 
 
@@ -154,6 +156,11 @@ class _Served:
         """Its socket; short, since a socket's path has at most 107 characters."""
         return self.files.folder / f"partage-{self.offer.resource.rpartition('/')[2]}.sock"
 
+    @property
+    def mark(self) -> str:
+        """Variable of containers that get its units."""
+        return MARK + _WORD.sub("_", self.offer.resource.rpartition("/")[2].upper())
+
     async def run(self) -> None:
         """Serve and register, again and again, until cancelled."""
         tries = 0
@@ -249,7 +256,7 @@ class _Served:
         why = await self.allow()
         if why:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"partage: {why}")
-        given = said.ContainerAllocation(_GIVEN)
+        given = said.ContainerAllocation({self.mark: "1"})
         return said.AllocateResponse((given,) * len(asked.containers)).encode()
 
     async def _pre_start(self, _request: bytes, _context: Any) -> bytes:

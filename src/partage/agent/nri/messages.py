@@ -244,7 +244,7 @@ class StateChange(Message):
 
 @dataclass(frozen=True, slots=True)
 class Variable(Message):
-    """An environment variable; a key that begins with `-` removes it."""
+    """An environment variable."""
 
     key: str = text(1)
     value: str = text(2)
