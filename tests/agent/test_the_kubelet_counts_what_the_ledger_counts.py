@@ -373,7 +373,7 @@ def test_who_holds_units_is_told_by_the_kubelet(folder: Path) -> None:
             try:
                 (pod,) = await resources.pods()
                 assert pod == await resources.pod("team", "a")
-                assert [len(one.devices[0].ids) for one in pod.containers] == [1, 2]
+                assert [len(one.devices) for one in pod.containers] == [1, 2]
                 assert unserved([pod], {GPU}, {("team/a", "main")}) == ["team/a/side"]
                 assert unserved([pod], {"other"}, ()) == []
                 with pytest.raises(KubeletSilent, match="not found"):

@@ -115,14 +115,13 @@ class Node:
         path = self.kubelet.folder / "pod-resources/kubelet.sock"
         with grpc.insecure_channel(f"unix:{path}") as channel:
             answer = channel.unary_unary(f"/{said.POD_RESOURCES}/List")(b"", timeout=60)
-        return {
-            pod.name: {
-                device.resource_name: device.ids
-                for container in pod.containers
-                for device in container.devices
-            }
-            for pod in said.ListResponse.decode(answer).pods
-        }
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for pod in said.ListResponse.decode(answer).pods:
+            mine = found.setdefault(pod.name, {})
+            for container in pod.containers:
+                for device in container.devices:
+                    mine[device.resource_name] = mine.get(device.resource_name, ()) + device.ids
+        return found
 
 
 def _node(name: str, generation: str, stack: Stack, folder: Path, cleanup: ExitStack) -> Node:

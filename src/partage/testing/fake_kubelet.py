@@ -222,8 +222,9 @@ class FakeKubelet:
             said.ContainerResources(
                 container,
                 tuple(
-                    said.ContainerDevices(key[3], units)
+                    said.ContainerDevices(key[3], (unit,))  # one by one, as a kubelet does
                     for key, units in mine.items() if key[2] == container
+                    for unit in units
                 ),
             )
             for container in dict.fromkeys(key[2] for key in mine)

@@ -92,10 +92,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A container that is bound here and for which the kubelet has not chosen units yet.
+    """A container that is bound here and for which the kubelet has not chosen all units yet.
 
     Attributes:
-        requests: units by resource.
+        requests: units by resource that is still to be chosen.
         grants: what the record gives it of cards.
     """
 
@@ -156,11 +156,11 @@ def waiting_on(
         known: what the kubelet says who holds.
     """
     held = {
-        (pod.namespace, pod.name, container.name)
+        (pod.namespace, pod.name, container.name, device.resource_name)
         for pod in known
         for container in pod.containers
-        if container.devices
-    }
+        for device in container.devices
+    }  # one resource after the other is chosen
     found: list[Waiting] = []
     for pod in sorted(pods, key=_age):
         metadata, spec = pod.metadata, pod.spec
@@ -175,8 +175,13 @@ def waiting_on(
                 for one in grants
                 if one.container == container.name and one.type is DeviceType.GPU
             )
-            if mine and key not in held:
-                found.append(Waiting(_requests(container), mine))
+            wanted = {
+                resource: units
+                for resource, units in _requests(container).items()
+                if (*key, resource) not in held
+            }
+            if mine and wanted:
+                found.append(Waiting(wanted, mine))
     return found
 
 
