@@ -59,6 +59,7 @@ class Notices:
             client, component=_COMPONENT, instance=instance, failed=_event_failed
         )
         self._asleep: OrderedDict[str, None] = OrderedDict()
+        self._shown: dict[str, str] = {}
         self._changed = asyncio.Event()
         self.speaks = False
 
@@ -68,6 +69,7 @@ class Notices:
         return Hooks(
             wake=self.wake,
             refused=self._refused,
+            pointed=self._pointed,
             quarantined=self._quarantined,
             unserviceable=self._unserviceable,
         )
@@ -87,6 +89,12 @@ class Notices:
                 _regarding(entry), "WaitingForDevice", f"{refusal.code}: {refusal.message}"
             )
 
+    def _pointed(self, entry: PodEntry, node: str) -> None:
+        """Have kube-scheduler look at one node first, which it does for a nominated pod; or stop."""
+        if self.speaks:
+            self._shown[entry.pod.uid] = node
+            self.wake([entry.pod.uid])
+
     def _quarantined(self, action: Quarantined) -> None:
         if not self.speaks:
             return
@@ -105,7 +113,8 @@ class Notices:
             self._asleep[uid] = None
             self._asleep.move_to_end(uid)
         while len(self._asleep) > _MOST:
-            self._asleep.popitem(last=False)
+            dropped, _ = self._asleep.popitem(last=False)
+            self._shown.pop(dropped, None)
         self._changed.set()
 
     # --- written in the background -----------------------------------------------------------
@@ -116,15 +125,21 @@ class Notices:
                 self._changed.clear()
                 await self._changed.wait()
             uid, _ = self._asleep.popitem(last=False)
-            entry = self._find(uid)
+            entry, shown = self._find(uid), self._shown.pop(uid, None)
             if entry is not None and entry.pod.node is None:
-                await self._touch(entry)
+                await self._touch(entry, shown)
 
-    async def _touch(self, entry: PodEntry) -> None:
+    async def _touch(self, entry: PodEntry, shown: str | None) -> None:
         pod = entry.pod
+        where = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": shown or None}}
         moment = self._client.clock.now().isoformat(timespec="microseconds")
         body = {"metadata": {"uid": pod.uid, "annotations": {names.WOKEN: moment}}}
         try:
+            if shown is not None:
+                await self._client.patch(
+                    PODS, pod.name, where, kind=PatchKind.MERGE,
+                    namespace=pod.namespace, subresource="status", into=msgspec.Raw,
+                )  # fmt: skip
             await self._client.patch(
                 PODS, pod.name, body,
                 kind=PatchKind.MERGE, namespace=pod.namespace, into=msgspec.Raw,

@@ -38,6 +38,9 @@ _UNHEARD: Final = 60.0
 """Seconds after which a refused pod is read of which the API server has told nothing."""
 _UNTOLD: Final = 10.0
 """The same for a pod that was bound here: what it holds must not stay if it has come and gone."""
+_MOST_SHOWN: Final = 8
+"""Nodes that a waiting pod is pointed to in so many seconds; kube-scheduler may mind them all."""
+_SHOWN_SECONDS: Final = 60.0
 _MOST_READ: Final = 8
 """Such pods that are read at a time."""
 
@@ -263,6 +266,47 @@ class Books:
         waiting = self.waiting.get(entry.pod.uid)
         if waiting is not None:
             waiting.among, waiting.ranks = among, self.engine.ranks
+
+    def point(self, entry: PodEntry, among: Bools, now: float) -> str:
+        """Room outside the nodes that were asked about, kept for the pod; empty where there is none.
+
+        kube-scheduler may look at a part of the nodes only (percentageOfNodesToScore); a pod that
+        none of those can host would wait for the next part, or for an event that never comes.
+
+        Args:
+            entry: a pod that was refused just now.
+            among: by node index, what was asked about.
+            now: seconds on the service's steady clock.
+        """
+        uid, index = entry.pod.uid, self.engine.ledger.index
+        waiting, before = self.waiting.get(uid), self._nomination.get(uid)
+        if waiting is None or (before is not None and index.get(before, -1) not in waiting.shown):
+            return ""  # preemption has nominated it
+        if before is not None:
+            self._withdraw(uid)  # it was shown that node, and kube-scheduler minds it
+        if now >= waiting.shown_since + _SHOWN_SECONDS:
+            waiting.shown.clear()
+            waiting.shown_since = now
+        node = self._elsewhere(entry, among, waiting.shown)
+        if node:
+            waiting.shown.add(index[node])
+            self.counts["pointed"] += 1
+            self.verbs.nominate(entry.pod, node, now)
+        if node or before is not None:
+            self.hooks.pointed(entry, node)
+        return node
+
+    def _elsewhere(self, entry: PodEntry, among: Bools, shown: set[int]) -> str:
+        """A node with room that was neither asked about nor shown; empty where there is none."""
+        if len(shown) >= _MOST_SHOWN:
+            return ""
+        elsewhere = self.engine.ledger.present.copy()
+        elsewhere[: among.shape[0]] &= ~among[: elsewhere.shape[0]]
+        elsewhere[list(shown)] = False
+        if not elsewhere.any():
+            return ""
+        found = self.engine.explain(entry.pod, reasons=False, among=elsewhere)
+        return "" if isinstance(found, Refusal) else found.allocation.node
 
     def tell(self, entry: PodEntry, what: str) -> None:
         """Log a decision under the id that it has in the record, where one is kept."""

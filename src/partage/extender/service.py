@@ -291,6 +291,8 @@ class SchedulerService:
         if answer.refusal is not None:
             self.books.refuse(entry, answer.refusal, now, listed.among)
             self.books.counts["filter refused"] += 1
+            if listed.among is not None and len(listed.names) > 1:
+                self.books.point(entry, listed.among, now)
         else:
             self._left(entry.pod.uid)
             self.books.counts["filter passed"] += 1

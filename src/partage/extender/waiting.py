@@ -9,7 +9,7 @@ wait for one card do not all ask at once.
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -42,6 +42,8 @@ class WaitingPod:
         among: by node index, where nothing but its devices was in the way; None where that is not
             known.
         ranks: how many nodes there had ever been at that moment; an index may be another's since.
+        shown: indexes of nodes outside what it was asked about that it was pointed to.
+        shown_since: when the first of them was.
     """
 
     entry: PodEntry
@@ -52,6 +54,8 @@ class WaitingPod:
     told: int = 0
     among: Bools | None = None
     ranks: int = 0
+    shown: set[int] = field(default_factory=set)
+    shown_since: float = 0.0
 
     def has_its_turn(self, now: float) -> bool:
         """Whether it was woken lately and may still come."""
