@@ -31,6 +31,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         name: of the container.
         record: the pod's record as it was then.
         limits: who keeps the container to its amounts.
+        room: name of its room, where that is not its identity.
     """
 
     container: str
@@ -39,6 +40,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     record: str
     limits: str = ""
+    room: str = ""
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):

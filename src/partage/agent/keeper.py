@@ -182,7 +182,6 @@ class Keeper:
         self.tallies = tallies
         self._isolation = isolation
         self._held: dict[str, Allocation] = {}
-        self._aliases: dict[str, str] = {}
         self.unprotected: dict[str, Unprotected] = {}
         for entry in journal.entries.values():
             self._remember(entry)
@@ -273,12 +272,12 @@ class Keeper:
 
         Its room keeps the name under which it is mounted.
         """
-        if self._isolation is not None and before in self._isolation.rooms.rooms:
-            self._aliases[after] = before
         entry = self._journal.entries.get(before)
         if entry is None:
             return
-        self._journal.give(msgspec.structs.replace(entry, container=after))
+        self._journal.give(
+            msgspec.structs.replace(entry, container=after, room=entry.room or before)
+        )
         self._journal.end(before)
         held = self._held.pop(before, None)
         if held is not None:
@@ -300,21 +299,35 @@ class Keeper:
 
     def _forget(self, container: str) -> None:
         self._held.pop(container, None)
+        room = self._room_of(container)
         self._journal.end(container)
         if self._isolation is not None:
-            self._isolation.rooms.close(self._aliases.pop(container, container))
+            self._isolation.rooms.close(room)
+
+    def _room_of(self, container: str) -> str:
+        entry = self._journal.entries.get(container)
+        return container if entry is None else entry.room or container
+
+    @property
+    def rooms(self) -> dict[str, Room]:
+        """Rooms by the container that has them; a look from any thread."""
+        if self._isolation is None:
+            return {}
+        rooms = dict(self._isolation.rooms.rooms)
+        names_of = {one: self._room_of(one) for one in list(self._journal.entries)}
+        return {one: rooms[name] for one, name in names_of.items() if name in rooms}
 
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
         """Compare with all that the runtime has."""
         sandboxes = {pod.id: pod for pod in pods}
         running = {one.id: one for one in containers if one.state != _STOPPED}
+        # Also those that the journal never knew, because they were started while the agent was away.
+        for gone in [one for one in self._held if one not in running]:
+            del self._held[gone]
         for entry in self._journal.keep(running):
-            self._held.pop(entry.container, None)
             _LOG.info("pod %s, container %s: ended while nobody looked", entry.pod, entry.name)
         if self._isolation is not None:
-            self._isolation.rooms.keep(
-                {*running, *(self._aliases.get(one, one) for one in running)}
-            )
+            self._isolation.rooms.keep({self._room_of(one) for one in running})
         found: dict[str, Unprotected] = {}
         for container in running.values():
             pod = sandboxes.get(container.pod_sandbox_id)

@@ -90,8 +90,7 @@ class Statements:
             await asyncio.sleep(self._period)
 
     def _look(self) -> list[Statement]:
-        isolation = self._keeper.isolation
-        rooms = dict(isolation.rooms.rooms) if isolation is not None else {}
+        rooms = self._keeper.rooms
         self._meter.look(rooms)
         return survey(dict(self._keeper.journal.entries), rooms, self._proc)
 

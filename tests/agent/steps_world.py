@@ -1,0 +1,262 @@
+"""A node's agent that is killed at a line of its own: run as a program, without threads, because it forks.
+
+    python steps_world.py FOLDER     prints one line of JSON for each step at which it was killed
+
+Each run makes the same things happen to a fresh node. Lines of the agent's files that hold state are counted; a child
+process ends itself at one of them, as SIGKILL would. Then the runtime goes on in one of two ways, and an agent that
+starts anew must bring everything into agreement.
+"""
+
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import partage.agent
+from partage.agent.giving import HostFacts, Instance
+from partage.agent.host import Host
+from partage.agent.injection import Place
+from partage.agent.isolation.providers import OwnLibrary
+from partage.agent.isolation.rooms import Rooms
+from partage.agent.journal import Journal
+from partage.agent.keeper import Isolation, Keeper, Tallies
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.agent.nri.plugin import Refused
+from partage.model import device as model
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+
+GIB = 2**30
+HOME = Path(partage.agent.__file__).parent
+WATCHED = {
+    str(HOME / name)
+    for name in (
+        "keeper.py", "journal.py", "host.py", "isolation/rooms.py", "isolation/limits.py",
+        "isolation/pages.py", "isolation/library.py",
+    )
+}  # fmt: skip
+VISITS = int(os.environ.get("PARTAGE_VISITS", "1"))
+"""Visits of one line that are tried; loops would repeat the same state."""
+NODE = Node("n1", devices=(
+    model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=16 * GIB),
+))  # fmt: skip
+SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
+
+
+def pod_of(uid: str) -> PodSandbox:
+    """A pod with a share of 30 %."""
+    record = encode(Allocation(uid, "team", uid, "n1", (SHARE,)))
+    return PodSandbox(f"s-{uid}", uid, uid, "team", annotations={names.ALLOCATION: record})
+
+
+def container_of(uid: str, *, served: bool = False) -> Container:
+    """Its container, as the runtime tells of it."""
+    said = {names.SERVED: "partage"} if served else {}
+    return Container(f"container-{uid}", f"s-{uid}", "main", annotations=said)
+
+
+def keeper_of(folder: Path) -> Keeper:
+    """An agent that starts on a node."""
+    rooms = Rooms(folder / "built.so", folder / "host/state", "/state", folder)
+    facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=OwnLibrary())
+    place = Place(NODE, Settings(), FAMILIES, facts)
+    return Keeper(
+        lambda: place, Host(folder / "host"), Journal(folder / "journal"), Tallies(),
+        Isolation(rooms),
+    )  # fmt: skip
+
+
+@dataclass
+class Runtime:
+    """What runs, by pod: whether the agent's answer arrived."""
+
+    running: dict[str, bool] = field(default_factory=dict)
+
+    def told(self) -> tuple[tuple[PodSandbox, ...], tuple[Container, ...]]:
+        """What it tells an agent that connects."""
+        return (
+            tuple(pod_of(uid) for uid in self.running),
+            tuple(container_of(uid, served=served) for uid, served in self.running.items()),
+        )
+
+
+Step = tuple[str, str]
+STORY: tuple[Step, ...] = (
+    ("open", ""), ("create", "a"), ("create", "b"), ("remove", "a"), ("create", "c"),
+    ("open", ""), ("create", "a"), ("remove", "b"),
+)  # fmt: skip
+"""What happens; `open` is an agent that starts and is told what runs."""
+
+
+def fresh(folder: Path) -> None:
+    """A node where nothing has happened."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "host/dev").mkdir(parents=True)
+    (folder / "host/dev/nvidia0").symlink_to("/dev/null")
+    boot = folder / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("one\n")
+    (folder / "built.so").write_bytes(b"the library")
+
+
+def tell(folder: Path, done: Callable[[int], None]) -> None:
+    """The whole story; `done` hears of each step that was answered."""
+    runtime, keeper = Runtime(), None
+    for number, (what, uid) in enumerate(STORY):
+        if what == "open":
+            keeper = keeper_of(folder)
+            keeper.synchronize(*runtime.told())
+        elif what == "create":
+            assert keeper is not None
+            keeper.create(pod_of(uid), container_of(uid))
+            runtime.running[uid] = True
+        else:
+            assert keeper is not None
+            del runtime.running[uid]
+            keeper.remove(container_of(uid))
+        done(number)
+
+
+def watched(at: Callable[[str, int], None]) -> None:
+    """Call for every line of the agent's stateful files, before it is executed."""
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        if frame.f_code.co_filename not in WATCHED:
+            return None
+        if event == "line":
+            at(frame.f_code.co_filename, frame.f_lineno)
+        return trace
+
+    sys.settrace(trace)
+
+
+def places(folder: Path) -> list[int]:
+    """Numbers of the lines at which it is to be killed."""
+    seen: dict[tuple[str, int], int] = {}
+    found, count = [], 0
+
+    def at(file: str, line: int) -> None:
+        nonlocal count
+        seen[file, line] = seen.get((file, line), 0) + 1
+        if seen[file, line] <= VISITS:
+            found.append(count)
+        count += 1
+
+    fresh(folder)
+    watched(at)
+    tell(folder, lambda _number: None)
+    sys.settrace(None)
+    return found
+
+
+def killed(folder: Path, place: int) -> tuple[int, str]:
+    """Tell the story in a child that ends at a line; how many steps were answered, and where it ended."""
+    fresh(folder)
+    said, says = os.pipe()
+    child = os.fork()
+    if child == 0:
+        count = 0
+
+        def at(file: str, line: int) -> None:
+            nonlocal count
+            if count == place:
+                os.write(says, f"!{Path(file).name}:{line}".encode())
+                os._exit(9)
+            count += 1
+
+        watched(at)
+        tell(folder, lambda _number: os.write(says, b"."))
+        os._exit(0)
+    os.close(says)
+    os.waitpid(child, 0)
+    with os.fdopen(said) as pipe:
+        answered, _, where = pipe.read().partition("!")
+    return len(answered), where
+
+
+def after(steps: int, *, goes_on: bool) -> Runtime:
+    """What runs when the agent was killed in a step: with the container of that step, or without it."""
+    runtime = Runtime()
+    for what, uid in STORY[:steps]:
+        if what == "create":
+            runtime.running[uid] = True
+        elif what == "remove":
+            del runtime.running[uid]
+    if steps < len(STORY):
+        what, uid = STORY[steps]
+        if what == "create" and goes_on:
+            runtime.running[uid] = False  # started without its adjustment
+        elif what == "remove":
+            runtime.running.pop(uid, None)
+    return runtime
+
+
+def wrong(folder: Path, runtime: Runtime) -> list[str]:
+    """What does not agree after an agent has started anew."""
+    faults: list[str] = []
+
+    def must(holds: object, what: str) -> None:
+        if not holds:
+            faults.append(what)
+
+    keeper = keeper_of(folder)
+    keeper.synchronize(*runtime.told())
+    running = {f"container-{uid}": served for uid, served in runtime.running.items()}
+    must(set(keeper.held) == set(running), f"held {sorted(keeper.held)}, running {running}")
+    must(set(keeper.journal.entries) <= set(running), "the journal holds who is gone")
+    unserved = {one for one, served in running.items() if not served}
+    must(set(keeper.unprotected) == unserved, f"unprotected {sorted(keeper.unprotected)}")
+    must(set(keeper.rooms) <= set(running), "a room of nobody")
+    must({one for one, served in running.items() if served} <= set(keeper.rooms), "a room is gone")
+    on_disk = sorted(path.name for path in (folder / "host/state/containers").iterdir())
+    assert keeper.isolation is not None
+    must(on_disk == sorted(keeper.isolation.rooms.rooms), f"rooms on the disk: {on_disk}")
+    left = [path.name for path in (folder / "host/state").rglob(".*")]
+    must(not left, f"half made: {left}")
+    known = Journal(folder / "journal")
+    must(dict(known.entries) == dict(keeper.journal.entries), "the journal reads otherwise")
+    must(not known.damaged, "lines of the journal are damaged")
+
+    # And it goes on: what is free is given, once, and what is not is refused.
+    free = 3 - len(running)
+    for number in range(free):
+        keeper.create(pod_of(f"more{number}"), container_of(f"more{number}"))
+    seats = [room.limits.cards[0].slot for room in keeper.isolation.rooms.rooms.values()]
+    must(len(set(seats)) == len(seats), f"seats {seats}")
+    try:
+        keeper.create(pod_of("late"), container_of("late"))
+        faults.append("more was given than there is")
+    except Refused as refused:
+        must("CardFull" in str(refused), str(refused))
+    keeper.synchronize((), ())
+    must(not keeper.held, "held by nobody")
+    must(not list((folder / "host/state/containers").iterdir()), "rooms of nobody")
+    return faults
+
+
+def main(folder: Path) -> None:
+    """Kill at every place, both ways."""
+    logging.disable(logging.CRITICAL)
+    for place in places(folder / "node"):
+        for goes_on in (True, False):
+            steps, where = killed(folder / "node", place)
+            faults = wrong(folder / "node", after(steps, goes_on=goes_on))
+            told = {"where": where, "step": steps, "goes_on": goes_on, "wrong": faults}
+            sys.stdout.write(json.dumps(told) + "\n")
+            if STORY[steps][0] != "create":
+                break  # the runtime has no choice
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
