@@ -1,4 +1,4 @@
-"""Deployments, StatefulSets and Jobs in the embedded cluster."""
+"""Deployments, StatefulSets, DaemonSets and Jobs in the embedded cluster."""
 
 from typing import Any
 
@@ -88,6 +88,50 @@ def test_a_stateful_set_goes_in_order_and_waits() -> None:
             assert await w.refused("web-1")
             await w.patch(f"{APPS}/statefulsets/web", {"spec": {"replicas": 1}})
             await eventually(lambda: w.get(PODS), lambda found: len(found["items"]) == 1)
+
+    run(story())
+
+
+def test_a_daemon_set_is_on_every_node_that_takes_it() -> None:
+    """Nodes that come get a pod, repelled ones none; a new template replaces them one by one."""
+    sets, path = f"{APPS}/daemonsets", f"{APPS}/daemonsets/web"
+    later = {
+        "apiVersion": "partage.io/v1alpha1", "kind": "SimulatedNode",
+        "metadata": {"name": "n9"}, "spec": {"model": "H200", "cards": 1},
+    }  # fmt: skip
+    taint = {"key": "team", "value": "x", "effect": "NoSchedule"}
+
+    async def serving(w: World, count: int) -> set[str]:
+        """Where so many of its pods serve."""
+        await eventually(
+            lambda: w.get(path),
+            lambda found: (
+                found["status"].get("observedGeneration") == found["metadata"]["generation"]
+                and found["status"].get("updatedNumberScheduled") == count
+                and found["status"].get("numberReady") == count
+                and found["status"].get("desiredNumberScheduled") == count
+            ),
+        )
+        return {one["spec"]["nodeName"] for one in await running_pods(w)}
+
+    async def story() -> None:
+        async with running([node("n0"), node("n1"), node("n2")]) as w:
+            await w.patch("/api/v1/nodes/n2", {"spec": {"taints": [taint]}})
+            await w.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
+            await w.create(sets, workload("DaemonSet", {}))
+            assert await serving(w, 2) == {"n0", "n1"}  # a cordon keeps no DaemonSet away
+
+            await w.create("/apis/partage.io/v1alpha1/simulatednodes", later)
+            assert await serving(w, 3) == {"n0", "n1", "n9"}
+
+            before = {one["metadata"]["uid"] for one in await running_pods(w)}
+            template = {"spec": {"containers": [{"name": "main", "image": "busybox:2"}]}}
+            await w.patch(path, {"spec": {"template": template}})
+            assert await serving(w, 3) == {"n0", "n1", "n9"}
+            assert not before & {one["metadata"]["uid"] for one in await running_pods(w)}
+
+            await w.send("DELETE", path, {})
+            await eventually(lambda: w.get(PODS), lambda found: not found["items"])
 
     run(story())
 

@@ -19,6 +19,7 @@ __all__ = [
     "deployment_status",
     "job_status",
     "owned",
+    "part_of",
     "pod_of",
     "ready",
     "replica_set_of",
@@ -149,8 +150,8 @@ def rollout(
     if strategy.get("type") == "Recreate":
         return Rollout(0 if old else wanted, 0)
     rolling = strategy.get("rollingUpdate") or {}
-    surge = _part(rolling.get("maxSurge", _QUARTER), wanted, up=True)
-    spare = _part(rolling.get("maxUnavailable", _QUARTER), wanted, up=False)
+    surge = part_of(rolling.get("maxSurge", _QUARTER), wanted, up=True)
+    spare = part_of(rolling.get("maxUnavailable", _QUARTER), wanted, up=False)
     if surge + spare == 0:
         spare = 1
     more = max(0, wanted + surge - new - old)
@@ -161,7 +162,8 @@ def rollout(
     return Rollout(grown if old else wanted, max(0, old - idle - removable))
 
 
-def _part(value: Any, of: int, *, up: bool) -> int:
+def part_of(value: Any, of: int, *, up: bool) -> int:
+    """A number, or a percentage such as `25%` of one."""
     text = str(value)
     if not text.endswith("%"):
         return int(text)
@@ -208,7 +210,7 @@ def deployment_status(
     wanted = int(value["spec"].get("replicas", 1))
     everyone = [*new, *old]
     serving = sum(map(ready, everyone))
-    available = serving >= wanted - _part(
+    available = serving >= wanted - part_of(
         ((value["spec"].get("strategy") or {}).get("rollingUpdate") or {}).get(
             "maxUnavailable", _QUARTER
         ),

@@ -1,8 +1,8 @@
-"""Stand-ins for the controllers of workloads: Deployments, ReplicaSets, StatefulSets and Jobs.
+"""Stand-ins for the controllers of workloads: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs.
 
 Each change of a workload, or of what it owns, puts it on a list; one at a time is compared with
-what it should have, and the difference is created or deleted. DaemonSets and CronJobs are stored
-and not acted upon.
+what it should have, and the difference is created or deleted. CronJobs are stored and not acted
+upon.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
+from partage.embedded.daemon_sets import plan
 from partage.embedded.replicas import (
     Rollout,
     active,
@@ -33,11 +34,13 @@ _LOG: Final = logging.getLogger("partage.embedded")
 _DEPLOYMENTS: Final = "deployments.apps"
 _REPLICA_SETS: Final = "replicasets.apps"
 _STATEFUL_SETS: Final = "statefulsets.apps"
+_DAEMON_SETS: Final = "daemonsets.apps"
 _JOBS: Final = "jobs.batch"
 _KINDS: Final = {
     "Deployment": _DEPLOYMENTS,
     "ReplicaSet": _REPLICA_SETS,
     "StatefulSet": _STATEFUL_SETS,
+    "DaemonSet": _DAEMON_SETS,
     "Job": _JOBS,
 }
 _USER: Final = User("system:serviceaccount:kube-system:workload-controller")
@@ -55,12 +58,14 @@ class Workloads:
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
+        self._nodes: dict[str, object] = {}
         self._dirty: OrderedDict[_Key, None] = OrderedDict()
         self._changed = asyncio.Event()
         self._work: Mapping[str, Callable[[Record], Awaitable[None]]] = {
             _DEPLOYMENTS: self._deployment,
             _REPLICA_SETS: self._replica_set,
             _STATEFUL_SETS: self._stateful_set,
+            _DAEMON_SETS: self._daemon_set,
             _JOBS: self._job,
         }
 
@@ -69,6 +74,7 @@ class Workloads:
         async with asyncio.TaskGroup() as group:
             for resource in (*self._work, "pods"):
                 group.create_task(follow(self._server, resource, self._saw))
+            group.create_task(follow(self._server, "nodes", self._saw_node))
             group.create_task(self._reconcile())
 
     async def _saw(self, change: Change) -> None:
@@ -79,6 +85,16 @@ class Workloads:
             resource = _KINDS.get(owner.get("kind", ""))
             if owner.get("controller") and resource:
                 self._look((resource, record.namespace, owner["name"]))
+
+    async def _saw_node(self, change: Change) -> None:
+        """A node came, went or changed in what decides who runs on it."""
+        node = change.record
+        told = node.labels, node.value.get("spec") if change.kind != "DELETED" else None
+        if self._nodes.get(node.name) == told:
+            return
+        self._nodes[node.name] = told
+        for record in self._server.store.all(_DAEMON_SETS):
+            self._look((record.resource, record.namespace, record.name))
 
     def _look(self, key: _Key) -> None:
         self._dirty[key] = None
@@ -210,6 +226,14 @@ class Workloads:
             },
         )  # fmt: skip
 
+    async def _daemon_set(self, record: Record) -> None:
+        step = plan(record.value, self._server.store.all("nodes"), self._living(record))
+        for pod in step.gone:
+            await self._delete(pod)
+        for made in step.made:
+            await self._server.create("pods", made, record.namespace, _USER)
+        await self._tell_status(record, step.status)
+
     async def _job(self, record: Record) -> None:
         pods = self._pods(record)
         status, lacking = job_status(record.value, pods, now(self._server))
@@ -224,6 +248,14 @@ class Workloads:
 
     def _pods(self, record: Record) -> list[Record]:
         return owned(self._server.store.all("pods", record.namespace), record.uid)
+
+    def _living(self, record: Record) -> list[Record]:
+        """Its pods that are not over; a node is free for another once the pod there is gone."""
+        return [
+            pod
+            for pod in self._pods(record)
+            if (pod.value.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        ]
 
     async def _delete(self, pod: Record) -> None:
         if not pod.metadata.get("deletionTimestamp"):
