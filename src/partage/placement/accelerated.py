@@ -49,6 +49,8 @@ class FastGauge(Gauge):
         shapes: the lens, for the loops.
     """
 
+    repeats = True
+
     def allocate(self) -> None:
         """Make room for the nodes and cards in the books."""
         super().allocate()

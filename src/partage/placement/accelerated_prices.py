@@ -33,6 +33,8 @@ class FastPriceGauge(PriceGauge):
         guarded: the reserves, for the loops.
     """
 
+    repeats = True
+
     def allocate(self) -> None:
         """Make room for the nodes and cards in the books."""
         super().allocate()

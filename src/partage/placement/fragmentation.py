@@ -20,12 +20,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand, left_of
+from partage.placement.followed import Followed
 from partage.placement.kernel import Nodes
 
 __all__ = ["Gauge", "Lens", "Shape", "Workload", "fragmentation", "score_steps"]
@@ -152,7 +152,7 @@ class Lens:
         )
 
 
-class Gauge:
+class Gauge(Followed):
     """Fragmentation of every node, kept up to date with the ledger; shared by all classes.
 
     It holds nothing that does not follow from the ledger and the workload.
@@ -166,24 +166,8 @@ class Gauge:
     """
 
     def __init__(self, workload: Workload, ledger: Ledger) -> None:
-        self.ledger = ledger
         self.workload = workload
-        self._seen = 0
-        self._shape = (0, 0, 0)
-        self._load()
-
-    def refresh(self) -> None:
-        """Bring the columns up to date with the ledger."""
-        ledger = self.ledger
-        if self._seen == len(ledger.changes):
-            return
-        shape = (len(ledger.kinds), *ledger.planes[DeviceType.GPU].open.shape)
-        changed = ledger.changes.since(self._seen)
-        if changed is None or self._shape != shape:
-            self._load()
-            return
-        self._seen = len(ledger.changes)
-        self.write(distinct(changed))
+        super().__init__(ledger)
 
     def node_scores(
         self, host: Mapping[str, int], request: DeviceRequest | None, fits: Bools | None,
@@ -252,12 +236,6 @@ class Gauge:
         self.frag[nodes] = self._work.expected(cpu, total, fit, small, kind)
 
     # --- inside ----------------------------------------------------------------------------------
-
-    def _load(self) -> None:
-        self.allocate()
-        self._seen = len(self.ledger.changes)
-        self._shape = (len(self.ledger.kinds), *self.left.shape)
-        self.write(np.arange(self.total.size))
 
     def _cpu(self, nodes: Index) -> Ints:
         cpu: Ints = self.ledger.host_free["cpu"][nodes]

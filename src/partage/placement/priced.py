@@ -15,12 +15,12 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.changes import distinct
 from partage.inventory.ledger import UNCHECKED, Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand, left_of
+from partage.placement.followed import Followed
 from partage.placement.fragmentation import Index
 from partage.placement.guard import Guard
 from partage.placement.kernel import Nodes
@@ -43,7 +43,7 @@ SCARCE: Final = 0.1
 _MIB: Final = 2**20
 
 
-class PriceGauge:
+class PriceGauge(Followed):
     """Value of every node, kept up to date with the ledger; shared by all classes.
 
     It holds nothing that does not follow from the ledger and the prices.
@@ -65,29 +65,13 @@ class PriceGauge:
 
     def __init__(self, prices: Prices, ledger: Ledger) -> None:
         self.prices = prices
-        self.ledger = ledger
-        self._seen = 0
-        self._shape = (0, 0, 0)
         # The last row is for models that the prices do not know: worth their compute.
         models, units, pairs = prices.worth.shape
         self.worth: Floats = np.zeros((models + 1, units, pairs))
         self.worth[:models] = prices.worth
         self.worth[models] = (MILLI / UNITS * np.arange(units))[:, None]
         self.scarcity: Floats = np.append(prices.scarcity, 0.0)
-        self._load()
-
-    def refresh(self) -> None:
-        """Bring the columns up to date with the ledger."""
-        ledger = self.ledger
-        if self._seen == len(ledger.changes):
-            return
-        shape = (len(ledger.kinds), *ledger.planes[DeviceType.GPU].open.shape)
-        changed = ledger.changes.since(self._seen)
-        if changed is None or self._shape != shape:
-            self._load()
-            return
-        self._seen = len(ledger.changes)
-        self.write(distinct(changed))
+        super().__init__(ledger)
 
     def node_scores(
         self, host: Mapping[str, int], request: DeviceRequest | None, fits: Bools | None,
@@ -163,12 +147,6 @@ class PriceGauge:
         return self.guard.tight(self.milli)
 
     # --- columns ---------------------------------------------------------------------------------
-
-    def _load(self) -> None:
-        self.allocate()
-        self._seen = len(self.ledger.changes)
-        self._shape = (len(self.ledger.kinds), *self.left.shape)
-        self.write(np.arange(self.total.size))
 
     def allocate(self) -> None:
         """Make room for the nodes and cards in the books."""
