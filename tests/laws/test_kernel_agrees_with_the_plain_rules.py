@@ -18,7 +18,8 @@ from partage.placement import kernel, scoring, twin
 from partage.placement.card import refusal, unsuitable
 from partage.placement.fast import choose, is_plain, simple
 from partage.placement.instance_kernel import pool_ranks
-from partage.placement.pod import place, pool_reason
+from partage.placement.picks import pool_reason
+from partage.placement.pod import place
 from partage.placement.reasons import LEADING, WRONG
 from partage.placement.scoring import Scene
 from partage.placement.tables import Tables

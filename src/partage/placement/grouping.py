@@ -14,7 +14,7 @@ from partage.model.device import Partition
 from partage.model.node import Node
 from partage.model.request import DeviceRequest, PartitionAsk, Scope
 
-__all__ = ["has_tree", "in_scopes", "nearest", "partitions"]
+__all__ = ["has_tree", "in_scopes", "nearest", "partitions", "switch_of", "together", "within"]
 
 _REMAINDER_WEIGHT: Final = {8: 10_000, 4: 100, 2: 1}
 
@@ -149,3 +149,25 @@ def _remains(
                 weight * p.score for p in table if p.score == best and not gone & set(p.minors)
             )
     return total
+
+
+def switch_of(card: Card) -> tuple[int, str] | None:
+    """The PCIe switch of a device, where it is known."""
+    topology = card.device.topology
+    return (topology.numa, topology.pcie) if topology and topology.pcie else None
+
+
+def together(cards: Sequence[Card], scope: Scope | None) -> bool:
+    """Whether all cards are within one scope of the first."""
+    first, *others = cards
+    return scope is None or all(within(first, other, scope) for other in others)
+
+
+def within(left: Card, right: Card, scope: Scope) -> bool:
+    """Whether two cards are within one scope; cards whose place is not known are not."""
+    if scope is Scope.NODE:
+        return True
+    one, two = left.device.topology, right.device.topology
+    if scope is Scope.DEVICE or one is None or two is None:
+        return False
+    return one.numa == two.numa and (scope is Scope.NUMA or one.pcie == two.pcie)

@@ -154,7 +154,7 @@ def pool_ranks(
 ) -> kernel.Codes:
     """Ranks of `kernel.classify`, where a request may also be served by instances.
 
-    The twin of `pod.pool_reason`, for all nodes. A card that no instance may be made on speaks for
+    The twin of `picks.pool_reason`, for all nodes. A card that no instance may be made on speaks for
     itself; on a node without cards that can be cut, cards speak as for shares.
     """
     plane = ledger.planes[request.type]

@@ -10,10 +10,10 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.quantity import Quantity, binary, decimal
 from partage.model.reason import NodeReason, ReasonCode
-from partage.model.request import PodRequest
+from partage.model.request import DeviceRequest, PodRequest
 from partage.model.selector import NodeConstraint, Taint
 
-__all__ = ["amount", "objection", "shortage"]
+__all__ = ["amount", "objection", "shortage", "template", "templated"]
 
 _UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
@@ -82,3 +82,18 @@ def amount(resource: str, value: int) -> str:
     if "memory" in resource or "storage" in resource or resource.startswith("hugepages-"):
         return str(binary(value))
     return str(decimal(value))
+
+
+def template(node: Node, request: DeviceRequest) -> str:
+    """The one sharing template of the node that a templated request equals; empty if none does."""
+    asked = templated(request)
+    matches = [name for name, amounts in node.templates.items() if dict(amounts) == asked]
+    return matches[0] if len(matches) == 1 else ""
+
+
+def templated(request: DeviceRequest) -> dict[str, int]:
+    """What a templated request asks, by the names that templates use."""
+    asked = dict(request.extras)
+    if request.memory_bytes:
+        asked["memory"] = request.memory_bytes
+    return asked

@@ -11,8 +11,8 @@ from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import DeviceRequest
 from partage.placement import kernel
 from partage.placement.instance_kernel import pool_ranks
-from partage.placement.node import shortage
-from partage.placement.pod import place, template
+from partage.placement.node import shortage, template
+from partage.placement.pod import place
 from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of
 from partage.scheduler.classes import RequestClass
 

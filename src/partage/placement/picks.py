@@ -1,0 +1,447 @@
+"""Every way to serve one group of a request on one node that is worth trying, best first.
+
+Shares and whole cards come by partition, topology, links or plain order; hardware instances where
+cards are cut into them; network cards beside the cards they go with. Where there is no way, the
+picker keeps the reason.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from partage.inventory.ledger import Card
+from partage.model.device import DeviceType, SliceMode
+from partage.model.node import Node
+from partage.model.policy import CardOrder, Strategy
+from partage.model.reason import CardReason, NodeReason, ReasonCode
+from partage.model.request import DeviceRequest, PartitionAsk, PodRequest, RequestGroup, Scope
+from partage.placement import instances
+from partage.placement.card import free_functions, refusal
+from partage.placement.grouping import has_tree, in_scopes, partitions, switch_of, together, within
+from partage.placement.instances import Place
+from partage.placement.node import template, templated
+from partage.placement.order import best_linked, ordered
+from partage.placement.reasons import format_amount, node_reason
+
+__all__ = ["Cards", "Pick", "Picker", "pool_reason"]
+
+Cards = Mapping[DeviceType, Sequence[Card]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The devices chosen for one group.
+
+    Attributes:
+        cards: which, in the order of choice.
+        functions: the virtual function taken with each, or None.
+        template: the sharing template that the request equals.
+        places: the hardware instance on each card, where instances serve the group.
+    """
+
+    cards: tuple[Card, ...]
+    functions: tuple[tuple[int, str] | None, ...]
+    template: str = ""
+    places: tuple[Place | None, ...] = ()
+
+    @property
+    def by_instances(self) -> bool:
+        """Whether instances serve the group."""
+        return bool(self.places)
+
+    @property
+    def parts(self) -> Iterator[tuple[Card, tuple[int, str] | None, Place | None]]:
+        """Each card with its virtual function and its instance."""
+        nothing: tuple[Place | None, ...] = (None,) * len(self.cards)
+        return zip(self.cards, self.functions, self.places or nothing, strict=True)
+
+
+class Picker:
+    """Picks for the groups of one pod on one node.
+
+    Attributes:
+        node: the node.
+        cards: scratch copies of its devices; whoever searches takes and gives back on them.
+        request: the pod's.
+        strategy: between cards, unless the pod has its own.
+        ranking: score of each row of the first group's type, where the strategy gives one.
+        reason: why the first group without a pick has none.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        cards: Cards,
+        request: PodRequest,
+        strategy: Strategy,
+        ranking: Mapping[int, int] | None,
+    ) -> None:
+        self.node = node
+        self.cards = cards
+        self.request = request
+        self.strategy = strategy
+        self.ranking = ranking
+        self.reason: NodeReason | None = None
+
+    def picks(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
+        """Every way to serve the group that is worth trying, best first: shares, then instances."""
+        group = self._on_one_numa(group)
+        request = group.request
+        everyone = self.cards.get(request.type, ())
+        cut = any(card.device.mode is not SliceMode.SHARE for card in everyone)
+        if request.instances and cut and not request.every:
+            yield from self._in_one_pool(group, placed, everyone)
+        else:
+            yield from self._by_cards(group, placed)
+
+    def _on_one_numa(self, group: RequestGroup) -> RequestGroup:
+        """The group as a node sees it that keeps a pod's devices on one NUMA node."""
+        request = group.request
+        wide = request.scope is None or request.scope < Scope.NUMA
+        if not self.node.single_numa or request.count < 2 or not wide:  # one device is on one
+            return group
+        narrowed = replace(request, scope=Scope.NUMA, scope_code=ReasonCode.NUMA_MISMATCH)
+        return replace(group, request=narrowed)
+
+    def _in_one_pool(
+        self,
+        group: RequestGroup,
+        placed: Mapping[DeviceType, Pick],
+        everyone: Sequence[Card],
+    ) -> Iterator[Pick]:
+        """Shares or whole cards where enough cards give them; then instances."""
+        request = group.request
+        protocol = group.protocol
+        shares = [card for card in everyone if refusal(card, request, protocol) is None]
+        if len(shares) >= request.count:
+            yield from self._by_cards(group, placed)
+        cut = [card for card in everyone if instances.fits(card, request, protocol)]
+        for chosen in instances.choices(cut, request, self.request.card_order, self.strategy):
+            cards, places = zip(*chosen, strict=True)
+            yield Pick(cards, (None,) * len(cards), "", places)
+        told = [pool_reason(card, request, protocol) for card in everyone]
+        refused = [reason for reason in told if reason is not None]
+        self._note(node_reason(request, refused, len(everyone) - len(refused), len(everyone)))
+
+    def _by_cards(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
+        """Every way to serve the group by shares or whole cards."""
+        request = group.request
+        everyone = list(self.cards.get(request.type, ()))
+        template = ""
+        if request.templated:
+            template = self._template(request)
+            if not template:
+                return
+        reasons = [refusal(card, request, group.protocol) for card in everyone]
+        fitting = [card for card, reason in zip(everyone, reasons, strict=True) if reason is None]
+        refused = [reason for reason in reasons if reason is not None]
+        if request.every:
+            yield from self._every(group, everyone, fitting, refused)
+            return
+        joint = self.request.joint
+        if joint is not None and request.type in joint.types[1:] and joint.types[0] in placed:
+            usable = self._unfenced(request, everyone, fitting, request.count)
+            yield from self._secondary(group, placed[joint.types[0]], usable, refused, everyone)
+            return
+        if len(fitting) < request.count:
+            self._note(node_reason(request, refused, len(fitting), len(everyone)))
+            return
+        if joint is not None and request.type is joint.types[0]:
+            yield from self._primary(group, everyone, fitting, template)
+            return
+        yield from self._sets(group, everyone, fitting, template)
+
+    def _sets(
+        self,
+        group: RequestGroup,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        template: str,
+    ) -> Iterator[Pick]:
+        """Sets of cards for a group by partition, topology, links or plain order."""
+        request = group.request
+        fitting = self._unfenced(request, everyone, fitting, request.count)
+        if len(fitting) < request.count:
+            return
+        if request.whole and request.type is DeviceType.GPU:
+            ask = self.request.partition
+            must = ask is not None or self.node.honour_partitions
+            if must:
+                yield from self._partitioned(request, everyone, fitting, ask or PartitionAsk())
+                return
+            for chosen in self._free(request, everyone, fitting, PartitionAsk()):
+                yield _pick(chosen, request, template)
+        sorted_cards = ordered(
+            fitting, request, self.request.card_order, self.strategy, self.ranking
+        )
+        if self.request.card_order.by_links and self.node.links and request.scope is None:
+            chosen = best_linked(sorted_cards, request.count, self.node)
+            yield _pick(chosen, request, template)
+        if request.scope is not None and request.scope is not Scope.NODE:
+            yield from self._scoped(request, everyone, sorted_cards, template)
+            return
+        if request.whole and request.type is DeviceType.GPU and has_tree(everyone, Scope.PCIE):
+            by_minor = sorted(fitting, key=lambda card: card.device.minor)
+            for chosen in in_scopes(everyone, by_minor, request):
+                yield _pick(chosen, request, template)
+        if request.count == 1:
+            for card in sorted_cards:
+                yield _pick([card], request, template)
+            return
+        for combination in combinations(sorted_cards, request.count):
+            yield _pick(combination, request, template)
+
+    def _scoped(
+        self,
+        request: DeviceRequest,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        template: str,
+    ) -> Iterator[Pick]:
+        scope = request.scope or Scope.NODE
+        if not has_tree(everyone, scope):
+            self._note(NodeReason(request.scope_code, "the topology of its cards is not known"))
+            return
+        found = False
+        if self.request.card_order == CardOrder():
+            for chosen in in_scopes(everyone, fitting, request):
+                found = True
+                yield _pick(chosen, request, template)
+        # A pod with an order of its own is served in that order; for others these are the sets
+        # that remain for a later group that needs one of the cards above.
+        for combination in combinations(fitting, request.count):
+            if together(combination, scope):
+                found = True
+                yield _pick(combination, request, template)
+        if not found:
+            where = {Scope.DEVICE: "device", Scope.PCIE: "PCIe switch", Scope.NUMA: "NUMA node"}
+            self._note(
+                NodeReason(
+                    request.scope_code,
+                    f"no {where[scope]} has {request.count} cards that fit "
+                    f"({len(fitting)} fit on the node)",
+                    request.count,
+                )
+            )
+
+    def _partitioned(
+        self,
+        request: DeviceRequest,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        ask: PartitionAsk,
+    ) -> Iterator[Pick]:
+        if not self.node.partitions:
+            self._note(NodeReason(ReasonCode.PARTITION, "the node has no partition table"))
+            return
+        if request.count not in self.node.partitions:
+            sizes = ", ".join(str(size) for size in sorted(self.node.partitions))
+            self._note(
+                NodeReason(
+                    ReasonCode.PARTITION,
+                    f"no partition has {request.count} cards; sizes are {sizes}",
+                    request.count,
+                )
+            )
+            return
+        found = False
+        for chosen in self._free(request, everyone, fitting, ask):
+            found = True
+            yield _pick(chosen, request, "")
+        if not found:
+            self._note(
+                NodeReason(
+                    ReasonCode.PARTITION,
+                    f"no partition of {request.count} cards is free",
+                    request.count,
+                )
+            )
+
+    def _free(
+        self,
+        request: DeviceRequest,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        ask: PartitionAsk,
+    ) -> Iterator[list[Card]]:
+        """Free partitions within the request's scope."""
+        for chosen in partitions(self.node, everyone, fitting, request.count, ask):
+            if together(chosen, request.scope):
+                yield chosen
+
+    def _every(
+        self,
+        group: RequestGroup,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        refused: Sequence[CardReason],
+    ) -> Iterator[Pick]:
+        request = group.request
+        selector = request.filter.selector
+        wanted = [c for c in everyone if selector is None or selector.matches(c.device.labels)]
+        if not wanted or len([c for c in wanted if c in fitting]) < len(wanted):
+            self._note(
+                node_reason(replace(request, count=max(len(wanted), 1)), refused,
+                            len(fitting), len(everyone))
+            )  # fmt: skip
+            return
+        if len(self._unfenced(request, everyone, wanted, len(wanted))) == len(wanted):
+            yield _pick(wanted, request, "")
+
+    # --- GPU and RDMA together -----------------------------------------------------------------
+
+    def _primary(
+        self,
+        group: RequestGroup,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        template: str,
+    ) -> Iterator[Pick]:
+        """Primary devices beside usable secondary ones first; elsewhere only where allowed.
+
+        Upstream picks the primary without looking at the others (koordinator.md Q15).
+        """
+        joint = self.request.joint
+        mates = [
+            g for g in self.request.groups
+            if joint is not None and g.request.type in joint.types[1:] and not g.request.every
+        ]  # fmt: skip
+        near = list(fitting)
+        for mate in mates:
+            usable = {
+                switch_of(card)
+                for card in self.cards.get(mate.request.type, ())
+                if refusal(card, mate.request, mate.protocol) is None
+            }
+            near = [card for card in near if switch_of(card) in usable - {None}]
+        if len(near) >= group.request.count:
+            yield from self._sets(group, everyone, near, template)
+        if joint is not None and joint.same_pcie:
+            self._note(
+                NodeReason(
+                    ReasonCode.JOINT_ALLOCATION,
+                    f"{len(near)} of {len(fitting)} fitting cards share a PCIe switch with a free "
+                    f"{mates[0].request.type if mates else 'mate'}, {group.request.count} needed",
+                    group.request.count,
+                    len(near),
+                )
+            )
+            return
+        if len(near) < len(fitting):
+            yield from self._sets(group, everyone, fitting, template)
+
+    def _secondary(
+        self,
+        group: RequestGroup,
+        primary: Pick,
+        fitting: Sequence[Card],
+        refused: Sequence[CardReason],
+        everyone: Sequence[Card],
+    ) -> Iterator[Pick]:
+        """One device beside each PCIe switch of the primary, at least as many as asked."""
+        request, joint = group.request, self.request.joint
+        switches = list(dict.fromkeys(switch_of(card) for card in primary.cards))
+        beside: list[Card] = []
+        for switch in switches:
+            mates = [card for card in fitting if switch and switch_of(card) == switch]
+            beside += mates[:1]
+        if joint is not None and joint.same_pcie:
+            more = [c for c in fitting if switch_of(c) in switches and c not in beside]
+            chosen = beside + more[: max(0, request.count - len(beside))]
+            if len(beside) < len(switches) or len(chosen) < request.count:
+                self._note(
+                    NodeReason(
+                        ReasonCode.JOINT_ALLOCATION,
+                        f"{len(beside)} of {len(switches)} PCIe switches of the chosen cards have "
+                        f"a free {request.type}",
+                        len(switches),
+                        len(beside),
+                    )
+                )
+                return
+        else:
+            if len(fitting) < request.count:
+                self._note(node_reason(request, refused, len(fitting), len(everyone)))
+                return
+            others = [card for card in fitting if card not in beside]
+            chosen = beside + others[: max(0, request.count - len(beside))]
+        if together(chosen, request.scope):
+            yield _pick(chosen, request, "")
+            return
+        self._note(
+            NodeReason(
+                request.scope_code,
+                f"the {request.type} devices beside the chosen cards are too far apart",
+            )
+        )
+
+    # --- smaller steps -------------------------------------------------------------------------
+
+    def _unfenced(
+        self,
+        request: DeviceRequest,
+        everyone: Sequence[Card],
+        fitting: Sequence[Card],
+        count: int,
+    ) -> list[Card]:
+        """Drop cards whose surroundings are in use, for a request that wants `count` idle ones."""
+        scope = request.scope_exclusive
+        if scope is None:
+            return list(fitting)
+        kept = []
+        for card in fitting:
+            near = [c for c in everyone if c is card or within(c, card, scope)]
+            if all(c.tenants == 0 for c in near):
+                kept.append(card)
+        if len(kept) < count:
+            self._note(
+                NodeReason(
+                    request.scope_code,
+                    f"{len(kept)} of {len(fitting)} fitting cards have idle neighbours, "
+                    f"{count} needed",
+                    count,
+                    len(kept),
+                )
+            )
+        return kept
+
+    def _template(self, request: DeviceRequest) -> str:
+        found = template(self.node, request)
+        if found:
+            return found
+        asked = templated(request)
+        parts = ", ".join(
+            f"{unit} {format_amount(ReasonCode.INSUFFICIENT_MEMORY, value) if unit == 'memory' else value}"
+            for unit, value in sorted(asked.items())
+        )
+        known = ", ".join(self.node.templates) or "none"
+        self._note(
+            NodeReason(
+                ReasonCode.TEMPLATE_MISMATCH,
+                f"no matched GPU shared resource template for {parts} (templates: {known})",
+            )
+        )
+        return ""
+
+    def _note(self, reason: NodeReason) -> None:
+        """Keep the first reason: it comes from the first choice, which people expect to see."""
+        if self.reason is None:
+            told = reason.brief or reason.cards or reason.code is ReasonCode.INSUFFICIENT_CARDS
+            self.reason = reason if told else replace(reason, brief=reason.message)
+
+
+def pool_reason(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
+    """Why a card gives too little, by a share or by instances; None where it gives a share."""
+    by_card = refusal(card, request, protocol)
+    by_instance = instances.refusal(card, request, protocol)
+    if by_card is None or (by_instance and by_instance.code is ReasonCode.MODE_MISMATCH):
+        return by_card
+    return by_instance or instances.too_few(card, request)
+
+
+def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:
+    functions: list[tuple[int, str] | None] = []
+    for card in cards:
+        free = free_functions(card, request)
+        functions.append(free[0] if free else None)
+    return Pick(tuple(cards), tuple(functions), template)
