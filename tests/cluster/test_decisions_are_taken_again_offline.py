@@ -67,7 +67,7 @@ def partage(stack: Stack, *words: str, good: tuple[int, ...] = (0,)) -> Any:
         command += ["--kubeconfig", str(stack.plane.kubeconfig())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode in good, f"{' '.join(words)}: {done.returncode} {done.stdout}{done.stderr}"  # fmt: skip
-    return json.loads(done.stdout) if "json" in words else done.stdout
+    return json.loads(done.stdout) if "json" in words and done.stdout else done.stdout
 
 
 @contextmanager

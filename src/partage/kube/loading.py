@@ -41,11 +41,14 @@ def load_config(
         return parse_kubeconfig(documents, context)
     if environ.get("KUBECONFIG") or context:
         looked = ", ".join(map(str, paths)) or "nowhere"
-        raise ConfigError(f"no kubeconfig found; looked at {looked}")
+        raise ConfigError(
+            f"no kubeconfig found; looked at {looked}; correct KUBECONFIG or take it away"
+        )
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster(environ, service_account)
     raise ConfigError(
-        "no cluster configured: no --kubeconfig, KUBECONFIG or ~/.kube/config, and not in a pod"
+        "no cluster configured: no --kubeconfig, KUBECONFIG or ~/.kube/config, and not in a pod; "
+        "name one of them"
     )
 
 

@@ -144,6 +144,7 @@ def read_pods(path: Path, models: set[str] | None = None) -> tuple[PodRow, ...]:
     return pods
 
 
+_NEEDED: Final = "name a folder with nodes.csv and pods_<trace>.csv, and sequences that are there"
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
@@ -201,7 +202,7 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[_Row]:
                     raise row.fault(f"no field for {', '.join(short)}")
                 yield row
     except OSError as error:
-        raise InvalidDocument(f"{path}: {error.strerror or error}") from None
+        raise InvalidDocument(f"{path}: {error.strerror or error}; {_NEEDED}") from None
     except UnicodeDecodeError as error:
         raise InvalidDocument(f"{path}: not UTF-8 text (byte {error.start})") from None
     except csv.Error as error:
@@ -264,7 +265,7 @@ def read_sequence(path: Path, trace: Trace, seed: int) -> Sequence:
                 raise InvalidDocument(f"{path}: not an NPZ file but a single array")
             arrays = {key: archive[key] for key in (pod_key, node_key) if key in archive.files}
     except OSError as error:
-        raise InvalidDocument(f"{path}: {error.strerror or error}") from None
+        raise InvalidDocument(f"{path}: {error.strerror or error}; {_NEEDED}") from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidDocument(f"{path}: not an NPZ file: {error}") from None
     for key in (pod_key, node_key):

@@ -238,7 +238,10 @@ def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
             found.extend((str(file), file.read_bytes()) for file in files)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise InvalidDocument(f"{path}: cannot be read: {reason}") from error
+            raise InvalidDocument(
+                f"{path}: cannot be read: {reason}; name a file or folder of manifests, or - for "
+                "standard input"
+            ) from error
     return found
 
 

@@ -1,0 +1,64 @@
+"""Whatever a command cannot do, its one line names the thing, the rule, and the next step."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from partage.cli.main import main
+
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
+MIXED = f"{EXAMPLES}/mixed"
+NOBODY = ["--scheduler", "http://127.0.0.1:1"]
+CASES = {
+    "no kubeconfig": (["top"], "no kubeconfig", "Name a kubeconfig with --kubeconfig"),
+    "no kubeconfig, doctor": (["doctor"], "no kubeconfig", "correct KUBECONFIG"),
+    "no kubeconfig, snapshot": (["snapshot"], "no kubeconfig", "correct KUBECONFIG"),
+    "no kubeconfig, scheduler": (["scheduler", "--plain"], "no kubeconfig", "correct KUBECONFIG"),
+    "no kubeconfig, webhook": (["webhook"], "no kubeconfig", "correct KUBECONFIG"),
+    "nobody there": (["top", *NOBODY], "cannot be reached", "Check the address"),
+    "two who answer": (["top", *NOBODY, "--service", "a/b:1"], "exclude each other", "leave one out"),
+    "no pod": (["explain", "x", "-f", MIXED], "no pod default/x", "Check the name"),
+    "two namespaces": (["explain", "a/x", "-n", "b", "-f", MIXED], "not in namespace b", "say one"),
+    "no node": (["inspect", "x", "-f", MIXED], "no node x", "partage top nodes lists"),
+    "no file": (["schedule", "gone.yaml"], "gone.yaml: cannot be read", "name a file or folder"),
+    "no file, up": (["up", "-f", "gone.yaml"], "gone.yaml: cannot be read", "name a file or folder"),
+    "no record": (["replay", "gone"], "gone: No such file", "name a file of partage snapshot"),
+    "neither": (["replay", f"{MIXED}/pods.yaml"], "neither a snapshot nor a record", "write one with"),
+    "no trace": (["simulate", "openb", ".", "--trace", "x", "--policy", "fgd"], "nodes.csv", "name a folder with"),
+    "no such node": (["simulate", "cluster", EXAMPLES, "--add-nodes", "x=1"], "no node is called 'x'", "there are"),
+    "no policy": (["schedule", MIXED, "--policy", "x"], "no policy 'x'", "choose one of"),
+    "no mix": (["simulate", "mig", "--model", "A100-80GB", "--cards", "1", "--mix", "1/2", "--rho", "1", "--policy", "partage"], "1/2", "such as"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_line_says_what_is_wrong_and_what_to_do(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Exit code 2 or 4, the thing by name, and how to go on; never a traceback."""
+    given, thing, step = CASES[name]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    for variable in ("PARTAGE_SCHEDULER", "PARTAGE_SERVICE", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+
+    result = CliRunner().invoke(main, given)
+
+    assert result.exit_code in (2, 4)
+    assert "Traceback" not in result.output
+    line = " ".join(result.stderr.split())
+    assert thing in line
+    assert step in line.split(thing)[1]
+    assert result.stdout == ""
+
+
+def test_commands_end_in_one_way() -> None:
+    """No module of the command line prints an error and ends by itself."""
+    folder = Path(importlib.import_module("partage.cli").__file__ or "").parent
+    for module in folder.glob("*.py"):
+        text = module.read_text(encoding="utf-8")
+        assert 'click.echo(f"Error' not in text, module.name
+        assert "def _refuse" not in text, module.name
+        assert "def _fail" not in text, module.name
