@@ -87,6 +87,8 @@ def files() -> dict[str, str]:
         "devices.json": devices,
         "elasticgpu.json": _ELASTICGPU,
     }
+    rules = yaml.safe_load((HERE / "observability" / "alerts.yaml").read_text(encoding="utf-8"))
+    made |= {"alerts.json": rules} | {f"{uid}.json": dashboard(uid) for uid in DASHBOARDS}
     return {name: json.dumps(value, indent=2) + "\n" for name, value in made.items()}
 
 
