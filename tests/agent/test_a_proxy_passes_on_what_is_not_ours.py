@@ -1,0 +1,397 @@
+"""The proxy beside a runtime that may fail at any point: requests as bytes, and who holds what afterwards."""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partage.agent.cri import messages as cri
+from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment
+from partage.agent.cri.proxy import Proxy, ProxyOptions
+from partage.agent.giving import HostFacts, Instance
+from partage.agent.host import Host
+from partage.agent.injection import Place
+from partage.agent.journal import Journal
+from partage.agent.keeper import Keeper, Tallies
+from partage.agent.nri.messages import Adjustment, Device, LinuxAdjustment, Mount, Variable
+from partage.agent.protobuf import Malformed, raw_fields, wrapped
+from partage.model import device as model
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.errors import InvalidValue
+from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+
+GIB = 2**30
+CARD = model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=16 * GIB, slots=10)
+NODE = Node("n1", devices=(CARD,))
+WHOLE = Grant(
+    "main", DeviceType.GPU, 0, "GPU-0", 1000, 16 * GIB, GrantMode.WHOLE, protocol="koordinator"
+)
+WORDS = st.text(st.sampled_from("ABC_/"), min_size=1, max_size=3)
+
+
+# --- requests as bytes -----------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=80))
+def test_fields_are_cut_where_they_end(data: bytes) -> None:
+    """Any bytes: put together again they are the same, or they were no message."""
+    try:
+        parts = [raw for _, raw, _ in raw_fields(data)]
+    except Malformed:
+        return
+    assert b"".join(parts) == data
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(WORDS, WORDS), st.dictionaries(WORDS, WORDS), st.binary(max_size=20),
+    st.lists(st.tuples(WORDS, WORDS), max_size=3),
+)  # fmt: skip
+def test_only_what_is_ours_is_changed(
+    env: dict[str, str], ours: dict[str, str], foreign: bytes, mounts: list[tuple[str, str]]
+) -> None:
+    """Each variable is there once, ours wins, and fields that nobody here knows stay as they came."""
+    config = cri.ContainerConfig(
+        cri.ContainerName("main"),
+        envs=tuple(cri.KeyValue(*pair) for pair in env.items()),
+        mounts=tuple(cri.Mount(inside, outside) for inside, outside in mounts),
+    ).encode() + wrapped(99, foreign)
+    request = wrapped(1, b"pod") + wrapped(2, config) + wrapped(77, foreign)
+    adjustment = Adjustment(
+        annotations={"a": "b"},
+        env=tuple(Variable(*pair) for pair in ours.items()),
+        mounts=(Mount("A", "bind", "/host", ("rbind", "ro")),),
+        linux=LinuxAdjustment((Device("/dev/x", "c", 1, 3),)),
+    )
+
+    result = edited(request, adjustment, lambda major, minor: f"/made/{major}-{minor}")
+
+    found = cri.CreateRequest.decode(result)
+    assert found.config is not None
+    assert [(one.key, one.value) for one in found.config.envs] == [
+        *((key, value) for key, value in env.items() if key not in ours), *ours.items(),
+    ]  # fmt: skip
+    assert [(one.container_path, one.host_path) for one in found.config.mounts] == [
+        *(pair for pair in mounts if pair[0] != "A"), ("A", "/host"),
+    ]  # fmt: skip
+    assert found.config.devices == (cri.Device("/dev/x", "/made/1-3", "rwm"),)
+    assert found.config.annotations == {"a": "b"}
+    assert result.startswith(wrapped(1, b"pod"))
+    assert result.endswith(wrapped(77, foreign))
+    (inside,) = [value for number, _, value in raw_fields(result) if number == 2]
+    assert wrapped(99, foreign) in inside
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(cri.CreateRequest("p"), id="nobody"),
+        pytest.param(cri.CreateRequest("p", cri.ContainerConfig(), cri.PodConfig()), id="no names"),
+        pytest.param(
+            cri.CreateRequest(
+                "p", cri.ContainerConfig(cri.ContainerName("main")),
+                cri.PodConfig(cri.PodName("pod", "", "team")),
+            ),
+            id="no UID",
+        ),
+    ],
+)  # fmt: skip
+def test_a_request_that_does_not_say_who_is_refused(request_: cri.CreateRequest) -> None:
+    """Without container, pod and UID there is no identity, and none is guessed."""
+    with pytest.raises(Malformed, match="without"):
+        asked(request_, ())
+
+
+@pytest.mark.parametrize(
+    ("info", "env"),
+    [
+        pytest.param({"info": '{"imageSpec": {"config": {"Env": ["A=b"]}}}'}, ("A=b",), id="told"),
+        pytest.param({"info": '{"imageSpec": {"config": {}}}'}, (), id="none"),
+        pytest.param({}, ("NVIDIA_VISIBLE_DEVICES=all",), id="not told"),
+        pytest.param({"info": "{", "x": "[1]"}, ("NVIDIA_VISIBLE_DEVICES=all",), id="nonsense"),
+    ],
+)
+def test_an_image_that_is_not_known_counts_as_greedy(
+    info: dict[str, str], env: tuple[str, ...]
+) -> None:
+    """Variables as the runtime tells them; where it does not, the worst is taken."""
+    assert image_environment(cri.ImageStatusResponse(info)) == env
+
+
+def test_a_device_file_is_what_its_numbers_say(tmp_path: Path) -> None:
+    """Something else in its place is refused; where root may, it is made once."""
+    files = DeviceFiles(tmp_path, "/run/devices")
+    (tmp_path / "run/devices").mkdir(parents=True)
+    (tmp_path / "run/devices/c-1-5").write_text("no device")
+
+    with pytest.raises(InvalidValue, match="c-1-5 is not the device 1:5"):
+        files(1, 5)
+    if os.geteuid() == 0:
+        assert files(1, 3) == files(1, 3) == "/run/devices/c-1-3"
+
+
+# --- a runtime that fails --------------------------------------------------------------------
+
+
+@dataclass
+class Runtime:
+    """The runtime's side of CRI, as far as the proxy sees it.
+
+    Attributes:
+        containers: that it has, by identity.
+        fail: how the next CreateContainer ends, and whether the container is made all the same.
+    """
+
+    containers: dict[str, cri.ListedContainer] = field(default_factory=dict)
+    requests: list[bytes] = field(default_factory=list)
+    fail: tuple[grpc.StatusCode, bool] | None = None
+
+    async def create(self, request: bytes, context: Any) -> bytes:
+        """Make a container, or fail."""
+        self.requests.append(request)
+        fail, self.fail = self.fail, None
+        told = cri.CreateRequest.decode(request)
+        assert told.config is not None
+        identity = f"c{len(self.requests)}"
+        if fail is None or fail[1]:
+            self.containers[identity] = cri.ListedContainer(
+                identity, told.pod, told.config.metadata, 1, told.config.annotations
+            )
+        if fail is not None:
+            await context.abort(fail[0], "the runtime's own words", (("why", "because"),))
+        return cri.CreateResponse(identity).encode()
+
+    async def listed(self, _request: bytes, _context: Any) -> bytes:
+        """All containers."""
+        return cri.ListedContainers(tuple(self.containers.values())).encode()
+
+    async def nothing(self, _request: bytes, _context: Any) -> bytes:
+        """An empty answer."""
+        return b""
+
+    async def image(self, _request: bytes, _context: Any) -> bytes:
+        """An image without variables."""
+        info = {"info": '{"imageSpec": {"config": {}}}'}
+        return cri.ImageStatusResponse(info).encode()
+
+    async def events(self, request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        """As many answers as are asked for."""
+        for number in range(request[0]):
+            yield bytes([number])
+
+
+@dataclass
+class World:
+    """Runtime, keeper and proxy, with the kubelet's channel to it."""
+
+    runtime: Runtime
+    keeper: Keeper
+    proxy: Proxy
+    channel: Any
+
+    async def create(self, uid: str, name: str = "main") -> str:
+        """Make a container that has the whole card; its identity, or how it was refused."""
+        record = encode(Allocation(uid, "team", uid, "n1", (WHOLE,)))
+        head = cri.PodName(uid, uid, "team")
+        request = cri.CreateRequest(
+            f"sandbox-{uid}", cri.ContainerConfig(cri.ContainerName(name)),
+            cri.PodConfig(head, annotations={names.ALLOCATION: record}),
+        )  # fmt: skip
+        try:
+            answer = await self.call("CreateContainer", request.encode())
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return cri.CreateResponse.decode(answer).id
+
+    async def call(self, method: str, request: bytes) -> bytes:
+        """Any call, through the proxy."""
+        stub = self.channel.unary_unary(f"/{cri.RUNTIME}/{method}")
+        answer: bytes = await stub(request, timeout=60)
+        return answer
+
+    async def look(self) -> None:
+        """Have the proxy compare with what the runtime has."""
+        assert await self.proxy._look() == ""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, as sockets need."""
+    with tempfile.TemporaryDirectory(prefix="cri") as made:
+        yield Path(made)
+
+
+@contextlib.asynccontextmanager
+async def _world(folder: Path) -> AsyncIterator[World]:
+    (folder / "dev").mkdir(exist_ok=True)
+    (folder / "dev/nvidia0").unlink(missing_ok=True)
+    (folder / "dev/nvidia0").symlink_to("/dev/null")
+    facts = HostFacts(lambda _pod, _card, _mig: Instance())
+    place = Place(NODE, Settings(), FAMILIES, facts)
+    journal = Journal(folder / "journal")
+    keeper = Keeper(lambda: place, Host(folder), journal, Tallies())
+    runtime = Runtime()
+    server = grpc.aio.server()
+    one = grpc.unary_unary_rpc_method_handler
+    handlers = {
+        "CreateContainer": one(runtime.create), "ListContainers": one(runtime.listed),
+        "ListPodSandbox": one(runtime.nothing), "StopContainer": one(runtime.nothing),
+        "GetContainerEvents": grpc.unary_stream_rpc_method_handler(runtime.events),
+    }  # fmt: skip
+    image = {"ImageStatus": one(runtime.image)}
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler(cri.RUNTIME, handlers),
+            grpc.method_handlers_generic_handler(cri.IMAGE, image),
+        )
+    )
+    server.add_insecure_port(f"unix:{folder / 'runtime.sock'}")
+    await server.start()
+    options = ProxyOptions(
+        folder / "cri.sock", folder / "runtime.sock", "/devices", folder, deadline=60, look=600
+    )
+    proxy = Proxy(keeper, options)
+    stop = asyncio.Event()
+    task = asyncio.create_task(proxy.run(stop))
+    try:
+        async with asyncio.timeout(60):
+            await proxy.ready.wait()
+        async with grpc.aio.insecure_channel(f"unix:{options.socket}") as channel:
+            yield World(runtime, keeper, proxy, channel)
+    finally:
+        stop.set()
+        await task
+        await server.stop(None)
+        journal.close()
+
+
+def _run(test: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(200):
+            await test
+
+    asyncio.run(bounded())
+
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="makes device files, which needs root")
+
+
+@ROOT
+def test_a_container_is_known_by_the_identity_that_it_gets(folder: Path) -> None:
+    """Written down before it is made, renamed after; a second one on the card is refused."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            assert await world.create("u1") == "c1"
+            assert list(world.keeper.held) == ["c1"]
+            assert "CardFull" in await world.create("u2")
+            assert len(world.runtime.requests) == 1
+            await world.look()
+            assert world.keeper.unprotected == {}
+            assert list(world.keeper.held) == ["c1"]
+            await world.call("StopContainer", cri.Identity("c1").encode())
+            assert list(world.keeper.held) == []
+            assert await world.create("u2") == "c2"
+
+    _run(test())
+
+
+@ROOT
+@pytest.mark.parametrize(
+    ("code", "made", "held"),
+    [
+        pytest.param(grpc.StatusCode.INTERNAL, False, [], id="refused"),
+        pytest.param(grpc.StatusCode.UNAVAILABLE, False, [], id="lost before"),
+        pytest.param(grpc.StatusCode.UNAVAILABLE, True, ["c1"], id="lost after"),
+        pytest.param(grpc.StatusCode.DEADLINE_EXCEEDED, True, ["c1"], id="late"),
+    ],
+)
+def test_whatever_becomes_of_a_call_what_is_held_is_what_runs(
+    folder: Path, code: grpc.StatusCode, *, made: bool, held: list[str]
+) -> None:
+    """The runtime's status and words reach the kubelet; the next look settles what nobody knows."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            world.runtime.fail = (code, made)
+            assert await world.create("u1") == f"{code.name}: the runtime's own words"
+            if code is not grpc.StatusCode.INTERNAL:
+                # Until that is known, the card is taken.
+                assert len(world.keeper.held) == 1
+            await world.look()
+            await world.look()
+            assert list(world.keeper.held) == held
+            assert world.keeper.unprotected == {}
+            other = await world.create("u2")
+            assert ("CardFull" in other) == bool(held)
+
+    _run(test())
+
+
+@ROOT
+def test_a_proxy_that_died_in_between_learns_what_was_made(folder: Path) -> None:
+    """Given and made, but never renamed: the next agent finds it by pod, name and attempt."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            world.runtime.fail = (grpc.StatusCode.UNAVAILABLE, True)
+            await world.create("u1")
+            kept = world.runtime.containers
+            (entry,) = world.keeper.journal.entries
+            assert entry.startswith("cri-")
+            world.runtime.containers = {}
+            world.runtime.containers.update(kept)
+            await world.look()
+            assert list(world.keeper.journal.entries) == ["c1"]
+
+    _run(test())
+
+
+@ROOT
+def test_a_device_that_cannot_be_made_refuses_the_container(folder: Path) -> None:
+    """Nothing is asked of the runtime, and nothing stays held."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            (folder / "devices").write_text("no folder")
+            assert "device file" in await world.create("u1")
+            assert world.runtime.requests == []
+            assert list(world.keeper.held) == []
+
+    _run(test())
+
+
+def test_streams_and_what_does_not_exist_pass_through(folder: Path) -> None:
+    """Answers in their order, none at all, and the runtime's own word for a call it lacks."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            stream = world.channel.unary_stream(f"/{cri.RUNTIME}/GetContainerEvents")
+            for count in (0, 1, 50):
+                got = [answer async for answer in stream(bytes([count]), timeout=60)]
+                assert got == [bytes([number]) for number in range(count)]
+            for method in ("StreamContainers", "NoSuchMethod"):
+                many = world.channel.unary_stream(f"/{cri.RUNTIME}/{method}")
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    [answer async for answer in many(b"", timeout=60)]
+                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await world.call("CreateContainer", b"\xff\xff")
+            assert "partage: CreateRequest" in caught.value.details()
+
+    _run(test())
