@@ -1,0 +1,286 @@
+"""Kubelet, API server and agent together: advice by records, units while nobody injects, evictions."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from partage.agent.giving import HostFacts, Instance
+from partage.agent.host import Host
+from partage.agent.injection import Place
+from partage.agent.journal import Journal
+from partage.agent.keeper import Keeper, Tallies
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.daemon.evicting import Evictions
+from partage.daemon.kubelet_side import KubeletOptions, KubeletSide
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config, UserConfig
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
+from partage.testing.fake_kubelet import FakeKubelet, NotAdmitted, fake_kubelet
+from partage.testing.kube_server import KubeServer
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+
+GIB = 2**30
+GPU = "nvidia.com/gpu"
+PODS = "/api/v1/pods"
+CARDS = tuple(
+    Device(DeviceType.GPU, minor, f"GPU-{minor}", vendor="nvidia", memory_bytes=16 * GIB)
+    for minor in range(2)
+)
+NODE = Node("n1", devices=CARDS, labels={names.QGPU_ENABLE: "enable"})
+
+
+def _pod(name: str, card: int, requests: dict[str, str], milli: int = 100) -> dict[str, Any]:
+    """A pod that is bound here, with its record."""
+    grant = Grant(
+        "main", DeviceType.GPU, card, f"GPU-{card}", milli, GIB, GrantMode.SHARE, protocol="qgpu"
+    )
+    record = encode(Allocation(f"uid-{name}", "team", name, "n1", (grant,)))
+    return {
+        "metadata": {
+            "name": name, "namespace": "team", "uid": f"uid-{name}",
+            "annotations": {names.ALLOCATION: record},
+        },
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "main", "resources": {"limits": requests}}],
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, as sockets need."""
+    with tempfile.TemporaryDirectory(prefix="kl") as made:
+        yield Path(made)
+
+
+@dataclass
+class World:
+    """All that is together here."""
+
+    server: KubeServer
+    client: Client
+    kubelet: FakeKubelet
+    keeper: Keeper
+    ready: asyncio.Event
+
+
+@contextlib.asynccontextmanager
+async def _world(
+    folder: Path, *, api: bool = True, wait: float = 60, patience: float = 0.1
+) -> AsyncIterator[World]:
+    place = Place(NODE, Settings(), FAMILIES, HostFacts(lambda _p, _c, _m: Instance()))
+    journal = Journal(folder / "journal")
+    keeper = Keeper(lambda: place, Host(folder), journal, Tallies())
+    config = Config(ClusterConfig("http://127.0.0.1:1"), UserConfig())
+    async with KubeServer() as server, fake_kubelet(folder) as kubelet:
+        config = Config(ClusterConfig(server.url), UserConfig())
+        async with Client(config) as client:
+            ready = asyncio.Event()
+            options = KubeletOptions(folder, wait=wait, patience=patience, period=0.02, look=0.02)
+            side = KubeletSide("n1", options, keeper, ready, lambda: 0.5, client if api else None)
+            side.take(place)
+            task = asyncio.create_task(side.run())
+            try:
+                yield World(server, client, kubelet, keeper, ready)
+            finally:
+                task.cancel()
+                await asyncio.wait((task,))
+                journal.close()
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    """Wait for something that tells nobody when it happens."""
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 # it has no event
+            await asyncio.sleep(0.01)
+
+
+def _run(test: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(200):
+            await test
+
+    asyncio.run(bounded())
+
+
+def test_units_are_those_of_the_cards_in_the_records(folder: Path) -> None:
+    """Shares on both cards, admitted in any order: the kubelet's count is the ledger's, card by card."""
+
+    async def test() -> None:
+        async with _world(folder, patience=60) as world:
+            world.ready.set()
+            await world.kubelet.until(names.QGPU_MEMORY, 32)
+            await world.kubelet.until(names.QGPU_CORE, 200)
+            asked = {names.QGPU_CORE: "10", names.QGPU_MEMORY: "1"}
+            for number in range(4):
+                world.server.store.create(PODS, "team", _pod(f"p{number}", number % 2, asked))
+            for number in (3, 1, 0, 2):
+                for resource, size in ((names.QGPU_CORE, 10), (names.QGPU_MEMORY, 1)):
+                    await world.kubelet.admit("team", f"p{number}", "main", resource, size)
+            for resource, size in ((names.QGPU_CORE, 20), (names.QGPU_MEMORY, 2)):
+                cards = [
+                    unit.partition("::")[0]
+                    for key, units in world.kubelet.held.items()
+                    if key[3] == resource
+                    for unit in units
+                ]
+                assert {card: cards.count(card) for card in cards} == {
+                    "GPU-0": size,
+                    "GPU-1": size,
+                }
+
+    _run(test())
+
+
+def test_a_pod_that_the_kubelet_hears_of_first_is_waited_for(folder: Path) -> None:
+    """The API server tells the agent a moment later: advice waits for it, and not for ever."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            world.ready.set()
+            await world.kubelet.until(names.QGPU_CORE, 200)
+            admitting = asyncio.create_task(
+                world.kubelet.admit("team", "late", "main", names.QGPU_CORE, 10)
+            )
+            await asyncio.sleep(0)
+            pod = _pod("late", 1, {names.QGPU_CORE: "10"})
+            world.server.store.create(PODS, "team", pod)
+            # Told in time or not, it is served.
+            assert len(await admitting) == 10
+            assert len(await world.kubelet.admit("team", "x", "main", names.QGPU_CORE, 7)) == 7
+
+    _run(test())
+
+
+def test_without_an_api_server_the_kubelet_chooses(folder: Path) -> None:
+    """No pods are known, nothing is advised, units are given."""
+
+    async def test() -> None:
+        async with _world(folder, api=False) as world:
+            world.ready.set()
+            await world.kubelet.until(GPU, 20)
+            assert len(await world.kubelet.admit("team", "a", "main", GPU, 3)) == 3
+
+    _run(test())
+
+
+def test_units_wait_for_who_injects(folder: Path) -> None:
+    """While the runtime does not ask the agent nothing is given, and the refusal says so."""
+
+    async def test() -> None:
+        async with _world(folder, wait=0.05) as world:
+            await world.kubelet.until(GPU, 20)
+            with pytest.raises(NotAdmitted, match="the container runtime does not ask"):
+                await world.kubelet.admit("team", "a", "main", GPU, 1)
+            world.ready.set()
+            await world.kubelet.admit("team", "a", "main", GPU, 1)
+
+    _run(test())
+
+
+def test_who_holds_units_and_was_given_nothing_is_counted(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the kubelet's word alone: told once, and shown in the metrics."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            world.ready.set()
+            await world.kubelet.until(GPU, 20)
+            await world.kubelet.admit("team", "a", "main", GPU, 1)
+
+            def metrics() -> str:
+                return generate_latest(world.keeper.tallies.registry).decode()
+
+            await _until(lambda: "partage_agent_kubelet_unserved 1.0" in metrics())
+            assert 'partage_agent_kubelet_units{resource="nvidia.com/gpu"} 20.0' in metrics()
+            assert 'partage_agent_kubelet_registered{resource="nvidia.com/gpu"} 1.0' in metrics()
+            world.kubelet.release("team", "a")
+            await _until(lambda: "partage_agent_kubelet_unserved 0.0" in metrics())
+
+    _run(test())
+
+    assert caplog.text.count("team/a/main holds units") == 1
+
+
+# --- evictions -------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _evicting(world: World) -> AsyncIterator[None]:
+    task = asyncio.create_task(Evictions(world.client, world.keeper, period=0.01).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+def _pods(world: World) -> set[str]:
+    return {one["metadata"]["name"] for one in world.server.store.list(PODS, "team")}
+
+
+def _asked(world: World) -> int:
+    """How many evictions were asked for."""
+    return sum(one.path.endswith("/eviction") for one in world.server.requests)
+
+
+def _unprotected(keeper: Keeper, *names_: str) -> None:
+    """Have the keeper find pods whose containers were started while it was away."""
+    pods, containers = [], []
+    for name in names_:
+        record = _pod(name, 0, {})["metadata"]["annotations"]
+        pods.append(PodSandbox(f"s-{name}", name, f"uid-{name}", "team", {}, record))
+        containers.append(Container(f"c-{name}", f"s-{name}", "main"))
+    keeper.synchronize(tuple(pods), tuple(containers))
+
+
+def test_pods_of_unprotected_containers_are_evicted_once(folder: Path) -> None:
+    """By UID: one that is gone is left, and its successor of the same name is never hit."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            store = world.server.store
+            store.create(PODS, "team", _pod("early", 0, {}))
+            store.create(PODS, "team", {**_pod("again", 0, {}), "metadata": {
+                "name": "again", "namespace": "team", "uid": "uid-of-its-successor"}})  # fmt: skip
+            _unprotected(world.keeper, "early", "again", "gone")
+            async with _evicting(world):
+                await _until(lambda: _asked(world) >= 3)
+                await _until(lambda: "early" not in _pods(world))
+            assert _pods(world) == {"again"}
+            text = generate_latest(world.keeper.tallies.registry)
+            assert b"partage_agent_evicted_total 1.0" in text
+
+    _run(test())
+
+
+def test_a_disruption_budget_is_waited_for(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Told once while it forbids, and evicted when it does not any more."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            world.server.budget_blocked = True
+            world.server.store.create(PODS, "team", _pod("early", 0, {}))
+            _unprotected(world.keeper, "early")
+            async with _evicting(world):
+                await _until(lambda: _asked(world) >= 3)
+                world.server.budget_blocked = False
+                await _until(lambda: not _pods(world))
+
+    _run(test())
+
+    assert caplog.text.count("cannot be evicted") == 1
