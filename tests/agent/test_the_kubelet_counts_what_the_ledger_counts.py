@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.plugin import DevicePlugins, PluginFiles
 from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved
-from partage.agent.kubelet.units import MOST_UNITS, Offer, Unit, Waiting, advise, offers
+from partage.agent.kubelet.units import MOST_UNITS, Asked, Offer, Unit, advise, offers
 from partage.kube.retry import Backoff
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import Device, DeviceType, Topology
@@ -133,7 +133,8 @@ def test_whoever_is_served_first_the_cards_are_used_as_recorded(data: st.DataObj
     cards = _cards(3)
     offer = {o.resource: o for o in offers(_node(cards), Settings())}[names.QGPU_CORE]
     room = dict.fromkeys(range(3), 20)
-    waiting: list[Waiting] = []
+    asked: list[Asked] = []
+    expected: dict[str, int] = {}
     for number in range(data.draw(st.integers(1, 12))):
         places = data.draw(
             st.lists(st.sampled_from(range(3)), min_size=1, max_size=2, unique=True)
@@ -144,25 +145,21 @@ def test_whoever_is_served_first_the_cards_are_used_as_recorded(data: st.DataObj
             for card, n in zip(places, steps, strict=True)
             if n
         )
+        for grant, n in zip(grants, [n for n in steps if n], strict=True):
+            room[grant.minor] -= n
+            expected[grant.uuid] = expected.get(grant.uuid, 0) + 5 * n
         if grants:
-            for card, n in zip(places, steps, strict=True):
-                room[card] -= n
             size = sum(one.core_milli for one in grants) // 10
-            waiting.append(Waiting({names.QGPU_CORE: size}, grants))
-    used: dict[str, int] = {}
+            asked.append(Asked({names.QGPU_CORE: size}, grants))
     free = [unit.id for unit in offer.units]
     card_of = {unit.id: unit.card for unit in offer.units}
-    expected: dict[str, int] = {}
-    for one in waiting:
-        for grant in one.grants:
-            expected[grant.uuid] = expected.get(grant.uuid, 0) + grant.core_milli // 10
+    used: dict[str, int] = {}
 
-    for one in data.draw(st.permutations(waiting)):
-        size = one.requests[names.QGPU_CORE]
-        chosen = advise(offer, size, free, (), waiting)
+    for number in data.draw(st.permutations(range(len(asked)))):
+        size = asked[number].requests[names.QGPU_CORE]
+        chosen = advise(offer, size, free, (), asked)
         assert len(chosen) == len(set(chosen)) == size
-        served = next(w for w in waiting if w.requests[names.QGPU_CORE] == size)
-        waiting = [w for w in waiting if w is not served]
+        asked[number] = replace(asked[number], held={names.QGPU_CORE: chosen})
         free = [unit for unit in free if unit not in chosen]
         for unit in chosen:
             used[card_of[unit]] = used.get(card_of[unit], 0) + 1
@@ -174,7 +171,7 @@ def test_advice_keeps_what_must_be_kept_and_fills_up() -> None:
     """Units that an init container had come first; a card that is used up is made up for."""
     (offer,) = offers(_node(_cards(2), ""), Settings(hami=HamiSettings(split_count=2)))
     ids = [unit.id for unit in offer.units]
-    two = Waiting({GPU: 2}, (_grant(1), _grant(1)))
+    two = Asked({GPU: 2}, (_grant(1), _grant(1)))
 
     assert advise(offer, 2, ids, (), [two]) == tuple(ids[2:])
     assert advise(offer, 2, ids[1:], (ids[3],), [two]) == (ids[3], ids[2])

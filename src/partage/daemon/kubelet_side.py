@@ -20,7 +20,7 @@ from partage.agent.keeper import Keeper
 from partage.agent.kubelet.messages import ContainerPreference, PodResources
 from partage.agent.kubelet.plugin import DevicePlugins, PluginFiles
 from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved
-from partage.agent.kubelet.units import Offer, advise, offers, waiting_on
+from partage.agent.kubelet.units import Offer, advise, asked_of, offers
 from partage.daemon.watched import LivePod
 from partage.kube.client import Client
 from partage.kube.informer import Informer
@@ -146,8 +146,8 @@ class KubeletSide:
         except KubeletSilent as error:
             _LOG.debug("%s", error)
             return ()  # without it, who waits is a guess
-        waiting = waiting_on(self._pods.objects.values(), self._node, known)
-        return advise(offer, asked.size, asked.available, asked.must_include, waiting)
+        all_asked = asked_of(self._pods.objects.values(), self._node, known)
+        return advise(offer, asked.size, asked.available, asked.must_include, all_asked)
 
     async def _compare(self, resources: Resources) -> None:
         """Tell who holds units and was given nothing, now and then."""

@@ -9,8 +9,9 @@ Names and their owners: DESIGN, decision 10. Identity of units: hami.md 2.4 (`<u
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from partage.agent.kubelet.messages import (
@@ -34,7 +35,7 @@ from partage.vendors.settings import Settings
 from partage.wire import record, shapes
 from partage.wire.life import finished
 
-__all__ = ["MOST_UNITS", "Offer", "Unit", "Waiting", "advise", "offers", "waiting_on"]
+__all__ = ["MOST_UNITS", "Asked", "Offer", "Unit", "advise", "asked_of", "offers"]
 
 MOST_UNITS: Final = 8192
 """Of one resource: 0.6 MB in a message that may have 4 MiB. What is above it is not offered."""
@@ -91,16 +92,18 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A container that is bound here and for which the kubelet has not chosen all units yet.
+class Asked:
+    """A container with a record on this node.
 
     Attributes:
-        requests: units by resource that is still to be chosen.
+        requests: units by resource.
         grants: what the record gives it of cards.
+        held: units that the kubelet has chosen, by resource; none for one that still waits.
     """
 
     requests: Mapping[str, int]
     grants: tuple[Grant, ...]
+    held: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def offers(node: Node, settings: Settings) -> tuple[Offer, ...]:
@@ -145,23 +148,22 @@ def _head(uuid: str) -> str:
     return hashlib.sha256(uuid.encode()).hexdigest()[:40]
 
 
-def waiting_on(
-    pods: Iterable[shapes.Pod], node: str, known: Iterable[PodResources]
-) -> list[Waiting]:
-    """Containers of this node's pods for which the kubelet still has to choose, oldest pod first.
+def asked_of(pods: Iterable[shapes.Pod], node: str, known: Iterable[PodResources]) -> list[Asked]:
+    """Containers of this node's pods that have a record, oldest pod first.
 
     Args:
         pods: of the node, from the API server.
         node: its name.
         known: what the kubelet says who holds.
     """
-    held = {
-        (pod.namespace, pod.name, container.name, device.resource_name)
-        for pod in known
-        for container in pod.containers
-        for device in container.devices
-    }  # one resource after the other is chosen
-    found: list[Waiting] = []
+    held: dict[tuple[str, str, str], dict[str, tuple[str, ...]]] = {}
+    for told in known:
+        for one in told.containers:
+            mine = held.setdefault((told.namespace, told.name, one.name), {})
+            for device in one.devices:
+                before = mine.get(device.resource_name, ())
+                mine[device.resource_name] = before + device.ids
+    found: list[Asked] = []
     for pod in sorted(pods, key=_age):
         metadata, spec = pod.metadata, pod.spec
         if metadata is None or spec is None or spec.node_name != node or finished(pod):
@@ -169,19 +171,14 @@ def waiting_on(
         text = (metadata.annotations or {}).get(names.ALLOCATION)
         grants = record.decode(text, metadata.uid or "", node).grants if text else ()
         for container in (*(spec.init_containers or ()), *(spec.containers or ())):
-            key = (metadata.namespace or "default", metadata.name or "", container.name or "")
-            mine = tuple(
+            own = tuple(
                 one
                 for one in grants
                 if one.container == container.name and one.type is DeviceType.GPU
             )
-            wanted = {
-                resource: units
-                for resource, units in _requests(container).items()
-                if (*key, resource) not in held
-            }
-            if mine and wanted:
-                found.append(Waiting(wanted, mine))
+            key = (metadata.namespace or "default", metadata.name or "", container.name or "")
+            if own:
+                found.append(Asked(_requests(container), own, held.get(key, {})))
     return found
 
 
@@ -207,31 +204,50 @@ def advise(
     size: int,
     available: Sequence[str],
     must: Sequence[str],
-    waiting: Iterable[Waiting],
+    asked: Iterable[Asked],
 ) -> tuple[str, ...]:
     """Units for a container that the kubelet does not name; nothing where no record tells.
 
-    Containers that ask for as many units are alike here: whichever is served first, in the end as
-    many units of each card are used as the records say.
+    Containers that ask for as many units are alike here. Of what their records say, what some of them
+    hold already is left out, whoever holds it: so in the end as many units of each card are used as the
+    records say, in whatever order the kubelet takes them.
 
     Args:
         offer: the resource.
         size: how many units.
         available: to choose from.
         must: which have to be among them.
-        waiting: see `waiting_on`.
+        asked: see `asked_of`.
     """
-    one = next((w for w in waiting if w.requests.get(offer.resource) == size), None)
-    if one is None:
-        return ()
     card_of = {unit.id: unit.card for unit in offer.units}
+    alike = [one for one in asked if one.requests.get(offer.resource) == size]
+    left = [_shares(offer.resource, size, one.grants) for one in alike]
+    waiting = []
+    for one, shares in zip(alike, tuple(left), strict=True):
+        units = one.held.get(offer.resource, ())
+        if not units:
+            waiting.append(shares)
+            continue
+        taken = Counter(card_of.get(unit, "") for unit in units)
+        if taken in left:
+            left.remove(taken)
+    if not waiting:
+        return ()
+    wanted = next((shares for shares in waiting if shares in left), (left or waiting)[0])
+    return _chosen(size, wanted.copy(), card_of, available, must)
+
+
+def _chosen(
+    size: int,
+    left: Counter[str],
+    card_of: Mapping[str, str],
+    available: Sequence[str],
+    must: Sequence[str],
+) -> tuple[str, ...]:
     chosen = list(dict.fromkeys(must))[:size]
-    left = _shares(offer.resource, size, one.grants)
-    for unit in chosen:
-        card = card_of.get(unit, "")
-        left[card] = left.get(card, 0) - 1
+    left.subtract(card_of.get(unit, "") for unit in chosen)
     for unit in _by_number(available, chosen):
-        if len(chosen) < size and left.get(card_of.get(unit, ""), 0) > 0:
+        if len(chosen) < size and left[card_of.get(unit, "")] > 0:
             left[card_of[unit]] -= 1
             chosen.append(unit)
     if len(chosen) < size:  # used otherwise than the records say; the kubelet needs its number
@@ -244,14 +260,14 @@ def _by_number(available: Iterable[str], but: Collection[str]) -> list[str]:
     return sorted(rest, key=lambda unit: (len(unit), unit))
 
 
-def _shares(resource: str, size: int, grants: Sequence[Grant]) -> dict[str, int]:
+def _shares(resource: str, size: int, grants: Sequence[Grant]) -> Counter[str]:
     """How many of the units belong to which card: by amount, what is left over to the first."""
     amounts: dict[str, int] = {}
     for one in grants:
         amount = {names.QGPU_CORE: one.core_milli, names.QGPU_MEMORY: one.memory_bytes}
         amounts[one.uuid] = amounts.get(one.uuid, 0) + max(amount.get(resource, 1), 1)
     total = sum(amounts.values())
-    shares = {card: size * amount // total for card, amount in amounts.items()}
+    shares = Counter({card: size * amount // total for card, amount in amounts.items()})
     over = size - sum(shares.values())
     for card in list(shares)[:over]:
         shares[card] += 1
