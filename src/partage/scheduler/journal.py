@@ -11,6 +11,7 @@ decides the same from then on.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from partage.inventory.ledger import Suspicion
@@ -67,9 +68,8 @@ class EngineState:
     counted: Mapping[str, tuple[str, Mapping[str, int]]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """A question and its answer.
+class Decided(msgspec.Struct, frozen=True, gc=False):
+    """A question and its answer; made in every decision, and no part of a cycle.
 
     Attributes:
         number: counts the decisions of one engine from 1.
