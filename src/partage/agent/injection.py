@@ -39,6 +39,8 @@ _WIDENING: Final = (
     "NVIDIA_MIG_MONITOR_DEVICES",
 )
 """Variables by which a container would get more than its grant."""
+_LIMITS: Final = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
+"""How limits begin that HAMi's library reads; one of a single device goes before that of all (hami.md 7.3)."""
 _CARD: Final = re.compile(
     r"/dev/(nvidia[0-9]+|nvidia-caps/.+|davinci[0-9]+|mx[a-z]+[0-9]*|infiniband/.+)"
 )
@@ -247,6 +249,8 @@ def _with_record(
             Rule.TAMPERED,
             f"its mount at {hidden} would hide what keeps the container to its limits",
         )
+    if any(key.startswith(_LIMITS) for key in given.env):
+        removed += tuple(key for key in known if key.startswith(_LIMITS) and key not in given.env)
     if VISIBLE not in given.env and known.get(VISIBLE, "") not in _HARMLESS:
         given = replace(given, env={**given.env, VISIBLE: VOID})
     return Injected(given, removed, allocation)
@@ -278,27 +282,29 @@ def _conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) 
                 f"its record names {charge.type} {charge.minor} {charge.uuid!r}, which node "
                 f"{place.node.name} does not have",
             )
+        # By UID: a pod that ends and its successor of the same name may both be here.
         beside = {
-            f"{one.namespace}/{one.name}": theirs
+            one.uid: (f"{one.namespace}/{one.name}", theirs)
             for one in others
             for theirs in charges_of(one.grants)
             if theirs.uuid == charge.uuid and theirs.type is charge.type
         }
-        why = _full(device, charge, beside)
+        why = _full(device, charge, [theirs for _, theirs in beside.values()])
         if why:
+            holders = sorted({name for name, _ in beside.values()})
             return Refusal(
                 Rule.CARD_FULL,
                 f"{charge.type} {charge.minor} ({charge.uuid}) is held by "
-                f"{', '.join(sorted(beside))}: {why}",
+                f"{', '.join(holders)}: {why}",
             )
     return None
 
 
-def _full(device: Device, charge: Charge, beside: Mapping[str, Charge]) -> str:
+def _full(device: Device, charge: Charge, beside: Sequence[Charge]) -> str:
     """What is missing of a device; empty when a charge goes beside the others."""
     if not beside:
         return ""  # what one record alone claims was checked by who wrote it
-    before = reduce(together, beside.values())
+    before = reduce(together, beside)
     if charge.exclusive or before.exclusive:
         return "one of them has it alone"
     for what, asked, used, total in (

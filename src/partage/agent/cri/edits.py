@@ -15,7 +15,14 @@ import msgspec
 
 from partage.agent.cri import messages as cri
 from partage.agent.giving import VISIBLE
-from partage.agent.nri.messages import Adjustment, Container, Device, LinuxContainer, PodSandbox
+from partage.agent.nri.messages import (
+    Adjustment,
+    Container,
+    Device,
+    LinuxContainer,
+    Mount,
+    PodSandbox,
+)
 from partage.agent.protobuf import Malformed, raw_fields, wrapped
 from partage.model.errors import InvalidValue
 
@@ -59,6 +66,7 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
     container = Container(
         key_of(request.pod, name.name, name.attempt), request.pod, name.name,
         env=tuple(own.values()), linux=LinuxContainer(tuple(devices)),
+        mounts=tuple(Mount(m.container_path, "bind", m.host_path) for m in config.mounts),
     )  # fmt: skip
     return sandbox, container
 

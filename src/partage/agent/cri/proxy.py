@@ -265,9 +265,10 @@ class Proxy:
         else:
             return answer
         finally:
-            if container is not None and container.id in self._making:
-                # Nobody knows whether it was made: a look that begins after this will tell.
-                self._fresh[container.id] = self._making.pop(container.id)
+            if container is not None:
+                # Behind what is still being decided where the call was let go; or the proxy ends.
+                with contextlib.suppress(RuntimeError):
+                    self._thread.submit(self._left_open, container)
 
     async def _settled(
         self, settle: Callable[..., None], container: Container | None, *more: str
@@ -292,6 +293,11 @@ class Proxy:
     def _unmade(self, container: Container) -> None:
         self._making.pop(container.id, None)
         self._decider.remove(container)
+
+    def _left_open(self, container: Container) -> None:
+        """Nobody knows whether it was made: a look that begins after this will tell."""
+        if decided := self._making.pop(container.id, None):
+            self._fresh[container.id] = decided
 
     def _ended(self, identity: str) -> None:
         self._gone.add(identity)

@@ -1,0 +1,63 @@
+"""What a pod's author and its predecessor leave behind does not make a grant larger than it is."""
+
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from partage.agent.giving import HostFacts, Instance
+from partage.agent.injection import Injected, Place, Refusal, inject
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.model import device as model
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+
+GIB = 2**30
+CARD = model.Device(
+    DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=80 * GIB, slots=10
+)  # fmt: skip
+PLACE = Place(Node("n1", devices=(CARD,)), Settings(), FAMILIES, HostFacts(lambda *_: Instance()))
+SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 30 * GIB, GrantMode.SHARE)
+
+
+def _pod(grant: Grant, labels: Mapping[str, str] | None = None) -> PodSandbox:
+    text = encode(Allocation("u", "team", "train", "n1", (grant,)))
+    return PodSandbox("p", "train", "u", "team", labels or {}, {names.ALLOCATION: text})
+
+
+def test_limits_of_ones_own_go_where_limits_are_given() -> None:
+    """HAMi's library reads that of one card first, and Koordinator writes that of all cards."""
+    wishes = ("CUDA_DEVICE_MEMORY_LIMIT_0=80g", "CUDA_DEVICE_SM_LIMIT_0=100", "A=b")
+    share = structs.replace(SHARE, protocol="koordinator")
+    pod = _pod(share, {names.GPU_ISOLATION_PROVIDER: "HAMi-core"})
+
+    found = inject(pod, Container("c", "p", "main", env=wishes), PLACE, ())
+
+    assert isinstance(found, Injected)
+    assert found.given.env["CUDA_DEVICE_MEMORY_LIMIT"] == str(30 * GIB)
+    assert found.removed == ("CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_SM_LIMIT_0")
+
+
+def test_limits_that_stand_beside_no_others_stay() -> None:
+    """Who has a whole card may hold themselves to less."""
+    whole = structs.replace(SHARE, mode=GrantMode.WHOLE, protocol="koordinator")
+    wishes = ("CUDA_DEVICE_MEMORY_LIMIT_0=1g",)
+
+    found = inject(_pod(whole), Container("c", "p", "main", env=wishes), PLACE, ())
+
+    assert isinstance(found, Injected)
+    assert not found.removed
+
+
+def test_a_pod_and_its_successor_of_the_same_name_both_count() -> None:
+    """The one ends still when the other has begun; together they leave too little of the card."""
+    held = [Allocation(uid, "team", "web-0", "n1", (SHARE,)) for uid in ("old", "new")]
+
+    found = inject(_pod(SHARE), Container("c", "p", "main"), PLACE, held)
+
+    assert isinstance(found, Refusal)
+    assert "held by team/web-0" in found.message
