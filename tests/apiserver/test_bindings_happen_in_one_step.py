@@ -180,10 +180,13 @@ def test_evictions_hold_to_budgets() -> None:
         other = await w.post(f"{PODS}/web/eviction", {"metadata": {"name": "other"}})
         listed = await w.post(f"{PODS}/web/eviction", [])
         ok(await w.patch(f"{budgets}/b/status", {"status": {"disruptionsAllowed": 1}}))
+        ok(await w.post(budgets, body | {"metadata": {"name": "more"}}), 201)
+        torn = await w.post(f"{PODS}/web/eviction", eviction)
+        ok(await w.delete(f"{budgets}/more"))
         gone = await w.post(f"{PODS}/web/eviction", eviction)
 
         assert (kept.code, kept.headers["Retry-After"]) == (429, "10")
-        assert (other.code, listed.code, gone.code) == (400, 400, 201)
+        assert (other.code, listed.code, torn.code, gone.code) == (400, 400, 500, 201)
         assert (await w.get(f"{PODS}/web")).code == 404
 
     run(story)

@@ -253,6 +253,21 @@ async def test_a_budget_is_asked_and_broken_only_if_nothing_else_helps(allowed: 
         assert bool(told) == (allowed == 0)
 
 
+async def test_a_pod_of_two_budgets_goes_where_both_allow_it() -> None:
+    """Kubernetes evicts no such pod; asked again and again, nobody would ever go."""
+    async with game() as g:
+        await g.runs("guarded")
+        await _budget(g, 1, "guarded")
+        more, allowed = BUDGET | {"metadata": {"name": "more"}}, {"disruptionsAllowed": 1}
+        budgets = "poddisruptionbudgets.policy"
+        await g.cluster.api.create(budgets, more, "default")
+        await g.cluster.api.patch(budgets, "default", "more", {"status": allowed}, sub="status")
+        await g.waits("vip", priorityClassName="high")
+
+        await until(g.going)
+        assert g.going() == {"guarded"}
+
+
 async def test_the_most_important_takes_over_what_was_made_for_another() -> None:
     """Room that is being made for one goes to a more important one, and nobody else goes."""
     async with game() as g:

@@ -103,14 +103,26 @@ class Plugins:
         return min(chosen, key=lambda value: value.get("value", 0)) if chosen else None
 
     def disruption(self, namespace: str, labels: Mapping[str, str]) -> ApiError | None:
-        """Whether a disruption budget keeps a pod with these labels from being evicted now."""
-        for record in self._store.all("poddisruptionbudgets.policy", namespace):
-            selector = (record.value.get("spec") or {}).get("selector")
-            allowed = (record.value.get("status") or {}).get("disruptionsAllowed")
-            if selector is not None and parse_labels(selector).matches(labels) and allowed == 0:
-                return too_many(
-                    "Cannot evict pod as it would violate the pod's disruption budget.", 10
-                )
+        """Whether a disruption budget keeps a pod with these labels from being evicted now.
+
+        A pod that several count is never evicted, whatever they allow.
+        """
+        mine = [
+            record.value
+            for record in self._store.all("poddisruptionbudgets.policy", namespace)
+            if (selector := (record.value.get("spec") or {}).get("selector")) is not None
+            and parse_labels(selector).matches(labels)
+        ]
+        if len(mine) > 1:
+            return ApiError(
+                500, "InternalError",
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource "
+                "does not support.",
+            )  # fmt: skip
+        if mine and (mine[0].get("status") or {}).get("disruptionsAllowed") == 0:
+            return too_many(
+                "Cannot evict pod as it would violate the pod's disruption budget.", 10
+            )
         return None
 
 

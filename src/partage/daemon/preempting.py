@@ -128,8 +128,11 @@ class Preempting:
         try:
             await self._carry_out(waiting.entry, plan, victims)
         except KubeError as error:
-            _LOG.warning("room for pod %s is not made: %s", waiting.entry.pod.key, error)
-            books.give_up(waiting.entry.pod.uid, self._client.clock.monotonic())
+            pod, now = waiting.entry.pod, self._client.clock.monotonic()
+            _LOG.warning("room for pod %s is not made: %s", pod.key, error)
+            # What was refused once is likely to be again: an event and writes at every look.
+            self._vain[_alike(pod)] = now + self._settings.patience, pod
+            books.give_up(pod.uid, now)
 
     async def _best(
         self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget]
@@ -169,8 +172,11 @@ class Preempting:
         self._recorder.normal(_regarding(entry), "Preempting", message)
         _LOG.info("pod %s (priority %d): %s", pod.key, pod.priority, message)
         await self._status(entry, {"nominatedNodeName": plan.node})
-        for victim, other in victims:
+        # First those who may be spared: then nobody has gone for nothing.
+        for victim, other in sorted(victims, key=lambda one: not _asked(one[0], plan)):
             if not self._may():
+                # Whoever is left would count as leaving for ever.
+                self._books().give_up(pod.uid, self._client.clock.monotonic())
                 return
             await self._send_away(victim, other, entry, plan)
 
@@ -181,7 +187,7 @@ class Preempting:
         # Not by name: whose pod it was is nobody's business in another namespace.
         message = f"Preempted by pod {by.pod.uid} on node {plan.node}"
         try:
-            if victim.budgets and victim.uid not in plan.broken:
+            if _asked(victim, plan):
                 await self._client.evict(pod.namespace, pod.name, uid=pod.uid)
             else:
                 condition = {
@@ -205,6 +211,14 @@ class Preempting:
             kind=PatchKind.STRATEGIC, namespace=pod.namespace, subresource="status",
             into=msgspec.Raw,
         )  # fmt: skip
+
+
+def _asked(victim: Occupant, plan: Plan) -> bool:
+    """Whether the victim's disruption budget is asked, and may refuse.
+
+    Kubernetes refuses every eviction of a pod that several count, whatever they allow.
+    """
+    return len(victim.budgets) == 1 and victim.uid not in plan.broken
 
 
 def _alike(pod: Pod) -> tuple[int, ...]:
