@@ -33,6 +33,18 @@ async def line_with(process: Process, text: str) -> dict[str, str]:
                 return found
 
 
+@pytest.mark.parametrize("gates", ["Other=true", "DevicePluginAdaption", "DevicePluginAdaption=1"])
+async def test_a_gate_that_is_not_known_is_refused(tmp_path: Path, gates: str) -> None:
+    """Whoever asks for it would wait for it in vain."""
+    kubeconfig = tmp_path / "kubeconfig"
+    write_kubeconfig(kubeconfig, "http://127.0.0.1:1")
+    process = await started("--kubeconfig", str(kubeconfig), "--plain", "--feature-gates", gates)
+    _, error = await process.communicate()
+
+    assert process.returncode == 2
+    assert "DevicePluginAdaption=true or =false" in error.decode()
+
+
 async def test_it_serves_until_sigterm(tmp_path: Path) -> None:
     """One JSON object a line; 401 without the token; a clean end; no secret in the log."""
     kubeconfig, tokens = tmp_path / "kubeconfig", tmp_path / "tokens"

@@ -276,11 +276,24 @@ SGPU = {
 }
 
 
-async def _metax() -> World:
+async def _metax(**settings: bool) -> World:
     machine = node()
     machine["status"]["allocatable"]["metax-tech.com/sgpu"] = "32"
     labels = {"node.koordinator.sh/gpu-vendor": "metax", "node.koordinator.sh/gpu-model": "C500"}
-    return await World().start(machine, device("n1", card(0), card(1), **labels))
+    return await World(**settings).start(machine, device("n1", card(0), card(1), **labels))
+
+
+@run
+async def test_without_adaption_nothing_is_written_for_a_vendors_plugin() -> None:
+    """Koordinator's gate is off: no lock, none of the vendor's keys; the record is as ever."""
+    world = await _metax(adapts=False)
+    world.create(pod("web", SGPU))
+
+    assert await world.bind("web") == ""
+    (binding,) = world.api.sent
+    assert not [key for key in binding.annotations if key.startswith("metax-tech.com/")]
+    assert names.ALLOCATION in binding.annotations
+    assert not world.api.locks
 
 
 @run

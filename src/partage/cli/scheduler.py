@@ -6,7 +6,7 @@ import socket
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -41,6 +41,8 @@ from partage.serving.access import Access, TokenFile
 from partage.serving.tls import ServerTls
 
 __all__ = ["scheduler"]
+
+_ADAPTION: Final = "DevicePluginAdaption"
 
 
 class _OwnTls(NamedTuple):
@@ -141,6 +143,14 @@ _deciding = options(
         multiple=True,
         metavar="NAME",
         help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
+    ),
+    click.option(
+        "--feature-gates",
+        "gates",
+        default="",
+        metavar="KEY=BOOL,…",
+        help="Koordinator's, as its scheduler takes them. DevicePluginAdaption (on): write what "
+        "vendors' own device plugins read.",
     ),
     click.option(
         "--preemption/--no-preemption",
@@ -287,7 +297,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         read_port=given["read_port"],
         faces=Faces(access, series=Exposition(pods=given["pod_series"])),
         tls=tls,
-        service=ServiceSettings(seed=given["seed"]),
+        service=ServiceSettings(seed=given["seed"], adapts=_adapts(given["gates"])),
         policy=policy,
         config_namespaces=given["config_namespaces"],
         election=_election(given, config) if given["leader_elect"] else None,
@@ -301,6 +311,21 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         if given["record"]
         else None,
     )
+
+
+def _adapts(gates: str) -> bool:
+    """Whether the gate that is known here is on; it is unless something else is said.
+
+    Raises:
+        InvalidValue: another gate, or neither true nor false.
+    """
+    found = True
+    for part in filter(None, gates.split(",")):
+        name, _, value = part.partition("=")
+        if name != _ADAPTION or value.lower() not in ("true", "false"):
+            raise InvalidValue(f"--feature-gates: {part!r} is not {_ADAPTION}=true or =false")
+        found = value.lower() == "true"
+    return found
 
 
 def _tls(given: dict[str, Any]) -> ServerTls | None:

@@ -33,6 +33,7 @@ from partage.scheduler.events import (
     PodRead,
 )
 from partage.vendors.base import PlacedPod, Rendering
+from partage.vendors.catalog import ADAPTING
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.extender import BindArgs
@@ -80,11 +81,14 @@ class Bindings:
         clock: Clock,
         locks: NodeLocks | None = None,
         limits: BindLimits = BindLimits(),
+        *,
+        adapts: bool = True,
     ) -> None:
         self._binder = binder
         self._clock = clock
         self._locks = locks
         self._limits = limits
+        self._silent = () if adapts else ADAPTING
         self._queues: dict[str, asyncio.Lock] = {}
         self._late: dict[str, float] = {}
         self.busy: dict[str, asyncio.Task[str]] = {}
@@ -305,7 +309,8 @@ class Bindings:
         nanoseconds = (passed.days * 86400 + passed.seconds) * 10**9
         nanoseconds += passed.microseconds * _MICROSECOND
         placed = PlacedPod(entry.translated.view, entry.pod.request, allocation, node, nanoseconds)
-        return render(placed, context.settings, context.families)
+        families = [family for family in context.families if family not in self._silent]
+        return render(placed, context.settings, families)
 
 
 def _unbound(document: Document | None, uid: str) -> bool:

@@ -56,11 +56,13 @@ class ServiceSettings:
         limits: how long parts of a bind may take.
         hold: seconds that a predicted place is kept.
         seed: of the order in which equal nodes are preferred.
+        adapts: what vendors' own device plugins read is written (DevicePluginAdaption).
     """
 
     limits: BindLimits = BindLimits()
     hold: float = HOLD
     seed: int = 0
+    adapts: bool = True
 
 
 class SchedulerService:
@@ -93,7 +95,9 @@ class SchedulerService:
         self._hooks = hooks or Hooks()
         self._make_intake = intake
         self._settings = settings or ServiceSettings()
-        self.bindings = Bindings(binder, clock, locks, self._settings.limits)
+        self.bindings = Bindings(
+            binder, clock, locks, self._settings.limits, adapts=self._settings.adapts
+        )
         self.books = self._new_books()
         self.leading = False
         self.rebuilt = False

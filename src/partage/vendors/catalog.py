@@ -24,6 +24,7 @@ from partage.vendors.families.qgpu.registration import totals as qgpu_totals
 from partage.vendors.settings import Settings
 
 __all__ = [
+    "ADAPTING",
     "FAMILIES",
     "KOORDINATOR_ALIASES",
     "HamiCard",
@@ -45,6 +46,9 @@ FAMILIES: Final[tuple[Family, ...]] = (
     huawei.FAMILY,
     cambricon.FAMILY,
 )
+
+ADAPTING: Final[tuple[Family, ...]] = (metax.FAMILY, huawei.FAMILY, cambricon.FAMILY)
+"""Those that write what a vendor's own device plugin reads (Koordinator's DevicePluginAdaption)."""
 
 _COUNTED_BY_PLUGINS: Final = frozenset({names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON})
 

@@ -289,7 +289,12 @@ LATER: Final[tuple[Later, ...]] = (
     Later(
         "000", "`Device` reported by the node's components", "the node agent", "read from files"
     ),
-    Later("000", "feature gate `DevicePluginAdaption=true`", "never: the adaption is always on"),
+    Later(
+        "000",
+        "feature gate `DevicePluginAdaption=true`",
+        "`--feature-gates`, `scheduler.featureGates`; on by default",
+        "as printed",
+    ),
 )
 
 MISPRINTS: Final[tuple[Misprint, ...]] = (
