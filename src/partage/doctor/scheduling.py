@@ -97,9 +97,10 @@ def sampling(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(
                 "sampling", Level.WARNING, where,
                 f"percentageOfNodesToScore must be 100, and is {percent or 'left to the default'}: "
-                "kube-scheduler shows Partage a part of the nodes only, so pods wait beside free "
-                "cards in large clusters",
-                "set percentageOfNodesToScore: 100 and restart kube-scheduler",
+                "kube-scheduler shows Partage a part of the nodes only, so the policy packs large "
+                "clusters worse than it could",
+                "set percentageOfNodesToScore: 100 and restart kube-scheduler, unless speed on "
+                "thousands of nodes matters more",
             )  # fmt: skip
 
 
