@@ -9,8 +9,8 @@
 #include "symbols.h"
 #include <string.h>
 
-#ifndef __x86_64__
-#error "the entry of dlsym is written for x86-64"
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#error "the entry of dlsym is written for x86-64 and aarch64"
 #endif
 
 typedef void *lookup(void *handle, const char *name);
@@ -59,6 +59,7 @@ __attribute__((used, visibility("hidden"))) void *lookup_choose_versioned(void *
 }
 
 /* Keeps the arguments, asks lookup_choose, then returns its answer or jumps on. */
+#ifdef __x86_64__
 __asm__(".text\n"
         ".globl dlsym\n.type dlsym,@function\n"
         "dlsym:\n"
@@ -86,6 +87,31 @@ __asm__(".text\n"
         "1:  mov %rcx, %rax\n"
         "2:  ret\n"
         ".size dlvsym,.-dlvsym\n");
+#else
+__asm__(".text\n"
+        ".globl dlsym\n.type dlsym,%function\n"
+        "dlsym:\n"
+        "    stp x29, x30, [sp, #-48]!\n    mov x29, sp\n    stp x0, x1, [sp, #16]\n"
+        "    add x2, sp, #32\n"
+        "    bl lookup_choose\n"
+        "    mov x16, x0\n    ldr x17, [sp, #32]\n"
+        "    ldp x0, x1, [sp, #16]\n    ldp x29, x30, [sp], #48\n"
+        "    cbnz x17, 1f\n    cbz x16, 1f\n"
+        "    br x16\n"
+        "1:  mov x0, x17\n    ret\n"
+        ".size dlsym,.-dlsym\n"
+        ".globl dlvsym\n.type dlvsym,%function\n"
+        "dlvsym:\n"
+        "    stp x29, x30, [sp, #-64]!\n    mov x29, sp\n    stp x0, x1, [sp, #16]\n    str x2, [sp, #32]\n"
+        "    add x3, sp, #40\n"
+        "    bl lookup_choose_versioned\n"
+        "    mov x16, x0\n    ldr x17, [sp, #40]\n"
+        "    ldr x2, [sp, #32]\n    ldp x0, x1, [sp, #16]\n    ldp x29, x30, [sp], #64\n"
+        "    cbnz x17, 1f\n    cbz x16, 1f\n"
+        "    br x16\n"
+        "1:  mov x0, x17\n    ret\n"
+        ".size dlvsym,.-dlvsym\n");
+#endif
 
 EXPORT CUresult cuGetProcAddress(const char *symbol, void **address, int version, uint64_t flags)
 {

@@ -18,7 +18,11 @@ typedef int make_thread(pthread_t *, const pthread_attr_t *, void *(*)(void *), 
 
 /* By its oldest version, and weak: an old C library keeps it in an object that may be loaded only later. */
 extern make_thread pthread_create_oldest __attribute__((weak));
+#ifdef __x86_64__
 __asm__(".symver pthread_create_oldest, pthread_create@GLIBC_2.2.5");
+#else
+__asm__(".symver pthread_create_oldest, pthread_create@GLIBC_2.17");
+#endif
 
 static bool round_of_all(void)
 {

@@ -2,7 +2,8 @@
  * The rule of turns in virtual time: a modelled card, tenants with wake-up latencies, no real clock.
  * Prints each scenario's shares and fails where one is off by more than a point.
  *
- * Usage: simulate [SECONDS]   (virtual seconds of each scenario, 20 by default)
+ * Usage: simulate [SECONDS [WAKE_US]]   virtual seconds of each scenario, 20 by default; the longest time that a
+ *                                       tenant takes to wake up, 100 by default, more on a busy machine
  */
 #include "../src/arbiter.h"
 #include <stdio.h>
@@ -29,6 +30,7 @@ struct tenant {
 
 static struct turn_page page;
 static uint64_t seed = 12345;
+static uint64_t latest = 100000; /* ns that a wake-up takes at most */
 
 static uint64_t chance(uint64_t below)
 {
@@ -118,7 +120,7 @@ static void simulate(struct tenant *tenants, uint32_t count, uint64_t from, uint
         for (uint32_t i = 0; i < count; i++) {
             if (tenants[i].acts > now) continue;
             act(&tenants[i], now);
-            tenants[i].acts = now + STEP + chance(100000);
+            tenants[i].acts = now + STEP + chance(latest);
         }
         run_card(tenants, count, now);
     }
@@ -217,6 +219,7 @@ int main(int argc, char **argv)
 {
     uint64_t seconds = argc > 1 ? strtoull(argv[1], NULL, 10) : 20;
     if (seconds < 1 || seconds > 1000) return fprintf(stderr, "simulate: 1 to 1000 seconds\n"), 2;
+    if (argc > 2) latest = 1 + 1000 * strtoull(argv[2], NULL, 10);
     fixed_shares(seconds);
     bursts(seconds);
     online_first();

@@ -19,7 +19,7 @@ WAIT = 240
 """Seconds until a program that should have ended long ago is given up."""
 
 
-def built(folder: str = "native", sanitize: str = "", *targets: str) -> Path:
+def built(folder: str = "native", sanitize: str = "", *targets: str, compiler: str = "") -> Path:
     """The build folder of `native/`, made once however many test processes ask."""
     if not shutil.which("gcc") or not shutil.which("make"):
         pytest.skip("gcc or make is missing: the enforcement library cannot be built")
@@ -27,9 +27,10 @@ def built(folder: str = "native", sanitize: str = "", *targets: str) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        chosen = [f"CC={compiler}"] if compiler else []
         command = ["make", "-s", "-C", str(ROOT / "native"), f"OUT={out}", f"SANITIZE={sanitize}"]
         done = subprocess.run(
-            [*command, *(str(out / target) for target in targets)],
+            [*command, *chosen, *(str(out / target) for target in targets)],
             capture_output=True,
             text=True,
             check=False,
@@ -114,6 +115,7 @@ class World:
         priority: Priority = Priority.ORDINARY,
         context: int = 0,
         swap: int = 0,
+        library: Path | None = None,
     ) -> Tenant:
         """A container with these limits on each card."""
         return self.tenant_of(
@@ -124,16 +126,17 @@ class World:
                 )
                 for i in range(self.cards)
             ),
+            library=library,
         )
 
-    def tenant_of(self, slot: int, *cards: CardLimits) -> Tenant:
+    def tenant_of(self, slot: int, *cards: CardLimits, library: Path | None = None) -> Tenant:
         """A container with limits of its own on each card."""
         folder = self.folder / f"tenant-{slot}"
         folder.mkdir()
         for card in cards:
             os.link(self.folder / card.page, folder / card.page)
         make_account(folder / "account")
-        library = install(self.build / "libpartage-isolation.so", folder)
+        installed = install(library or self.build / "libpartage-isolation.so", folder)
         write(folder / "limits", ContainerLimits(slot + 1, cards))
-        environment = {**self.plain_environment(), "LD_PRELOAD": str(library)}
-        return Tenant(folder, library, environment, self.build)
+        environment = {**self.plain_environment(), "LD_PRELOAD": str(installed)}
+        return Tenant(folder, installed, environment, self.build)

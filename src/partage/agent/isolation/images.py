@@ -7,6 +7,7 @@ files is opened, and no more is read than such a file can hold.
 """
 
 import os
+import platform
 import posixpath
 import stat
 from collections import deque
@@ -19,11 +20,12 @@ from partage.agent.isolation.programs import OLDEST_LIBC, Reach, newest_symbol, 
 
 __all__ = ["Verdict", "judge_image"]
 
+_MACHINE: Final = platform.machine()
 _FOLDERS: Final = (
-    "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "lib64", "usr/lib64", "lib", "usr/lib",
+    f"lib/{_MACHINE}-linux-gnu", f"usr/lib/{_MACHINE}-linux-gnu", "lib64", "usr/lib64", "lib", "usr/lib",
 )  # fmt: skip
 _LIBC: Final = "libc.so.6"
-_MUSL: Final = "lib/ld-musl-x86_64.so.1"
+_MUSL: Final = f"lib/ld-musl-{_MACHINE}.so.1"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LINKS: Final = 40
 _SCRIPTS: Final = 4

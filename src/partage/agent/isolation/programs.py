@@ -4,6 +4,7 @@ The dynamic loader of the GNU C library reads `/etc/ld.so.preload`; a statically
 and musl's does not read it. Such programs are reported as not enforceable instead of trusted.
 """
 
+import platform
 import re
 import struct
 from enum import StrEnum
@@ -15,7 +16,8 @@ OLDEST_LIBC: Final = (2, 17)
 """The library uses no symbol newer than this; older images do not get it mounted."""
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHH")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
-_X86_64: Final = 62
+_MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+"""Machines that the library is built for, by the kernel's name, with their number in ELF files."""
 _INTERPRETER: Final = 3
 _VERSIONS: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=\0)")
 
@@ -26,16 +28,21 @@ class Reach(StrEnum):
     REACHED = "reached"
     STATIC = "statically linked: it has no loader that could load the library"
     MUSL = "linked with musl: its loader does not read /etc/ld.so.preload"
-    MACHINE = "built for another machine than x86-64"
+    MACHINE = "built for another machine"
     NOT_ELF = "not an ELF program"
 
 
-def reach(program: bytes) -> Reach:
-    """Judge a program by the start of its file; whatever is in it, there is an answer."""
+def reach(program: bytes, of: str = platform.machine()) -> Reach:
+    """Judge a program by the start of its file; whatever is in it, there is an answer.
+
+    Args:
+        program: the start of its file.
+        of: the machine that it is to run on.
+    """
     if len(program) < _HEADER.size or program[:4] != b"\x7fELF":
         return Reach.NOT_ELF
     ident, _, machine, _, _, at, _, _, _, size, count = _HEADER.unpack_from(program)
-    if ident[4] != 2 or ident[5] != 1 or machine != _X86_64:
+    if ident[4] != 2 or ident[5] != 1 or machine != _MACHINES.get(of):
         return Reach.MACHINE
     if size < _SEGMENT.size:
         return Reach.NOT_ELF
