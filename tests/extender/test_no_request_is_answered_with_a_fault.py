@@ -53,7 +53,7 @@ RESOURCES = (
     "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory", "metax-tech.com/sgpu",
 )  # fmt: skip
 AMOUNTS = st.dictionaries(
-    st.sampled_from(RESOURCES), st.sampled_from(["1", "50", "100", "200", "3000", "8Gi", 1, -1, "x"]),
+    st.sampled_from(RESOURCES), st.sampled_from(["1", "50", "100", "200", "3000", "8Gi", 1, -1, "x", 2**70, 1e300]),
     max_size=3,
 )  # fmt: skip
 
@@ -198,3 +198,13 @@ def test_the_builders_of_this_file_make_pods_that_work(running: Running) -> None
 
     assert json.loads(running.post("/scheduler/filter", asked)[2])["NodeNames"] == ["n1"]
     assert whole()
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
+def test_an_amount_of_twenty_digits_is_told(running: Running, verb: str) -> None:
+    """It is larger than any number that is packed, and no reason to fail."""
+    asked = pod("huge", {"koordinator.sh/gpu": 2**70})
+
+    status, _, answer = running.post(f"/scheduler/{verb}", {"Pod": asked, "NodeNames": ["n1"]})
+
+    assert status == 200, answer

@@ -93,14 +93,14 @@ class Translation:
             return _entry(translate_pod(document, self.context), version)
         annotations = document.annotations
         key = _key(document, shape.spec, annotations)
-        known = self._known.get(key)
+        known = None if key is None else self._known.get(key)
         if known is None:
             known = _entry(translate_pod(document, self.context), version)
+        if key is not None:
             self._known[key] = known
+            self._known.move_to_end(key)
             if len(self._known) > _MOST:
                 self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
         view = _addressed(known.translated.view, document, shape.spec, annotations)
         over = finished(shape)
         record = None
@@ -124,8 +124,8 @@ class Translation:
         return PodEntry(told, entry.flexible, entry.nominated, entry.preempts)
 
 
-def _key(document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]) -> bytes:
-    """What two pods that are read alike have in common.
+def _key(document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]) -> bytes | None:
+    """What two pods that are read alike have in common; None for one that is like no other.
 
     Of the keys that Partage and the plugins write, only the presence counts: their values are the
     record's, which is not read here.
@@ -135,7 +135,10 @@ def _key(document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str
     for name in RESERVED.in_annotations(wrote):
         wrote[name] = ""
     given = spec if spec.node_name is None else msgspec.structs.replace(spec, node_name=None)
-    return _PACK.encode((document.namespace, given, document.metadata.labels, wrote))
+    try:
+        return _PACK.encode((document.namespace, given, document.metadata.labels, wrote))
+    except (OverflowError, RecursionError):
+        return None  # an amount of twenty digits is a fault of the pod, told when it is read
 
 
 def _entry(translated: TranslatedPod, version: int) -> PodEntry:
