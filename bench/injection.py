@@ -21,7 +21,8 @@ sys.path.insert(0, str(ROOT / "tests/runtime"))
 
 import containerd  # noqa: E402
 import cri  # noqa: E402
-import test_containers_get_their_devices as tested  # noqa: E402
+from agent_process import Agent  # noqa: E402
+from records import NODE, SHARE, record  # noqa: E402
 
 BLOCK = 20
 
@@ -31,8 +32,7 @@ def _percentile(values: list[float], part: float) -> float:
 
 
 def _block(client: cri.Cri, uid: str, into: list[float]) -> None:
-    share = tested.SHARE
-    pod = client.run_pod("bench", uid, tested.record(uid, share))
+    pod = client.run_pod("bench", uid, record(uid, SHARE))
     for _ in range(BLOCK):
         began = time.perf_counter()
         made = client.create(pod)
@@ -42,7 +42,7 @@ def _block(client: cri.Cri, uid: str, into: list[float]) -> None:
 
 
 @contextlib.contextmanager
-def _served(agent: tested.Agent) -> Iterator[None]:
+def _served(agent: Agent) -> Iterator[None]:
     agent.start()
     try:
         yield
@@ -57,8 +57,11 @@ def _measure(generation: str, blocks: int) -> None:
         tempfile.TemporaryDirectory(prefix="partage-") as name,
         containerd.running(generation, Path(name)) as (runtime, client),
     ):
-        agent = tested.Agent(runtime, Path(name) / "agent")
-        agent.folder.mkdir()
+        agent = Agent(runtime, Path(name) / "agent", NODE)
+        library = agent.folder / "vgpu/libvgpu.so"
+        library.parent.mkdir(parents=True)
+        library.write_text("the library\n")
+        agent.options = ("--isolation", "hami-core", "--isolation-library", library)
         for number in range(blocks):
             _block(client, f"without-{number}", without)
             with _served(agent):
@@ -76,7 +79,7 @@ def _measure(generation: str, blocks: int) -> None:
     }))  # fmt: skip
 
 
-def _status(agent: tested.Agent, key: str) -> int:
+def _status(agent: Agent, key: str) -> int:
     assert agent.popen is not None  # noqa: S101 # it is served
     for line in Path(f"/proc/{agent.popen.pid}/status").read_text().splitlines():
         if line.startswith(key):

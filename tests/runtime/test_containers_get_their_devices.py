@@ -169,23 +169,26 @@ def _without_pids(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def test_pods_that_run_are_known_after_a_restart_of_the_runtime(node: Node) -> None:
-    """Containerd restarts under running pods: the agent is back, knows them, and serves on."""
-    for number in range(5):
+def test_twenty_pods_that_run_are_known_after_a_restart_of_the_runtime(node: Node) -> None:
+    """Containerd restarts under running pods: the agent is back, knows them all, and serves on."""
+    part = structs.replace(SHARE, core_milli=0, memory_bytes=16 * 2**30 // 20)
+    last = ""
+    for number in range(20):
         uid = f"r{number}"
-        pod = node.cri.run_pod(uid, uid, record(uid, structs.replace(SHARE, core_milli=0)))
-        # A share each of one card; four gibibytes fit four times.
-        if number < 4:
-            node.cri.start(node.cri.create(pod))
+        pod = node.cri.run_pod(uid, uid, record(uid, part))
+        last = node.cri.start(node.cri.create(pod))
     node.runtime.stop()
     node.runtime.start()
     node.agent.ready()
 
-    node.agent.until("partage_agent_containers", 4)
+    node.agent.until("partage_agent_containers", 20)
     assert node.agent.metric("partage_agent_unprotected_containers") == 0
+    later = node.cri.run_pod("later", "later", record("later", part))
     with pytest.raises(grpc.RpcError) as caught:
-        node.cri.create(pod)
+        node.cri.create(later)
     assert "CardFull" in caught.value.details()
+    node.cri.remove_container(last)
+    node.cri.start(node.cri.create(later))
 
 
 def test_what_started_while_the_agent_was_away_is_reported(node: Node) -> None:
