@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from daemon_world import World, until, world
+from proxy import Proxy
 
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.preempting import Preempting, PreemptionSettings
@@ -266,6 +267,26 @@ async def test_a_pod_of_two_budgets_goes_where_both_allow_it() -> None:
 
         await until(g.going)
         assert g.going() == {"guarded"}
+
+
+async def test_nobody_goes_while_budgets_cannot_be_read() -> None:
+    """Whom they spare is not known; it is tried again after a while, not at once."""
+    async with game(preemption=None) as g, Proxy(g.cluster.url) as proxy:
+        await g.runs("calm")
+        await g.waits("vip", priorityClassName="high")
+        vip = g.uid("vip")
+        await until(lambda: given_up_on(g.daemon.service.books, vip))
+        client = await g.cluster.client(proxy.url)
+        recorder = EventRecorder(client, component="test", instance="test")
+        service = g.daemon.service
+        loop = Preempting(client, lambda: service.books, recorder, lambda: True, FAST)
+
+        proxy.cut = True
+        assert await loop.turn() == FAST.patience
+        assert not g.going()
+        proxy.cut = False
+        assert await loop.turn() == FAST.period
+        assert g.going() == {"calm"}
 
 
 async def test_the_most_important_takes_over_what_was_made_for_another() -> None:

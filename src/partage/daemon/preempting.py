@@ -82,12 +82,19 @@ class Preempting:
 
     async def run(self) -> None:
         """Work until cancelled."""
+        pause = self._settings.period
         while True:
-            await self._client.clock.sleep(self._settings.period)
-            try:
-                await self.look()
-            except KubeError as error:
-                _LOG.warning("no room can be made for waiting pods: %s", error)
+            await self._client.clock.sleep(pause)
+            pause = await self.turn()
+
+    async def turn(self) -> float:
+        """Look once; seconds until the next look, more of them where the API server says no."""
+        try:
+            await self.look()
+        except KubeError as error:
+            _LOG.warning("no room can be made for waiting pods: %s", error)
+            return self._settings.patience
+        return self._settings.period
 
     async def look(self) -> None:
         """Make room for everybody who may have others sent away, once.
