@@ -423,3 +423,16 @@ def test_what_the_kubelet_counts_needs_a_record() -> None:
     assert _injected(_pod(HALF), _container("PARTAGE_DEVICES_GPU=1")).removed == (
         "PARTAGE_DEVICES_GPU",
     )
+
+
+def test_cards_are_named_by_cdi_where_that_is_wanted() -> None:
+    """NVIDIA's cards of whole and shared grants, once each; other vendors' and instances are not."""
+    place = replace(PLACE, host=replace(FACTS, cdi="nvidia.com/gpu"))
+    two = structs.replace(HALF, minor=1, uuid="GPU-1")
+    metax = structs.replace(HALF, minor=2, uuid="GPU-2", protocol="koordinator")
+
+    assert _injected(_pod(HALF, two), _container(), place).given.cdi == (
+        "nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1",
+    )  # fmt: skip
+    assert _injected(_pod(metax), _container(), place).given.cdi == ()
+    assert _injected(_pod(HALF), _container()).given.cdi == ()

@@ -47,6 +47,8 @@ disabled_plugins = [{disabled}]
 _OLD = """version = 2
 {common}
 [plugins."io.containerd.grpc.v1.cri"]
+  enable_cdi = true
+  cdi_spec_dirs = ["{folder}/cdi"]
   sandbox_image = "{pause}"
   disable_apparmor = true
   restrict_oom_score_adj = true
@@ -64,6 +66,8 @@ _NEW = """version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "{pause}"
 [plugins."io.containerd.cri.v1.runtime"]
+  enable_cdi = true
+  cdi_spec_dirs = ["{folder}/cdi"]
   disable_apparmor = true
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".cni]
@@ -182,8 +186,14 @@ class Containerd:
 
     def configure(self) -> None:
         """Write its configuration."""
-        for name in ("nri", "cni", "logs"):
+        for name in ("nri", "cni", "logs", "cdi"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
+        devices = [
+            {"name": uuid, "containerEdits": {"env": [f"GIVEN_BY_CDI={uuid}"]}}
+            for uuid in ("GPU-a", "GPU-b")
+        ]
+        spec = {"cdiVersion": "0.6.0", "kind": cri.CDI, "devices": devices}
+        (self.folder / "cdi/cards.json").write_text(json.dumps(spec))
         disabled = ", ".join(f'"io.containerd.{name}"' for name in _DISABLED)
         common = _COMMON.format(folder=self.folder, disabled=disabled)
         text = (_OLD if self.generation == "1.7" else _NEW).format(

@@ -29,6 +29,8 @@ _SECONDS = 60
 IMAGE = "localhost/busybox:test"
 CGROUP = f"partage-test-{os.getpid()}"
 """Of this run's pods: others may run beside it."""
+CDI = "test.partage.io/gpu"
+"""Kind of cards GPU-a and GPU-b in CDI specifications."""
 GREEDY = "localhost/cuda:test"
 """The same with variables of its own that ask for every card and no limits."""
 

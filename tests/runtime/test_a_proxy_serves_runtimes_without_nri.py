@@ -37,7 +37,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
             vgpu.mkdir(parents=True)
             (vgpu / "libvgpu.so").write_text("the library\n")
             library = ("--isolation", "hami-core", "--isolation-library", vgpu / "libvgpu.so")
-            agent.options = (*more, *library)
+            agent.options = (*more, *library, "--cdi-kind", cri.CDI)
             try:
                 yield Node(runtime, direct, agent)
             finally:
@@ -69,7 +69,7 @@ def test_a_container_reports_what_it_was_given(node: Node) -> None:
     vgpu = node.agent.folder / "vgpu"
 
     env = node.cri.says(main, "env").splitlines()
-    assert {"NVIDIA_VISIBLE_DEVICES=GPU-a", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "A=b",
+    assert {"GIVEN_BY_CDI=GPU-a", "NVIDIA_VISIBLE_DEVICES=GPU-a", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m", "A=b",
             "CUDA_DEVICE_SM_LIMIT=30", f"LD_PRELOAD={vgpu}/libvgpu.so"} <= set(env)  # fmt: skip
     assert [line for line in env if line.startswith("CUDA_DISABLE")] == [
         "CUDA_DISABLE_CONTROL=false"

@@ -18,7 +18,7 @@ from agent_process import WAIT, Agent
 from msgspec import structs
 from records import NODE, SHARE, WHOLE, Node, record
 
-from partage.agent.nri.messages import Adjustment, Container, PodSandbox, Variable
+from partage.agent.nri.messages import Adjustment, CdiDevice, Container, PodSandbox, Variable
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.kube.retry import Backoff
 from partage.vendors import names
@@ -266,6 +266,28 @@ def test_large_adjustments_arrive(machine: Node) -> None:
         pod = machine.cri.run_pod("large", "u8")
         main = machine.cri.start(machine.cri.create(pod))
         assert int(machine.cri.says(main, "sh", "-c", "env | wc -c")) > 60_000
+        machine.cri.remove(pod)
+
+
+def test_cdi_devices_are_given_or_refused(machine: Node) -> None:
+    """By containerd 2; the older one would leave them out in silence, so the container is refused."""
+    named = Adjustment(cdi_devices=(CdiDevice(f"{cri.CDI}=GPU-b"),))
+
+    with plugged(machine.runtime, lambda: named):
+        pod = machine.cri.run_pod("cdi", "u10")
+        if machine.runtime.generation == "1.7":
+            with pytest.raises(grpc.RpcError) as caught:
+                machine.cri.create(pod)
+            assert "CDI devices" in caught.value.details()
+        else:
+            main = machine.cri.start(machine.cri.create(pod))
+            assert "GIVEN_BY_CDI=GPU-b" in machine.cri.says(main, "env")
+        machine.cri.remove(pod)
+    unknown = Adjustment(cdi_devices=(CdiDevice(f"{cri.CDI}=GPU-z"),))
+    with plugged(machine.runtime, lambda: unknown):
+        pod = machine.cri.run_pod("cdi", "u11")
+        with pytest.raises(grpc.RpcError):
+            machine.cri.create(pod)
         machine.cri.remove(pod)
 
 

@@ -88,6 +88,7 @@ class Given:
         limits: who keeps the container to its amounts: a provider's name, `vendor`, `mig`, `none`, or
             `whole` where there is nothing to keep.
         quota: limits for a room of its own, where the provider wants one.
+        cdi: CDI names of cards, of which the runtime finds out the rest.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -97,6 +98,7 @@ class Given:
     binds: tuple[Bind, ...] = ()
     limits: str = "whole"
     quota: Quota | None = None
+    cdi: tuple[str, ...] = ()
 
 
 def _no_verbs(_address: str) -> tuple[str, ...]:
@@ -113,12 +115,15 @@ class HostFacts:
         provider: who keeps shares of NVIDIA cards.
         vendors: files of shares that their vendor's plugin gives are given as well (a simulated
             node stands for that plugin too).
+        cdi: kind under which the host's CDI specifications have NVIDIA's cards by UUID; empty where
+            the runtime's own hook goes by the environment.
     """
 
     instance: Callable[[str, str, MigSlice], Instance]
     verbs: Callable[[str], tuple[str, ...]] = _no_verbs
     provider: Provider = NoIsolation()
     vendors: bool = False
+    cdi: str = ""
 
 
 def gifts(
@@ -172,6 +177,7 @@ def _given(
         tuple(dict.fromkeys(files)),
         tuple(dict.fromkeys(spare)),
         tuple(dict.fromkeys(made)),
+        cdi=_by_name(placed, grants, host.cdi),
     )
     policy = placed.node.properties.get(_QGPU_POLICY, "")
     shares = Shares(
@@ -185,6 +191,14 @@ def _given(
     return replace(
         given, env=kept.env, binds=kept.binds, limits=host.provider.name, quota=kept.quota
     )
+
+
+def _by_name(placed: PlacedPod, grants: Sequence[Grant], kind: str) -> tuple[str, ...]:
+    """NVIDIA's cards by their CDI names; instances come with their own files."""
+    if not kind:
+        return ()
+    cards = (one for one in grants if one.mig is None and _vendor(placed, one) == _KEPT)
+    return tuple(dict.fromkeys(f"{kind}={one.uuid}" for one in cards))
 
 
 def _kept_by(grants: Sequence[Grant]) -> str:

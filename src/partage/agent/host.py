@@ -16,6 +16,7 @@ from partage.agent.giving import SILENT, Given
 from partage.agent.isolation.providers import Bind
 from partage.agent.nri.messages import (
     Adjustment,
+    CdiDevice,
     Container,
     Device,
     LinuxAdjustment,
@@ -89,13 +90,14 @@ class Host:
         env = [Variable(key, SILENT.get(key, "")) for key in removed]
         env += [Variable(key, value) for key, value in sorted(given.env.items())]
         mounts = tuple(self._mount(bind) for bind in given.binds)
-        if not (devices or env or mounts or annotations):
+        if not (devices or env or mounts or annotations or given.cdi):
             return None
         return Adjustment(
             annotations=annotations,
             mounts=mounts,
             env=tuple(env),
             linux=LinuxAdjustment(tuple(devices)) if devices else None,
+            cdi_devices=tuple(CdiDevice(name) for name in given.cdi),
         )
 
     def at(self, path: str) -> Path:

@@ -164,6 +164,7 @@ def _planned(given: dict[str, Any]) -> _Plan:
             exempt=_USUAL.exempt | set(given["exempt"]),
             roots=Host(given["host_root"], simulated=simulated is not None),
             asked=asked_by(given),
+            cdi=given["cdi_kind"],
         ),
         DiscoveryOptions(
             roots_of(given), given["backends"] or BACKENDS, reporting, given["journal"]

@@ -59,6 +59,14 @@ def kubelet_options(command: Callable[..., None]) -> Callable[..., None]:
                 help="With --cri-socket: folder on the host for device files.",
             ),
             click.option(
+                "--cdi-kind",
+                default="",
+                metavar="KIND",
+                help="Also name NVIDIA's cards to the runtime by CDI, as KIND=UUID; usually "
+                "nvidia.com/gpu, whose specification NVIDIA's toolkit writes. For runtimes without "
+                "NVIDIA's hook. Needs containerd 2.0, or --cri-socket. Default: none.",
+            ),
+            click.option(
                 "--evict-unprotected",
                 is_flag=True,
                 help="Evict pods whose containers were started while the agent was away, as far as "

@@ -97,6 +97,7 @@ class AgentOptions:
         exempt: namespaces whose pods without a record are left alone.
         roots: where the host's files are.
         asked: makes what is asked about containers; None for the NRI plugin.
+        cdi: kind of NVIDIA's cards in the host's CDI specifications; empty for none.
     """
 
     journal: Path = Path("/var/lib/partage/agent")
@@ -107,6 +108,7 @@ class AgentOptions:
     exempt: frozenset[str] = frozenset({"kube-system"})
     roots: Host = Host()
     asked: Callable[[Keeper], Asked] | None = None
+    cdi: str = ""
 
 
 class AgentDaemon:
@@ -147,7 +149,7 @@ class AgentDaemon:
         self._instances = None if instances is None else instances(self.tallies)
         of_pods = _no_instance if self._instances is None else self._instances.instance
         roots, chosen = self.options.roots, self.options.isolation
-        facts = HostFacts(of_pods, roots.verbs, chosen.provider)
+        facts = HostFacts(of_pods, roots.verbs, chosen.provider, cdi=self.options.cdi)
         self.meter = Meter(time.monotonic)
         self.found: Callable[[], Inventory] = Inventory
         self._known = False

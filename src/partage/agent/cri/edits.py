@@ -106,6 +106,7 @@ def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int],
     ours = cri.ContainerConfig(
         envs=tuple(env), mounts=tuple(mounts), devices=tuple(devices),
         annotations=adjustment.annotations,
+        cdi_devices=tuple(cri.CdiDevice(one.name) for one in adjustment.cdi_devices),
     )  # fmt: skip
     replaced = {
         cri.ENVS: {one.key for one in env},

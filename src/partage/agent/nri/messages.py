@@ -26,6 +26,7 @@ __all__ = [
     "PLUGIN",
     "RUNTIME",
     "Adjustment",
+    "CdiDevice",
     "ConfigureRequest",
     "ConfigureResponse",
     "Container",
@@ -258,6 +259,13 @@ class LinuxAdjustment(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class CdiDevice(Message):
+    """A device by its CDI name; containerd 1.7 ignores it."""
+
+    name: str = text(1)
+
+
+@dataclass(frozen=True, slots=True)
 class Adjustment(Message):
     """What is to be changed of a container before it is made."""
 
@@ -265,6 +273,7 @@ class Adjustment(Message):
     mounts: tuple[Mount, ...] = messages(3, Mount)
     env: tuple[Variable, ...] = messages(4, Variable)
     linux: LinuxAdjustment | None = message(6, LinuxAdjustment)
+    cdi_devices: tuple[CdiDevice, ...] = messages(8, CdiDevice)
 
 
 @dataclass(frozen=True, slots=True)

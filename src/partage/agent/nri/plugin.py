@@ -176,6 +176,7 @@ class _Connection:
         self._containers: list[Container] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._limit: asyncio.Timeout | None = None
+        self._knows_cdi = True
         self._methods: Mapping[str, Callable[[Called], Awaitable[Message]]] = {
             "Configure": self._configure,
             "Synchronize": self._synchronize,
@@ -236,6 +237,8 @@ class _Connection:
     async def _configure(self, call: Called) -> Message:
         told = ConfigureRequest.decode(call.payload)
         _LOG.info("registered with %s %s", told.runtime_name, told.runtime_version)
+        old = told.runtime_version.removeprefix("v").startswith("1.")
+        self._knows_cdi = not (told.runtime_name == "containerd" and old)
         return ConfigureResponse(_MASK)
 
     async def _synchronize(self, call: Called) -> Message:
@@ -270,6 +273,12 @@ class _Connection:
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "
                 f"{deadline:g} s; the container is not started without its devices"
             ) from None
+        if adjustment is not None and adjustment.cdi_devices and not self._knows_cdi:
+            await self._decided(lambda: self._decider.remove(container))
+            raise Refused(
+                f"pod {pod.namespace}/{pod.name}, container {container.name}: its runtime leaves out "
+                "CDI devices that NRI asks for, before containerd 2.0; --cri-socket asks otherwise"
+            )
         return CreateContainerResponse(adjustment)
 
     async def _stop(self, call: Called) -> Message:
