@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,3 +76,27 @@ def test_nobody_goes_in_vain_and_the_important_stay(
             assert highest == min(max((t.priority for t in some), default=-1) for some in enough)
     assert engine.ledger.picture() == before
     engine.ledger.validate()
+
+
+@pytest.mark.parametrize(
+    ("budgets", "allowed", "goes"),
+    [
+        pytest.param([("a",), ("a",), ("a",)], {"a": 1}, "uid-p1", id="the least important"),
+        pytest.param([("b",), ("a",), ("a",)], {"a": 1, "b": 1}, "uid-p1", id="of two budgets"),
+        pytest.param([("a",), ("b",), ("a",)], {"a": 1}, "uid-p2", id="whose budget allows it"),
+    ],
+)
+def test_what_a_budget_allows_is_not_kept_for_the_important(
+    budgets: list[tuple[str, ...]], allowed: dict[str, int], goes: str
+) -> None:
+    """Any one of three would do: it is the least important that its budget lets go."""
+    engine, occupants = _full([(100, 2), (100, 0), (100, 1)])
+    occupants = [
+        Occupant(one.uid, one.priority, one.born, mine)
+        for one, mine in zip(occupants, budgets, strict=True)
+    ]
+
+    plan = plan_on(engine, _ask("vip", 100, 9), "n", occupants, allowed)
+
+    assert plan is not None
+    assert ([one.uid for one in plan.victims], plan.broken) == ([goes], ())

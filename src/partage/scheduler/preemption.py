@@ -119,14 +119,16 @@ def plan_on(
         sorted(occupants, key=lambda one: (-one.priority, one.born)),
         sorted(occupants, key=lambda one: (-one.priority, -crowd[one.uid], one.born)),
     ):
-        breaking = _breaking(order, allowed)
-        victims = {one.uid: one for one in occupants}
-        # Those whose going breaks a budget are spared before all others.
-        for one in sorted(order, key=lambda one: one.uid not in breaking):
-            if fits([uid for uid in victims if uid != one.uid]):
-                del victims[one.uid]
-        left = [one for one in order if one.uid in victims]
-        plans.append(Plan(node, tuple(left), tuple(sorted(_breaking(left, allowed)))))
+        # What a budget allows may go to the most important or to the least: both are tried.
+        consumed = (_breaking(order, allowed), _breaking(order[::-1], allowed))
+        for breaking in dict.fromkeys(consumed):
+            victims = {one.uid: one for one in occupants}
+            # Those whose going breaks a budget are spared before all others.
+            for one in sorted(order, key=lambda one: one.uid not in breaking):
+                if fits([uid for uid in victims if uid != one.uid]):
+                    del victims[one.uid]
+            left = [one for one in order if one.uid in victims]
+            plans.append(Plan(node, tuple(left), tuple(sorted(_breaking(left, allowed)))))
     return min(plans, key=lambda plan: plan.cost)
 
 
