@@ -60,7 +60,8 @@ class Agent:
     def metric(self, name: str) -> float:
         """One series."""
         lines = self.get("/metrics").splitlines()
-        return float(next(line for line in lines if line.startswith(name)).split()[-1])
+        found = next((line for line in lines if line.startswith(name)), "nan")
+        return float(found.split()[-1])
 
     def until(self, name: str, value: float) -> None:
         """Wait for a series to have a value."""

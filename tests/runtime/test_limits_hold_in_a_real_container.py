@@ -208,3 +208,19 @@ def test_what_was_decided_is_in_the_runtimes_books(node: Node) -> None:
     assert node.runtime.spec(main)["annotations"][names.SERVED] == "partage"
     node.agent.until("partage_agent_containers", 1)
     assert node.agent.metric("partage_agent_unprotected_containers") == 0
+
+
+def test_the_agent_says_whether_limits_hold(node: Node) -> None:
+    """Told from the container's processes: held by the library, then one that shook it off."""
+    main = node.run("u1")
+    series = 'partage_agent_limits_in_force{container="main",namespace="team",pod="u1",provider="partage"}'
+    node.agent.until(series, 1)
+
+    # Another library before ours: the loader's variable is a process's own to set.
+    node.cri.says(
+        main, "sh", "-c",
+        "LD_PRELOAD=/none.so /bin/load --seconds 600 > /dev/null 2>&1 & sleep 1",
+    )  # fmt: skip
+
+    node.agent.until(series, 0)
+    assert "loads other libraries first" in (node.agent.folder / "agent.log").read_text()
