@@ -8,6 +8,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from partage.cli.main import main
+from partage.vendors import names
 
 MIXED = str(Path(__file__).parents[2] / "examples/mixed")
 
@@ -41,6 +42,22 @@ def test_a_placed_pod_gets_cards_policy_and_annotations() -> None:
         "another pod like it would go to node a100-node too", "Koordinator's record",
     ):  # fmt: skip
         assert text in result.stdout
+
+
+@pytest.mark.parametrize(("status", "said"), [("True", "yes"), ("False", "no"), ("", "not known")])
+def test_what_the_node_says_of_limits_is_told(tmp_path: Path, status: str, said: str) -> None:
+    """The agent's condition of the pod, in words."""
+    text = "".join(path.read_text() + "\n---\n" for path in sorted(Path(MIXED).glob("*.yaml")))
+    documents = [one for one in yaml.safe_load_all(text) if one]
+    pod = next(one for one in documents if one["metadata"]["name"] == "already-running")
+    condition = {"type": names.LIMITS_CONDITION, "status": status, "message": "container main: m"}
+    pod.setdefault("status", {})["conditions"] = [condition]
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+
+    result = ask("explain", "already-running", "-n", "team-vision", "-f", str(file))
+
+    assert f"limits in force: {said}; container main: m" in result.stdout
 
 
 def test_the_same_is_said_to_programs() -> None:

@@ -37,6 +37,7 @@ _STATES: Final = {
 }
 _MODES: Final = {"whole": "whole card", "share": "share", "mig": "hardware instance",
                  "vendor": "share, cut by the vendor's plugin"}  # fmt: skip
+_IN_FORCE: Final = {"True": ("yes", "green"), "False": ("no", "red")}
 _FEW: Final = 10
 """Nodes of a refusal that the table shows; wide shows all."""
 _LONG: Final = 60
@@ -123,6 +124,8 @@ def _print(console: Console, found: Document, *, wide: bool) -> None:
     if found["allocations"]:
         console.print()
         _print_cards(console, found, wide=wide)
+        if found.get("limits"):
+            _print_limits(console, found["limits"])
     console.print()
     _print_policy(console, found)
     if found.get("annotations"):
@@ -217,6 +220,13 @@ def _each(group: Document) -> str:
     elif group["memory_milli"]:
         parts.append(f"{core_text(group['memory_milli'])} of memory")
     return " + ".join(parts) or "-"
+
+
+def _print_limits(console: Console, limits: Document) -> None:
+    """What the node's agent says of the pod's shares."""
+    word, style = _IN_FORCE.get(limits["in_force"], ("not known", "yellow"))
+    line = Text("limits in force: ", style="bold").append(word, style=f"not bold {style}")
+    console.print(line.append(f"; {limits['message']}", style="default"), soft_wrap=True)
 
 
 def _print_cards(console: Console, found: Document, *, wide: bool) -> None:

@@ -72,6 +72,9 @@ def explain(books: Books, namespace: str, name: str) -> dict[str, Any] | None:
         ),
         "request": [_group(group) for group in pod.request.groups],
         "nominated_node": entry.nominated or None,
+        "limits": (
+            {"in_force": entry.limits[0], "message": entry.limits[1]} if entry.limits else None
+        ),
         "notes": list(pod.request.notes),
     }
 

@@ -47,12 +47,14 @@ class PodEntry:
         flexible: it has wishes that only kube-scheduler weighs.
         nominated: the node that preemption makes room on for it; empty when there is none.
         preempts: less important pods may have to go for it.
+        limits: what its node says of its limits: the condition's status and message; None without one.
     """
 
     translated: TranslatedPod
     flexible: bool = False
     nominated: str = ""
     preempts: bool = True
+    limits: tuple[str, str] | None = None
 
     @property
     def pod(self) -> Pod:
@@ -121,7 +123,7 @@ class Translation:
         if record == pod.record:
             return entry
         told = TranslatedPod(replace(pod, record=record), entry.translated.view)
-        return PodEntry(told, entry.flexible, entry.nominated, entry.preempts)
+        return PodEntry(told, entry.flexible, entry.nominated, entry.preempts, entry.limits)
 
 
 def _key(document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]) -> bytes | None:
@@ -192,4 +194,12 @@ def _renamed(
         is_flexible(shape.spec),
         (status.nominated_node_name if status else None) or "",
         shape.spec is None or shape.spec.preemption_policy != _NEVER,
+        _limits(status),
     )
+
+
+def _limits(status: shapes.PodStatus | None) -> tuple[str, str] | None:
+    for one in (status.conditions if status else None) or ():
+        if one.type == names.LIMITS_CONDITION:
+            return one.status or "Unknown", one.message or ""
+    return None
