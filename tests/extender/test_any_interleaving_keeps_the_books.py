@@ -1,6 +1,6 @@
 """Whatever interleaves with whatever, no card is given twice and every pod that waits has a reason.
 
-`PARTAGE_SEQUENCES` sets how many sequences are tried (10,000 unless set; `make soak` tries more),
+`PARTAGE_SEQUENCES` sets how many sequences are tried (10,000 unless set; `make soak-laws` tries more),
 `PARTAGE_SEED` the first seed.
 """
 

@@ -9,6 +9,7 @@ The API server, the stand-ins for kubelets, node agents and kube-scheduler are t
 
 import asyncio
 import contextlib
+import copy
 import json
 import os
 import time
@@ -213,11 +214,18 @@ class Bed:
         """An object as the API server has it; empty when there is none."""
         namespace = "default" if resource == "pods" else ""
         record = self.server.store.get(resource, namespace, name)
-        return dict(record.value) if record is not None else {}
+        return copy.deepcopy(dict(record.value)) if record is not None else {}
 
     def placed(self, name: str) -> str:
         """The node of a pod, empty when it has none or is gone."""
         return str((self.stored(name).get("spec") or {}).get("nodeName", ""))
+
+    @property
+    def places(self) -> int:
+        """How many pods have a node, whatever kube-scheduler was answered."""
+        return sum(
+            bool(one.value["spec"].get("nodeName")) for one in self.server.store.all("pods")
+        )
 
     async def bound(self, *pods: str) -> None:
         """Wait until all of these have a node."""

@@ -38,18 +38,22 @@ class Churn:
 
     Attributes:
         made: pods that were created.
+        spared: pods that were not, because too many waited.
         waits: seconds from creation to Binding, of those that were bound.
     """
 
-    def __init__(self, cluster: Bed, rate: float, chance: random.Random) -> None:
+    def __init__(self, cluster: Bed, rate: float, chance: random.Random, most: int = 2000) -> None:
         """Nothing is made yet.
 
         Args:
             cluster: where.
             rate: pods a second.
+            most: pods there may be; beyond, none is made until some have gone.
             chance: decides what they ask for and how they end.
         """
         self.made = 0
+        self.spared = 0
+        self._most = most
         self.waits: list[float] = []
         self._cluster = cluster
         self._rate = rate
@@ -62,8 +66,11 @@ class Churn:
         """Create pods at the rate, whatever happens; a moment that was missed is made up for."""
         begun = time.monotonic()
         while (passed := time.monotonic() - begun) < seconds:
-            while self.made < int(passed * self._rate):
-                await self._make(f"p{self.made}")
+            while self.made + self.spared < int(passed * self._rate):
+                if len(self._ends) < self._most:
+                    await self._make(f"p{self.made}")
+                else:
+                    self.spared += 1
             await asyncio.sleep(0.01)
 
     async def emptied(self) -> None:

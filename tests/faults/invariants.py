@@ -52,9 +52,14 @@ def live(pod: Document) -> bool:
 
 
 def record(pod: Document) -> Document | None:
-    """The pod's record, if it has one."""
+    """The pod's record, if it has one that can be read; one that cannot names no device."""
     text = (pod["metadata"].get("annotations") or {}).get(RECORD)
-    return None if text is None else json.loads(text)
+    try:
+        found = None if text is None else json.loads(text)
+    except ValueError:
+        return None
+    whole = isinstance(found, dict) and isinstance(found.get("containers"), list)
+    return found if whole else None
 
 
 def taken(found: Document) -> dict[str, Counter[str]]:
@@ -94,8 +99,8 @@ def over_capacity(pods: Iterable[Document], cards: Cards) -> list[str]:
     slots: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
     for pod in pods:
         found = record(pod)
-        if found is None or not live(pod):
-            continue
+        if found is None or not live(pod) or found.get("uid") != pod["metadata"]["uid"]:
+            continue  # a record of another pod gives nothing; I3 tells of it
         where = pod["spec"]["nodeName"]
         for uuid, amounts in taken(found).items():
             used.setdefault((where, uuid), Counter()).update(amounts)
@@ -129,10 +134,10 @@ def misplaced(pods: Iterable[Document], cards: Cards) -> list[str]:
         if found is None or not live(pod):
             continue
         name, where = pod["metadata"]["name"], pod["spec"]["nodeName"]
-        if found["uid"] != pod["metadata"]["uid"]:
+        if found.get("uid") != pod["metadata"]["uid"]:
             wrong.append(f"I3: pod {name} has the record of {found['uid']}")
-        if found["node"] != where:
-            wrong.append(f"I3: pod {name} is on {where}, its record is of {found['node']}")
+        if found.get("node") != where:
+            wrong.append(f"I3: pod {name} is on {where}, its record is of {found.get('node')}")
         wrong += [
             f"I3: pod {name} has {uuid}, which {where} does not have"
             for uuid in taken(found)

@@ -157,6 +157,7 @@ class Soak:
             "minutes": self.given.minutes, "seed": self.given.seed, "nodes": self.given.nodes,
             "pods": {
                 "made": self.churn.made, "bound": self.cluster.kube.bound,
+                "not_made_because_too_many_waited": self.churn.spared,
                 "made_per_second": round(self.churn.made / (self.given.minutes * 60), 1),
             },
             "seconds_to_bind": {str(share): _at(self.churn.waits, share) for share in (0.5, 0.9, 0.99, 1.0)},
@@ -230,7 +231,7 @@ async def main() -> int:
         fleet = [node(f"n{number}", 8) for number in range(given.nodes)]
         async with bed(*fleet, folder=folder) as cluster:
             for name in (STEADY, *(f"other-{n}" for n in range(given.instances))):
-                await cluster.spawn(name)
+                await cluster.spawn(name, lease=15)
             await cluster.led()
             summary = await Soak(cluster, given).run()
     say(json.dumps(summary, indent=2))

@@ -38,7 +38,7 @@ async def test_a_leader_that_is_killed_under_load_loses_and_doubles_nothing(
         first = cluster.leader()
         for number in range(8):
             await cluster.pod(f"before-{number}", HALF)
-        await until(lambda: cluster.kube.bound >= 3, "the first binds")
+        await until(lambda: cluster.places >= 3, "the first binds")
 
         started = time.monotonic()
         await cluster.spawned[first].kill()

@@ -79,7 +79,7 @@ async def test_events_that_come_late_mislead_nobody() -> None:
         cluster.wire.hold_back()
         for number in range(3):
             await cluster.pod(f"p{number}", WHOLE)
-        await until(lambda: cluster.kube.bound == 2, "two are bound")
+        await until(lambda: cluster.places == 2, "two are bound")
         first = daemon.service.last_audit
         await until(lambda: daemon.service.last_audit is not first, "an audit has looked")
 
@@ -88,7 +88,7 @@ async def test_events_that_come_late_mislead_nobody() -> None:
         gone = next(f"p{n}" for n in range(3) if cluster.placed(f"p{n}"))
         await cluster.delete(gone)
         cluster.wire.let_go()
-        await until(lambda: cluster.kube.bound == 3, "the third is bound")
+        await until(lambda: cluster.places == 2, "the third is bound")
         await cluster.sound("8: late events")
 
 
@@ -135,7 +135,7 @@ async def test_events_of_different_pods_may_change_places(seed: int) -> None:
         cluster.wire.distort = mixed
         for number in range(8):
             await cluster.pod(f"p{number}", HALF)
-        await until(lambda: cluster.kube.bound >= 4, "some are bound")
+        await until(lambda: cluster.places >= 4, "some are bound")
         cluster.wire.heal()
         cluster.wire.cut_watches()
         await asyncio.sleep(0)

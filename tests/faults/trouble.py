@@ -67,7 +67,7 @@ class Trouble:
             "events come late": (2, self._late),
             "events come twice": (2, self._twice),
             "a card is ill": (3, self._ill),
-            "the leader is killed": (2, self._kill_leader),
+            "the leader is killed": (1, self._kill_leader),
             "the leader stands still": (1, self._pause_leader),
             "a follower is killed": (1, self._kill_follower),
         }
@@ -143,6 +143,8 @@ class Trouble:
     async def _kill_follower(self) -> None:
         leader = self._cluster.leader()
         others = [s for s in self._cluster.spawned.values() if s.name not in {leader, STEADY}]
+        if not others:
+            return
         found = self._chance.choice(others)
         self.wanted.add(found.name)
         await found.kill()
