@@ -186,7 +186,7 @@ async def test_wall_clocks_may_differ_by_any_amount(skew: float) -> None:
 
         cluster.wire.fail(Fault(method="PATCH", path="/leases/", status=500, times=8))
         await until(lambda: not first.service.leading, "the first leads no more")
-        first._stop.set()
+        await first.__aexit__(None, None, None)
         await cluster.led("wrong")
         await cluster.pod("vendor-1", vendor)
         await cluster.pod("p1", HALF)
