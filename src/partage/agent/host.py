@@ -118,10 +118,12 @@ class Host:
     def _mount(self, bind: Bind) -> Mount:
         here = self.at(bind.source)
         try:
-            if bind.folder and not here.is_dir():
-                here.mkdir(parents=True)
-                here.chmod(_EVERYBODY)  # containers run as anybody
-            here.stat()
+            if bind.folder:
+                here.mkdir(parents=True, exist_ok=True)
+            there = here.stat()
+            # Containers run as anybody, and a kubelet makes a folder for its owner only.
+            if bind.folder and stat.S_IMODE(there.st_mode) & _EVERYBODY != _EVERYBODY:
+                here.chmod(_EVERYBODY)
         except OSError as error:
             raise InvalidValue(f"{bind.source} cannot be mounted: {error.strerror}") from error
         options = ("rbind", "rw" if bind.writable else "ro")
