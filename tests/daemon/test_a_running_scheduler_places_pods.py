@@ -102,7 +102,7 @@ async def test_a_pod_is_not_shown_node_after_node_without_end() -> None:
         await until(lambda: "nominatedNodeName" not in cluster.stored("c")["status"])
 
         assert books.counts["pointed"] == 8
-        # Until the service has heard of it, room may be kept once more; that ends with time.
+        # Until the service has heard of it, room may be kept once more; hearing of it ends that.
         await until(lambda: set(books.engine.states.values()) == {State.BOUND})
 
 

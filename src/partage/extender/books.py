@@ -119,11 +119,17 @@ class Books:
         plan = self.making_room.get(pod.uid)
         if plan is not None and entry.nominated in ("", plan.node):
             return  # what the pod says of it may be late; the plan holds until it is given up
-        if entry.nominated != self._nomination.get(pod.uid, ""):
-            self._withdraw(pod.uid)
-            if entry.nominated:
-                self._nominate(entry, entry.nominated)
-                self.settle(now)
+        before = self._nomination.get(pod.uid, "")
+        if entry.nominated == before:
+            return
+        held = self.engine.ledger.allocation(pod.uid)
+        if not entry.nominated and held is not None and held.node == before:
+            self.give_up(pod.uid, now)  # nobody points it there any more: others may have the room
+            return
+        self._withdraw(pod.uid)
+        if entry.nominated:
+            self._nominate(entry, entry.nominated)
+            self.settle(now)
 
     def _nominate(self, entry: PodEntry, node: str) -> None:
         self._nomination[entry.pod.uid] = node
