@@ -101,7 +101,7 @@ class Node:
             f"agent-{self.name}",
             [sys.executable, "-m", "partage.cli.main", "agent", "--node", self.name, "--port", "0",
              "--kubeconfig", str(self.stack.plane.kubeconfig()), "--host-root", str(root),
-             "--journal", str(folder / "journal"), "--kubelet-dir", str(self.kubelet.folder),
+             "--journal", str(folder / "journal"), "--kubelet-dir", str(self.kubelet.folder), "--no-discovery",
              "--isolation", "hami-core", "--isolation-library", str(library), *options],
         )  # fmt: skip
 
