@@ -223,6 +223,8 @@ FILES = {
     "gate": ("var/lib/kubelet/config.yaml", "featureGates: {KubeletPodResources: false}\n", "feature-gate"),
     "static": ("etc/kubernetes/manifests/kube-scheduler.yaml", "spec: {containers: [{command: [kube-scheduler]}]}\n", "extender-lost"),
     "cdi-spec": ("var/run/cdi/x.json", "{", "cdi-spec"),
+    "library": ("var/lib/partage/isolation/lib/libpartage-isolation-0000000000000000.so", "x", "isolation-library"),
+    "image": ("var/lib/partage/isolation/containers/c1/spared", "the image has musl", "not-enforceable"),
     "sound": ("etc/containerd/config.toml", "version = 3\n", ""),
     "nothing": ("etc/other", "", ""),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import yaml
 
+from partage.agent.isolation.library import is_genuine
 from partage.doctor.finding import Finding, Level
 
 __all__ = ["examined"]
@@ -17,6 +18,8 @@ _CHECKPOINT: Final = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint
 _KUBELET: Final = "var/lib/kubelet/config.yaml"
 _STATIC: Final = "etc/kubernetes/manifests/kube-scheduler.yaml"
 _CDI: Final = ("etc/cdi", "var/run/cdi")
+_ISOLATION: Final = "var/lib/partage/isolation"
+_SHOWN: Final = 300
 _NEW: Final = 3
 """Version of containerd's configuration from which NRI and CDI are on by default."""
 
@@ -43,6 +46,7 @@ def examined(root: Path) -> Iterator[Finding]:
                 "run as root on the node, and correct the file",
             )  # fmt: skip
     yield from _cdi(root)
+    yield from _isolation(root)
 
 
 def _containerd(path: str, text: str) -> Iterator[Finding]:
@@ -116,6 +120,24 @@ def _static(path: str, text: str) -> Iterator[Finding]:
             "this kube-scheduler runs without --config, so it asks no extender; an upgrade of the "
             "control plane writes the file anew",
             "nothing where the chart's own kube-scheduler runs; else add --config and its volume",
+        )  # fmt: skip
+
+
+def _isolation(root: Path) -> Iterator[Finding]:
+    """Enforcement libraries whose content is not what their name says, and containers without one."""
+    for library in sorted(root.glob(f"{_ISOLATION}/lib/*.so")):
+        if not is_genuine(library):
+            yield Finding(
+                "isolation-library", Level.ERROR, f"/{_ISOLATION}/lib/{library.name}",
+                "its content is not what its name says: somebody wrote over it, and shares are not held",
+                "remove it and restart Partage's agent, which installs it anew; find out who wrote it",
+            )  # fmt: skip
+    for note in sorted(root.glob(f"{_ISOLATION}/containers/*/spared")):
+        why = note.read_text("utf-8", "replace")[:_SHOWN]
+        yield Finding(
+            "not-enforceable", Level.WARNING, f"/{_ISOLATION}/containers/{note.parent.name}",
+            f"this container's shares are not held to their limits: {why}",
+            "use an image with the GNU C library 2.17 or newer, or hardware instances",
         )  # fmt: skip
 
 
