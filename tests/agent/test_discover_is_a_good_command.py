@@ -84,3 +84,11 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | None,
     assert "devices.yaml" in found.stderr
     assert why in found.stderr
     assert "Traceback" not in found.output
+
+
+def test_a_root_that_is_not_there_is_no_node_without_devices(tmp_path: Path) -> None:
+    """A wrong mount must not read as an empty node."""
+    found = CliRunner().invoke(discover, ["--host-root", str(tmp_path / "host")])
+
+    assert found.exit_code == 2
+    assert f"--host-root {tmp_path}/host: no such folder" in found.stderr.replace("\n", "")

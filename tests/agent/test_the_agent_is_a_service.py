@@ -36,6 +36,11 @@ NODE = ("--node", "host04", "--devices", str(ROOT / "examples/koordinator/host04
         pytest.param([*NODE, "--config-map", "x"], "NAMESPACE/NAME is needed", id="map"),
         pytest.param([*NODE, "--context-memory", "x"], "--context-memory", id="quantity"),
         pytest.param(
+            [*NODE, "--isolation", "none", "--not-in-force", "evict"],
+            "evicted again and again",
+            id="endless eviction",
+        ),
+        pytest.param(
             [*NODE, "--isolation", "partage", "--isolation-library", "no-lib"],
             "no-lib",
             id="library",

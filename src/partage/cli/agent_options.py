@@ -274,8 +274,14 @@ def isolation_of(given: dict[str, Any]) -> IsolationOptions:
     """The provider that was chosen.
 
     Raises:
-        InvalidDocument: a quantity is none.
+        InvalidDocument: a quantity is none, or shares would be evicted for ever.
     """
+    if given["isolation"] == "none" and given["not_in_force"] == "evict":
+        # Whoever replaces an evicted pod would be evicted too.
+        raise InvalidDocument(
+            "--not-in-force evict: with --isolation none no share is ever held to its limits, so each would "
+            "be evicted again and again; choose who keeps them (--isolation partage) or --not-in-force report"
+        )
     library = given["isolation_library"]
     hami = library or _HAMI.path
     providers: dict[str, Provider] = {
@@ -306,8 +312,16 @@ def _bytes(option: str, text: str) -> int:
 
 
 def roots_of(given: dict[str, Any]) -> Roots:
-    """Where the node's own files are."""
+    """Where the node's own files are.
+
+    Raises:
+        InvalidDocument: the host's root is no folder.
+    """
     usual, host = Roots(), given["host_root"]
+    if not host.is_dir():
+        raise InvalidDocument(
+            f"--host-root {host}: no such folder; mount the host's root there, or name it"
+        )
 
     def below(path: Path) -> Path:
         found: Path = host / path.relative_to("/")
