@@ -10,6 +10,7 @@ and containers still get what their records say.
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,8 @@ from partage.kube.resources import PODS, Scope
 
 __all__ = ["KubeletOptions", "KubeletSide"]
 
+_AGAIN: Final = 0.25
+"""Seconds after which advice is worked out anew though nothing was heard of."""
 _LOG: Final = logging.getLogger("partage.daemon")
 
 
@@ -134,7 +137,8 @@ class KubeletSide:
                     advice = await self._advice(offer, asked)
                     if advice:
                         return advice
-                    await self._news.wait()
+                    with suppress(TimeoutError):  # the kubelet may have been silent just then
+                        await asyncio.wait_for(self._news.wait(), _AGAIN)
         except TimeoutError:
             return ()
 
