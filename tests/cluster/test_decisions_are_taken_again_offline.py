@@ -82,7 +82,12 @@ def instead(stack: Stack, name: str, *options: str) -> Iterator[None]:
         yield
     finally:
         if name in stack.plane.processes:
-            stack.plane.processes[name].stop()
+            # Gone for good: tests that restart every process must not bring it back.
+            stack.plane.processes.pop(name).stop()
+        if stack.instances.pop(name, None):
+            stack.plane.call(
+                "DELETE", f"/api/v1/namespaces/{SYSTEM}/pods/{name}?gracePeriodSeconds=0"
+            )
         stack.plane.processes["scheduler"].start()
         first = stack.instances["scheduler"][0]
         eventually("the first instance leads again", lambda: stack.leader() == first)
