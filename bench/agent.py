@@ -1,12 +1,13 @@
 """What the node agent costs while nothing happens, and how soon it is ready.
 
-    .venv/bin/python bench/agent.py [SECONDS]
+    .venv/bin/python bench/agent.py [--seconds 60]
 
 Needs root and `tests/runtime/fetch`. The agent runs as a process beside a genuine containerd and a stand-in
 for the kubelet that takes its device plugins. Ready means that the runtime asks it and the kubelet knows its units.
 Processor time does not depend on what else the machine does; the time until it is ready does.
 """
 
+import argparse
 import asyncio
 import json
 import os
@@ -76,7 +77,9 @@ def _measure(generation: str, folder: Path, seconds: float) -> dict[str, object]
 
 
 def main() -> None:
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long it is idle (60)")
+    seconds: float = parser.parse_args().seconds
     if containerd.missing():
         sys.exit(containerd.missing())
     for generation in containerd.GENERATIONS:
