@@ -14,7 +14,7 @@ from partage.model.policy import Policy, Strategy
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import Fault, PodRequest
 from partage.placement.tables import Tables
-from partage.scheduler.engine import Engine, State, fact_of, rebuild
+from partage.scheduler.engine import REMEMBERED, Engine, State, fact_of, rebuild
 from partage.scheduler.events import (
     BindFailed,
     BindSucceeded,
@@ -159,9 +159,22 @@ def test_old_events_change_nothing() -> None:
     assert engine.handle(PodSeen(seen(Record((HALF,)), version=5))) == []
 
     assert is_free(engine)
-    engine.forget_gone()
-    engine.handle(PodSeen(seen(Record((HALF,)), version=6)))
-    assert not is_free(engine)
+
+
+def test_pods_that_are_gone_are_remembered_up_to_a_bound() -> None:
+    """A service that runs for months forgets the oldest; who goes again is among the latest."""
+    engine = engine_of()
+    engine.handle(PodGone(UID))
+    for number in range(REMEMBERED - 1):
+        engine.handle(PodGone(f"gone-{number}"))
+    assert engine.is_gone(UID)
+
+    engine.handle(PodGone(UID))
+    engine.handle(PodGone("last"))
+
+    assert engine.is_gone(UID)
+    assert engine.is_gone("last")
+    assert not engine.is_gone("gone-0")
 
 
 def test_finished_pods_hold_nothing_though_they_are_there() -> None:

@@ -191,7 +191,7 @@ class JournalledEngine(Engine):
         self._node_versions.update(state.versions)
         for pod in state.pods:
             handle(PodSeen(pod))
-        self._gone.update(state.gone)
+        self._gone.update(dict.fromkeys(state.gone))
         for allocation, stand in state.held:
             known = self.ledger.allocation(allocation.uid)
             if known is not None and known != allocation:
