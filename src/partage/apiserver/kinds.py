@@ -148,13 +148,6 @@ class Registry:
         """The preferred version of what the store calls `resource`."""
         return self._preferred.get(resource)
 
-    def of_kind(self, api_version: str, kind: str) -> Kind | None:
-        """A resource by the apiVersion and kind that documents carry."""
-        return next(
-            (k for k in self if k.api_version == api_version and k.kind == kind),
-            None,
-        )
-
     def __iter__(self) -> Iterator[Kind]:
         return iter(self._kinds.values())
 
