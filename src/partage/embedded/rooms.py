@@ -3,15 +3,20 @@
 The rules are those of `placement.node`, and pods and nodes are read by `wire`; here is only the
 count of what is taken. Devices are none of its business: those are the extender's.
 
+A pod is not held against every node: what is free lies in columns (`room_columns`), and what a rule
+says of a node is kept for pods with the same rules. `survey_plainly` is the twin that asks node by
+node; both agree, or a test fails.
+
 Not checked, unlike a genuine kube-scheduler: affinity between pods, spreading, volumes, ports.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from partage.embedded.manifests import decoded
+from partage.embedded.room_columns import MOST, RoomColumns
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
 from partage.model.pod import Pod
@@ -49,30 +54,30 @@ class Survey:
 
     Attributes:
         fitting: their names.
-        refused: why the others have none.
+        objections: what speaks against others, in kube-scheduler's words, and of how many nodes.
+        short: the first ordinary resource that is short on the rest, and on how many nodes.
     """
 
     fitting: list[str]
-    refused: dict[str, NodeReason]
+    objections: Mapping[str, int]
+    short: Mapping[str, int]
 
     def summary(self) -> str:
         """One line in kube-scheduler's words, with numbers by reason."""
-        total = len(self.fitting) + len(self.refused)
-        listed = _listed(_brief(reason) for reason in self.refused.values())
-        return f"0/{total} nodes are available: {listed or 'none has what the pod asks for'}."
+        counts = Counter(self.objections)
+        counts.update({f"Insufficient {resource}": n for resource, n in self.short.items()})
+        total = len(self.fitting) + counts.total()
+        listed = _listed(counts) or "none has what the pod asks for"
+        return f"0/{total} nodes are available: {listed}."
 
-    def short(self) -> str:
+    def shortages(self) -> str:
         """Where ordinary resources are short, with numbers; empty where they are not."""
-        return _listed(
-            f"insufficient {reason.brief.partition(':')[0]}"
-            for reason in self.refused.values()
-            if reason.code is ReasonCode.NODE_RESOURCES
-        )
+        return _listed({f"insufficient {resource}": n for resource, n in self.short.items()})
 
 
 @dataclass(slots=True)
 class _Room:
-    """One node and what is taken of it."""
+    """One node and what is left of it."""
 
     node: Node
     free: dict[str, int] = field(default_factory=dict)
@@ -83,7 +88,9 @@ class Rooms:
 
     def __init__(self) -> None:
         self._rooms: dict[str, _Room] = {}
-        self._placed: dict[str, tuple[str, Mapping[str, int]]] = {}
+        self._columns = RoomColumns()
+        self._placed: dict[str, str] = {}
+        self._on: dict[str, dict[str, Mapping[str, int]]] = {}
 
     # --- facts -------------------------------------------------------------------------------
 
@@ -93,64 +100,92 @@ class Rooms:
         try:
             node = translate_node(decoded("Node", value), None, context).node
         except InvalidDocument:
-            self._rooms.pop(name, None)  # what cannot be read takes nobody
+            self.node_gone(name)  # what cannot be read takes nobody
             return False
-        node = replace(node, devices=(), verdicts=(), properties={}, links={})
-        known = self._rooms.get(name)
+        return self.node_seen(replace(node, devices=(), verdicts=(), properties={}, links={}))
+
+    def node_seen(self, node: Node) -> bool:
+        """The same of a node that was read; its devices and what protocols say of it are left out."""
+        known = self._rooms.get(node.name)
         if known is not None and known.node == node:
             return False
-        self._rooms[name] = _Room(node, self._free(name, node))
+        free = dict(node.allocatable)
+        for host in self._on.get(node.name, {}).values():
+            _take(free, host)
+        self._rooms[node.name] = _Room(node, free)
+        self._columns.node_seen(node, free)
         return True
 
     def node_gone(self, name: str) -> None:
         """A node is there no more."""
-        self._rooms.pop(name, None)
-
-    def _free(self, name: str, node: Node) -> dict[str, int]:
-        free = dict(node.allocatable)
-        for place, host in self._placed.values():
-            if place == name:
-                _take(free, host)
-        return free
+        if self._rooms.pop(name, None) is not None:
+            self._columns.node_gone(name, lambda other: self._rooms[other].free)
 
     def holds(self, uid: str, node: str) -> bool:
         """Whether a pod is counted on this node."""
-        held = self._placed.get(uid)
-        return held is not None and held[0] == node
+        return self._placed.get(uid) == node
 
     def place(self, uid: str, node: str, host: Mapping[str, int]) -> None:
         """A pod is on a node, or is about to be."""
         if self.holds(uid, node):
             return
         self.leave(uid)
-        self._placed[uid] = (node, host)
-        room = self._rooms.get(node)
-        if room is not None:
-            _take(room.free, host)
+        self._placed[uid] = node
+        self._on.setdefault(node, {})[uid] = host
+        self._took(node, host)
 
     def leave(self, uid: str) -> bool:
         """A pod has ended, or was not placed after all; whether it held anything."""
-        held = self._placed.pop(uid, None)
-        if held is None:
+        node = self._placed.pop(uid, None)
+        if node is None:
             return False
-        room = self._rooms.get(held[0])
-        if room is not None:
-            _take(room.free, held[1], sign=-1)
+        mates = self._on[node]
+        host = mates.pop(uid)
+        if not mates:
+            del self._on[node]
+        self._took(node, host, sign=-1)
         return True
+
+    def _took(self, node: str, host: Mapping[str, int], sign: int = 1) -> None:
+        room = self._rooms.get(node)
+        if room is not None:
+            _take(room.free, host, sign)
+            self._columns.free_changed(node, {name: room.free[name] for name in host})
 
     # --- questions ---------------------------------------------------------------------------
 
     def survey(self, pod: Pod) -> Survey:
-        """Where the pod has room."""
+        """Where the pod has room.
+
+        Args:
+            pod: without its devices, as `asker` makes it.
+        """
+        if pod.request != _NO_DEVICES or any(asked > MOST for asked in pod.host.values()):
+            return self.survey_plainly(pod)
+        fits, objections = self._columns.allowed(pod, self._objection)
+        fitting, short = self._columns.with_room(pod.host, fits)
+        return Survey(fitting, objections, short)
+
+    def survey_plainly(self, pod: Pod) -> Survey:
+        """The same, node by node."""
         fitting: list[str] = []
-        refused: dict[str, NodeReason] = {}
+        objections: Counter[str] = Counter()
+        short: Counter[str] = Counter()
         for name, room in self._rooms.items():
-            reason = objection(room.node, pod) or shortage(pod.host, room.free)
-            if reason is None:
-                fitting.append(name)
+            reason = self._objection(name, pod)
+            lacking = None if reason else shortage(pod.host, room.free)
+            if reason:
+                objections[reason] += 1
+            elif lacking is not None:
+                short[lacking.brief.partition(":")[0]] += 1
             else:
-                refused[name] = reason
-        return Survey(fitting, refused)
+                fitting.append(name)
+        return Survey(fitting, objections, short)
+
+    def _objection(self, name: str, pod: Pod) -> str:
+        """Why a node is out of the question whatever is free, as kube-scheduler says it; or empty."""
+        reason = objection(self._rooms[name].node, pod)
+        return _brief(reason) if reason else ""
 
     def idleness(self, name: str) -> float:
         """How much of a node's CPU and memory is free, from 0 to 10."""
@@ -186,8 +221,6 @@ def _take(free: dict[str, int], host: Mapping[str, int], sign: int = 1) -> None:
 def _brief(reason: NodeReason) -> str:
     """What kube-scheduler calls it."""
     match reason.code:
-        case ReasonCode.NODE_RESOURCES:
-            return f"Insufficient {reason.brief.partition(':')[0]}"
         case ReasonCode.NODE_AFFINITY:
             return "node(s) didn't match Pod's node affinity/selector"
         case ReasonCode.TAINT:
@@ -198,9 +231,8 @@ def _brief(reason: NodeReason) -> str:
             return reason.message
 
 
-def _listed(reasons: Iterable[str]) -> str:
+def _listed(counts: Mapping[str, int]) -> str:
     """Reasons with how often each occurs, most frequent first."""
-    counts = Counter(reasons)
     return ", ".join(
         f"{count} {what}" for what, count in sorted(counts.items(), key=lambda c: (-c[1], c))
     )

@@ -249,7 +249,7 @@ class KubeScheduler:
             await self._refuse(pending, "the pod cannot be read")
             return
         survey = self._rooms.survey(found.pod)
-        pending.short = bool(survey.short())
+        pending.short = bool(survey.short)
         if not survey.fitting:
             await self._refuse(pending, survey.summary())
             return
@@ -279,7 +279,7 @@ class KubeScheduler:
         told = self._ports.reason(pending.record.uid)
         if not told:
             told = survey.summary()
-        elif short := survey.short():
+        elif short := survey.shortages():
             told = f"{told}; {short}"
         await self._refuse(pending, told)
         return []
