@@ -7,7 +7,7 @@ JOBS ?= 2
 CORE := model vendors inventory placement scheduler wire
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak soak-laws bench bench-openb bench-policy bench-startup native clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-startup native clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ docs: venv ## Build the documentation as a site into build/site; a warning is an
 
 soak: venv ## Churn with random faults (SOAK_MINUTES, SOAK_RATE pods a second, SOAK_SEED): nothing lost, doubled or leaked
 	$(BIN)/python tests/faults/soak.py --minutes $${SOAK_MINUTES:-20} --rate $${SOAK_RATE:-50} --seed $${SOAK_SEED:-0} --output build/soak
+
+failover: venv ## Kill the leader five times under load (FAILOVER_KILLS): how long nobody is served, and where the seconds go
+	$(BIN)/python tests/faults/failover.py --kills $${FAILOVER_KILLS:-5}
 
 soak-laws: venv ## The laws and random interleavings, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_SEED)
 	PARTAGE_SEQUENCES=$${PARTAGE_SEQUENCES:-200000} PARTAGE_SEED=$${PARTAGE_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/extender/test_any_interleaving_keeps_the_books.py

@@ -11,7 +11,7 @@ from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.bindings import BindLimits
 from partage.extender.service import ServiceSettings
-from partage.kube.lease import LeaseSettings
+from partage.kube.election import LeaseSettings
 from partage.vendors import names
 
 TIMES = LeaseSettings(duration=2, deadline=1.2, retry=0.2)

@@ -38,8 +38,8 @@ from partage.extender.intake import Intake
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
+from partage.kube.election import LeaseSettings
 from partage.kube.informer import InformerSettings
-from partage.kube.lease import LeaseSettings
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
 from partage.vendors import names

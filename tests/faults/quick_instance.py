@@ -16,8 +16,8 @@ from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.bindings import BindLimits
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
+from partage.kube.election import LeaseSettings
 from partage.kube.informer import InformerSettings
-from partage.kube.lease import LeaseSettings
 from partage.kube.loading import load_config
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import client_of, eventually, started, stopped
 
+from partage.kube.election import Election, LeaseSettings, LeaseSpec
 from partage.kube.errors import KubeError
-from partage.kube.lease import Election, LeaderElector, LeaseSettings, LeaseSpec
+from partage.kube.lease import LeaderElector
 from partage.kube.resources import LEASES
 from partage.testing.clock import SteppedClock
 from partage.testing.kube_server import Fault, KubeServer
@@ -23,14 +24,17 @@ from partage.testing.kube_server import Fault, KubeServer
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = LeaseSettings()
 LEASES_PATH = LEASES.path()
+SOON = 1e-6
+"""Seconds; of rounding, where clocks show millions of seconds."""
 
 
 @dataclass
 class Cell:
-    """A lease in a store that compares versions."""
+    """A lease in a store that compares versions; and what its holder says of when it stops."""
 
     spec: LeaseSpec | None = None
     version: int = 0
+    stops: float | None = None
 
 
 @dataclass
@@ -39,8 +43,15 @@ class Candidate:
 
     election: Election
     offset: float
-    read: tuple[LeaseSpec | None, int] = (None, -1)
+    says: bool = True
+    read: tuple[LeaseSpec | None, int, float | None] = (None, -1, None)
     claims: list[tuple[LeaseSpec, float, int]] = field(default_factory=list)
+
+    @property
+    def stops(self) -> float:
+        """The moment, by nobody's clock, at which it stops to lead; long ago if it does not."""
+        until = self.election.leads_until
+        return -1e9 if until is None else until - self.offset
 
 
 DELAYS = st.lists(st.floats(0, 12), min_size=1, max_size=60)
@@ -51,13 +62,19 @@ DELAYS = st.lists(st.floats(0, 12), min_size=1, max_size=60)
     offsets=st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3),
     delays=DELAYS,
     lost=st.lists(st.booleans(), min_size=1, max_size=60),
+    says=st.lists(st.booleans(), min_size=3, max_size=3),
 )
 def test_there_is_never_a_second_leader(
-    count: int, offsets: list[float], delays: list[float], lost: list[bool]
+    count: int, offsets: list[float], delays: list[float], lost: list[bool], says: list[bool]
 ) -> None:
-    """Slow networks, lost answers and skewed clocks: at every moment at most one leads."""
+    """Slow networks, lost answers and skewed clocks: at every moment at most one leads.
+
+    And whoever takes over knows a moment from which nobody before it leads, even one who learns
+    only later that it had renewed.
+    """
     cell = Cell()
-    actors = [Candidate(Election(f"c{i}", SETTINGS), offsets[i]) for i in range(count)]
+    actors = [Candidate(Election(f"c{i}", SETTINGS), offsets[i], says[i]) for i in range(count)]
+    taken: list[tuple[int, float]] = []
     agenda = [(i / 10, i, i, "read") for i in range(count)]
     drawn = iter(range(10**9))
 
@@ -72,10 +89,11 @@ def test_there_is_never_a_second_leader(
         assert sum(a.election.leads(now + a.offset) for a in actors) <= 1
         wait, following = delay(), "read"
         if step == "read":
-            actor.read = (cell.spec, cell.version)
+            actor.read = (cell.spec, cell.version, cell.stops)
             following = "decide"
         elif step == "decide":
-            actor.election.observe(actor.read[0], str(actor.read[1]), mine)
+            spec, version, stops = actor.read
+            actor.election.observe(spec, str(version), mine, stops)
             if actor.election.may_take(mine):
                 actor.claims.append((actor.election.claim(MOMENT), mine, actor.read[1]))
                 following = "store"
@@ -83,13 +101,19 @@ def test_there_is_never_a_second_leader(
             claim, sent, version = actor.claims.pop()
             stored = version == cell.version
             if stored:
+                if cell.spec is None or cell.spec.holder_identity != claim.holder_identity:
+                    quiet = actor.election.quiet_from - actor.offset + SOON
+                    taken.append((cell.version + 1, quiet))
+                    assert all(one.stops <= quiet for one in actors if one is not actor)
                 cell.spec, cell.version = claim, cell.version + 1
+                cell.stops = SETTINGS.deadline if actor.says else None
             if stored and not lost[next(drawn) % len(lost)]:
                 actor.claims.append((claim, sent, version))
                 following = "answer"
         else:
             claim, sent, version = actor.claims.pop()
             actor.election.won(claim, str(version + 1), sent=sent, now=mine)
+            assert all(actor.stops <= quiet for at, quiet in taken if at > version + 1)
         sequence += 1
         heapq.heappush(agenda, (now + wait, sequence, who, following))
 
@@ -106,6 +130,44 @@ def test_a_lease_is_free_only_after_it_was_seen_unchanged_for_its_time() -> None
     election.observe(held, "2", 121.0)
     assert not election.may_take(140.0)
     assert (election.holder, election.term) == ("other", 3)
+
+
+HELD = LeaseSpec("other", 15, "", "2026-01-01T00:00:00.000000Z", 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "stops", "quiet"),
+    [
+        pytest.param(HELD, 10.0, 110.0, id="says when it stops"),
+        pytest.param(HELD, None, 115.0, id="does not say"),
+        pytest.param(HELD, 3600.0, 115.0, id="says nonsense"),
+        pytest.param(LeaseSpec("", 1, "", "x", 3), None, 100.0, id="given back"),
+        pytest.param(LeaseSpec("", 2, "", "x", 3), None, 100.0, id="given back unsettled"),
+        pytest.param(LeaseSpec("", 15, "", "x", 3), None, 115.0, id="emptied by hand"),
+        pytest.param(LeaseSpec(), None, 100.0, id="never held"),
+        pytest.param(None, None, 100.0, id="none"),
+    ],
+)
+def test_it_is_known_from_when_the_one_before_is_quiet(
+    spec: LeaseSpec | None, stops: float | None, quiet: float
+) -> None:
+    """Counted from when its last renewal was seen, which was after it was sent."""
+    election = Election("me", SETTINGS)
+
+    election.observe(spec, "1", 100.0, stops)
+    election.observe(spec, "1", 109.0, stops)
+
+    assert election.quiet_from == quiet
+
+
+def test_a_lease_deleted_under_its_holder_is_no_sign_that_it_stopped() -> None:
+    """It notices at its next renewal at the earliest."""
+    election = Election("me", SETTINGS)
+    election.observe(HELD, "1", 100.0, 10.0)
+    election.observe(None, "", 101.0)
+
+    assert election.may_take(101.0)
+    assert election.quiet_from == 116.0
 
 
 def test_a_term_counts_changes_of_hands() -> None:
@@ -386,3 +448,60 @@ async def test_a_lease_that_was_not_given_back_hands_nothing_over(how: str) -> N
             await passing(clock, lambda: office.leading)
 
             assert not elector.handed_over
+
+
+async def test_a_lease_given_back_is_seen_without_a_look_at_the_clock() -> None:
+    """Who waits is told by a watch: no time passes here at all."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server:
+        async with electing(server, clock, office, "a"):
+            await eventually(lambda: office.log == ["a starts"])
+            left = server.watches
+            waiting = contextlib.AsyncExitStack()
+            await waiting.enter_async_context(electing(server, clock, office, "b"))
+            await eventually(lambda: server.watches > left)
+        async with waiting:
+            await eventually(lambda: office.log[1:] == ["a ends", "b starts"])
+
+
+async def test_a_lease_that_runs_out_is_taken_at_that_moment() -> None:
+    """Not at the next look that happens to come; also where no watch is granted."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server:
+        server.fail(Fault(method="GET", watch=True, status=403, times=9999))
+        meta = {"name": "lock"}
+        held = {"holderIdentity": "gone", "leaseDurationSeconds": 15}
+        server.store.create(LEASES_PATH, "kube-system", {"metadata": meta, "spec": held})
+        seen = clock.monotonic()
+        async with electing(server, clock, office, "a") as (elector,):
+            await eventually(lambda: elector.holder == "gone")
+            await passing(clock, lambda: office.leading)
+
+            assert 15 <= clock.monotonic() - seen <= 15.5
+
+
+@pytest.mark.parametrize(
+    ("mark", "quiet"),
+    [("2026-01-01T00:00:00.000000Z 9", 9.0), ("2025-01-01T00:00:00.000000Z 9", 15.0), ("x", 15.0),
+     ("2026-01-01T00:00:00.000000Z nan", 15.0), ("", 15.0)],
+    ids=["of this renewal", "of an earlier one", "nonsense", "no number", "none"],
+)  # fmt: skip
+async def test_what_a_holder_says_holds_for_that_renewal_alone(mark: str, quiet: float) -> None:
+    """Another program that renews leaves the annotation as it was, and keeps its own deadline."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server:
+        meta = {"name": "lock", "annotations": {"stops": mark}}
+        held = {
+            "holderIdentity": "gone", "leaseDurationSeconds": 15,
+            "renewTime": "2026-01-01T00:00:00.000000Z",
+        }  # fmt: skip
+        server.store.create(LEASES_PATH, "kube-system", {"metadata": meta, "spec": held})
+        seen = clock.monotonic()
+        async with electing(server, clock, office, "a", mark="stops") as (elector,):
+            await eventually(lambda: elector.holder == "gone")
+            await passing(clock, lambda: office.leading)
+
+            assert elector.quiet_from == seen + quiet
+            stored = server.store.get(LEASES_PATH, "kube-system", "lock")
+            renewed = stored["spec"]["renewTime"]
+            assert stored["metadata"]["annotations"] == {"stops": f"{renewed} 10"}

@@ -32,8 +32,8 @@ from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.clock import SystemClock
 from partage.kube.config import Config
+from partage.kube.election import LeaseSettings
 from partage.kube.errors import ConfigError
-from partage.kube.lease import LeaseSettings
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidValue
 from partage.model.policy import Policy, Strategy

@@ -33,6 +33,7 @@ class ApiBinder:
         client: Client,
         may_bind: Callable[[], bool],
         bound: Callable[[Binding], None] = lambda _: None,
+        within: float | None = None,
     ) -> None:
         """A binder over an open client.
 
@@ -40,8 +41,10 @@ class ApiBinder:
             client: an open client.
             may_bind: whether this instance leads at this very moment.
             bound: told every Binding that was carried out.
+            within: seconds that the API server itself may take for one; None leaves it to it.
         """
         self._client = client
+        self._within = within
         self._may_bind = may_bind
         self._bound = bound
 
@@ -57,6 +60,7 @@ class ApiBinder:
                 uid=binding.uid,
                 annotations=binding.annotations,
                 labels=binding.labels,
+                within=self._within,
             )
         except RequestError as error:
             return answer_of(error)

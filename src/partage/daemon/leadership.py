@@ -56,6 +56,7 @@ def elector(
         settings=options.times,
         settled=settled,
         failed=lambda error: _LOG.warning("lease %s: %s", options.name, error),
+        mark=names.LEASE_DEADLINE,
     )
 
 

@@ -10,8 +10,8 @@ from partage.daemon.recording import RecordSettings
 from partage.extender.intake import Intake
 from partage.extender.server import Faces
 from partage.extender.service import ServiceSettings
+from partage.kube.election import LeaseSettings
 from partage.kube.informer import InformerSettings
-from partage.kube.lease import LeaseSettings
 from partage.model.policy import Policy
 from partage.serving.access import Access
 from partage.serving.tls import ServerTls
@@ -27,8 +27,9 @@ class ElectionOptions:
         namespace: of the Lease.
         name: of the Lease.
         times: of the Lease.
-        fence: seconds that a new leader waits before it lists afresh; None takes the time-out of a
-            Binding, so that whatever the old leader had sent has come to its end.
+        fence: seconds that a new leader lets pass, from when the one before sent nothing any more,
+            before it lists afresh; None takes the time-out of a Binding and a fifth of it, so that
+            whatever the old leader had sent has come to its end.
         pod: namespace and name of our own pod, which carries the leader's label for the Service;
             None writes no label.
     """

@@ -48,6 +48,8 @@ __all__ = ["SchedulerDaemon"]
 _LOG: Final = logging.getLogger("partage.daemon")
 _RENEWAL: Final = 60.0
 """Seconds between two looks at the certificate files."""
+_SLACK: Final = 1.2
+"""Of the time-out of a Binding, for what a new leader waits."""
 _HEALING: Final = 60.0
 """Seconds between two makings of the books that nobody but we ourselves asked for."""
 
@@ -93,7 +95,7 @@ class SchedulerDaemon:
             Recorder(record, self.options.identity, client.clock) if record is not None else None
         )
         self.service = SchedulerService(
-            ApiBinder(client, self._may_bind),
+            ApiBinder(client, self._may_bind, within=self.options.service.limits.send),
             client.clock,
             self._notices.hooks,
             intake=self.options.intake,
@@ -230,23 +232,29 @@ class SchedulerDaemon:
 
     @property
     def fence(self) -> float:
-        """Seconds after which nothing that an earlier leader sent can still arrive."""
+        """Seconds after which nothing that an earlier leader sent can still arrive.
+
+        The time-out of a Binding, by which its sender and the API server give up, and a share more:
+        for clocks that run a little apart, and for what the store was just about to write.
+        """
         election = self.options.election
         given = election.fence if election else None
-        return self.options.service.limits.send if given is None else given
+        return self.options.service.limits.send * _SLACK if given is None else given
 
     async def _reign(self) -> None:
         """What a new leader does, until it is one no more.
 
-        The Lease has run out by now, so the earlier leader sends no Binding any more; one that it
-        sent just before may still be on its way for as long as it waits for an answer. A leader
+        An earlier leader sends no Binding any more from a moment that the elector knows; one that
+        it sent just before may still be on its way for as long as it waits for an answer. A leader
         that gave the Lease back has told whether it had all its answers.
         """
         if self._elector is not None and self._elector.handed_over:
             _LOG.info("got the lease from a leader whose Bindings have all arrived")
         else:
-            _LOG.info("got the lease; others' Bindings have %.1f s to arrive", self.fence)
-            await self._clock.sleep(self.fence)
+            quiet = self._elector.quiet_from if self._elector is not None else 0.0
+            left = max(0.0, quiet + self.fence - self._clock.monotonic())
+            _LOG.info("got the lease; others' Bindings have %.1f s to arrive", left)
+            await self._clock.sleep(left)
         await self._load()
         await self._check()
         await self._serve()

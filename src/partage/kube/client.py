@@ -291,7 +291,7 @@ class Client:
             if not any(failure.outcome is Outcome.UNKNOWN for failure in failures):
                 raise
 
-    async def bind(
+    async def bind(  # noqa: PLR0913 - the API's own parameters, all but three by name
         self,
         namespace: str,
         pod: str,
@@ -301,6 +301,7 @@ class Client:
         resource_version: str | None = None,
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        within: float | None = None,
         dry_run: bool = False,
     ) -> None:
         """Bind a pod to a node; annotations are merged into it in the same transaction.
@@ -315,6 +316,8 @@ class Client:
             resource_version: the pod's version, as a precondition.
             annotations: to add to the pod, replacing values of the same key.
             labels: to add to the pod.
+            within: seconds after which the server itself gives up, so that a request that waits
+                its turn there is not carried out long after its sender has gone.
             dry_run: bind nothing.
 
         Raises:
@@ -332,7 +335,10 @@ class Client:
             labels=labels,
         )
         path = PODS.path(namespace, pod, "binding")
-        await self._sender.send(Request("POST", path, self._change(dry_run=dry_run), encode(body)))
+        query = self._change(dry_run=dry_run)
+        if within is not None:
+            query["timeout"] = f"{within:g}s"
+        await self._sender.send(Request("POST", path, query, encode(body)))
 
     async def evict(
         self,

@@ -1,155 +1,52 @@
 """Leader election over a Lease of coordination.k8s.io/v1: one leader at a time, or none.
 
-Clocks of two machines are never compared. Who waits counts from when *it* last saw the lease
-change; who leads counts from before it *sent* its last renewal, and stops earlier than anyone may
-take over. So there are never two leaders as long as clocks run at about the same speed, whatever
-they show. `Election` holds these rules and does no I/O; `LeaderElector` runs them.
+`election` holds the rules; `LeaderElector` runs them. Who waits looks at the lease when a watch
+tells of a change, when it runs out, and every few seconds. The watch only saves time: without one,
+everything is as right, a little later.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
 from partage.kube.client import Client, PatchKind
+from partage.kube.election import (
+    SETTLED,
+    UNSETTLED,
+    Election,
+    LeaseSettings,
+    LeaseSpec,
+    micro_time,
+)
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.objects import Meta
-from partage.kube.resources import LEASES
+from partage.kube.resources import LEASES, Scope
+from partage.kube.watch import follow
 
-__all__ = ["Election", "LeaderElector", "LeaseSettings", "LeaseSpec"]
+__all__ = ["LeaderElector"]
 
 T = TypeVar("T")
 
-_SETTLED: Final = 1
-"""Duration in a lease that was given back with nothing of its holder's on its way, in seconds.
 
-Kubernetes' own clients write it whenever they give a lease back; nobody who takes a name out of a
-lease by hand does.
-"""
-_UNSETTLED: Final = 2
+class _Annotated(Meta, frozen=True):
+    """What is read of the lease's metadata."""
 
-
-class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The lease as written; times are text in RFC 3339 with microseconds, only ever displayed."""
-
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int | None = None
+    annotations: dict[str, str] | None = None
 
 
 class _Lease(msgspec.Struct, frozen=True):
-    metadata: Meta
+    metadata: _Annotated
     spec: LeaseSpec = LeaseSpec()
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseSettings:
-    """Times in seconds."""
-
-    duration: int = 15
-    """Others wait this long after the last renewal they saw."""
-    deadline: float = 10.0
-    """The leader stops this long after it sent the last renewal that succeeded."""
-    retry: float = 2.0
-    """Between tries to get or renew."""
-    jitter: float = 0.2
-    """The share of `retry` that chance may add while waiting."""
-
-    def __post_init__(self) -> None:
-        if not self.duration > self.deadline > self.retry * (1 + self.jitter) > 0:
-            raise ValueError(
-                f"duration {self.duration} s must exceed deadline {self.deadline:g} s, and that "
-                f"a retry of {self.retry:g} s with jitter {self.jitter:g}"
-            )
-
-
-class Election:
-    """The rules, from one candidate's view; moments are its own monotonic seconds."""
-
-    def __init__(self, identity: str, settings: LeaseSettings) -> None:
-        self._identity = identity
-        self._settings = settings
-        self._seen: LeaseSpec | None = None
-        self._seen_version = ""
-        self._seen_at = 0.0
-        self._leads_until: float | None = None
-
-    @property
-    def holder(self) -> str:
-        """Who held the lease when last seen; empty if nobody did."""
-        return (self._seen.holder_identity or "") if self._seen is not None else ""
-
-    @property
-    def term(self) -> int:
-        """How often the lease changed hands when last seen."""
-        return (self._seen.lease_transitions or 0) if self._seen is not None else 0
-
-    @property
-    def handed_over(self) -> bool:
-        """Whether the lease, when last seen, was given back with nothing on its way."""
-        seen = self._seen
-        return (
-            seen is not None
-            and seen.holder_identity == ""
-            and seen.lease_duration_seconds == _SETTLED
-        )
-
-    @property
-    def leads_until(self) -> float | None:
-        """The moment at which we stop to lead unless renewed; None if we do not."""
-        return self._leads_until
-
-    def leads(self, now: float) -> bool:
-        """Whether we may act as the leader at this moment."""
-        return self._leads_until is not None and now < self._leads_until
-
-    def observe(self, spec: LeaseSpec | None, version: str, now: float) -> None:
-        """The lease was read at `now`, with this resourceVersion; None if there is none.
-
-        Any new version counts as a sign of life, so that even a holder whose wall clock stands
-        still is not taken for dead.
-        """
-        if spec != self._seen or version != self._seen_version:
-            self._seen, self._seen_version, self._seen_at = spec, version, now
-        if self.holder != self._identity:
-            self._leads_until = None
-
-    def may_take(self, now: float) -> bool:
-        """Whether to try to write our name: the lease is free, ours, or expired as we saw it."""
-        if self.holder in {"", self._identity}:
-            return True
-        duration = self._seen.lease_duration_seconds if self._seen is not None else None
-        return now >= self._seen_at + (duration or self._settings.duration)
-
-    def claim(self, moment: datetime) -> LeaseSpec:
-        """What to write to get or keep the lease; `moment` is the wall clock's, for readers."""
-        text = _micro_time(moment)
-        if self.holder == self._identity and self._seen is not None:
-            acquired, term = self._seen.acquire_time or text, self.term
-        else:
-            acquired, term = text, self.term + 1 if self._seen is not None else 0
-        return LeaseSpec(self._identity, self._settings.duration, acquired, text, term)
-
-    def won(self, spec: LeaseSpec, version: str, *, sent: float, now: float) -> None:
-        """Our claim, sent at `sent`, was stored as this version."""
-        self._seen, self._seen_version, self._seen_at = spec, version, now
-        self._leads_until = sent + self._settings.deadline
-
-    def resign(self) -> None:
-        """Stop to lead."""
-        self._leads_until = None
 
 
 class LeaderElector:
     """Gets the lease, has `lead` run while it is held, and gives it back at the end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but one by name
         self,
         client: Client,
         *,
@@ -157,9 +54,10 @@ class LeaderElector:
         name: str,
         identity: str,
         lead: Callable[[], Awaitable[None]],
-        settings: LeaseSettings = LeaseSettings(),
+        settings: LeaseSettings | None = None,
         failed: Callable[[KubeError], None] | None = None,
         settled: Callable[[], bool] = lambda: False,
+        mark: str = "",
     ) -> None:
         """An elector that is not yet running.
 
@@ -170,21 +68,27 @@ class LeaderElector:
             identity: ours; unique to this process, or two would think they lead.
             lead: started when the lease is got, cancelled when it is lost; it must end soon then,
                 and check `leading` before each write that matters.
-            settings: times.
+            settings: times; those of `LeaseSettings` by default.
             failed: told each error of a try; the next try is already arranged.
             settled: asked after `lead` has ended, before the lease is given back: whether nothing
                 that it sent can still arrive. The next leader is told (`handed_over`).
+            mark: the annotation in which a holder says of each renewal how long after it it stops,
+                so that the next leader need not count from the lease's end (`quiet_from`). Others
+                that hold the lease do not write it; empty writes and reads none.
         """
         self._settled = settled
+        self._mark = mark
+        self._changed = asyncio.Event()
         self._handed_over = False
+        self._quiet_from = 0.0
         self._client = client
         self._clock = client.clock
         self._namespace = namespace
         self._name = name
         self._lead = lead
-        self._settings = settings
+        self._settings = settings or LeaseSettings()
         self._failed = failed
-        self._election = Election(identity, settings)
+        self._election = Election(identity, self._settings)
         self._version: str | None = None
 
     @property
@@ -196,6 +100,11 @@ class LeaderElector:
     def handed_over(self) -> bool:
         """Whether the leader before us gave us the lease with nothing of its own on its way."""
         return self._handed_over
+
+    @property
+    def quiet_from(self) -> float:
+        """From when on, by our clock, the leader before us sent nothing more."""
+        return self._quiet_from
 
     @property
     def holder(self) -> str:
@@ -213,12 +122,28 @@ class LeaderElector:
         The lease is given back at the end, after `lead` has ended.
         """
         while True:
-            while not self.leading:
-                await self._attempt()
-                if not self.leading:
-                    await self._clock.sleep(self._pause())
+            await self._campaign()
             if await self._reign():
                 return
+
+    async def _campaign(self) -> None:
+        """Try until we lead."""
+        listening = asyncio.create_task(self._listen(), name=f"lease:{self._name}:listen")
+        try:
+            while not self.leading:
+                self._changed.clear()
+                await self._attempt()
+                if not self.leading:
+                    await self._within(self._pause(), self._changed.wait())
+        finally:
+            await _stop(listening)
+
+    async def _listen(self) -> None:
+        """Have the lease looked at whenever a watch tells of a change, if one is granted."""
+        scope = Scope(LEASES, self._namespace, fields=f"metadata.name={self._name}")
+        async with contextlib.aclosing(follow(self._client, scope, into=_Lease)) as changes:
+            async for _ in changes:
+                self._changed.set()
 
     async def _reign(self) -> bool:
         """Lead until the lease is lost (False) or `lead` ends (True)."""
@@ -266,13 +191,13 @@ class LeaderElector:
             return
         sent = clock.monotonic()
         claim = election.claim(clock.now())
-        found = election.leads(sent), election.handed_over
-        stored = await (self._write(claim) if exists else self._create(claim))
+        found = election.leads(sent), election.handed_over, election.quiet_from
+        stored = await (self._write(claim, self._marked(claim)) if exists else self._create(claim))
         self._version = stored.metadata.resource_version
         election.won(claim, self._version, sent=sent, now=clock.monotonic())
-        renewed, handed_over = found
+        renewed, handed_over, quiet_from = found
         if not renewed:
-            self._handed_over = handed_over
+            self._handed_over, self._quiet_from = handed_over, quiet_from
 
     async def _read(self) -> bool:
         """Look at the lease; False if there is none."""
@@ -285,21 +210,39 @@ class LeaderElector:
             self._election.observe(None, "", self._clock.monotonic())
             return False
         self._version = lease.metadata.resource_version
-        self._election.observe(lease.spec, self._version, self._clock.monotonic())
+        self._election.observe(
+            lease.spec, self._version, self._clock.monotonic(), self._stops(lease)
+        )
         return True
+
+    def _marked(self, spec: LeaseSpec) -> dict[str, Any]:
+        """Metadata that says when the writer of this renewal stops."""
+        if not self._mark:
+            return {}
+        return {"annotations": {self._mark: f"{spec.renew_time} {self._settings.deadline:g}"}}
+
+    def _stops(self, lease: _Lease) -> float | None:
+        """What the holder says of this very renewal; of another one it says nothing."""
+        text = (lease.metadata.annotations or {}).get(self._mark, "") if self._mark else ""
+        moment, _, seconds = text.partition(" ")
+        if not moment or moment != lease.spec.renew_time:
+            return None
+        with contextlib.suppress(ValueError):
+            return max(0.0, float(seconds)) if math.isfinite(float(seconds)) else None
+        return None
 
     async def _create(self, spec: LeaseSpec) -> _Lease:
         body = {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            "metadata": {"name": self._name, "namespace": self._namespace, **self._marked(spec)},
             "spec": spec,
         }
         return await self._client.create(LEASES, body, namespace=self._namespace, into=_Lease)
 
-    async def _write(self, spec: Any) -> _Lease:
+    async def _write(self, spec: Any, metadata: Mapping[str, Any] | None = None) -> _Lease:
         """Change the lease if it is still as we saw it; what others keep in it stays."""
-        body = {"metadata": {"resourceVersion": self._version}, "spec": spec}
+        body = {"metadata": {"resourceVersion": self._version, **(metadata or {})}, "spec": spec}
         return await self._client.patch(
             LEASES,
             self._name,
@@ -317,8 +260,8 @@ class LeaderElector:
         self._election.resign()
         free = {
             "holderIdentity": "",
-            "leaseDurationSeconds": _SETTLED if self._settled() else _UNSETTLED,
-            "renewTime": _micro_time(self._clock.now()),
+            "leaseDurationSeconds": SETTLED if self._settled() else UNSETTLED,
+            "renewTime": micro_time(self._clock.now()),
         }
         with contextlib.suppress(KubeError):
             await self._within(self._settings.retry, self._write(free))
@@ -338,7 +281,10 @@ class LeaderElector:
             task.result()
 
     def _pause(self) -> float:
-        return self._settings.retry * (1 + self._settings.jitter * self._client.chance())
+        """Seconds until the lease is looked at again, told of a change or not."""
+        pause = self._settings.retry * (1 + self._settings.jitter * self._client.chance())
+        left = self._election.expires - self._clock.monotonic()
+        return min(pause, left) if left > 0 else pause
 
 
 async def _run(lead: Callable[[], Awaitable[None]]) -> None:
@@ -349,7 +295,3 @@ async def _stop(task: asyncio.Task[Any]) -> None:
     """Cancel and wait for the end; its exception stays in the task."""
     task.cancel()
     await asyncio.wait((task,))
-
-
-def _micro_time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,175 @@
+"""The rules of leader election, from one candidate's view; no I/O.
+
+Clocks of two machines are never compared. Who waits counts from when *it* last saw the lease
+change; who leads counts from before it *sent* its last renewal, and stops earlier than anyone may
+take over. So there are never two leaders as long as clocks run at about the same speed, whatever
+they show.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "SETTLED",
+    "UNSETTLED",
+    "Election",
+    "LeaseSettings",
+    "LeaseSpec",
+    "micro_time",
+]
+
+SETTLED: Final = 1
+"""Duration in a lease that was given back with nothing of its holder's on its way, in seconds.
+
+Kubernetes' own clients write it whenever they give a lease back; nobody who takes a name out of a
+lease by hand does.
+"""
+UNSETTLED: Final = 2
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The lease as written; times are text in RFC 3339 with microseconds, only ever displayed."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """Times in seconds."""
+
+    duration: int = 15
+    """Others wait this long after the last renewal they saw."""
+    deadline: float = 10.0
+    """The leader stops this long after it sent the last renewal that succeeded."""
+    retry: float = 2.0
+    """Between tries to get or renew."""
+    jitter: float = 0.2
+    """The share of `retry` that chance may add while waiting."""
+
+    def __post_init__(self) -> None:
+        if not self.duration > self.deadline > self.retry * (1 + self.jitter) > 0:
+            raise ValueError(
+                f"duration {self.duration} s must exceed deadline {self.deadline:g} s, and that "
+                f"a retry of {self.retry:g} s with jitter {self.jitter:g}"
+            )
+
+
+class Election:
+    """The rules, from one candidate's view; moments are its own monotonic seconds."""
+
+    def __init__(self, identity: str, settings: LeaseSettings) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._seen: LeaseSpec | None = None
+        self._seen_version = ""
+        self._seen_at = 0.0
+        self._quiet_from: float | None = None
+        self._leads_until: float | None = None
+
+    @property
+    def holder(self) -> str:
+        """Who held the lease when last seen; empty if nobody did."""
+        return (self._seen.holder_identity or "") if self._seen is not None else ""
+
+    @property
+    def term(self) -> int:
+        """How often the lease changed hands when last seen."""
+        return (self._seen.lease_transitions or 0) if self._seen is not None else 0
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether the lease, when last seen, was given back with nothing on its way."""
+        seen = self._seen
+        return (
+            seen is not None
+            and seen.holder_identity == ""
+            and seen.lease_duration_seconds == SETTLED
+        )
+
+    @property
+    def quiet_from(self) -> float:
+        """From when on, by our clock, whoever held the lease as last seen sends nothing more.
+
+        Later than now where it may still believe that it leads.
+        """
+        return self._quiet_from if self._quiet_from is not None else 0.0
+
+    @property
+    def expires(self) -> float:
+        """When the lease runs out unless it changes, by our clock."""
+        duration = self._seen.lease_duration_seconds if self._seen is not None else None
+        return self._seen_at + (duration or self._settings.duration)
+
+    @property
+    def leads_until(self) -> float | None:
+        """The moment at which we stop to lead unless renewed; None if we do not."""
+        return self._leads_until
+
+    def leads(self, now: float) -> bool:
+        """Whether we may act as the leader at this moment."""
+        return self._leads_until is not None and now < self._leads_until
+
+    def observe(
+        self, spec: LeaseSpec | None, version: str, now: float, stops: float | None = None
+    ) -> None:
+        """The lease was read at `now`, with this resourceVersion; None if there is none.
+
+        Any new version counts as a sign of life, so that even a holder whose wall clock stands
+        still is not taken for dead.
+
+        Args:
+            spec: what it says.
+            version: its resourceVersion.
+            now: when its answer was there.
+            stops: seconds after this very renewal from which its holder says that it sends nothing
+                more; None where it does not say.
+        """
+        if self._quiet_from is None or spec != self._seen or version != self._seen_version:
+            self._quiet_from = now + self._sends_for(spec, stops)
+            self._seen, self._seen_version, self._seen_at = spec, version, now
+        if self.holder != self._identity:
+            self._leads_until = None
+
+    def may_take(self, now: float) -> bool:
+        """Whether to try to write our name: the lease is free, ours, or expired as we saw it."""
+        return self.holder in {"", self._identity} or now >= self.expires
+
+    def _sends_for(self, spec: LeaseSpec | None, stops: float | None) -> float:
+        """Seconds for which a holder may go on sending after a lease like this was seen."""
+        if spec is None:  # deleted under its holder, who has not noticed yet
+            return 0.0 if self.holder in {"", self._identity} else self._settings.duration
+        duration = spec.lease_duration_seconds
+        given_back = not spec.holder_identity and duration in {SETTLED, UNSETTLED}
+        if duration is None or given_back or spec.holder_identity == self._identity:
+            return 0.0
+        return float(duration) if stops is None else min(stops, float(duration))
+
+    def claim(self, moment: datetime) -> LeaseSpec:
+        """What to write to get or keep the lease; `moment` is the wall clock's, for readers."""
+        text = micro_time(moment)
+        if self.holder == self._identity and self._seen is not None:
+            acquired, term = self._seen.acquire_time or text, self.term
+        else:
+            acquired, term = text, self.term + 1 if self._seen is not None else 0
+        return LeaseSpec(self._identity, self._settings.duration, acquired, text, term)
+
+    def won(self, spec: LeaseSpec, version: str, *, sent: float, now: float) -> None:
+        """Our claim, sent at `sent`, was stored as this version."""
+        self._seen, self._seen_version, self._seen_at = spec, version, now
+        self._leads_until = sent + self._settings.deadline
+
+    def resign(self) -> None:
+        """Stop to lead."""
+        self._leads_until = None
+
+
+def micro_time(moment: datetime) -> str:
+    """A moment as leases show it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
