@@ -356,7 +356,7 @@ def test_a_journal_survives_a_crash_at_any_byte(
 
     journal = Journal(folder / "journal")
 
-    assert len(journal.entries) == kept.count(b"\n")
+    assert len(journal.entries) == max(0, kept.count(b"\n") - 1)  # the first says the version
     assert journal.damaged == 0
     journal.end("c1")
     assert "c1" not in Journal(folder / "journal").entries

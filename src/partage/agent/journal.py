@@ -4,6 +4,10 @@ One file of JSON lines, appended and flushed to the disk before the runtime is a
 holds is written down first. A line that a crash cut off is dropped; one that is damaged otherwise is left out
 and told. Each look at what the runtime has (`keep`) writes the file anew, complete, under another name and
 renames it.
+
+The first line is the version of what follows. A journal of a later version is refused and left as it is: lines that
+this agent would read as less than they say, and then write anew, would be lost for the agent that wrote them.
+Whoever adds a field raises the version. A journal without one is of 0.1.0 before it was marked, and version 1.
 """
 
 import os
@@ -19,6 +23,7 @@ __all__ = ["Entry", "Journal"]
 
 _NAME: Final = "containers.jsonl"
 _MODE: Final = 0o600
+_VERSION: Final = 1
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,8 +49,15 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    v: int | None = None
     given: Entry | None = None
     ended: str = ""
+
+
+class _Marked(msgspec.Struct, frozen=True):
+    """What of a line is read before anything else, whatever else is in it."""
+
+    v: int
 
 
 class Journal:
@@ -59,7 +71,8 @@ class Journal:
         """Open the journal, making its folder.
 
         Raises:
-            InvalidDocument: the folder or the file cannot be used; the message says why.
+            InvalidDocument: the folder or the file cannot be used, or is of a later version; the message
+                says why. The file is not touched then.
         """
         self._path = folder / _NAME
         self._entries: dict[str, Entry] = {}
@@ -133,6 +146,7 @@ class Journal:
             return
         whole, _, torn = data.rpartition(b"\n")
         del torn  # it was never answered for
+        self._check_version(whole)
         for text in whole.splitlines():
             try:
                 line = msgspec.json.decode(text, type=_Line)
@@ -143,10 +157,24 @@ class Journal:
                 self._entries[line.given.container] = line.given
             self._entries.pop(line.ended, None)
 
+    def _check_version(self, lines: bytes) -> None:
+        for text in lines.splitlines():
+            try:
+                version = msgspec.json.decode(text, type=_Marked).v
+            except (msgspec.MsgspecError, ValueError):
+                continue
+            if version != _VERSION:
+                raise InvalidDocument(
+                    f"journal {self._path} is of version {version}, which another release wrote; this one "
+                    f"reads version {_VERSION}. Run the agent that wrote it, or drain the node of device "
+                    "pods and move the file away"
+                )
+
     def _rewrite(self) -> None:
         fresh = self._path.with_suffix(".new")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
         try:
+            _put(handle, msgspec.json.encode(_Line(v=_VERSION)) + b"\n")
             for entry in self._entries.values():
                 _put(handle, msgspec.json.encode(_Line(given=entry)) + b"\n")
             os.fsync(handle)
