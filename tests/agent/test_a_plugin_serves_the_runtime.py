@@ -199,3 +199,31 @@ def test_a_plugin_that_is_not_taken_says_why(
             await task
 
     _run(test())
+
+
+def test_a_plugin_says_why_it_is_not_asked(tmp_path: Path) -> None:
+    """No socket: what has to be switched on. Refused: the runtime's words. Served: nothing."""
+
+    async def test() -> None:
+        stop = asyncio.Event()
+        plugin = Plugin(Decisions(), PluginOptions(tmp_path / "s", again=Backoff(0.01, cap=0.02)))
+        assert "has not answered yet" in plugin.problem
+        task = asyncio.create_task(plugin.run(stop))
+
+        async def says(words: str) -> None:
+            async with asyncio.timeout(30):
+                while words not in plugin.problem:  # noqa: ASYNC110 # a text has no event
+                    await asyncio.sleep(0.01)
+
+        await says("NRI is off in the container runtime")
+        async with fake_runtime(tmp_path / "s") as runtime:
+            runtime.refusal = "plugins are disabled"
+            await says("plugins are disabled")
+            runtime.refusal = ""
+            async with asyncio.timeout(30):
+                await plugin.ready.wait()
+            assert plugin.problem == ""
+        stop.set()
+        await task
+
+    _run(test())

@@ -203,6 +203,7 @@ class World:
     keeper: Keeper
     proxy: Proxy
     channel: Any
+    now: list[float]
 
     async def create(self, uid: str, name: str = "main") -> str:
         """Make a container that has the whole card; its identity, or how it was refused."""
@@ -265,14 +266,15 @@ async def _world(folder: Path) -> AsyncIterator[World]:
     options = ProxyOptions(
         folder / "cri.sock", folder / "runtime.sock", "/devices", folder, deadline=60, look=600
     )
-    proxy = Proxy(keeper, options)
+    now = [1000.0]
+    proxy = Proxy(keeper, options, lambda: now[0])
     stop = asyncio.Event()
     task = asyncio.create_task(proxy.run(stop))
     try:
         async with asyncio.timeout(60):
             await proxy.ready.wait()
         async with grpc.aio.insecure_channel(f"unix:{options.socket}") as channel:
-            yield World(runtime, keeper, proxy, channel)
+            yield World(runtime, keeper, proxy, channel, now)
     finally:
         stop.set()
         await task
@@ -393,5 +395,22 @@ def test_streams_and_what_does_not_exist_pass_through(folder: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await world.call("CreateContainer", b"\xff\xff")
             assert "partage: CreateRequest" in caught.value.details()
+
+    _run(test())
+
+
+def test_a_kubelet_that_asks_elsewhere_is_noticed(folder: Path) -> None:
+    """It asks its runtime every few seconds: one that has not asked here for long goes around us."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            needed = f"containerRuntimeEndpoint: unix://{folder / 'cri.sock'}"
+            assert needed in world.proxy.problem
+            await world.call("ListContainers", b"")
+            assert world.proxy.problem == ""
+            world.now[0] += 29
+            assert world.proxy.problem == ""
+            world.now[0] += 2
+            assert needed in world.proxy.problem
 
     _run(test())

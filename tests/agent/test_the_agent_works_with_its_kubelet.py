@@ -24,7 +24,7 @@ from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
-from partage.testing.fake_kubelet import FakeKubelet, NotAdmitted, fake_kubelet
+from partage.testing.fake_kubelet import FakeKubelet, NotStarted, fake_kubelet
 from partage.testing.kube_server import KubeServer
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
@@ -66,6 +66,21 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+class Runtime:
+    """Whoever asks the keeper, or does not."""
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+
+    @property
+    def problem(self) -> str:
+        """Why it does not."""
+        return "" if self.ready.is_set() else "NRI is off"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Nothing to do."""
+
+
 @dataclass
 class World:
     """All that is together here."""
@@ -74,7 +89,7 @@ class World:
     client: Client
     kubelet: FakeKubelet
     keeper: Keeper
-    ready: asyncio.Event
+    runtime: Runtime
 
 
 @contextlib.asynccontextmanager
@@ -88,13 +103,15 @@ async def _world(
     async with KubeServer() as server, fake_kubelet(folder) as kubelet:
         config = Config(ClusterConfig(server.url), UserConfig())
         async with Client(config) as client:
-            ready = asyncio.Event()
+            runtime = Runtime()
             options = KubeletOptions(folder, wait=wait, patience=patience, period=0.02, look=0.02)
-            side = KubeletSide("n1", options, keeper, ready, lambda: 0.5, client if api else None)
+            side = KubeletSide(
+                "n1", options, keeper, runtime, lambda: 0.5, client if api else None
+            )
             side.take(place)
             task = asyncio.create_task(side.run())
             try:
-                yield World(server, client, kubelet, keeper, ready)
+                yield World(server, client, kubelet, keeper, runtime)
             finally:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -121,7 +138,7 @@ def test_units_are_those_of_the_cards_in_the_records(folder: Path) -> None:
 
     async def test() -> None:
         async with _world(folder, patience=60) as world:
-            world.ready.set()
+            world.runtime.ready.set()
             await world.kubelet.until(names.QGPU_MEMORY, 32)
             await world.kubelet.until(names.QGPU_CORE, 200)
             asked = {names.QGPU_CORE: "10", names.QGPU_MEMORY: "1"}
@@ -150,7 +167,7 @@ def test_a_pod_that_the_kubelet_hears_of_first_is_waited_for(folder: Path) -> No
 
     async def test() -> None:
         async with _world(folder) as world:
-            world.ready.set()
+            world.runtime.ready.set()
             await world.kubelet.until(names.QGPU_CORE, 200)
             admitting = asyncio.create_task(
                 world.kubelet.admit("team", "late", "main", names.QGPU_CORE, 10)
@@ -170,23 +187,40 @@ def test_without_an_api_server_the_kubelet_chooses(folder: Path) -> None:
 
     async def test() -> None:
         async with _world(folder, api=False) as world:
-            world.ready.set()
+            world.runtime.ready.set()
             await world.kubelet.until(GPU, 20)
             assert len(await world.kubelet.admit("team", "a", "main", GPU, 3)) == 3
 
     _run(test())
 
 
-def test_units_wait_for_who_injects(folder: Path) -> None:
-    """While the runtime does not ask the agent nothing is given, and the refusal says so."""
+def test_containers_with_units_wait_for_who_injects(folder: Path) -> None:
+    """Units are given; while the runtime does not ask the agent no container starts, and it says why."""
 
     async def test() -> None:
         async with _world(folder, wait=0.05) as world:
             await world.kubelet.until(GPU, 20)
-            with pytest.raises(NotAdmitted, match="the container runtime does not ask"):
-                await world.kubelet.admit("team", "a", "main", GPU, 1)
-            world.ready.set()
             await world.kubelet.admit("team", "a", "main", GPU, 1)
+            why = "nobody would give the container its devices: NRI is off"
+            with pytest.raises(NotStarted, match=why):
+                await world.kubelet.start_container("team", "a", "main", GPU)
+            world.runtime.ready.set()
+            await world.kubelet.start_container("team", "a", "main", GPU)
+
+    _run(test())
+
+
+def test_a_runtime_that_comes_back_in_time_is_not_missed(folder: Path) -> None:
+    """The start of a container waits a moment for it, and goes on."""
+
+    async def test() -> None:
+        async with _world(folder, wait=60) as world:
+            await world.kubelet.until(GPU, 20)
+            await world.kubelet.admit("team", "a", "main", GPU, 1)
+            starting = asyncio.create_task(world.kubelet.start_container("team", "a", "main", GPU))
+            await asyncio.sleep(0)
+            world.runtime.ready.set()
+            await starting
 
     _run(test())
 
@@ -198,7 +232,7 @@ def test_who_holds_units_and_was_given_nothing_is_counted(
 
     async def test() -> None:
         async with _world(folder) as world:
-            world.ready.set()
+            world.runtime.ready.set()
             await world.kubelet.until(GPU, 20)
             await world.kubelet.admit("team", "a", "main", GPU, 1)
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -20,12 +21,14 @@ from partage.kube.retry import Backoff
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import Device, DeviceType, Topology
 from partage.model.node import Node
-from partage.testing.fake_kubelet import FakeKubelet, NotAdmitted, fake_kubelet
+from partage.testing.fake_kubelet import FakeKubelet, NotAdmitted, NotStarted, fake_kubelet
 from partage.vendors import names
 from partage.vendors.settings import HamiNodeSettings, HamiSettings, Settings
 
 GIB = 2**30
 GPU = "nvidia.com/gpu"
+_SOON = Backoff(0.02, cap=0.1)
+_NEVER = Backoff(3600, cap=3600, jitter=0)
 
 
 @pytest.fixture
@@ -196,8 +199,10 @@ async def _serving(
     node: Node,
     advice: Callable[[Offer, said.ContainerPreference], Awaitable[tuple[str, ...]]] = _nothing,
     allow: Callable[[], Awaitable[str]] = _yes,
+    again: Backoff = _SOON,
+    listening: float = 60,
 ) -> AsyncIterator[DevicePlugins]:
-    files = PluginFiles(folder / "device-plugins", look=0.02, again=Backoff(0.02, cap=0.1))
+    files = PluginFiles(folder / "device-plugins", look=0.02, listening=listening, again=again)
     plugins = DevicePlugins(files, advice, allow, lambda: 0.5)
     plugins.take(offers(node, Settings()))
     task = asyncio.create_task(plugins.run())
@@ -309,22 +314,116 @@ def test_units_come_marked_and_nothing_else(folder: Path) -> None:
     _run(test())
 
 
-def test_nothing_is_given_while_nobody_would_inject(folder: Path) -> None:
-    """The refusal says why, and the units stay free."""
+def test_a_start_between_our_socket_and_our_registration_costs_no_time(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kubelet dials a socket that it has just removed: a new one is registered, nothing is waited out."""
+    caplog.set_level("INFO")
 
-    async def away() -> str:
-        return "the container runtime does not ask the agent"
+    async def test() -> None:
+        async with fake_kubelet(folder) as kubelet:
+            kubelet.removes = 3
+            async with _serving(folder, _node(_cards(1), ""), again=_NEVER):
+                await kubelet.until(GPU, 10)
+                await kubelet.admit("team", "a", "main", GPU, 1)
+
+    _run(test())
+
+    assert caplog.text.count("started anew") == 3
+    assert "not registered" not in caplog.text
+
+
+def test_a_registration_that_nobody_listens_to_is_made_again(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kubelet took it and let go of it with an earlier one, without a word."""
+
+    async def test() -> None:
+        async with fake_kubelet(folder) as kubelet:
+            kubelet.deaf = 1
+            async with _serving(folder, _node(_cards(1), ""), listening=0.5) as plugins:
+                await kubelet.registered(1)
+                assert plugins.registered == frozenset()
+                await kubelet.until(GPU, 10)
+                assert plugins.registered == {GPU}
+
+    _run(test())
+
+    assert "the kubelet took it and does not listen" in caplog.text
+
+
+def test_a_socket_that_a_kubelet_left_is_not_waited_on(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody answers there; the next kubelet's own socket ends the pause, however long."""
+    caplog.set_level("DEBUG")
+    growing = Backoff(
+        0.02, factor=60, cap=3600, jitter=0
+    )  # the third pause is longer than the test
+
+    async def test() -> None:
+        left = folder / "device-plugins/kubelet.sock"
+        left.parent.mkdir()
+        with socket.socket(socket.AF_UNIX) as old:
+            old.bind(str(left))
+        async with _serving(folder, _node(_cards(1), ""), again=growing):
+            await _until(lambda: caplog.text.count("trying again") == 3)
+            async with fake_kubelet(folder) as kubelet:
+                await kubelet.until(GPU, 10)
+
+    _run(test())
+
+
+def test_two_agents_do_not_keep_each_other_busy(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who finds another's socket in the place of its own says so, and rests before it takes it back."""
 
     async def test() -> None:
         async with (
             fake_kubelet(folder) as kubelet,
-            _serving(folder, _node(_cards(1), ""), allow=away),
+            _serving(folder, _node(_cards(1), ""), again=_NEVER),
         ):
             await kubelet.until(GPU, 10)
-            with pytest.raises(NotAdmitted, match="UNAVAILABLE: partage: the container runtime"):
-                await kubelet.admit("team", "a", "main", GPU, 1)
+            async with _serving(folder, _node(_cards(2), "")):
+                await _until(lambda: "another process serves" in caplog.text)
+                await kubelet.until(GPU, 20)
+                assert len(kubelet.registrations) <= 4
 
     _run(test())
+
+
+def test_units_are_given_at_once_and_starts_wait_for_who_injects(folder: Path) -> None:
+    """A refusal of units fails a pod for good; one of the start says why, and is tried again."""
+    why = "the container runtime does not ask the agent"
+
+    async def allow() -> str:
+        return why
+
+    async def test() -> None:
+        nonlocal why
+        async with fake_kubelet(folder) as kubelet:
+            async with _serving(folder, _node(_cards(1), ""), allow=allow):
+                await kubelet.until(GPU, 10)
+                await kubelet.admit("team", "a", "main", GPU, 1)
+                with pytest.raises(
+                    NotStarted, match="UNAVAILABLE: partage: the container runtime"
+                ):
+                    await kubelet.start_container("team", "a", "main", GPU)
+                why = ""
+                await kubelet.start_container("team", "a", "main", GPU)
+            await kubelet.until(GPU, 0)
+            with pytest.raises(NotStarted, match="endpoint stopped"):
+                await kubelet.start_container("team", "a", "main", GPU)
+
+    _run(test())
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    """Wait for something that tells nobody when it happens."""
+    async with asyncio.timeout(60):
+        while not holds():  # noqa: ASYNC110 # it has no event
+            await asyncio.sleep(0.005)
 
 
 async def _answer(kubelet: FakeKubelet, method: str, request: bytes) -> str:

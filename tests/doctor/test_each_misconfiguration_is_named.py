@@ -230,6 +230,38 @@ FILES = {
 }  # fmt: skip
 
 
+SOCKETS = {
+    "nri is off": (["run/containerd/containerd.sock"], "", ["runtime-unasked"]),
+    "nri is on": (["run/containerd/containerd.sock", "run/nri/nri.sock"], "", []),
+    "by the other name": (["var/run/crio/crio.sock", "var/run/nri/nri.sock"], "", []),
+    "proxy": (
+        ["run/containerd/containerd.sock", "run/partage/cri.sock"],
+        "containerRuntimeEndpoint: unix:///run/partage/cri.sock\n", [],
+    ),
+    "proxy by flag": (
+        ["run/containerd/containerd.sock", "run/partage/cri.sock"],
+        "--container-runtime-endpoint=unix:///run/partage/cri.sock", [],
+    ),
+    "proxy beside the way": (
+        ["run/containerd/containerd.sock", "run/partage/cri.sock"],
+        "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n", ["proxy-unused"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sockets", "kubelet", "found"), SOCKETS.values(), ids=SOCKETS)
+def test_a_runtime_that_asks_nobody_is_told(
+    tmp_path: Path, sockets: list[str], kubelet: str, found: list[str]
+) -> None:
+    """It runs, and neither NRI nor the proxy is on the way of the kubelet's containers."""
+    name = "kubeadm-flags.env" if kubelet.startswith("--") else "config.yaml"
+    for path, text in {**dict.fromkeys(sockets, ""), f"var/lib/kubelet/{name}": kubelet}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    assert [one.check for one in examined(tmp_path)] == found
+
+
 @pytest.mark.parametrize(("path", "text", "check"), FILES.values(), ids=FILES)
 def test_a_broken_node_is_diagnosed(tmp_path: Path, path: str, text: str, check: str) -> None:
     """From its files alone; the command ends with 3 where something was found, else with 0."""
@@ -249,6 +281,7 @@ def test_every_check_and_option_is_in_the_reference() -> None:
     told = {check for _, check in CASES.values()} | {
         check for *_, check in FILES.values() if check
     }
+    told |= {check for *_, found in SOCKETS.values() for check in found}
 
     assert [check for check in sorted(told) if f"| `{check}` |" not in page] == []
     options = {opt for one in doctor.params for opt in one.opts if opt.startswith("--")}

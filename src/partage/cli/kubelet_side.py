@@ -121,7 +121,7 @@ def kubelet_companions(
             )
 
             side = KubeletSide(
-                given["node"], KubeletOptions(folder), agent.keeper, agent.asked.ready,
+                given["node"], KubeletOptions(folder), agent.keeper, agent.asked,
                 random.random, client,
             )  # fmt: skip
             agent.follow(side.take)

@@ -50,6 +50,10 @@ class Asked(Protocol):
 
     ready: asyncio.Event
 
+    @property
+    def problem(self) -> str:
+        """Why containers are made without asking, and what to do; empty where nothing is in the way."""
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set."""
 
@@ -249,7 +253,7 @@ class AgentDaemon:
             return web.Response(status=503, text="the node's devices are not known yet\n")
         if self.asked.ready.is_set():
             return web.Response(text="ok\n")
-        return web.Response(status=503, text="the container runtime does not ask this agent\n")
+        return web.Response(status=503, text=f"{self.asked.problem}\n")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         self.tallies.connected.set(self.asked.ready.is_set())

@@ -22,6 +22,7 @@ from partage.agent.kubelet.messages import ContainerPreference, PodResources
 from partage.agent.kubelet.plugin import DevicePlugins, PluginFiles
 from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved
 from partage.agent.kubelet.units import Offer, advise, asked_of, offers
+from partage.daemon.agent import Asked
 from partage.daemon.watched import LivePod
 from partage.kube.client import Client
 from partage.kube.informer import Informer
@@ -41,17 +42,19 @@ class KubeletOptions:
 
     Attributes:
         folder: the kubelet's; sockets of plugins and of PodResources are in it.
-        wait: seconds that a container's units are held back while nobody would give it its devices.
+        wait: seconds that the start of a container with units waits for who would give it its devices. It is
+            the pod's own time; refused after it, the container is tried again 10 s later. Below the
+            kubelet's limit of 30 s.
         patience: seconds that advice may wait for the API server to tell of the pod.
         period: seconds between two comparisons with what the kubelet says.
         look: seconds between two looks whether the kubelet was started anew.
     """
 
     folder: Path = Path("/var/lib/kubelet")
-    wait: float = 20.0
+    wait: float = 5.0
     patience: float = 1.0
     period: float = 60.0
-    look: float = 1.0
+    look: float = 0.2
 
 
 class KubeletSide:
@@ -64,7 +67,7 @@ class KubeletSide:
         node: str,
         options: KubeletOptions,
         keeper: Keeper,
-        ready: asyncio.Event,
+        asked: Asked,
         chance: Callable[[], float],
         client: Client | None = None,
     ) -> None:
@@ -74,14 +77,14 @@ class KubeletSide:
             node: its name.
             options: what may be set.
             keeper: who gives containers their devices.
-            ready: set while the keeper is asked about every container.
+            asked: what asks the keeper about containers.
             chance: between 0 and 1; spreads what is tried again.
             client: an open client, for the node's pods; without one nothing is advised.
         """
         self._node = node
         self._options = options
         self._keeper = keeper
-        self._ready = ready
+        self._asked = asked
         files = PluginFiles(options.folder / "device-plugins", look=options.look)
         self._plugins = DevicePlugins(files, self._advise, self._allow, chance)
         self._resources: Resources | None = None
@@ -120,13 +123,12 @@ class KubeletSide:
         return resource in self._plugins.registered
 
     async def _allow(self) -> str:
-        """Wait until containers get their devices; why they would not."""
-        try:
+        """Why a container would not get its devices; waits a moment for what passes by itself."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._options.wait):
-                await self._ready.wait()
-        except TimeoutError:
-            return "the container runtime does not ask the agent, which gives containers their devices"
-        return ""
+                await self._asked.ready.wait()
+        why = self._asked.problem
+        return f"nobody would give the container its devices: {why}" if why else ""
 
     async def _advise(self, offer: Offer, asked: ContainerPreference) -> tuple[str, ...]:
         """Advice by the records; the kubelet may have heard of a pod a moment before us."""

@@ -1,6 +1,7 @@
 """What can be wrong on a node itself, told from its files under a root folder."""
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,13 @@ _KUBELET: Final = "var/lib/kubelet/config.yaml"
 _STATIC: Final = "etc/kubernetes/manifests/kube-scheduler.yaml"
 _CDI: Final = ("etc/cdi", "var/run/cdi")
 _ISOLATION: Final = "var/lib/partage/isolation"
+_RUN: Final = ("run", "var/run")
+"""The same folder on a running node; a link of the second may not hold under another root."""
+_NRI: Final = "nri/nri.sock"
+_PROXY: Final = "partage/cri.sock"
+_RUNTIMES: Final = ("containerd/containerd.sock", "crio/crio.sock")
+_FLAGS: Final = "var/lib/kubelet/kubeadm-flags.env"
+_ENDPOINT: Final = re.compile(r"--container-runtime-endpoint[= ]([^\s\"']+)")
 _SHOWN: Final = 300
 _NEW: Final = 3
 """Version of containerd's configuration from which NRI and CDI are on by default."""
@@ -30,6 +38,7 @@ def examined(root: Path) -> Iterator[Finding]:
     Args:
         root: its file system.
     """
+    nri = True
     for path, check in (
         (_CONTAINERD, _containerd),
         (_CHECKPOINT, _checkpoint),
@@ -39,12 +48,16 @@ def examined(root: Path) -> Iterator[Finding]:
         file = root / path
         try:
             if file.exists():
-                yield from check(path, file.read_text("utf-8"))
+                for one in check(path, file.read_text("utf-8")):
+                    nri = nri and one.check != "nri-off"
+                    yield one
         except (OSError, ValueError, yaml.YAMLError, AttributeError, TypeError) as error:
             yield Finding(
                 "unreadable", Level.WARNING, f"/{path}", f"it cannot be read: {error}",
                 "run as root on the node, and correct the file",
             )  # fmt: skip
+    if nri:
+        yield from _unasked(root)
     yield from _cdi(root)
     yield from _isolation(root)
 
@@ -68,6 +81,44 @@ def _containerd(path: str, text: str) -> Iterator[Finding]:
             "CDI must be on; it is off, so containers start without their devices",
             "set enable_cdi = true in the CRI plugin's section and restart containerd",
         )  # fmt: skip
+
+
+def _unasked(root: Path) -> Iterator[Finding]:
+    """A runtime that runs, and neither its NRI nor a proxy before it."""
+    asked = _kubelets_runtime(root)
+    if asked is not None and asked.endswith(_PROXY):
+        return
+    if asked is not None and _runs(root, _PROXY):
+        yield Finding(
+            "proxy-unused", Level.ERROR, f"/{_KUBELET}",
+            f"Partage's proxy listens at /run/{_PROXY} and the kubelet must ask it; it asks {asked}",
+            f"set containerRuntimeEndpoint: unix:///run/{_PROXY} and restart the kubelet",
+        )  # fmt: skip
+    elif any(_runs(root, one) for one in _RUNTIMES) and not _runs(root, _NRI):
+        yield Finding(
+            "runtime-unasked", Level.ERROR, f"/run/{_NRI}",
+            "the container runtime must ask Partage's agent; it runs, and there is no socket of NRI",
+            "switch NRI on in the runtime (containerd before 2.0: disable = false under "
+            "plugins.'io.containerd.nri.v1.nri'), or give its socket as --nri-socket",
+        )  # fmt: skip
+
+
+def _runs(root: Path, socket: str) -> bool:
+    return any((root / run / socket).exists() for run in _RUN)
+
+
+def _kubelets_runtime(root: Path) -> str | None:
+    """Where the kubelet asks for containers; None where nothing says."""
+    try:
+        document = yaml.safe_load((root / _KUBELET).read_text("utf-8"))
+        found = document.get("containerRuntimeEndpoint") if isinstance(document, dict) else None
+    except (OSError, ValueError, yaml.YAMLError):
+        found = None
+    try:
+        flags = _ENDPOINT.search((root / _FLAGS).read_text("utf-8", "replace"))
+    except OSError:
+        flags = None
+    return flags[1] if flags else str(found) if found else None
 
 
 def _checkpoint(path: str, text: str) -> Iterator[Finding]:

@@ -1,8 +1,9 @@
 """The kubelet's side of device plugins and of PodResources, for tests: it speaks the real protocol.
 
-As the kubelet does: it empties its folder when it starts, dials whoever registers, keeps what
-ListAndWatch says, asks for advice, gives units that are healthy and free, and forgets a plugin whose
-stream ends. Requires grpcio.
+As the kubelet does (v1.36.4): it empties its folder when it starts, dials whoever registers and asks for
+options before it answers, keeps what ListAndWatch says, asks for advice, gives units that are healthy and
+free, asks before containers start where the plugin wants it, and forgets a plugin when a stream of its
+resource ends, be it that of an earlier registration. Requires grpcio.
 """
 
 import asyncio
@@ -16,17 +17,25 @@ import grpc
 
 from partage.agent.kubelet import messages as said
 
-__all__ = ["FakeKubelet", "NotAdmitted", "fake_kubelet"]
+__all__ = ["FakeKubelet", "NotAdmitted", "NotStarted", "fake_kubelet"]
+
+_DIALS = 10.0
+_PRE_START = 30.0
 
 
 class NotAdmitted(Exception):
     """The kubelet has not enough healthy units, or the plugin refused."""
 
 
+class NotStarted(Exception):
+    """A container is not started now; a kubelet tries again."""
+
+
 @dataclass
 class _Plugin:
     request: said.RegisterRequest
     channel: Any
+    options: said.Options = field(default_factory=said.Options)
     devices: dict[str, said.Device] = field(default_factory=dict)
     listening: asyncio.Task[None] | None = None
     size: int = 0
@@ -41,6 +50,9 @@ class FakeKubelet:
         held: units by (namespace, pod), container and resource.
         given: variables that Allocate answered, by the same key.
         refusal: why registrations are refused; empty to take them.
+        removes: how many plugins' sockets are still removed just before they are dialled, as by a start
+            between the two.
+        deaf: how many registrations are still taken and not listened to.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,6 +62,8 @@ class FakeKubelet:
         self.held: dict[tuple[str, str, str, str], tuple[str, ...]] = {}
         self.given: dict[tuple[str, str, str, str], dict[str, str]] = {}
         self.refusal = ""
+        self.removes = 0
+        self.deaf = 0
         self._servers: list[Any] = []
         self._changed = asyncio.Condition()
 
@@ -132,12 +146,30 @@ class FakeKubelet:
         self.held[key], self.given[key] = tuple(chosen), dict(given.envs)
         return tuple(chosen)
 
+    async def start_container(
+        self, namespace: str, pod: str, container: str, resource: str
+    ) -> None:
+        """What is done before each start of a container that holds units.
+
+        Raises:
+            NotStarted: the plugin is away, or refused.
+        """
+        plugin = self.plugins.get(resource)
+        if plugin is None:
+            raise NotStarted(f"{resource}: endpoint stopped")
+        if plugin.options.pre_start_required:
+            held = said.ContainerIds(self.held[namespace, pod, container, resource])
+            try:
+                await self.ask(resource, "PreStartContainer", held, _PRE_START)
+            except NotAdmitted as error:
+                raise NotStarted(str(error)) from error
+
     def release(self, namespace: str, pod: str) -> None:
         """A pod has gone."""
         for key in [key for key in self.held if key[:2] == (namespace, pod)]:
             del self.held[key]
 
-    async def ask(self, resource: str, method: str, request: Any) -> bytes:
+    async def ask(self, resource: str, method: str, request: Any, seconds: float = 60) -> bytes:
         """Any call to a plugin, with a message or with bytes.
 
         Raises:
@@ -146,7 +178,7 @@ class FakeKubelet:
         data = request if isinstance(request, bytes) else request.encode()
         call = self.plugins[resource].channel.unary_unary(f"/{said.PLUGIN}/{method}")
         try:
-            answer: bytes = await call(data, timeout=60)
+            answer: bytes = await call(data, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             raise NotAdmitted(f"{error.code().name}: {error.details()}") from error
         return answer
@@ -159,13 +191,19 @@ class FakeKubelet:
             if asked.version != said.VERSION or self.refusal:
                 why = self.refusal or "requested API version is not supported"
                 await context.abort(grpc.StatusCode.UNKNOWN, why)
-            await self._forget(asked.resource_name)
-            channel = grpc.aio.insecure_channel(
-                f"unix:{self.folder / 'device-plugins' / asked.endpoint}"
-            )
-            plugin = _Plugin(asked, channel)
+            plugin = _Plugin(asked, grpc.aio.insecure_channel(f"unix:{self._socket(asked)}"))
             self.plugins[asked.resource_name] = plugin
-            plugin.listening = asyncio.create_task(self._listen(plugin))
+            try:
+                await self._dial(plugin)
+            except (TimeoutError, grpc.aio.AioRpcError) as error:
+                del self.plugins[asked.resource_name]
+                await context.abort(
+                    grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {error}"
+                )
+            if self.deaf:
+                self.deaf -= 1
+            else:
+                plugin.listening = asyncio.create_task(self._listen(plugin))
             async with self._changed:
                 self.registrations.append(asked)
                 self._changed.notify_all()
@@ -173,6 +211,18 @@ class FakeKubelet:
 
         methods = {"Register": grpc.unary_unary_rpc_method_handler(register)}
         return grpc.method_handlers_generic_handler(said.REGISTRATION, methods)
+
+    def _socket(self, asked: said.RegisterRequest) -> Path:
+        return self.folder / "device-plugins" / asked.endpoint
+
+    async def _dial(self, plugin: _Plugin) -> None:
+        if self.removes:
+            self.removes -= 1
+            self._socket(plugin.request).unlink()
+        async with asyncio.timeout(_DIALS):
+            await plugin.channel.channel_ready()
+        call = plugin.channel.unary_unary(f"/{said.PLUGIN}/GetDevicePluginOptions")
+        plugin.options = said.Options.decode(await call(b""))
 
     async def _listen(self, plugin: _Plugin) -> None:
         call = plugin.channel.unary_stream(f"/{said.PLUGIN}/ListAndWatch")
@@ -185,9 +235,9 @@ class FakeKubelet:
                     self._changed.notify_all()
         except grpc.aio.AioRpcError:
             pass
-        if self.plugins.get(plugin.request.resource_name) is plugin:
-            del self.plugins[plugin.request.resource_name]
-        await plugin.channel.close()
+        current = self.plugins.pop(plugin.request.resource_name, None)
+        for one in {id(found): found for found in (current, plugin) if found}.values():
+            await one.channel.close()
         async with self._changed:
             self._changed.notify_all()
 

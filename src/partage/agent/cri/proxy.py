@@ -14,6 +14,8 @@ refused, and every now and then.
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,6 +26,7 @@ import grpc
 
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
+from partage.agent.cri.passing import PROMPT, UNBOUNDED, passed, refused, streams
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Decider, Refused
 from partage.agent.protobuf import Malformed, Message
@@ -32,24 +35,14 @@ from partage.model.errors import InvalidValue
 __all__ = ["Proxy", "ProxyOptions", "RenamingDecider"]
 
 _LOG: Final = logging.getLogger("partage.agent")
-_UNBOUNDED: Final = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-)
-_PROMPT: Final = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
-"""A runtime that restarts is back within a second."""
 _CREATE: Final = f"/{cri.RUNTIME}/CreateContainer"
 _ENDING: Final = (
     f"/{cri.RUNTIME}/StopContainer",
     f"/{cri.RUNTIME}/RemoveContainer",
 )
-_OWN: Final = frozenset({"user-agent", "grpc-accept-encoding", "grpc-encoding", "te"})
-"""Metadata that belong to one connection."""
 _PATIENCE: Final = 10.0
+_SILENCE: Final = 30.0
+"""Seconds; a kubelet asks its runtime how it is every 5."""
 _OPEN: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -97,8 +90,14 @@ class Proxy:
         ready: set while it serves and knows what the runtime has.
     """
 
-    def __init__(self, decider: RenamingDecider, options: ProxyOptions) -> None:
+    def __init__(
+        self,
+        decider: RenamingDecider,
+        options: ProxyOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.options = options
+        self._clock = clock
         self.ready = asyncio.Event()
         self._decider = decider
         self._files = DeviceFiles(options.root, options.devices)
@@ -108,6 +107,18 @@ class Proxy:
         self._making: dict[str, Container] = {}  # decided, and not made yet
         self._fresh: dict[str, Container] = {}  # made since the last look began
         self._gone: set[str] = set()  # ended since then
+        self._why = "it has not answered yet"
+        self._heard = -math.inf
+
+    @property
+    def problem(self) -> str:
+        """Why the kubelet's containers are not asked about here; empty while they are."""
+        if not self.ready.is_set():
+            return f"the container runtime ({self.options.runtime}) is not there: {self._why}"
+        if self._clock() - self._heard > _SILENCE:
+            needs = f"containerRuntimeEndpoint: unix://{self.options.socket}"
+            return f"the kubelet does not ask the agent; its configuration needs {needs}"
+        return ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
@@ -117,10 +128,10 @@ class Proxy:
         """
         ended = asyncio.create_task(stop.wait(), name="cri:stop")
         channel = grpc.aio.insecure_channel(
-            f"unix:{self.options.runtime}", options=_UNBOUNDED + _PROMPT
+            f"unix:{self.options.runtime}", options=UNBOUNDED + PROMPT
         )
         self._runtime = channel
-        server = grpc.aio.server(options=_UNBOUNDED)
+        server = grpc.aio.server(options=UNBOUNDED)
         server.add_generic_rpc_handlers((_Everything(self),))
         try:
             try:
@@ -142,9 +153,14 @@ class Proxy:
             await channel.close()
             self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def heard(self) -> None:
+        """The kubelet calls."""
+        self._heard = self._clock()
+
     def _told(self, problem: str) -> None:
         if problem and self.ready.is_set():
             _LOG.warning("the runtime does not tell what it has: %s", problem)
+        self._why = problem
         if problem:
             self.ready.clear()
         else:
@@ -208,7 +224,7 @@ class Proxy:
     async def stream(self, method: str, request: bytes, context: Any) -> AsyncIterator[bytes]:
         """Pass on a call with many answers, each as it comes."""
         call = self._runtime.unary_stream(method)(
-            request, timeout=context.time_remaining(), metadata=_passed(context)
+            request, timeout=context.time_remaining(), metadata=passed(context)
         )
         begun = False
         try:
@@ -218,7 +234,7 @@ class Proxy:
             context.set_trailing_metadata(tuple(await call.trailing_metadata() or ()))
         except grpc.aio.AioRpcError as error:
             if begun or error.code() is not grpc.StatusCode.INTERNAL:
-                await _refused(context, error)
+                await refused(context, error)
         else:
             return
         finally:
@@ -232,7 +248,7 @@ class Proxy:
         try:
             return await self._call(method, request, context)
         except grpc.aio.AioRpcError as error:
-            return await _refused(context, error)
+            return await refused(context, error)
 
     async def ending(self, method: str, request: bytes, context: Any) -> bytes:
         """Pass on that a container is to end; what it held is free once it has."""
@@ -261,7 +277,7 @@ class Proxy:
         except grpc.aio.AioRpcError as error:
             if error.code() not in _OPEN:
                 await self._settled(self._unmade, container)
-            return await _refused(context, error)
+            return await refused(context, error)
         else:
             return answer
         finally:
@@ -337,7 +353,7 @@ class Proxy:
 
     async def _call(self, method: str, request: bytes, context: Any) -> bytes:
         call = self._runtime.unary_unary(method)(
-            request, timeout=context.time_remaining(), metadata=_passed(context)
+            request, timeout=context.time_remaining(), metadata=passed(context)
         )
         try:
             answer: bytes = await call
@@ -357,6 +373,7 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
         """Who answers a call: by its name, without knowing what there is."""
         method: str = details.method
         proxy = self._proxy
+        proxy.heard()
         if method == _CREATE:
             return grpc.unary_unary_rpc_method_handler(proxy.create)
         if method in _ENDING:
@@ -366,7 +383,7 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
 
             return grpc.unary_unary_rpc_method_handler(ending)
 
-        if _streams(method):
+        if streams(method):
 
             async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
                 async for answer in proxy.stream(method, request, context):
@@ -378,23 +395,3 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
             return await proxy.forward(method, request, context)
 
         return grpc.unary_unary_rpc_method_handler(forward)
-
-
-def _streams(method: str) -> bool:
-    """Whether a call has many answers; CRI has none with many requests."""
-    name = method.rpartition("/")[2]
-    return name == "GetContainerEvents" or name.startswith("Stream")
-
-
-def _passed(context: Any) -> tuple[tuple[str, str | bytes], ...]:
-    """What came with a call and belongs to it."""
-    return tuple(
-        (key, value) for key, value in context.invocation_metadata() or () if key not in _OWN
-    )
-
-
-async def _refused(context: Any, error: grpc.aio.AioRpcError) -> bytes:
-    """End a call as the runtime has ended it."""
-    trailing = tuple(error.trailing_metadata() or ())
-    await context.abort(error.code(), error.details() or "", trailing)
-    raise AssertionError("a call that was ended goes on")

@@ -1,4 +1,4 @@
-"""Serves the kubelet: one device plugin a resource, registered anew whenever the kubelet was away.
+"""Serves the kubelet: one device plugin a resource, as `registering` keeps it known to the kubelet.
 
 `Allocate` names no pod, so nothing here guesses one and nothing is given. Every container that gets units
 is marked; the plugin of the runtime, which sees the pod and its record, puts in what was granted and
@@ -6,53 +6,37 @@ takes the mark away, and refuses a marked container without a record. (`NVIDIA_V
 beside the mark would be safer still, but a variable that image and kubelet both set cannot be changed
 by NRI, and images for CUDA set this one.)
 
-A kubelet that starts empties the folder of sockets; then they are made again. Source: kubernetes.md 3.2.
+`Allocate` never waits and never fails for what may pass: the kubelet calls it, without a limit of time,
+while it admits one pod after the other, and a pod that is refused there has failed for good. Whether
+somebody would give the container its devices is asked in `PreStartContainer`, for which it waits 30 s
+in the pod's own thread, before each start of a container; refused there, a container is tried again.
+It also refuses by itself while this plugin is away. Read in the kubelet's source (v1.36.4,
+`pkg/kubelet/cm/devicemanager`).
 """
 
 import asyncio
-import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any, Final
 
 import grpc
 
 from partage.agent.giving import MARK
 from partage.agent.kubelet import messages as said
+from partage.agent.kubelet.registering import PluginFiles, Registrar, Session
 from partage.agent.kubelet.units import Offer
 from partage.agent.protobuf import Malformed
-from partage.kube.retry import Backoff
 
 __all__ = ["DevicePlugins", "PluginFiles"]
 
 _LOG: Final = logging.getLogger("partage.agent")
 
-_PATIENCE: Final = 10.0
 _WORD: Final = re.compile(r"[^A-Z0-9]")
+_OPTIONS: Final = said.Options(pre_start_required=True, preferred_available=True)
 Advise = Callable[[Offer, said.ContainerPreference], Awaitable[tuple[str, ...]]]
-
-
-@dataclass(frozen=True, slots=True)
-class PluginFiles:
-    """Where the kubelet is, and how often it is looked for.
-
-    Attributes:
-        folder: of the device plugins' sockets, the kubelet's own among them.
-        look: seconds between two looks whether the kubelet was started anew.
-        again: waits between registrations that fail.
-    """
-
-    folder: Path = Path("/var/lib/kubelet/device-plugins")
-    look: float = 1.0
-    again: Backoff = Backoff(base=0.2, cap=10.0)
-
-    @property
-    def kubelet(self) -> Path:
-        """The kubelet's socket."""
-        return self.folder / "kubelet.sock"
 
 
 class DevicePlugins:
@@ -70,7 +54,8 @@ class DevicePlugins:
         Args:
             files: where the kubelet is.
             advise: which units suit a container.
-            allow: why no container may get units at present; empty when one may. May wait a while.
+            allow: why no container with units may start at present; empty when one may. May wait a
+                while, less than 30 s.
             chance: between 0 and 1; spreads what is tried again.
         """
         self._files = files
@@ -143,7 +128,6 @@ class _Served:
     files: PluginFiles
     chance: Callable[[], float]
     watchers: set[asyncio.Event] = field(default_factory=set)
-    _lost: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, offer: Offer) -> None:
         if offer != self.offer:
@@ -152,86 +136,39 @@ class _Served:
                 one.set()
 
     @property
-    def path(self) -> Path:
-        """Its socket; short, since a socket's path has at most 107 characters."""
-        return self.files.folder / f"partage-{self.offer.resource.rpartition('/')[2]}.sock"
-
-    @property
     def mark(self) -> str:
         """Variable of containers that get its units."""
         return MARK + _WORD.sub("_", self.offer.resource.rpartition("/")[2].upper())
 
     async def run(self) -> None:
         """Serve and register, again and again, until cancelled."""
-        tries = 0
-        while True:
-            if not self.files.kubelet.exists():
-                await asyncio.sleep(self.files.look)
-                continue
-            try:
-                async with self._serving():
-                    since = _identity(self.files.kubelet)
-                    await self._register()
-                    tries = 0
-                    await self._until_lost(since)
-                _LOG.info("%s: the kubelet was started anew or let go", self.offer.resource)
-                pause = self.files.again.base
-            except (grpc.aio.AioRpcError, OSError, RuntimeError) as error:
-                level = logging.DEBUG if tries else logging.WARNING
-                why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-                _LOG.log(level, "%s: not registered: %s; trying again", self.offer.resource, why)
-                pause = self.files.again.delay(tries, self.chance())
-                tries += 1
-            await asyncio.sleep(pause)
+        # Short: a socket's path has at most 107 characters.
+        socket = f"partage-{self.offer.resource.rpartition('/')[2]}.sock"
+        asked = said.RegisterRequest(said.VERSION, socket, self.offer.resource, _OPTIONS)
+        await Registrar(self.files, asked, self._handlers, self.chance).run()
 
-    @contextlib.asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
-        server = grpc.aio.server()
+    def _handlers(self, session: Session) -> Any:
+        one, many = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {
-            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(self._options),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
-            "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(self._preferred),
-            "Allocate": grpc.unary_unary_rpc_method_handler(self._allocate),
-            "PreStartContainer": grpc.unary_unary_rpc_method_handler(self._pre_start),
+            "GetDevicePluginOptions": one(self._options),
+            "ListAndWatch": many(partial(self._list_and_watch, session)),
+            "GetPreferredAllocation": one(self._preferred),
+            "Allocate": one(self._allocate),
+            "PreStartContainer": one(self._pre_start),
         }
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(said.PLUGIN, methods),)
-        )
-        self.path.unlink(missing_ok=True)
-        server.add_insecure_port(f"unix:{self.path}")
-        await server.start()
-        try:
-            yield
-        finally:
-            await server.stop(None)
-
-    async def _register(self) -> None:
-        asked = said.RegisterRequest(
-            said.VERSION, self.path.name, self.offer.resource,
-            said.Options(preferred_available=True),
-        )  # fmt: skip
-        self._lost.clear()
-        async with grpc.aio.insecure_channel(f"unix:{self.files.kubelet}") as channel:
-            call = channel.unary_unary(f"/{said.REGISTRATION}/Register")
-            await call(asked.encode(), timeout=_PATIENCE)
-        _LOG.info("%s: registered %d units", self.offer.resource, len(self.offer.units))
-
-    async def _until_lost(self, since: tuple[int, int]) -> None:
-        """Return when the kubelet has gone, or has let go of us."""
-        while _identity(self.files.kubelet) == since and self.path.exists():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.files.look):
-                    await self._lost.wait()
-                    return
+        return grpc.method_handlers_generic_handler(said.PLUGIN, methods)
 
     # --- calls -------------------------------------------------------------------------------
 
     async def _options(self, _request: bytes, _context: Any) -> bytes:
-        return said.Options(preferred_available=True).encode()
+        return _OPTIONS.encode()
 
-    async def _list_and_watch(self, _request: bytes, _context: Any) -> AsyncIterator[bytes]:
+    async def _list_and_watch(
+        self, session: Session, _request: bytes, _context: Any
+    ) -> AsyncIterator[bytes]:
         changed = asyncio.Event()
         self.watchers.add(changed)
+        session.listens.set()
         try:
             while True:
                 changed.clear()
@@ -239,7 +176,7 @@ class _Served:
                 await changed.wait()
         finally:
             self.watchers.discard(changed)
-            self._lost.set()
+            session.lost.set()
 
     async def _preferred(self, request: bytes, context: Any) -> bytes:
         asked = await _read(said.PreferredRequest, request, context)
@@ -253,13 +190,13 @@ class _Served:
             if unit not in known:
                 why = f"{self.offer.resource} has no unit {unit!r}"
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
-        why = await self.allow()
-        if why:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"partage: {why}")
         given = said.ContainerAllocation({self.mark: "1"})
         return said.AllocateResponse((given,) * len(asked.containers)).encode()
 
-    async def _pre_start(self, _request: bytes, _context: Any) -> bytes:
+    async def _pre_start(self, _request: bytes, context: Any) -> bytes:
+        why = await self.allow()
+        if why:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"partage: {why}")
         return b""
 
 
@@ -268,12 +205,3 @@ async def _read(of: Any, data: bytes, context: Any) -> Any:
         return of.decode(data)
     except Malformed as error:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"partage: {error}")
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Which file this is; another one after the kubelet was started anew."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0
-    return found.st_ino, found.st_ctime_ns

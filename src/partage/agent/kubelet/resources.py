@@ -25,7 +25,13 @@ __all__ = ["KubeletSilent", "Resources", "unserved"]
 
 M = TypeVar("M", bound=Message)
 _PATIENCE: Final = 2.0
-_LARGEST: Final = (("grpc.max_receive_message_length", 64 << 20),)
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    # A kubelet that was away for long is asked again within a second, not within two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
 
 
 class KubeletSilent(PartageError):
@@ -41,7 +47,7 @@ class Resources:
         Args:
             socket: usually `/var/lib/kubelet/pod-resources/kubelet.sock`.
         """
-        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_LARGEST)
+        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_OPTIONS)
 
     async def close(self) -> None:
         """End the connection."""

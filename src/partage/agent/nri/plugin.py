@@ -49,6 +49,12 @@ _MASK: Final = sum(1 << (event - 1) for event in _WANTED)
 _PIECE: Final = 1 << 16
 _SHARE: Final = 0.75
 """Of the time that the runtime grants, what a decision may take."""
+_OFF: Final = (
+    "NRI is off in the container runtime, or its socket is elsewhere (--nri-socket). containerd before "
+    '2.0 needs disable = false under [plugins."io.containerd.nri.v1.nri"] in its configuration; '
+    "runtimes without NRI are asked by --cri-socket"
+)
+"""Most likely why there is no socket."""
 _T = TypeVar("_T")
 
 
@@ -106,8 +112,16 @@ class Plugin:
     def __init__(self, decider: Decider, options: PluginOptions | None = None) -> None:
         self.options = options or PluginOptions()
         self.ready = asyncio.Event()
+        self._why = "it has not answered yet"
         self._decider = decider
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nri")
+
+    @property
+    def problem(self) -> str:
+        """Why the runtime does not ask us about containers; empty while it does."""
+        if self.ready.is_set():
+            return ""
+        return f"the container runtime does not ask the agent ({self.options.socket}): {self._why}"
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, across restarts of the runtime. Raises nothing of the runtime's."""
@@ -123,6 +137,8 @@ class Plugin:
                     connection.cancel()
                 await asyncio.wait((connection,))
                 if stop.is_set():
+                    if not connection.cancelled():
+                        connection.exception()  # whatever it was, it is over
                     return
                 self._report(connection, tries)
                 delay = self.options.again.delay(max(tries - 1, 0), random.random())  # noqa: S311 # spreads restarts
@@ -131,17 +147,17 @@ class Plugin:
             ended.cancel()
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    @staticmethod
-    def _report(connection: asyncio.Task[None], tries: int) -> None:
+    def _report(self, connection: asyncio.Task[None], tries: int) -> None:
         error = connection.exception()
         if isinstance(error, (OSError, Malformed, TimeoutError, Refused)):
+            self._why = _OFF if isinstance(error, FileNotFoundError) else str(error) or "no answer"
             level = logging.WARNING if tries <= 1 else logging.DEBUG
-            _LOG.log(
-                level, "the runtime is not there: %s; trying again", str(error) or "no answer"
-            )
+            _LOG.log(level, "%s; trying again", self.problem)
         elif error is not None:
+            self._why = "the connection failed; see the agent's log"
             _LOG.error("the connection to the runtime failed", exc_info=error)
         else:
+            self._why = "it closed the connection"
             _LOG.warning("the runtime closed the connection; trying again")
 
     async def _connection(self) -> None:

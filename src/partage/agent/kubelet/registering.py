@@ -1,0 +1,220 @@
+"""Keeps one device plugin known to the kubelet, whoever of the two is started first, or again.
+
+    kubelet there ──> our socket ──> Register ──> the kubelet listens ──> until either is lost ──┐
+         ^                                                                                       │
+         └───────────────────────────────────────────────────────────────────────────────────────┘
+
+Read in the kubelet's source (v1.36.4, `pkg/kubelet/cm/devicemanager`), and why each step is there:
+
+* When it starts, it removes every socket in the folder, and then makes its own. A plugin whose socket was
+  made a moment before registers with the new kubelet, which dials a file that is gone, for 10 s. So both
+  files are looked at while `Register` waits, and the call is let go when either is another one.
+* `Register` answers before the kubelet listens. When the stream of an earlier registration ends after a
+  later one, it lets go of the later one, without a word if it did not listen yet. So a registration that
+  nobody listens to is made again.
+* A kubelet that ended leaves its socket. Refused connections are tried again at growing intervals, and
+  at once when the socket is another one.
+* gRPC remembers by its address how often a connection was refused: see `_ALONE`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from partage.agent.kubelet import messages as said
+from partage.kube.retry import Backoff
+
+__all__ = ["PluginFiles", "Registrar", "Session"]
+
+_LOG: Final = logging.getLogger("partage.agent")
+_PATIENCE: Final = 10.0
+"""Seconds that `Register` may take; the kubelet dials for as long."""
+_ALONE: Final = (("grpc.use_local_subchannel_pool", 1),)
+"""gRPC keeps connections by their address, with ever longer pauses after refused ones: a new channel to a
+kubelet that is back would be refused for what its predecessor did."""
+_T = TypeVar("_T")
+File = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFiles:
+    """Where the kubelet is, and how often it is looked for.
+
+    Attributes:
+        folder: of the device plugins' sockets, the kubelet's own among them.
+        look: seconds between two looks whether a socket is another one.
+        listening: seconds that the kubelet may take from `Register` to listening.
+        again: waits between registrations that fail.
+    """
+
+    folder: Path = Path("/var/lib/kubelet/device-plugins")
+    look: float = 0.2
+    listening: float = 3.0
+    again: Backoff = Backoff(base=0.2, cap=5.0)
+
+    @property
+    def kubelet(self) -> Path:
+        """The kubelet's socket."""
+        return self.folder / "kubelet.sock"
+
+
+class _Moved(Exception):
+    """A socket is another one now, or gone."""
+
+
+class _Failed(Exception):
+    """A registration came to nothing; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One registration.
+
+    Attributes:
+        listens: set once the kubelet listens.
+        lost: set once it does not any more.
+    """
+
+    listens: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Registrar:
+    """Registers one plugin, again and again; `run` it."""
+
+    def __init__(
+        self,
+        files: PluginFiles,
+        asked: said.RegisterRequest,
+        serve: Callable[[Session], Any],
+        chance: Callable[[], float],
+    ) -> None:
+        """Nothing is served yet.
+
+        Args:
+            files: where the kubelet is.
+            asked: what it is told; `endpoint` is the plugin's socket in the same folder.
+            serve: gRPC's handler of the plugin's calls for one registration.
+            chance: between 0 and 1; spreads what is tried again.
+        """
+        self._files = files
+        self._asked = asked
+        self._serve = serve
+        self._chance = chance
+        self._own = files.folder / asked.endpoint
+
+    async def run(self) -> None:
+        """Serve and register until cancelled; a kubelet that is away is waited for."""
+        tries = 0
+        while True:
+            since = _file(self._files.kubelet)
+            if since is None:
+                await asyncio.sleep(self._files.look)
+                continue
+            pause = 0.0
+            try:
+                await self._registered(since)
+                tries, pause = 0, self._files.again.base
+                self._tell(logging.INFO, "the kubelet let go; registering again")
+            except _Moved:
+                tries = 0
+                self._tell(logging.INFO, "the kubelet was started anew; registering again")
+            except (grpc.aio.AioRpcError, OSError, RuntimeError, _Failed) as error:
+                why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+                level = logging.DEBUG if tries else logging.WARNING
+                self._tell(level, f"not registered: {why}; trying again")
+                pause = self._files.again.delay(tries, self._chance())
+                tries += 1
+            if await self._rest(pause, since):
+                tries = 0
+
+    def _tell(self, level: int, what: str) -> None:
+        _LOG.log(level, "%s: %s", self._asked.resource_name, what)
+
+    async def _registered(self, since: File) -> None:
+        """Serve and be registered; return when the kubelet has let go.
+
+        Raises:
+            _Moved: it was started anew, or has removed our socket.
+            _Failed: it does not listen, or another process serves our socket.
+            AioRpcError: it refuses, or nobody is there.
+        """
+        session = Session()
+        async with self._serving(session):
+            own = _file(self._own)
+            if own is None:
+                raise _Moved
+            await self._unless_moved(self._register(), since, own)
+            try:
+                async with asyncio.timeout(self._files.listening):
+                    await self._unless_moved(session.listens.wait(), since, own)
+            except TimeoutError:
+                raise _Failed("the kubelet took it and does not listen") from None
+            self._tell(logging.INFO, "registered")
+            await self._unless_moved(session.lost.wait(), since, own)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, session: Session) -> AsyncIterator[None]:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((self._serve(session),))
+        self._own.unlink(missing_ok=True)
+        server.add_insecure_port(f"unix:{self._own}")
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(None)
+
+    async def _register(self) -> None:
+        target = f"unix:{self._files.kubelet}"
+        async with grpc.aio.insecure_channel(target, options=_ALONE) as channel:
+            call = channel.unary_unary(f"/{said.REGISTRATION}/Register")
+            await call(self._asked.encode(), timeout=_PATIENCE)
+
+    async def _unless_moved(self, doing: Awaitable[_T], since: File, own: File) -> _T:
+        """Wait for something as long as both sockets are the same files.
+
+        Raises:
+            _Moved: one is gone, or the kubelet's is another one; what was waited for is let go.
+            _Failed: ours is another one.
+        """
+        task = asyncio.ensure_future(doing)
+        try:
+            while not task.done():
+                mine = _file(self._own)
+                if _file(self._files.kubelet) != since or mine is None:
+                    raise _Moved
+                if mine != own:
+                    # Taken back at growing intervals only, or two agents would keep each other busy.
+                    raise _Failed(
+                        f"another process serves {self._own}; is a second agent running?"
+                    )
+                await asyncio.wait((task,), timeout=self._files.look)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+
+    async def _rest(self, seconds: float, since: File) -> bool:
+        """Wait before the next try; whether that ended early, since the kubelet's socket is another one."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0 and _file(self._files.kubelet) == since:  # noqa: ASYNC110 # files have no events
+            await asyncio.sleep(min(self._files.look, left))
+        return left > 0
+
+
+def _file(path: Path) -> File | None:
+    """Which file this is; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
