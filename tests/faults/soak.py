@@ -44,6 +44,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=40, help="of eight cards each")
     parser.add_argument("--instances", type=int, default=2, help="besides one that is not killed")
     parser.add_argument("--only", default="", help="faults whose name holds this text")
+    parser.add_argument(
+        "--peace", type=float, default=90.0, help="seconds that a new leader is left alone"
+    )
     parser.add_argument("--quiet", action="store_true", help="no faults, for comparison")
     parser.add_argument("--output", type=Path, help="folder for logs and the summary")
     return parser.parse_args()
@@ -62,8 +65,9 @@ class Soak:
     def __init__(self, cluster: Bed, given: argparse.Namespace) -> None:
         self.cluster = cluster
         self.given = given
-        self.churn = Churn(cluster, given.rate, random.Random(given.seed))  # noqa: S311 # repeatable
-        self.trouble = Trouble(cluster, random.Random(given.seed), given.nodes, given.only)  # noqa: S311 # same
+        chance = random.Random(given.seed)  # noqa: S311 # repeatable, nothing secret
+        self.churn = Churn(cluster, given.rate, random.Random(chance.random()))  # noqa: S311 # same
+        self.trouble = Trouble(cluster, chance, given.nodes, given.only, given.peace)
         self.audits = 0
         self.dirty: list[str] = []
         self.fallen: list[str] = []

@@ -18,6 +18,9 @@ __all__ = ["STEADY", "Trouble"]
 STEADY = "steady"
 """The instance that is never killed, so that its memory can be watched."""
 _LONG = 600.0
+_PEACE_SECONDS = 90.0
+"""A new leader is left alone for this long. Each loss costs a Lease, a time-out and a fence in
+which nothing is bound: lost more often, a cluster does nothing but wait for leaders."""
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"status": 409, "reason": "Conflict"},
     {"status": 429, "reason": "TooManyRequests", "retry_after": "1"},
@@ -39,7 +42,14 @@ class Trouble:
         gaps: seconds from the loss of a leader to the next Binding.
     """
 
-    def __init__(self, cluster: Bed, chance: random.Random, nodes: int, only: str = "") -> None:
+    def __init__(
+        self,
+        cluster: Bed,
+        chance: random.Random,
+        nodes: int,
+        only: str = "",
+        peace: float = _PEACE_SECONDS,
+    ) -> None:
         """Nothing goes wrong yet.
 
         Args:
@@ -47,8 +57,11 @@ class Trouble:
             chance: draws what happens.
             nodes: how many there are, named n0 and on.
             only: faults whose name holds this text; all of them when it is empty.
+            peace: seconds that a new leader is left alone.
         """
         self._only = only
+        self._peace = peace
+        self._led_since = -peace
         self.made: Counter[str] = Counter()
         self.wanted: set[str] = set()
         self.gaps: list[float] = []
@@ -77,6 +90,8 @@ class Trouble:
         while not self._over:
             await self._wait(1.0, 6.0)
             name = self._chance.choices(list(kinds), weights)[0]
+            if name.startswith("the leader") and time.monotonic() < self._led_since + self._peace:
+                continue
             self.made[name] += 1
             await kinds[name][1]()
         self._cluster.wire.heal()
@@ -162,8 +177,9 @@ class Trouble:
         await until(lambda: self._cluster.leader() != found.name, "another leads", _LONG)
         before = self._cluster.kube.bound
         await until(lambda: self._cluster.kube.bound > before or self._over, "it binds", _LONG)
+        self._led_since = time.monotonic()
         if not self._over:
-            self.gaps.append(time.monotonic() - started)
+            self.gaps.append(self._led_since - started)
         if kill:
             await found.start()
         else:
