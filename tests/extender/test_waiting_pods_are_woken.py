@@ -1,7 +1,11 @@
 """Room that appears wakes those who may fit there, and nobody else."""
 
+from typing import Any
+
 import pytest
 from world import World, card, device, document, half, node, pod, run, whole
+
+from partage.extender.explain import explain
 
 
 @run
@@ -145,6 +149,55 @@ async def test_who_waits_for_a_quota_is_woken_when_the_quota_has_room() -> None:
 
     assert world.told == [("second", "QuotaExceeded")]
     assert world.woken == ["uid-second"]
+
+
+def gpumem(hard: int, version: int = 1) -> dict[str, Any]:
+    """A quota of memory, in MiB."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small", "namespace": "team", "resourceVersion": str(version)},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": str(hard)}},
+    }
+
+
+@run
+async def test_a_quota_that_is_raised_wakes_whom_it_kept_waiting() -> None:
+    """Nobody else is told of it: kube-scheduler does not look at quotas."""
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}
+    world = await World().start(node(), device(), gpumem(3000))
+    await world.place(pod("first", limits))
+    for name in ("second", "third"):
+        world.filter(world.create(pod(name, limits)))
+    world.filter(world.create(pod("huge", whole(4))))
+
+    world.service.config_changed(document(gpumem(3000, 2)))
+    assert world.woken == []
+    world.service.config_changed(document(gpumem(4000, 3)))
+
+    assert world.woken == ["uid-second", "uid-third"]
+    assert world.filter(world.api.pods["second"])["NodeNames"] == ["n1"]
+    assert world.filter(world.api.pods["third"])["NodeNames"] == []
+    told = explain(world.service.books, "team", "third")
+    assert told is not None
+    assert "used 4000, limited to 4000" in told["reason"]["message"]
+
+
+@run
+async def test_who_waited_for_a_quota_is_woken_to_hear_what_it_waits_for_now() -> None:
+    """The quota is gone and the cards are taken: what the pod's condition says is true again."""
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}
+    world = await World().start(node(), device(), gpumem(1000))
+    await world.place(pod("full", whole(2)))
+    world.filter(world.create(pod("second", limits)))
+
+    world.service.config_gone(document(gpumem(1000, 2)))
+    world.filter(world.api.pods["second"])
+    world.service.config_changed(document(gpumem(1000, 3)))
+    await world.service.tick()
+
+    assert world.woken == ["uid-second"]
+    assert [code for _, code in world.told] == ["QuotaExceeded", "InsufficientMemory"]
 
 
 @run

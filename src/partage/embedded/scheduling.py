@@ -31,7 +31,8 @@ __all__ = ["KubeScheduler"]
 _LOG: Final = logging.getLogger("partage.embedded")
 _USER: Final = User("system:kube-scheduler", ("system:authenticated",))
 _OVER: Final = ("Succeeded", "Failed")
-_CONFIGS: Final = ("configmaps", "resourcequotas", "priorityclasses.scheduling.k8s.io")
+_CONFIGS: Final = ("priorityclasses.scheduling.k8s.io",)
+"""What makes all waiting pods worth another try; a genuine one follows no ConfigMap and no quota."""
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _BINDS: Final = 64
 """Bindings on their way at a time."""

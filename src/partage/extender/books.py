@@ -24,6 +24,7 @@ from partage.scheduler.events import (
     HoldEnded,
     PodGone,
     Quarantined,
+    QuotasChanged,
     ReadBack,
     Released,
     Unserviceable,
@@ -104,6 +105,9 @@ class Books:
     def digest(self, events: Iterable[Event]) -> None:
         """Tell the engine only; whoever fills the books settles once, at the end."""
         for event in events:
+            # A quota's status changes with every pod; only its limits count.
+            if isinstance(event, QuotasChanged) and event.quotas != self.engine.quotas.quotas:
+                self.waiting.quotas_changed()
             actions = self.engine.handle(event)
             if actions:
                 self._follow(actions)

@@ -5,6 +5,9 @@ in the books alone (a hold that ended, a quarantine that was lifted) it cannot s
 what it sees it may wait minutes. So whenever room appears on a node, those who would fit there now
 are woken: in order of priority, then of waiting, a batch at a time, so that a thousand pods that
 wait for one card do not all ask at once.
+
+A quota that changed is told to nobody else either. Who waited for one is woken when it is in the
+way no more, also where something else is by now: what its condition says must be true.
 """
 
 from collections import Counter, OrderedDict
@@ -69,6 +72,7 @@ class WaitingRoom:
         self._batch = batch
         self._pods: OrderedDict[str, WaitingPod] = OrderedDict()
         self._rooms: dict[str, int] = {}
+        self._quotas = 0
         self._newest = 0
         self._priorities: Counter[int] = Counter()
 
@@ -127,6 +131,12 @@ class WaitingRoom:
             self._newest += 1
             self._rooms[node] = self._newest
 
+    def quotas_changed(self) -> None:
+        """Namespaces may use more than before, or less."""
+        if self._pods:
+            self._newest += 1
+            self._quotas = self._newest
+
     def woken(self, uid: str, now: float) -> bool:
         """A pod is woken for room that is kept for it; whether it waits at all."""
         waiting = self._pods.get(uid)
@@ -145,7 +155,7 @@ class WaitingRoom:
             engine: the books.
             now: seconds on the service's steady clock.
         """
-        if not self._rooms:
+        if not self._rooms and not self._quotas:
             return []
         found: list[WaitingPod] = []
         postponed = False
@@ -160,11 +170,12 @@ class WaitingRoom:
                 continue
             if told not in among:
                 among[told] = _marked(engine, (n for n, r in self._rooms.items() if r > told))
-            if _may_fit(engine, waiting, among[told], verdicts):
+            if _may_fit(engine, waiting, among[told], verdicts, eased=told < self._quotas):
                 found.append(waiting)
         found.sort(key=lambda waiting: (-waiting.entry.pod.priority, waiting.since))
         if len(found) <= self._batch and not postponed:
             self._rooms.clear()
+            self._quotas = 0
         chosen = found[: self._batch]
         for waiting in chosen:
             waiting.woken, waiting.asked, waiting.told = now, True, self._newest
@@ -181,15 +192,26 @@ def _marked(engine: Engine, nodes: Iterable[str]) -> Bools:
 
 
 def _may_fit(
-    engine: Engine, waiting: WaitingPod, among: Bools, verdicts: dict[tuple[int, ...], bool]
+    engine: Engine,
+    waiting: WaitingPod,
+    among: Bools,
+    verdicts: dict[tuple[int, ...], bool],
+    *,
+    eased: bool,
 ) -> bool:
-    """Whether the pod would fit on one of the nodes; asked once for all pods that are alike."""
+    """Whether the pod would fit on one of the nodes; asked once for all pods that are alike.
+
+    After a quota was eased: whether it is in the way no more.
+    """
     pod = waiting.entry.pod
     if pod.request.fault is not None:
         return False
     if waiting.refusal.code is ReasonCode.QUOTA_EXCEEDED:
         # A quota depends on the namespace and on what is granted, not only on the class.
-        return isinstance(engine.explain(pod, reasons=False), Placement)
+        found = engine.explain(pod, reasons=False)
+        if isinstance(found, Placement):
+            return True
+        return eased and found.code is not ReasonCode.QUOTA_EXCEEDED
     alike = (waiting.told, *_alike(pod))
     verdict = verdicts.get(alike)
     if verdict is None:
