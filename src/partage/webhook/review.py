@@ -32,6 +32,7 @@ class _Resource(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Kind(msgspec.Struct, frozen=True, gc=False):
+    group: str | None = None
     kind: str | None = None
 
 
@@ -60,7 +61,8 @@ class Review:
 
     Attributes:
         uid: of the question; the answer repeats it.
-        resource: plural resource name, with its subresource after a slash (`pods/binding`).
+        resource: plural resource name, with its group after a dot where it has one
+            (`pods.metrics.k8s.io`) and its subresource after a slash (`pods/binding`).
         operation: CREATE, UPDATE, DELETE or CONNECT.
         namespace: of the object.
         user: who asks for the change.
@@ -119,9 +121,12 @@ def decode_review(body: bytes) -> Review:
     if review.api_version != _VERSION:
         raise InvalidDocument(f"AdmissionReview: {review.api_version} is not {_VERSION}")
     request = review.request
-    resource = request.resource.resource if request.resource else None
+    asked, kind = request.resource or _Resource(), request.kind or _Kind()
+    resource, group = asked.resource, asked.group
     if resource is None:
-        resource = f"{request.kind.kind or ''}s".lower() if request.kind else ""
+        resource, group = f"{kind.kind}s".lower() if kind.kind else "", kind.group
+    if group:
+        resource = f"{resource}.{group}"
     user = request.user_info or _User()
     return Review(
         uid=request.uid,
