@@ -208,10 +208,10 @@ def _may_fit(
         return False
     if waiting.refusal.code is ReasonCode.QUOTA_EXCEEDED:
         # A quota depends on the namespace and on what is granted, not only on the class.
-        found = engine.explain(pod, reasons=False)
-        if isinstance(found, Placement):
+        decision = engine.explain(pod, reasons=False)
+        if isinstance(decision, Placement):
             return True
-        return eased and found.code is not ReasonCode.QUOTA_EXCEEDED
+        return eased and decision.code is not ReasonCode.QUOTA_EXCEEDED
     alike = (waiting.told, *_alike(pod))
     verdict = verdicts.get(alike)
     if verdict is None:
