@@ -21,6 +21,7 @@ from partage.model.cutting import Cutting
 from partage.model.device import MILLI
 from partage.model.mig import MigProfile, MigSlice
 from partage.model.policy import CardOrder, Strategy
+from partage.model.quantity import binary
 from partage.model.reason import CardReason, ReasonCode
 from partage.model.request import DeviceRequest, Scope
 from partage.placement.card import Need, unsuitable
@@ -266,7 +267,14 @@ def _blocked(blockers: Iterable[tuple[str, int]]) -> str:
 def _nothing_like_it(cutting: Cutting, asked: Sized) -> str:
     model = cutting.axis.model
     if asked.profile:
-        known = ", ".join(p.name for p in cutting.axis.profiles if cutting.may_make(p))
+        made = [p for p in cutting.axis.profiles if cutting.may_make(p)]
+        named = next((p for p in made if _meant(cutting, p, asked.profile) and p.starts), None)
+        if named is not None:
+            return (
+                f"profile {named.name} of {model} has {binary(named.memory_bytes)} and "
+                f"{named.core_milli // 10}% of the compute, which is less than is asked beside it"
+            )
+        known = ", ".join(profile.name for profile in made)
         return f"{model} offers no profile {asked.profile}; it has {known}"
     return f"no instance of {model} has as much as is asked"
 

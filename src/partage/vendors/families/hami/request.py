@@ -34,12 +34,16 @@ class _Amounts:
     """What each device of one container must give: percent of compute, MiB or percent of memory.
 
     Of the two memories one is set; both 0 cannot happen.
+
+    Attributes:
+        said: names of what the container says by itself; the rest are defaults.
     """
 
     count: int
     cores: int
     memory_mib: int
     percentage: int
+    said: frozenset[str] = frozenset()
 
     @property
     def whole(self) -> bool:
@@ -140,7 +144,9 @@ def _amounts(container: ContainerView, hami: HamiSettings, notes: list[str]) -> 
     if not memory and not percentage:
         memory = max(0, hami.default_memory)
         percentage = 0 if memory else 100
-    return _Amounts(count, cores, memory, 0 if memory else percentage)
+    amounts = (hami.memory_name, hami.percentage_name, hami.cores_name)
+    said = frozenset(name for name in amounts if container.ask(name) is not None)
+    return _Amounts(count, cores, memory, 0 if memory else percentage, said)
 
 
 def _count(container: ContainerView, hami: HamiSettings, notes: list[str]) -> int | None:
@@ -232,12 +238,13 @@ def _group(
     whole = amounts.whole and not wishes.only_instances
     alone = amounts.cores == 100 and not amounts.whole
     bound = wishes.numa_bind and amounts.count > 1
+    core, memory = _least(amounts, wishes, settings.hami)
     request = DeviceRequest(
         type=DeviceType.GPU,
         count=amounts.count,
-        core_milli=amounts.cores * MILLI // 100,
-        memory_bytes=amounts.memory_mib * MIB,
-        memory_milli=amounts.percentage * 10,
+        core_milli=core * MILLI // 100,
+        memory_bytes=amounts.memory_mib * MIB * memory,
+        memory_milli=amounts.percentage * 10 * memory,
         whole=whole,
         unused=alone or wishes.unused,
         exclusive=alone,
@@ -255,6 +262,19 @@ def _group(
         containers=(ContainerAsk(container.name, container.phase),),
         phase=container.phase,
         metered=_metered(amounts, settings.hami),
+    )
+
+
+def _least(amounts: _Amounts, wishes: Wishes, hami: HamiSettings) -> tuple[int, int]:
+    """Percent of compute that is asked at least, and whether memory is (1 or 0).
+
+    Who names a profile has said how much: defaults, which mean the whole card, ask nothing more.
+    """
+    if not wishes.profile:
+        return amounts.cores, 1
+    return (
+        amounts.cores if hami.cores_name in amounts.said else 0,
+        int(bool(amounts.said & {hami.memory_name, hami.percentage_name})),
     )
 
 
