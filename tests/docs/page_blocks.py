@@ -1,0 +1,247 @@
+"""Fenced blocks of all pages, command lines in them, and how each of them is proven.
+
+A block is one of these, and `test_every_block_has_a_proof` refuses any other:
+
+* lines of a shell: a page's lines are typed in order, by tests/embedded against `partage up` and,
+  where they install something, by tests/cluster against a genuine API server;
+* an outline of a command (`[--option X]`, `...`): its words and options exist;
+* manifests: the embedded cluster admits and schedules them;
+* a page that the program writes: a test compares it with what the program would write now;
+* whatever else: `GROUND` names the test that holds it to the program.
+
+What cannot be typed here is in `UNTYPED`, line by line, with the reason and what proves it instead.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import yaml
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+)
+WRITTEN: Final = {
+    "docs/conformance.md": "tests/conformance/test_what_the_documents_print_comes_out.py",
+    "docs/reference/commands.md": "tests/docs/test_the_reference_is_complete.py",
+}
+"""Pages that the program writes, and the test that compares them."""
+_FENCE: Final = re.compile(r"^( *)(`{3,}|~{3,})(.*)$")
+_SHELLS: Final = ("sh", "console")
+_PROGRAMS: Final = ("partage ", "kubectl ", "sudo ", "make ")
+
+
+class Block(NamedTuple):
+    """One fenced block.
+
+    Attributes:
+        page: path in the repository.
+        line: of the page where it begins, from 1.
+        language: after the fence; empty when none is said.
+        text: without the indentation of the fence.
+    """
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    @property
+    def first(self) -> str:
+        """Its first line that is not empty; names it in tables."""
+        return next((one.strip() for one in self.text.splitlines() if one.strip()), "")
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}: {self.first}"
+
+
+class Line(NamedTuple):
+    """One command line.
+
+    Attributes:
+        page: where it stands.
+        text: without prompt and comment; continued lines are joined.
+        shown: what the page prints below it; None when it prints nothing.
+    """
+
+    page: str
+    text: str
+    shown: str | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The program and its arguments, without pipes, redirections and what comes after."""
+        found = shlex.split(self.text)
+        ends = [n for n, word in enumerate(found) if word in ("|", ">", "||", "&&", "<")]
+        return found[: min(ends, default=len(found))]
+
+    @property
+    def outline(self) -> bool:
+        """Whether it tells the form of a command instead of one."""
+        return bool(re.search(r"(^|\s)\[-|\.\.\.|\bFILE…", self.text))
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.text}"
+
+
+class Untyped(NamedTuple):
+    """Why a line is not typed by any test, and which test stands for it."""
+
+    why: str
+    proof: str
+
+
+_INSTALL: Final = "docs/how-to/install.md"
+_ASKING: Final = "docs/reference/asking.md"
+_FOLLOWED: Final = "tests/embedded/test_the_pages_are_followed.py"
+_OFFLINE: Final = "tests/packaging/test_the_package_is_whole.py::test_it_installs_offline_from_a_folder_of_wheels"  # fmt: skip
+_IMAGE: Final = "tests/packaging/test_the_package_is_whole.py::test_the_image_copies_all_that_the_package_is_built_from"  # fmt: skip
+UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
+    (_INSTALL, "docker build"): Untyped("there is no builder of images where tests run", _IMAGE),
+    (_INSTALL, "docker push"): Untyped("there is no registry to push to", _IMAGE),
+    (_INSTALL, "curl http://<node>:31993/metrics"): Untyped(
+        "no test has a node with that port; the chart's Service has it",
+        "tests/docs/test_every_block_has_a_proof.py::test_the_port_that_the_page_asks_is_the_charts",
+    ),
+    (_INSTALL, "pip wheel"): Untyped("it asks PyPI for everything again", _OFFLINE),
+    (_INSTALL, "pip install"): Untyped("it would change the environment of the tests", _OFFLINE),
+    (_INSTALL, "pipx install"): Untyped("pipx is not a tool of the tests; pip is what it runs", _OFFLINE),
+    (_INSTALL, "uvx"): Untyped("uv is not a tool of the tests; the options are pip's", _OFFLINE),
+    (_ASKING, 'eval "$(_PARTAGE_COMPLETE=zsh'): Untyped(
+        "zsh is not there; what it would read is looked at", f"{_FOLLOWED}::STORIES"
+    ),
+    (_ASKING, "_PARTAGE_COMPLETE=fish"): Untyped(
+        "fish is not there; what it would read is looked at", f"{_FOLLOWED}::STORIES"
+    ),
+}  # fmt: skip
+"""Page and beginning of a line, to why nothing types it. `make` is asked what it would do instead:
+`make run` starts what the followed pages start, and `make test` runs these tests."""
+_SHOWN: Final = "tests/docs/test_what_pages_show_comes_out.py"
+_INSTANCES: Final = "docs/how-to/use-hardware-instances.md"
+_NRI: Final = f"{_SHOWN}::test_nri_is_on_with_what_the_page_prints"
+GROUND: Final[Mapping[tuple[str, str], str]] = {
+    ("ARCHITECTURE.md", "manifests ──wire"): f"{_SHOWN}::test_the_drawing_names_packages",
+    (_INSTALL, "agent:"): f"{_SHOWN}::test_values_for_the_agent_are_values_of_the_chart",
+    ("docs/how-to/run-the-agent.md", "[plugins"): _NRI,
+    ("docs/reference/agent.md", "[plugins"): _NRI,
+    ("docs/how-to/run-the-scheduler.md", "apiVersion: kubescheduler"):
+        f"{_SHOWN}::test_the_second_scheduler_is_configured_as_the_program_does",
+    (_INSTANCES, '{"nodeconfig"'):
+        f"{_SHOWN}::test_a_node_is_put_in_mode_mig_and_gives_two_instances",
+    (_INSTANCES, "needs 3g.20gb"): f"{_SHOWN}::test_a_pod_in_the_way_is_told_as_printed",
+    (_INSTANCES, "needs 3g.40gb"): f"{_SHOWN}::test_others_instances_are_told_as_printed",
+    (_INSTANCES, "batch/big waits"): f"{_SHOWN}::test_a_plan_of_restarts_is_printed_as_shown",
+    ("docs/how-to/watch-it.md", "scrape_configs"):
+        f"{_SHOWN}::test_prometheus_finds_every_program_by_its_labels_and_ports",
+    ("docs/how-to/watch-it.md", "rule_files"):
+        f"{_SHOWN}::test_the_rules_have_the_name_that_the_page_loads",
+    ("docs/isolation.md", "partage-limits 1"):
+        f"{_SHOWN}::test_the_file_of_limits_is_what_the_agent_writes",
+    ("docs/reference/agent-discovery.md", "model:"):
+        f"{_SHOWN}::test_simulated_devices_are_those_of_the_file",
+    ("docs/reference/schedule.md", '{"pods"'):
+        f"{_SHOWN}::test_the_outline_of_the_json_has_the_keys_that_come",
+}  # fmt: skip
+"""Page and beginning of a block that is neither typed nor applied, to the test that holds it to the
+program."""
+_INSTALLERS: Final = ("helm", "kubectl", "curl")
+_RUNNING: Final = "docs/how-to/stay-available.md"
+"""It asks about the parts that an installation runs."""
+
+
+def read(page: str, text: str) -> Iterator[Block]:
+    """The blocks of a page.
+
+    Raises:
+        ValueError: a fence is not closed.
+    """
+    opened: tuple[str, str, str, int] | None = None
+    inside: list[str] = []
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        found = _FENCE.match(line.rstrip("\n"))
+        if opened is None:
+            if found:
+                opened, inside = (found[1], found[2], found[3].strip(), number), []
+            continue
+        indent, mark, language, begun = opened
+        if found and found[2][:3] == mark[:3] and len(found[2]) >= len(mark) and not found[3]:
+            yield Block(page, begun, language, "".join(inside))
+            opened = None
+        else:
+            inside.append(line.removeprefix(indent))
+    if opened is not None:
+        raise ValueError(f"{page}: the block of line {opened[3]} is not closed")
+
+
+def _all() -> list[Block]:
+    return [
+        block
+        for path in PAGES
+        for block in read(str(path.relative_to(ROOT)), path.read_text("utf-8"))
+    ]
+
+
+BLOCKS: Final = [block for block in _all() if block.page not in WRITTEN]
+
+
+def is_shell(block: Block) -> bool:
+    """Whether its lines are typed."""
+    return block.language in _SHELLS or (not block.language and block.text.startswith(_PROGRAMS))
+
+
+def is_manifest(block: Block) -> bool:
+    """Whether it holds objects that a cluster takes."""
+    if block.language != "yaml":
+        return False
+    return all(
+        isinstance(one, dict) and one.get("kind") and one.get("metadata")
+        for one in yaml.safe_load_all(block.text)
+    )
+
+
+def lines(block: Block) -> list[Line]:
+    """The command lines of a block of a shell."""
+    text = re.sub(r"\\\n\s*", "", block.text)
+    if block.language != "console":
+        return [Line(block.page, plain) for one in text.splitlines() if (plain := _plain(one))]
+    found = []
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        found.append(Line(block.page, _plain(command), shown or None))
+    return found
+
+
+def _plain(line: str) -> str:
+    """The line without its comment."""
+    return re.sub(r"(^|\s+)#( .*|)$", "", line).strip()
+
+
+LINES: Final = [line for block in BLOCKS if is_shell(block) for line in lines(block)]
+
+
+def untyped(line: Line) -> Untyped | None:
+    """Why it is not typed, if it is not."""
+    return next(
+        (
+            reason
+            for (page, start), reason in UNTYPED.items()
+            if line.page == page and line.text.startswith(start)
+        ),
+        None,
+    )
+
+
+def typed(page: str) -> list[Line]:
+    """The lines of a page that are to be typed, in order."""
+    return [one for one in LINES if one.page == page and not one.outline and not untyped(one)]
+
+
+def on_genuine(line: Line) -> bool:
+    """Whether a line is about an installation, and so typed against a genuine API server."""
+    return line.page == _RUNNING or (line.page in _INSTALLING and line.words[0] in _INSTALLERS)
+
+
+_INSTALLING: Final = {line.page for line in LINES if line.text.startswith("helm ")}

@@ -1,0 +1,347 @@
+"""What pages print that is neither typed nor applied: files, documents, sentences, outlines.
+
+Each block here is taken from its page, given to the program or compared with what it makes.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from page_blocks import BLOCKS, ROOT, Block
+
+from partage.agent.isolation.limits import read, render
+from partage.cli.main import main
+from partage.daemon.beside import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
+from partage.doctor.machine import examined
+from partage.model.device import ForeignInstance
+from partage.model.mig import MigSlice
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.foreign import OnCard, encode_foreign
+
+Document = dict[str, Any]
+INSTANCES = "docs/how-to/use-hardware-instances.md"
+
+
+def block(page: str, begins: str) -> Block:
+    """The block of a page that begins so."""
+    (found,) = (one for one in BLOCKS if one.page == page and one.first.startswith(begins))
+    return found
+
+
+def card(uuid: str, model: str, memory: int, *, mode: str = "mig", name: str = "n") -> Document:
+    """A node with one card that HAMi has registered."""
+    told = [{"id": uuid, "count": 10, "devmem": memory, "devcore": 100, "type": model,
+             "mode": mode, "health": True}]  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name, "annotations": {"hami.io/node-nvidia-register": json.dumps(told)},
+        },
+        "status": {"allocatable": {"nvidia.com/gpu": "10", "pods": "99", "cpu": "9"}},
+    }  # fmt: skip
+
+
+def pod(name: str, profile: str, namespace: str = "default") -> Document:
+    """A pod that asks for one instance of a profile."""
+    limits = {"nvidia.com/gpu": 1}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": namespace, "uid": name,
+            "annotations": {"nvidia.com/vgpu-mode": "mig", "partage.io/mig-profile": profile},
+        },
+        "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]},
+    }  # fmt: skip
+
+
+def scheduled(*documents: Document | str) -> Document:
+    """What `partage schedule` makes of these."""
+    given = yaml.safe_dump_all(
+        [d for one in documents for d in (yaml.safe_load_all(one) if isinstance(one, str) else [one])]
+    )  # fmt: skip
+    done = CliRunner().invoke(main, ["schedule", "-", "-o", "json"], input=given)
+    assert done.exit_code in (0, 3), done.output
+    return dict(json.loads(done.stdout))
+
+
+def test_a_node_is_put_in_mode_mig_and_gives_two_instances(tmp_path: Path) -> None:
+    """The ConfigMap's key and the pod, as the page on instances has them."""
+    config = block(INSTANCES, '{"nodeconfig"').text
+    node = card("GPU-a", "NVIDIA A100-SXM4-40GB", 40960, mode="hami-core", name="node-a")
+    settings = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
+        "data": {"config.json": config},
+    }
+
+    found = scheduled(node, settings, block(INSTANCES, "apiVersion: v1").text)
+
+    (asked,) = found["pods"]
+    assert asked["node"] == "node-a"
+    assert [one["mode"] for one in asked["allocations"]] == ["mig", "mig"]
+    assert all(one["memory_bytes"] >= 8000 << 20 for one in asked["allocations"])
+
+
+def bound(asked: Document, allocation: Document, node: str) -> Document:
+    """A pod with its record, as after its Binding."""
+    return {
+        **asked,
+        "metadata": {**asked["metadata"], "annotations": {
+            **asked["metadata"]["annotations"], **allocation,
+        }},
+        "spec": {**asked["spec"], "nodeName": node},
+    }  # fmt: skip
+
+
+def record(name: str, profile: str, start: int, size: int, namespace: str = "default") -> Document:
+    """The annotation of a pod that holds an instance of card GPU-a on node n."""
+    held = {
+        "type": "gpu", "uuid": "GPU-a", "minor": 0, "milli": 142, "bytes": 4864 << 20,
+        "mode": "mig", "protocol": "hami", "mig": {"profile": profile, "start": start, "size": size},
+    }  # fmt: skip
+    document = {"v": 1, "uid": name, "node": "n", "containers": [
+        {"name": "main", "phase": "main", "devices": [held]},
+    ]}  # fmt: skip
+    return {names.ALLOCATION: json.dumps(document)}
+
+
+def test_a_pod_in_the_way_is_told_as_printed() -> None:
+    """Small instances in both places of a 3g."""
+    sentence = block(INSTANCES, "needs 3g.20gb").text.strip()
+    held = [
+        bound(pod(name, "1g"), record(name, "1g.5gb", start, 1), "n")
+        for name, start in (("a", 6), ("b", 0))
+    ]
+
+    found = scheduled(card("GPU-a", "NVIDIA A100-SXM4-40GB", 40960), *held, pod("c", "3g"))
+
+    assert said_of("c", found).endswith(f"({sentence})")
+
+
+def said_of(name: str, found: Document) -> str:
+    """Why a pod waits."""
+    (asked,) = (one for one in found["pods"] if one["name"] == name)
+    return str(asked["reason"]["message"])
+
+
+def test_a_profile_by_its_compute_alone_is_given() -> None:
+    """`3g` beside a bare count is the plain 3g of the card, not the whole card's default amounts."""
+    found = scheduled(card("GPU-a", "NVIDIA A100-SXM4-40GB", 40960), pod("c", "3g"))
+
+    (given,) = found["pods"][0]["allocations"]
+    assert given["mig"]["profile"] == "3g.20gb"
+
+
+def test_a_profile_that_is_too_small_is_told() -> None:
+    """Amounts that are written beside a profile hold, and the answer says which is short."""
+    asked = pod("c", "3g")
+    asked["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = 30000
+    found = scheduled(card("GPU-a", "NVIDIA A100-SXM4-40GB", 40960), asked)
+
+    assert "profile 3g.20gb of A100-40GB has 19968Mi" in said_of("c", found)
+    assert "less than is asked beside it" in said_of("c", found)
+
+
+def test_others_instances_are_told_as_printed() -> None:
+    """One that nobody here made, and a pod's beside it."""
+    sentence = block(INSTANCES, "needs 3g.40gb").text.strip()
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+            "status": {"allocatable": {"pods": "99", "cpu": "9"}}}  # fmt: skip
+    foreign = encode_foreign({"GPU-a": OnCard((ForeignInstance(MigSlice("3g.40gb", 0, 4)),))})
+    device = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {
+            "name": "n", "annotations": {names.FOREIGN_INSTANCES: foreign},
+            "labels": {"node.koordinator.sh/gpu-vendor": "nvidia",
+                       "node.koordinator.sh/gpu-model": "A100-SXM4-80GB"},
+        },
+        "spec": {"devices": [{
+            "type": "gpu", "id": "GPU-a", "minor": 0, "health": True,
+            "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi",
+                          "koordinator.sh/gpu-memory-ratio": "100"},
+        }]},
+    }  # fmt: skip
+    config = json.dumps({"nodeconfig": [{"name": "n", "operatingmode": "mig"}]})
+    settings = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
+        "data": {"config.json": config},
+    }
+
+    found = scheduled(node, device, settings, pod("a", "3g"), pod("b", "3g"))
+
+    assert said_of("b", found).endswith(f"({sentence})")
+
+
+def test_a_plan_of_restarts_is_printed_as_shown(tmp_path: Path) -> None:
+    """All lines of `partage simulate repack`."""
+    shown = block(INSTANCES, "batch/big waits").text
+    held = [
+        bound(pod(name, "1g", "batch"), record(name, "1g.5gb", start, 1, "batch"), "n")
+        for name, start in (("a", 0), ("b", 4))
+    ]
+    dump = tmp_path / "dump.yaml"
+    node = card("GPU-a", "NVIDIA A100-SXM4-40GB", 40960)
+    dump.write_text(yaml.safe_dump_all([node, *held, pod("big", "3g", "batch")]), "utf-8")
+
+    done = CliRunner().invoke(
+        main, ["simulate", "repack", str(dump), "--may-restart", "batch/*"], env={"COLUMNS": "200"}
+    )
+
+    assert done.exit_code == 0, done.output
+    assert plain(shown) in plain(done.stdout)
+
+
+def plain(text: str) -> str:
+    """Without the width of the paper."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def test_the_second_scheduler_is_configured_as_the_program_does() -> None:
+    """The page for running it by hand has what the chart renders, names left to Partage included."""
+    shown = yaml.safe_load(block("docs/how-to/run-the-scheduler.md", "apiVersion").text)
+    files = (f"/etc/partage/{name}" for name in ("ca.crt", "client.crt", "client.key"))
+    access = ExtenderAccess("https://partage-scheduler.partage-system.svc:8443", *files)
+    left = left_to_the_ledger(FAMILIES, Settings())
+    profiles = [one["schedulerName"] for one in shown["profiles"]]
+
+    assert profiles == ["partage-scheduler", "koord-scheduler", "hami-scheduler"]
+    assert shown == kube_scheduler_config(access, left, profiles)
+
+
+@pytest.mark.parametrize("page", ["docs/how-to/run-the-agent.md", "docs/reference/agent.md"])
+def test_nri_is_on_with_what_the_page_prints(page: str, tmp_path: Path) -> None:
+    """`doctor` finds it off without those two lines in containerd 1.7's file, and on with them."""
+    shown = block(page, "[plugins").text
+    file = tmp_path / "etc/containerd/config.toml"
+    file.parent.mkdir(parents=True)
+    found = []
+    for text in ("version = 2\n", f"version = 2\n{shown}"):
+        file.write_text(text, encoding="utf-8")
+        found.append("nri-off" in {one.check for one in examined(tmp_path)})
+
+    assert found == [True, False]
+
+
+def test_the_file_of_limits_is_what_the_agent_writes() -> None:
+    """Read and written again, the page's example is the same to the last byte."""
+    shown = block("docs/isolation.md", "partage-limits").text
+
+    assert render(read(shown, "the page")) == shown
+
+
+def test_simulated_devices_are_those_of_the_file(tmp_path: Path) -> None:
+    """Cards, faults and RDMA cards with their functions, as the page's comments say."""
+    file = tmp_path / "devices.yaml"
+    file.write_text(block("docs/reference/agent-discovery.md", "model:").text, encoding="utf-8")
+
+    done = CliRunner().invoke(main, ["discover", "--simulated", str(file), "-o", "device"])
+
+    assert done.exit_code == 0, done.output
+    devices = yaml.safe_load(done.stdout)["spec"]["devices"]
+    gpus = [one for one in devices if one["type"] == "gpu"]
+    rdma = [one for one in devices if one["type"] == "rdma"]
+    assert len(gpus) == 8
+    assert [one["minor"] for one in gpus if not one["health"]] == [0, 2]
+    assert "Xid 79" in done.stdout
+    assert [len(one["vfGroups"][0]["vfs"]) for one in rdma] == [8] * 4
+
+
+def test_the_outline_of_the_json_has_the_keys_that_come() -> None:
+    """Every key of the page is printed for the examples, and no other."""
+    shown = block("docs/reference/schedule.md", "{").text
+    done = CliRunner().invoke(main, ["schedule", str(ROOT / "examples"), "-o", "json"])
+    taken = card("GPU-a", "A100-SXM4-40GB", 40960)
+    held = bound(pod("a", "1g"), record("a", "1g.5gb", 0, 1), "n")
+
+    told = {*re.findall(r'"(\w+)"', shown)}
+    found = keys(json.loads(done.stdout)) | keys(scheduled(taken, held)) | {"foreign"}
+
+    assert found == told
+
+
+def keys(value: Any) -> set[str]:
+    """Keys of a document; keys that are names of nodes, containers or codes are none."""
+    if isinstance(value, list):
+        return {key for one in value for key in keys(one)}
+    if not isinstance(value, dict):
+        return set()
+    found = set(value)
+    for key, inner in value.items():
+        if key == "nodes" and isinstance(inner, dict):
+            found |= keys(list(inner.values()))
+        elif key not in ("annotations", "labels", "env", "allocatable", "counts"):
+            found |= keys(inner)
+    return found
+
+
+def test_values_for_the_agent_are_values_of_the_chart() -> None:
+    """Each key is there, but below those that are free; the chart would refuse any other."""
+    shown = yaml.safe_load(block("docs/how-to/install.md", "agent:").text)
+    values = yaml.safe_load((ROOT / "deploy/helm/partage/values.yaml").read_text("utf-8"))
+
+    def known(given: Document, there: Document, where: str) -> None:
+        for key, value in given.items():
+            assert key in there, f"{where}{key}"
+            if isinstance(value, dict) and there[key]:
+                known(value, there[key], f"{where}{key}.")
+
+    known(shown, values, "")
+
+
+def test_prometheus_finds_every_program_by_its_labels_and_ports() -> None:
+    """The page's relabelling keeps the chart's pods and the ports that serve metrics."""
+    config = yaml.safe_load(block("docs/how-to/watch-it.md", "scrape_configs").text)
+    plain_job, webhook_job = config["scrape_configs"]
+    text = "\n---\n".join(
+        path.read_text("utf-8") for path in (ROOT / "deploy/kustomize/default").glob("*.yaml")
+    )
+    programs = [
+        one["spec"]["template"] for one in yaml.safe_load_all(text)
+        if one and one["kind"] in ("Deployment", "DaemonSet")
+    ]  # fmt: skip
+    kept = {rule["source_labels"][0]: rule["regex"] for rule in plain_job["relabel_configs"][:2]}
+    part = kept["__meta_kubernetes_pod_label_app_kubernetes_io_part_of"]
+    ports = kept["__meta_kubernetes_pod_container_port_name"].split("|")
+
+    labels = [template["metadata"]["labels"] for template in programs]
+    assert all(one["app.kubernetes.io/part-of"] == part for one in labels)
+    component = webhook_job["relabel_configs"][0]["regex"]
+    assert component in {one["app.kubernetes.io/component"] for one in labels}
+    served = {
+        port["name"] for template in programs for container in template["spec"]["containers"]
+        for port in container.get("ports", ())
+    }  # fmt: skip
+    assert "read" in ports
+    assert served & {*ports}
+
+
+def test_the_rules_have_the_name_that_the_page_loads() -> None:
+    """The last part of the path is the file's own name."""
+    config = yaml.safe_load(block("docs/how-to/watch-it.md", "rule_files").text)
+
+    assert {Path(one).name for one in config["rule_files"]} == {"alerts.yaml"}
+    assert (ROOT / "deploy/observability/alerts.yaml").is_file()
+
+
+def test_the_drawing_names_packages() -> None:
+    """Who the architecture's picture says does it is there."""
+    drawn = block("ARCHITECTURE.md", "manifests").text
+
+    for name in ("wire", "placement"):
+        assert name in drawn
+        assert (ROOT / "src/partage" / name).is_dir()
+    for name in ("ledger", "engine"):
+        assert name in drawn
+        assert list((ROOT / "src/partage").glob(f"*/{name}.py"))
