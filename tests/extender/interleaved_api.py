@@ -80,6 +80,7 @@ class ModelApi:
         fates: what becomes of the next Bindings.
         silent: reads that fail before one is answered again.
         late: Bindings on the wire whose sender has given up waiting, with the end of their time.
+        nominations: by pod, node and version, on their way; never answered to anybody.
         waiting: Bindings whose sender still waits, each until it is told its fate.
         broken: laws that did not hold; must stay empty.
     """
@@ -95,6 +96,7 @@ class ModelApi:
         self.silent = 0
         self.late: list[tuple[float, Binding]] = []
         self.waiting: list[tuple[Binding, asyncio.Future[str]]] = []
+        self.nominations: list[tuple[str, str, str]] = []
         self.broken: list[str] = []
 
     # --- objects -----------------------------------------------------------------------------
@@ -127,6 +129,15 @@ class ModelApi:
             self.version += 1
             pod.version = self.version
             self.facts.append(Fact("Pod", uid, documented("Pod", pod.manifest()), gone=True))
+
+    def land(self, *, drop: bool = False) -> None:
+        """The oldest nomination comes in, with its precondition; or is lost."""
+        if self.nominations:
+            uid, node, version = self.nominations.pop(0)
+            pod = self.pods.get(uid)
+            if pod is not None and str(pod.version) == version and not drop:
+                pod.nominated = node
+                self.changed(pod)
 
     def named(self, name: str) -> Stored | None:
         """The pod that has this name now."""
@@ -167,7 +178,7 @@ class ModelApi:
             return Answered(Outcome.REFUSED, "the uid in the precondition does not match")
         if pod.node or pod.deleting:
             return Answered(Outcome.REFUSED, "the pod is bound, or is being deleted")
-        pod.node = binding.node
+        pod.node, pod.nominated = binding.node, ""
         pod.annotations = {**pod.annotations, **binding.annotations}
         pod.labels = {**pod.labels, **binding.labels}
         self.changed(pod)

@@ -18,6 +18,7 @@ from partage.extender.explain import explain
 from partage.extender.intake import Intake
 from partage.extender.meters import Meters
 from partage.extender.ports import Hooks
+from partage.extender.prospects import AheadSettings
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.model.errors import LedgerError
 from partage.scheduler.engine import State
@@ -42,7 +43,7 @@ WEIGHTS = {
     "create": 10, "schedule": 14, "filter": 5, "prioritize": 1, "bind": 4, "deliver": 10,
     "delete": 4, "finish": 2, "mark": 1, "replace": 1, "answer": 4, "arrive": 2, "repeat": 2,
     "reorder": 2, "gap": 2, "time": 5, "silence": 1, "restart": 1, "mend": 1, "flip": 2,
-    "node": 1, "devices": 1, "nominate": 1, "audit": 1,
+    "node": 1, "devices": 1, "nominate": 1, "audit": 1, "ahead": 6, "land": 6,
 }  # fmt: skip
 
 _MOST_ROUNDS = 60
@@ -85,11 +86,14 @@ class Interleaving:
             refused=lambda entry, refusal: self.reasons.update(
                 {entry.pod.uid: (refusal.code.value, refusal.message)}
             ),
+            nominated=lambda entry, node, version: self.api.nominations.append(
+                (entry.pod.uid, node, version)
+            ),
         )
         limits = BindLimits()
         return SchedulerService(
             self.api, self.clock, hooks, intake=Intake, meters=self._meters,
-            settings=ServiceSettings(limits),
+            settings=ServiceSettings(limits, ahead=AheadSettings(nodes=1, most=3, head=0)),
         )  # fmt: skip
 
     # --- life --------------------------------------------------------------------------------
@@ -176,6 +180,14 @@ class Interleaving:
             pod.nominated = ("", *NODES)[two % 4]
             self.api.changed(pod)
 
+    async def _ahead(self, _one: int, _two: int, _three: int) -> None:
+        """The service chooses for pods whose turn is still to come."""
+        self.service.look_ahead()
+
+    async def _land(self, one: int, _two: int, _three: int) -> None:
+        """A nomination arrives, or is lost."""
+        self.api.land(drop=not one % 5)
+
     async def _flip(self, one: int, two: int, three: int) -> None:
         """A card fails, or is well again."""
         name = NODES[one % 2]
@@ -232,6 +244,15 @@ class Interleaving:
                 raise Broken(f"{pod.uid} passed and nothing is held for it")
         return answer
 
+    def turn(self, pod: Stored) -> list[str]:
+        """Filter as kube-scheduler does: the node that a pod is nominated for, and then all."""
+        if pod.nominated:
+            self.ask(pod, [pod.nominated])
+            if self.answers.get(pod.uid):
+                return self.answers[pod.uid]
+        self.ask(pod, NODES)
+        return self.answers.get(pod.uid, [])
+
     async def _filter(self, one: int, two: int, three: int) -> None:
         pod = self._pod(one, two)
         if pod is not None:
@@ -246,8 +267,7 @@ class Interleaving:
         """Filter and bind, as kube-scheduler does one after the other."""
         pod = self._pod(one, two)
         if pod is not None:
-            self.ask(pod, NODES)
-            found = self.answers.get(pod.uid)
+            found = self.turn(pod)
             if found:
                 await self.bind(pod, found[three % len(found)], FATES[three % len(FATES)])
 
@@ -436,6 +456,9 @@ class Interleaving:
         for uid, state in engine.states.items():
             if not owners[state](uid):
                 raise Broken(f"{uid} is {state} without an owner")
+        for uid in books.prospects.shown:
+            if engine.states.get(uid) is not State.HELD:
+                raise Broken(f"{uid} was shown a node that is not kept for it")
         for one in held:
             if one.uid not in engine.states:
                 raise Broken(f"{one.uid} holds devices and has no state")
@@ -482,16 +505,20 @@ class Interleaving:
                 refused = self.answers.get(pod.uid) == [] and pod.uid not in self.woken
                 if not pod.node and not pod.deleting and not refused:
                     tried = 2
-                    self.ask(pod, NODES)
-                    found = self.answers.get(pod.uid)
+                    found = self.turn(pod)
                     if found:
                         await self.bind(pod, found[0], "done")
             self._hear()
             self.check()
-        self.clock.pass_time(61.0)
-        await self.service.tick()
+        for _ in range(3):
+            # Holds end, what was nominated ahead is taken back, and that is told.
+            self.clock.pass_time(61.0)
+            await self.service.tick()
+            self._hear()
 
     def _hear(self) -> None:
+        while self.api.nominations:
+            self.api.land()
         while self.api.facts:
             self.tell(self.api.facts.pop(0))
 

@@ -44,7 +44,11 @@ class Notices:
     """
 
     def __init__(
-        self, client: Client, instance: str, find: Callable[[str], PodEntry | None]
+        self,
+        client: Client,
+        instance: str,
+        find: Callable[[str], PodEntry | None],
+        awaited: Callable[[str], bool],
     ) -> None:
         """Notices that are not written yet.
 
@@ -52,7 +56,9 @@ class Notices:
             client: an open client.
             instance: which of the scheduler's processes this is.
             find: a pod by its uid.
+            awaited: whether a pod was shown its node ahead, and its turn has not come.
         """
+        self._awaited = awaited
         self._client = client
         self._find = find
         self.recorder = EventRecorder(
@@ -60,6 +66,7 @@ class Notices:
         )
         self._asleep: OrderedDict[str, None] = OrderedDict()
         self._shown: dict[str, str] = {}
+        self._ahead: OrderedDict[str, tuple[PodEntry, str, str]] = OrderedDict()
         self._changed = asyncio.Event()
         self.speaks = False
 
@@ -70,6 +77,7 @@ class Notices:
             wake=self.wake,
             refused=self._refused,
             pointed=self._pointed,
+            nominated=self._nominated,
             quarantined=self._quarantined,
             unserviceable=self._unserviceable,
         )
@@ -94,6 +102,12 @@ class Notices:
         if self.speaks:
             self._shown[entry.pod.uid] = node
             self.wake([entry.pod.uid])
+
+    def _nominated(self, entry: PodEntry, node: str, version: str) -> None:
+        """Have kube-scheduler try one node first when the pod's turn comes; or no one any more."""
+        if self.speaks:
+            self._ahead[entry.pod.uid] = (entry, node, version)
+            self._changed.set()
 
     def _quarantined(self, action: Quarantined) -> None:
         if not self.speaks:
@@ -121,13 +135,36 @@ class Notices:
 
     async def _wake_all(self) -> None:
         while True:
-            while not self._asleep:
+            while not self._asleep and not self._ahead:
                 self._changed.clear()
                 await self._changed.wait()
+            if self._ahead:
+                _, told = self._ahead.popitem(last=False)
+                await self._nominate(*told)
+                continue
             uid, _ = self._asleep.popitem(last=False)
             entry, shown = self._find(uid), self._shown.pop(uid, None)
             if entry is not None and entry.pod.node is None:
                 await self._touch(entry, shown)
+
+    async def _nominate(self, entry: PodEntry, node: str, version: str) -> None:
+        """Nominate a pod, unless anybody has changed it meanwhile: then others have to do with it."""
+        pod = entry.pod
+        if node and not self._awaited(pod.uid):
+            return  # its turn has come
+        body = {
+            "metadata": {"uid": pod.uid, "resourceVersion": version},
+            "status": {"nominatedNodeName": node or None},
+        }
+        try:
+            await self._client.patch(
+                PODS, pod.name, body, kind=PatchKind.MERGE,
+                namespace=pod.namespace, subresource="status", into=msgspec.Raw,
+            )  # fmt: skip
+        except (NotFound, Conflict):
+            pass
+        except KubeError as error:
+            _LOG.warning("pod %s cannot be nominated for node %s: %s", pod.key, node, error)
 
     async def _touch(self, entry: PodEntry, shown: str | None) -> None:
         pod = entry.pod

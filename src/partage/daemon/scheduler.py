@@ -89,7 +89,7 @@ class SchedulerDaemon:
                 client, self.options.identity, election, self._reign, self._settled
             )
         self._label = LeaderLabel(client, election.pod if election else None)
-        self._notices = Notices(client, self.options.identity, self._pod)
+        self._notices = Notices(client, self.options.identity, self._pod, self._awaited)
         record = self.options.record
         self._recorder = (
             Recorder(record, self.options.identity, client.clock) if record is not None else None
@@ -97,7 +97,7 @@ class SchedulerDaemon:
         self.service = SchedulerService(
             ApiBinder(client, self._may_bind, within=self.options.service.limits.send),
             client.clock,
-            self._notices.hooks,
+            replace(self._notices.hooks, queued=self._queued),
             intake=self.options.intake,
             locks=ApiNodeLocks(client),
             settings=self.options.service,
@@ -124,7 +124,7 @@ class SchedulerDaemon:
         self._loaded = False
         self._loading = asyncio.Lock()
         self._doubt = asyncio.Event()
-        self._reigning = False
+        self._reigning = self._choosing = False
         self._life = Life("scheduler", self.run)
 
     def _controllers(self, client: Client) -> Sequence[Controllers]:
@@ -353,6 +353,23 @@ class SchedulerDaemon:
 
     def _pod(self, uid: str) -> PodEntry | None:
         return self.service.books.intake.pod(uid)
+
+    def _awaited(self, uid: str) -> bool:
+        return uid in self.service.books.prospects.shown
+
+    def _queued(self) -> None:
+        """Choose ahead once the answer that is being made has been given."""
+        if not self._choosing:
+            self._choosing = True
+            asyncio.get_running_loop().call_soon(self._choose)
+
+    def _choose(self) -> None:
+        self._choosing = False
+        try:
+            self.service.look_ahead()
+        except Exception:  # noqa: BLE001 # logged, and the books are made anew
+            _LOG.exception("nodes could not be chosen ahead")
+            self._doubt.set()
 
     # --- facts -------------------------------------------------------------------------------
 

@@ -268,11 +268,14 @@ class KubeScheduler:
         self, session: aiohttp.ClientSession, pending: _Pending, survey: Survey
     ) -> list[str]:
         """Nodes that the extender finds fit; none when the pod was refused."""
-        body = self._body(pending.record, survey.fitting)
-        answer = await self._ask(session, "filter", body, _Filtered)
-        names = answer.node_names or []
-        if names:
-            return names
+        first = (pending.record.value.get("status") or {}).get("nominatedNodeName")
+        asked = [[first]] if first in survey.fitting else []
+        for names in (*asked, survey.fitting):
+            body = self._body(pending.record, names)
+            answer = await self._ask(session, "filter", body, _Filtered)
+            fitting: list[str] = answer.node_names or []
+            if fitting:
+                return fitting
         if answer.error:  # not a refusal: kube-scheduler tries again after a while
             await self._refuse(pending, answer.error)
             self._later(pending)

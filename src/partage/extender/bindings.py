@@ -137,8 +137,11 @@ class Bindings:
             held = books.engine.ledger.allocation(uid)
             where = held.node if held else ""
             return "" if where == args.node else f"pod {entry.pod.key} is on node {where} already"
+        books.prospects.came(entry, 0, now)
         try:
             decision = books.verbs.bind(entry.pod, args.node)
+            if isinstance(decision, Refusal) and books.make_way(entry.pod):
+                decision = books.verbs.bind(entry.pod, args.node)
         except LedgerError as error:
             return f"{error}; what became of its Binding is not known yet"
         books.settle(now)

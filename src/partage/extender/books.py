@@ -12,9 +12,11 @@ from typing import Final
 
 from partage.extender.intake import Intake
 from partage.extender.ports import Hooks
+from partage.extender.prospects import AheadSettings, Prospects
 from partage.extender.verbs import HOLD, Verbs
 from partage.extender.waiting import WaitingRoom
 from partage.inventory.plane import Bools
+from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.engine import Engine, State
@@ -53,6 +55,7 @@ class Books:
         engine: the books themselves.
         intake: the documents.
         verbs: the extender's verbs over the engine.
+        prospects: pods whose turn is still to come.
         waiting: pods that were refused.
         unread: pods whose Binding has an unknown outcome; the service reads them back.
         counts: how often what happened, by name; for metrics.
@@ -67,12 +70,14 @@ class Books:
         *,
         hold: float = HOLD,
         batch: int = 64,
+        ahead: AheadSettings | None = None,
         engine: Callable[[Policy], Engine] = Engine,
     ) -> None:
         self.engine = engine(intake.policy)
         self.intake = intake
         self.hooks = hooks
         self.verbs = Verbs(self.engine, hold)
+        self.prospects = Prospects(self.engine, self.verbs, hooks, ahead)
         self.waiting = WaitingRoom(batch)
         self.unread: dict[str, PodEntry] = {}
         self.counts: Counter[str] = Counter()
@@ -120,6 +125,8 @@ class Books:
         if pod.node is not None or pod.finished:
             self.forget(pod.uid)
             return
+        if self.prospects.seen(entry, self.intake.document(pod.uid)):
+            return
         plan = self.making_room.get(pod.uid)
         if plan is not None and entry.nominated in ("", plan.node):
             return  # what the pod says of it may be late; the plan holds until it is given up
@@ -165,6 +172,7 @@ class Books:
         """The pod needs no place any more: no reason, no nomination."""
         self.verbs.forget(uid)
         self.waiting.leave(uid)
+        self.prospects.forget(uid)
         self._strangers.pop(uid, None)
         self._withdraw(uid)
 
@@ -179,6 +187,7 @@ class Books:
             if mate.pod.priority < entry.pod.priority:
                 self.give_up(mate.pod.uid, now)
         self._withdraw(entry.pod.uid)
+        self.prospects.leave_alone(entry.pod.uid)
         self.making_room[entry.pod.uid] = plan
         self._nominate(entry, plan.node)
         self.settle(now)
@@ -189,6 +198,17 @@ class Books:
         self._follow(self.engine.handle(HoldEnded(uid)))
         self.verbs.forget_hold(uid)
         self.settle(now)
+
+    def make_way(self, pod: Pod) -> bool:
+        """Places that are kept ahead go to a pod that has its turn and found no room; whether any did.
+
+        The caller asks for the pod again, and then settles.
+        """
+        ceded = self.prospects.cede(pod.priority)
+        for uid in ceded:
+            self._follow(self.engine.handle(HoldEnded(uid)))
+            self.verbs.forget_hold(uid)
+        return bool(ceded)
 
     def nomination(self, uid: str) -> str:
         """The node on which room is made for the pod; empty when there is none."""
@@ -327,6 +347,7 @@ class Books:
     def tick(self, now: float) -> None:
         """What time brings: holds end, and the next batch of waiting pods is woken."""
         self._follow(self.verbs.expire(now))
+        self.prospects.expire()
         # A nomination outlives its hold, which is taken anew while there is room.
         for node, mates in self._nominated.items():
             if any(uid not in self.engine.ledger for uid in mates):

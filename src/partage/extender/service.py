@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from partage.extender.asked import fitting, kept
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
@@ -22,6 +23,7 @@ from partage.extender.filling import filled, permuted
 from partage.extender.intake import Intake
 from partage.extender.meters import Meters
 from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
+from partage.extender.prospects import AheadSettings
 from partage.extender.verbs import HOLD
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
@@ -56,12 +58,14 @@ class ServiceSettings:
         limits: how long parts of a bind may take.
         hold: seconds that a predicted place is kept.
         seed: of the order in which equal nodes are preferred.
+        ahead: when nodes are chosen for pods before their turn; None for never.
         adapts: what vendors' own device plugins read is written (DevicePluginAdaption).
     """
 
     limits: BindLimits = BindLimits()
     hold: float = HOLD
     seed: int = 0
+    ahead: AheadSettings | None = AheadSettings()
     adapts: bool = True
 
 
@@ -109,8 +113,9 @@ class SchedulerService:
 
     def _new_books(self) -> Books:
         return Books(
-            self._make_intake(), self._hooks, hold=self._settings.hold, engine=self._engine
-        )
+            self._make_intake(), self._hooks, hold=self._settings.hold,
+            ahead=self._settings.ahead, engine=self._engine,
+        )  # fmt: skip
 
     @property
     def closed(self) -> str:
@@ -287,8 +292,12 @@ class SchedulerService:
             if past:
                 return error_reply(past)
             now = self.clock.monotonic()
+            if kept(self.books, entry, args.raw_names, now):
+                self._left(entry.pod.uid)
+                self.books.counts["filter passed"] += 1
+                return passing_reply(args)
             listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
-            answer = self.books.verbs.filter(entry.pod, listed, now, one=not entry.flexible)
+            answer = fitting(self.books, entry, listed, now)
         except (InvalidDocument, LedgerError) as error:
             self.books.counts["filter error"] += 1
             return error_reply(str(error))
@@ -303,6 +312,11 @@ class SchedulerService:
         if self.books.verbs.vacated:
             self.books.settle(now)
         return filter_reply(args, answer.names, answer.failed, answer.unresolvable, answer.encoded)
+
+    def look_ahead(self) -> None:
+        """Choose the nodes of the next pods before their turn; called soon after `Hooks.queued`."""
+        if not self.closed:
+            self.books.prospects.choose(self.clock.monotonic())
 
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize.
@@ -354,6 +368,7 @@ class SchedulerService:
         entry = self._entry(args.pod)
         if entry is None:
             return preempt_reply(args.victims)
+        self.books.prospects.leave_alone(entry.pod.uid)
         if entry.pod.uid in self.books.making_room:
             return preempt_reply({})  # others are on their way out for it already
         priorities = {uid: e.pod.priority for uid, e in self.books.intake.pods().items()}

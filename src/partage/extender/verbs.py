@@ -143,6 +143,19 @@ class Verbs:
             pieces.named(fitting), encoded=pieces.fitting((listed, pod.request), fitting)
         )
 
+    def keep(self, pod: Pod, now: float) -> Placement | Refusal:
+        """Keep the place that the policy chooses among all nodes; for a pod that has none yet.
+
+        Args:
+            pod: a pod whose turn at kube-scheduler is still to come.
+            now: seconds on any steady clock.
+        """
+        decision = self.engine.explain(pod, reasons=False)
+        if isinstance(decision, Placement):
+            decision = self.engine.hold(pod)
+            self._holds[pod.uid] = now + self.hold_seconds
+        return decision
+
     def prioritize(self, pod: Pod, listed: Listed) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
 

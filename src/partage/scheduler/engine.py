@@ -330,8 +330,7 @@ class Engine(Chooser):
             LedgerError: the pod holds more than a hold already.
         """
         held = self.ledger.allocation(pod.uid)
-        kept = held is not None and held.node == name and self._stands(held)
-        if held is not None and kept and self.states.get(pod.uid) is State.HELD:
+        if held is not None and self.keeps(pod.uid, name):
             self.states[pod.uid] = State.RESERVED
             return Placement(held, pod.request.notes)
         self._drop_hold(pod)
@@ -353,6 +352,13 @@ class Engine(Chooser):
         allocation = Allocation(pod.uid, pod.namespace, pod.name, name, grants, pod.host)
         self._reserve(pod, allocation, State.RESERVED)
         return Placement(allocation, pod.request.notes)
+
+    def keeps(self, uid: str, name: str) -> bool:
+        """Whether the pod's place is kept on this node, and `place_on` would take it as it is."""
+        held = self.ledger.allocation(uid)
+        if held is None or held.node != name or self.states.get(uid) is not State.HELD:
+            return False
+        return self._stands(held)
 
     def _stands(self, held: Allocation) -> bool:
         """Whether a hold's node is there and its cards are in order and have kept their places."""
