@@ -149,6 +149,19 @@ GATE = [
 ]
 LIAR = asking("liar", AMOUNTS, nodeName="n0")
 LIAR["metadata"]["annotations"] = {"partage.io/allocation": "nonsense"}
+WHOLE = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+
+
+def twice(given: WORLD) -> None:
+    """Two pods on the one card, each with all of it, by Koordinator's record."""
+    told = {"gpu": [{"minor": 0, "resources": WHOLE | {"koordinator.sh/gpu-memory": "80Gi"}}]}
+    for name in ("one", "two"):
+        one = asking(name, WHOLE, nodeName="n0")
+        text = json.dumps(told)
+        one["metadata"]["annotations"] = {"scheduling.koordinator.sh/device-allocated": text}
+        given["Pod"].append(one)
+
+
 MIXED = asking("mixed", AMOUNTS | {"tke.cloud.tencent.com/qgpu-core": "50"})
 MIXED["status"] = {"phase": "Pending"}
 
@@ -184,6 +197,7 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     "two-plugins": (added("Pod", plugin("nv", "nvcr.io/nvidia/k8s-device-plugin:1")), "second-plugin"),
     "runtime": (added("Pod", pod("r", runtimeClassName="nvidia")), "runtime-class"),
     "quarantine": (added("Pod", LIAR), "quarantine"),
+    "twice": (twice, "card-given-twice"),
     "mixed": (added("Pod", MIXED), "pod-request"),
     "config": (
         added("ConfigMap", {"metadata": {"name": "partage-config"}, "data": {"policy": "best"}}),

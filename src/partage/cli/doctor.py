@@ -244,6 +244,15 @@ async def facts_of(
             for one in suspicions.values()
             if "has no record" not in one.message
         ),
+        twice=tuple(
+            sorted(
+                {
+                    (held.node, f"{uuid} is booked by {' and '.join(pods)}")
+                    for held in books.engine.ledger.allocations()
+                    for uuid, pods in books.engine.ledger.overbooked(held.uid).items()
+                }
+            )
+        ),
         faults=tuple(
             (entry.pod.key, entry.pod.request.fault.message)
             for entry in entries

@@ -21,6 +21,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     nodes.plugins,
     nodes.runtimes,
     nodes.closed,
+    nodes.twice,
     nodes.faults,
     nodes.settings,
 )

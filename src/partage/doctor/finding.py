@@ -49,6 +49,7 @@ class ClusterFacts:
         runtimes: names of RuntimeClasses.
         denied: what the scheduler's account may not do, such as `create pods/binding`.
         closed: quarantines, by node and message.
+        twice: cards that records give beyond their means, by node and message.
         faults: pods whose requests break a rule, with the rule.
         refused: ConfigMaps that were refused, with the reason.
         unrecorded: bound pods that ask for devices and have no record.
@@ -66,6 +67,7 @@ class ClusterFacts:
     runtimes: frozenset[str] | None = frozenset()
     denied: tuple[str, ...] = ()
     closed: tuple[tuple[str, str], ...] = ()
+    twice: tuple[tuple[str, str], ...] = ()
     faults: tuple[tuple[str, str], ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     unrecorded: tuple[str, ...] = ()

@@ -7,7 +7,8 @@ from typing import Any, Final
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.vendors import names
 
-__all__ = ["closed", "devices", "faults", "plugins", "runtimes", "settings", "totals"]
+__all__ = ["closed", "devices", "faults", "plugins", "runtimes", "settings", "totals",
+           "twice"]  # fmt: skip
 
 _PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 _RIVALS: Final = ("nvidia-device-plugin", "k8s-device-plugin", "hami-device-plugin", "volcano-vgpu",
@@ -138,6 +139,18 @@ def closed(facts: ClusterFacts) -> Iterator[Finding]:
             "quarantine", Level.ERROR, f"node {node}",
             f"capacity is closed because a record cannot be trusted: {message}",
             "see partage explain of that pod; it opens when the pod is gone or its record agrees",
+        )  # fmt: skip
+
+
+def twice(facts: ClusterFacts) -> Iterator[Finding]:
+    """No card is given beyond its means."""
+    for node, message in facts.twice:
+        yield Finding(
+            "card-given-twice", Level.ERROR, f"node {node}",
+            f"what pods' records say of a card must not be more than it has: {message}; it takes "
+            "nobody new until that is over",
+            "stop whoever else gives cards (other-scheduler, second-plugin), then delete one of "
+            "these pods",
         )  # fmt: skip
 
 

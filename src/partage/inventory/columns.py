@@ -364,7 +364,7 @@ class Columns:
             return ReasonCode.QUARANTINED, device.doubt
         plane = self.planes[type_]
         if plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0:
-            return ReasonCode.QUARANTINED, "booked beyond its means"
+            return ReasonCode.QUARANTINED, self._too_many(type_, index, row)
         node = self.node_at(index)
         for suspicion in self._suspected.get(node.name, {}).values():
             if suspicion.covers(type_, device.minor):
@@ -387,6 +387,14 @@ class Columns:
         if self._fences.get((type_, index, row)):
             return ReasonCode.CARD_NOT_IDLE, "fenced by a pod that wants its neighbours idle"
         return closed
+
+    def _too_many(self, type_: DeviceType, index: int, row: int) -> str:
+        """Whose records add up to more than the card has: two managers give it, or one was edited."""
+        booked = self._by_node.get(self.node_at(index).name, {})
+        uids = self._tenants.get((type_, index, row), ())
+        pods = (booked[uid].allocation for uid in uids if uid in booked)
+        named = sorted(f"{one.namespace}/{one.name}" for one in pods)
+        return f"booked beyond its means by {' and '.join(named)}"
 
     def _reopen(self, name: str) -> None:
         index = self.index.get(name)
