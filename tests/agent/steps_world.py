@@ -22,7 +22,8 @@ import partage.agent
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
-from partage.agent.isolation.providers import OwnLibrary
+from partage.agent.isolation.folders import Folders
+from partage.agent.isolation.providers import HamiCore, OwnLibrary
 from partage.agent.isolation.rooms import Rooms
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
@@ -43,7 +44,7 @@ WATCHED = {
     str(HOME / name)
     for name in (
         "keeper.py", "journal.py", "host.py", "isolation/rooms.py", "isolation/limits.py",
-        "isolation/pages.py", "isolation/library.py",
+        "isolation/pages.py", "isolation/library.py", "isolation/folders.py",
     )
 }  # fmt: skip
 VISITS = int(os.environ.get("PARTAGE_VISITS", "1"))
@@ -54,10 +55,21 @@ NODE = Node("n1", devices=(
 SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
 
 
-def pod_of(uid: str) -> PodSandbox:
+HAMI = "hami-core"
+"""Word on the command line for HAMi's library instead of Partage's own."""
+FOLDERS = "/usr/local/vgpu/containers"
+
+
+def uid_of(name: str) -> str:
+    """As an API server makes them."""
+    return f"{name.encode().hex():0>32}"
+
+
+def pod_of(name: str) -> PodSandbox:
     """A pod with a share of 30 %."""
-    record = encode(Allocation(uid, "team", uid, "n1", (SHARE,)))
-    return PodSandbox(f"s-{uid}", uid, uid, "team", annotations={names.ALLOCATION: record})
+    uid = uid_of(name)
+    record = encode(Allocation(uid, "team", name, "n1", (SHARE,)))
+    return PodSandbox(f"s-{name}", name, uid, "team", annotations={names.ALLOCATION: record})
 
 
 def container_of(uid: str, *, served: bool = False) -> Container:
@@ -68,13 +80,16 @@ def container_of(uid: str, *, served: bool = False) -> Container:
 
 def keeper_of(folder: Path) -> Keeper:
     """An agent that starts on a node."""
+    host, journal = Host(folder / "host"), Journal(folder / "journal")
+    if HAMI in sys.argv:
+        folders = Folders(FOLDERS, host.at, lambda: 0.0)
+        facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=HamiCore())
+        place = Place(NODE, Settings(), FAMILIES, facts)
+        return Keeper(lambda: place, host, journal, Tallies(), None, folders)
     rooms = Rooms(folder / "built.so", folder / "host/state", "/state", folder)
     facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=OwnLibrary())
     place = Place(NODE, Settings(), FAMILIES, facts)
-    return Keeper(
-        lambda: place, Host(folder / "host"), Journal(folder / "journal"), Tallies(),
-        Isolation(rooms),
-    )  # fmt: skip
+    return Keeper(lambda: place, host, journal, Tallies(), Isolation(rooms))
 
 
 @dataclass
@@ -108,6 +123,9 @@ def fresh(folder: Path) -> None:
     boot.parent.mkdir(parents=True)
     boot.write_text("one\n")
     (folder / "built.so").write_bytes(b"the library")
+    library = folder / "host/usr/local/vgpu/libvgpu.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"HAMi's library")
 
 
 def tell(folder: Path, done: Callable[[int], None]) -> None:
@@ -217,13 +235,17 @@ def wrong(folder: Path, runtime: Runtime) -> list[str]:
     must(set(keeper.journal.entries) <= set(running), "the journal holds who is gone")
     unserved = {one for one, served in running.items() if not served}
     must(set(keeper.unprotected) == unserved, f"unprotected {sorted(keeper.unprotected)}")
-    must(set(keeper.rooms) <= set(running), "a room of nobody")
-    must({one for one, served in running.items() if served} <= set(keeper.rooms), "a room is gone")
-    on_disk = sorted(path.name for path in (folder / "host/state/containers").iterdir())
-    assert keeper.isolation is not None
-    must(on_disk == sorted(keeper.isolation.rooms.rooms), f"rooms on the disk: {on_disk}")
-    left = [path.name for path in (folder / "host/state").rglob(".*")]
-    must(not left, f"half made: {left}")
+    if keeper.isolation is None:
+        faults.extend(_folders_wrong(folder, runtime, keeper))
+    else:
+        must(set(keeper.rooms) <= set(running), "a room of nobody")
+        must({k for k, served in running.items() if served} <= set(keeper.rooms), "a room is gone")
+        on_disk = sorted(path.name for path in (folder / "host/state/containers").iterdir())
+        must(on_disk == sorted(keeper.isolation.rooms.rooms), f"rooms on the disk: {on_disk}")
+        left = [path.name for path in (folder / "host/state").rglob(".*")]
+        must(not left, f"half made: {left}")
+        pages = [path.name for path in (folder / "host/state/cards").iterdir()]
+        must(bool(pages) == bool(on_disk), f"pages {pages}")
     known = Journal(folder / "journal")
     must(dict(known.entries) == dict(keeper.journal.entries), "the journal reads otherwise")
     must(not known.damaged, "lines of the journal are damaged")
@@ -232,8 +254,9 @@ def wrong(folder: Path, runtime: Runtime) -> list[str]:
     free = 3 - len(running)
     for number in range(free):
         keeper.create(pod_of(f"more{number}"), container_of(f"more{number}"))
-    seats = [room.limits.cards[0].slot for room in keeper.isolation.rooms.rooms.values()]
-    must(len(set(seats)) == len(seats), f"seats {seats}")
+    if keeper.isolation is not None:
+        seats = [room.limits.cards[0].slot for room in keeper.isolation.rooms.rooms.values()]
+        must(len(set(seats)) == len(seats), f"seats {seats}")
     try:
         keeper.create(pod_of("late"), container_of("late"))
         faults.append("more was given than there is")
@@ -241,8 +264,25 @@ def wrong(folder: Path, runtime: Runtime) -> list[str]:
         must("CardFull" in str(refused), str(refused))
     keeper.synchronize((), ())
     must(not keeper.held, "held by nobody")
-    must(not list((folder / "host/state/containers").iterdir()), "rooms of nobody")
+    if keeper.isolation is None:
+        faults.extend(_folders_wrong(folder, Runtime(), keeper))
+    else:
+        must(not list((folder / "host/state/containers").iterdir()), "rooms of nobody")
     return faults
+
+
+def _folders_wrong(folder: Path, runtime: Runtime, keeper: Keeper) -> list[str]:
+    """What does not agree of folders that HAMi's library writes to: exactly the served have one."""
+    folders = keeper._folders
+    assert folders is not None
+    while folders.pending:
+        folders.sweep()
+    home = folder / "host" / FOLDERS.lstrip("/")
+    found = {path.name for path in home.iterdir()} if home.exists() else set()
+    served = {f"{uid_of(name)}_main" for name, served in runtime.running.items() if served}
+    known = {f"{one.uid}_main" for one in keeper.journal.entries.values()}
+    told = f"folders {sorted(found)}, served {sorted(served)}"
+    return [] if served <= found <= known | served else [told]
 
 
 def main(folder: Path) -> None:

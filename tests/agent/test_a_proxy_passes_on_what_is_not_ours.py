@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment
 from partage.agent.cri.proxy import Proxy, ProxyOptions
+from partage.agent.exposition import Books, NodeSeries
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
-from partage.agent.journal import Journal
+from partage.agent.journal import Entry, Journal
 from partage.agent.keeper import Keeper, Tallies
 from partage.agent.nri.messages import Adjustment, Device, LinuxAdjustment, Mount, Variable
 from partage.agent.protobuf import Malformed, raw_fields, wrapped
@@ -155,11 +156,17 @@ class Runtime:
     Attributes:
         containers: that it has, by identity.
         fail: how the next CreateContainer ends, and whether the container is made all the same.
+        made: makes containers instead, if given.
     """
 
     containers: dict[str, cri.ListedContainer] = field(default_factory=dict)
     requests: list[bytes] = field(default_factory=list)
     fail: tuple[grpc.StatusCode, bool] | None = None
+    made: Callable[[bytes, Any], Awaitable[bytes]] | None = None
+
+    async def asked(self, request: bytes, context: Any) -> bytes:
+        """Make a container as is said."""
+        return await (self.made or self.create)(request, context)
 
     async def create(self, request: bytes, context: Any) -> bytes:
         """Make a container, or fail."""
@@ -205,12 +212,12 @@ class World:
     channel: Any
     now: list[float]
 
-    async def create(self, uid: str, name: str = "main") -> str:
+    async def create(self, uid: str, name: str = "main", attempt: int = 0) -> str:
         """Make a container that has the whole card; its identity, or how it was refused."""
         record = encode(Allocation(uid, "team", uid, "n1", (WHOLE,)))
         head = cri.PodName(uid, uid, "team")
         request = cri.CreateRequest(
-            f"sandbox-{uid}", cri.ContainerConfig(cri.ContainerName(name)),
+            f"sandbox-{uid}", cri.ContainerConfig(cri.ContainerName(name, attempt)),
             cri.PodConfig(head, annotations={names.ALLOCATION: record}),
         )  # fmt: skip
         try:
@@ -250,7 +257,7 @@ async def _world(folder: Path) -> AsyncIterator[World]:
     server = grpc.aio.server()
     one = grpc.unary_unary_rpc_method_handler
     handlers = {
-        "CreateContainer": one(runtime.create), "ListContainers": one(runtime.listed),
+        "CreateContainer": one(runtime.asked), "ListContainers": one(runtime.listed),
         "ListPodSandbox": one(runtime.nothing), "StopContainer": one(runtime.nothing),
         "GetContainerEvents": grpc.unary_stream_rpc_method_handler(runtime.events),
     }  # fmt: skip
@@ -374,6 +381,75 @@ def test_a_device_that_cannot_be_made_refuses_the_container(folder: Path) -> Non
             assert "device file" in await world.create("u1")
             assert world.runtime.requests == []
             assert list(world.keeper.held) == []
+
+    _run(test())
+
+
+def _series(keeper: Keeper) -> list[tuple[str, ...]]:
+    """Labels of the series of containers, as often as they are there."""
+    series = NodeSeries(lambda: Books(NODE, keeper.holdings, {}, {}))
+    return sorted(
+        (family.name, *sample.labels.values())
+        for family in series.collect()
+        for sample in family.samples
+        if family.name.startswith(("hami_vgpu", "container_request"))
+    )
+
+
+@ROOT
+def test_a_container_that_crashed_and_its_next_attempt_are_one_series(folder: Path) -> None:
+    """Before the next look tells that the first has ended, while the second is made, and after."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            await world.create("u1")
+            once = _series(world.keeper)
+            crashed = world.runtime.containers["c1"]
+            world.runtime.containers["c1"] = replace(crashed, state=cri.EXITED)
+            seen = []
+            genuine = world.runtime.create
+
+            async def create(request: bytes, context: Any) -> bytes:
+                seen.append(_series(world.keeper))
+                return await genuine(request, context)
+
+            world.runtime.made = create
+            assert await world.create("u1", attempt=1) == "c2"
+            assert sorted(world.keeper.held) == ["c1", "c2"]
+            assert seen == [once]
+            assert _series(world.keeper) == once
+            assert list(world.keeper.entries) == ["c2"]
+            await world.look()
+            assert list(world.keeper.held) == ["c2"]
+            assert _series(world.keeper) == once
+            assert len(set(once)) == len(once) > 0
+
+    _run(test())
+
+
+@ROOT
+def test_a_journal_on_a_full_disk_ends_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container is made and the kubelet is told so; the next look writes down which one it is."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            genuine = Journal.give
+
+            def give(journal: Journal, entry: Entry) -> None:
+                if not entry.container.startswith("cri-"):
+                    raise OSError(28, "No space left on device")
+                genuine(journal, entry)
+
+            monkeypatch.setattr(Journal, "give", give)
+            assert await world.create("u1") == "c1"
+            assert "No space left" in await world.proxy._look()
+            assert "CardFull" in await world.create("u2")
+            monkeypatch.setattr(Journal, "give", genuine)
+            await world.look()
+            assert list(world.keeper.held) == ["c1"]
+            assert world.keeper.unprotected == {}
 
     _run(test())
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import generate_latest
 
 from partage.agent.discovery.found import CardUse
 from partage.agent.exposition import MOST, Books, NodeSeries
 from partage.agent.giving import HostFacts, Instance
+from partage.agent.holding import Holding
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.pages import ACCOUNT_BYTES
@@ -328,7 +330,7 @@ def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
     """Use where it is measured, allocation always."""
     allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
     books = Books(
-        NODE, {"c1": allocation}, {"c1": "main"}, {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
+        NODE, [Holding("c1", "main", allocation)], {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
         {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, 1)},
     )  # fmt: skip
 
@@ -357,7 +359,7 @@ def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
 def test_what_nobody_measures_has_no_series() -> None:
     """A zero would be a lie."""
     allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
-    found = _series(Books(NODE, {"c1": allocation}, {"c1": "main"}, {}, {}))
+    found = _series(Books(NODE, [Holding("c1", "main", allocation)], {}, {}))
 
     assert not [name for name in found if "used" in name or "usage" in name or "util" in name
                 if not name.startswith("container_request")]  # fmt: skip
@@ -366,11 +368,57 @@ def test_what_nobody_measures_has_no_series() -> None:
 
 def test_the_number_of_series_is_bounded() -> None:
     """What is left out is counted; nothing grows with it."""
-    held = {
-        f"c{number}": Allocation(f"u{number}", "team", f"p{number}", "n1", (SHARE,))
+    held = [
+        Holding(
+            f"c{number}", "main", Allocation(f"u{number}", "team", f"p{number}", "n1", (SHARE,))
+        )
         for number in range(MOST + 5)
-    }
-    found = _series(Books(NODE, held, dict.fromkeys(held, "main"), {}, {}))
+    ]
+    found = _series(Books(NODE, held, {}, {}))
 
     assert found["partage_agent_containers_left_out/"] == 5
     assert len([name for name in found if name.startswith("hami_vgpu_memory_limit")]) == MOST
+
+
+def _twice(books: Books) -> list[str]:
+    """Series that are there more than once."""
+    seen = [
+        (sample.name, *sorted(sample.labels.items()))
+        for family in NodeSeries(lambda: books).collect()
+        for sample in family.samples
+    ]
+    return sorted({str(one) for one in seen if seen.count(one) > 1})
+
+
+def test_a_pod_and_its_successor_of_the_same_name_have_one_series() -> None:
+    """Both are here for a while: both count on the card, the newer one is shown."""
+    books = Books(
+        NODE,
+        [
+            Holding("c1", "main", Allocation("u1", "team", "db-0", "n1", (SHARE,))),
+            Holding("c1b", "side", Allocation("u1", "team", "db-0", "n1", (SHARE,))),
+            Holding("c2", "main", Allocation("u2", "team", "db-0", "n1", (SHARE,))),
+        ],
+        {}, {("c1", "GPU-0"): Use(GIB, 0.1, 1, 1), ("c2", "GPU-0"): Use(2 * GIB, 0.1, 1, 1)},
+    )  # fmt: skip
+
+    found = _series(books)
+
+    assert _twice(books) == []
+    assert found["gpu_core_allocated/0,n1"] == 60
+    assert found["pod_core_request/team,n1,db-0"] == 30
+    assert found["container_gpu_memory_total/team,n1,db-0,main,0"] == 2048
+
+
+def test_two_parts_of_a_card_are_one_series() -> None:
+    """Two instances of one card: what is granted adds up, what is used is told once."""
+    halves = (SHARE, replace(SHARE, memory_bytes=2 * GIB))
+    allocation = Allocation("u1", "team", "train", "n1", halves)
+    uses = {("c1", "GPU-0"): Use(GIB, 0.1, 1, 1)}
+    books = Books(NODE, [Holding("c1", "main", allocation)], {}, uses)
+
+    found = _series(books)
+
+    assert _twice(books) == []
+    assert found["container_request_gpu_memory/team,n1,train,main,0"] == 6 * 1024
+    assert found["pod_mem_usage/team,n1,train"] == 1024

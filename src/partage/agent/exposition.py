@@ -2,7 +2,8 @@
 
 Under the names of HAMi's monitor and of qGPU's exporter, so that dashboards made for these go on; sums of the whole
 cluster are the scheduler service's to tell. Containers are those that hold cards, so the number of series follows
-from the cards; beyond a bound the rest is left out and counted.
+from the cards; beyond a bound the rest is left out and counted. A pod, container and card have one series each at
+any time: of attempts and of pods of one name that are here at once, the newest is shown.
 
 Source: hami.md 8.2; qgpu-and-peers.md 1.8.
 """
@@ -15,6 +16,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from partage.agent.discovery.found import CardUse
+from partage.agent.holding import Holding
 from partage.agent.uses import Use
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import MILLI, Device, DeviceType
@@ -35,15 +37,13 @@ class Books:
 
     Attributes:
         node: with its devices.
-        held: allocations by container.
-        names: container's name by container.
+        held: containers that hold devices, oldest first; of one that was tried again, the last attempt.
         cards: what drivers say, by card.
         uses: what containers use, by container and card.
     """
 
     node: Node
-    held: Mapping[str, Allocation]
-    names: Mapping[str, str]
+    held: Sequence[Holding]
     cards: Mapping[str, CardUse]
     uses: Mapping[tuple[str, str], Use]
 
@@ -75,29 +75,44 @@ class NodeSeries(Collector):
         books = self._books()
         cards = [one for one in books.node.devices if one.type is DeviceType.GPU]
         held = list(_held(books))
-        left_out = max(len(held) - MOST, 0)
-        held = held[:MOST]
+        shown = _shown(held, books)
+        left_out = max(len(shown) - MOST, 0)
+        shown = shown[:MOST]
         yield _gauge(
             "partage_agent_containers_left_out", "Parts of cards without series of their own.", (),
             [((), left_out)],
         )  # fmt: skip
         yield from _card_series(books, cards, held)
-        yield from _container_series(held)
-        yield from _pod_series(books.node, held, cards)
+        yield from _container_series(shown)
+        yield from _pod_series(books.node, shown, cards)
 
 
 def _held(books: Books) -> Iterator[_Held]:
-    ordered = sorted(books.held.items(), key=lambda one: (one[1].namespace, one[1].name, one[0]))
-    for identity, allocation in ordered:
-        name = books.names.get(identity, "")
+    ordered = sorted(
+        books.held, key=lambda one: (one.allocation.namespace, one.allocation.name, one.name)
+    )
+    for one in ordered:
         mine = [
-            one
-            for one in allocation.grants
-            if one.container == name and one.type is DeviceType.GPU
+            grant
+            for grant in one.allocation.grants
+            if grant.container == one.name and grant.type is DeviceType.GPU
         ]
+        uses = {grant.uuid: books.uses.get((one.container, grant.uuid)) for grant in mine}
         for position, grant in enumerate(mine):
-            use = books.uses.get((identity, grant.uuid))
-            yield _Held(allocation, name, position, grant, use)
+            use = uses.pop(grant.uuid, None)  # measured a card: told with the first of its parts
+            yield _Held(one.allocation, one.name, position, grant, use)
+
+
+def _shown(held: Sequence[_Held], books: Books) -> list[_Held]:
+    """Parts of the newest pod of a name: one that ends and its successor may both be here."""
+    newest = {
+        (one.allocation.namespace, one.allocation.name): one.allocation.uid for one in books.held
+    }
+    return [
+        one
+        for one in held
+        if newest[one.allocation.namespace, one.allocation.name] == one.allocation.uid
+    ]
 
 
 def _card_series(books: Books, cards: Sequence[Device], held: Sequence[_Held]) -> Iterator[Metric]:
@@ -175,33 +190,33 @@ def _container_series(held: Sequence[_Held]) -> Iterator[Metric]:
          for one in held if one.use is not None and one.use.busy is not None],
     )  # fmt: skip
     mine = ("namespace", "node", "pod", "container", "card")
-    own = {
-        id(one): (
+    own: dict[tuple[str, ...], list[_Held]] = {}  # a container may have two parts of a card
+    for one in held:
+        key = (
             one.allocation.namespace, one.allocation.node, one.allocation.name, one.container,
             str(one.grant.minor),
-        )
-        for one in held
-    }  # fmt: skip
+        )  # fmt: skip
+        own.setdefault(key, []).append(one)
+    uses = {key: use for key, parts in own.items() if (use := parts[0].use) is not None}
     yield _gauge(
         "container_request_gpu_utilization", "Compute granted to a container, in percent.", mine,
-        [(own[id(one)], one.grant.core_milli // _PERCENT) for one in held],
+        [(key, sum(o.grant.core_milli for o in parts) // _PERCENT) for key, parts in own.items()],
     )  # fmt: skip
     yield _gauge(
         "container_request_gpu_memory", "Memory granted to a container, in MiB.", mine,
-        [(own[id(one)], one.grant.memory_bytes // _MIB) for one in held],
+        [(key, sum(o.grant.memory_bytes for o in parts) // _MIB) for key, parts in own.items()],
     )  # fmt: skip
     yield _gauge(
         "container_gpu_memory_total", "Memory that a container uses, in MiB.", mine,
-        [(own[id(one)], one.use.memory_bytes / _MIB) for one in held if one.use is not None],
+        [(key, use.memory_bytes / _MIB) for key, use in uses.items()],
     )  # fmt: skip
     yield _gauge(
         "container_gpu_utilization", "Percent of a card's time that a container received.", mine,
-        [(own[id(one)], one.use.busy * 100)
-         for one in held if one.use is not None and one.use.busy is not None],
+        [(key, use.busy * 100) for key, use in uses.items() if use.busy is not None],
     )  # fmt: skip
     yield _gauge(
         "partage_agent_container_seconds", "Device time that a container received of a card.",
-        mine, [(own[id(one)], one.use.served_ns / 1e9) for one in held if one.use is not None],
+        mine, [(key, use.served_ns / 1e9) for key, use in uses.items()],
     )  # fmt: skip
 
 

@@ -57,6 +57,8 @@ class Rule:
     UNKNOWN_DEVICE: Final = "UnknownDevice"
     NO_INSTANCE: Final = "NoInstance"
     CARD_FULL: Final = "CardFull"
+    RECORD_CHANGED: Final = "RecordChanged"
+    UNKNOWN_HELD: Final = "UnknownHeld"
     BAD_WISH: Final = "BadWish"
     TAMPERED: Final = "Tampered"
     SET_TWICE: Final = "SetTwice"
@@ -125,7 +127,11 @@ def recorded(pod: PodSandbox, node: str) -> Allocation | Refusal | None:
 
 
 def inject(
-    pod: PodSandbox, container: Container, place: Place, held: Iterable[Allocation]
+    pod: PodSandbox,
+    container: Container,
+    place: Place,
+    held: Iterable[Allocation],
+    unknown: str = "",
 ) -> Injected | Refusal | None:
     """What a container gets; None leaves it as it is.
 
@@ -134,13 +140,21 @@ def inject(
         container: before it is made, as the runtime would make it.
         place: where.
         held: allocations of pods whose containers are here already.
+        unknown: a container of another pod that holds what nobody can tell; empty usually.
     """
+    held = tuple(held)
     allocation = recorded(pod, place.node.name)
     found: Injected | Refusal | None
     if isinstance(allocation, Refusal):
         found = allocation
     elif allocation is None:
-        found = _without_record(pod, container, place)
+        found = _lost(pod, held) or _without_record(pod, container, place)
+    elif unknown:
+        found = Refusal(
+            Rule.UNKNOWN_HELD,
+            f"{unknown} was given devices that cannot be told any more, so that nothing here is known "
+            "to be free; it ends that, or an agent that reads the journal",
+        )
     else:
         found = _with_record(pod, container, allocation, place, held)
     if isinstance(found, Injected):
@@ -149,6 +163,16 @@ def inject(
         where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
         return replace(found, message=f"{where}: {found.message} ({found.rule})")
     return found
+
+
+def _lost(pod: PodSandbox, held: Iterable[Allocation]) -> Refusal | None:
+    """Why a pod without a record that had one is refused: its other containers go by it still."""
+    if all(one.uid != pod.uid for one in held):
+        return None
+    return Refusal(
+        Rule.RECORD_CHANGED,
+        f"annotation {names.ALLOCATION} is gone, by which its other containers were given devices",
+    )
 
 
 def _set_twice(container: Container, found: Injected) -> Refusal | None:
@@ -273,6 +297,15 @@ def environment(container: Container) -> dict[str, str]:
 
 def _conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -> Refusal | None:
     """Why a record cannot be honoured beside those that came before it."""
+    held = tuple(held)
+    if any(
+        one.uid == allocation.uid and set(one.grants) != set(allocation.grants) for one in held
+    ):
+        return Refusal(
+            Rule.RECORD_CHANGED,
+            f"annotation {names.ALLOCATION} is another than that by which its containers here were given "
+            "devices; a record never changes while its pod lives",
+        )
     others = [one for one in held if one.uid != allocation.uid]
     for charge in charges_of(allocation.grants):
         device = place.devices.get(charge.uuid)

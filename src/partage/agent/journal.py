@@ -2,15 +2,19 @@
 
 One file of JSON lines, appended and flushed to the disk before the runtime is answered: whatever a container
 holds is written down first. A line that a crash cut off is dropped; one that is damaged otherwise is left out
-and told. Each look at what the runtime has (`keep`) writes the file anew, complete, under another name and
-renames it.
+and told. The file is written anew, complete, under another name and renamed, at each look at what the runtime
+has (`keep`) and whenever most of it is about containers that have ended. One process has a journal at a time:
+a second agent on the node is told so and does not start.
 
 The first line is the version of what follows. A journal of a later version is refused and left as it is: lines that
 this agent would read as less than they say, and then write anew, would be lost for the agent that wrote them.
 Whoever adds a field raises the version. A journal without one is of 0.1.0 before it was marked, and version 1.
 """
 
+import contextlib
+import fcntl
 import os
+import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
@@ -22,8 +26,12 @@ from partage.model.errors import InvalidDocument
 __all__ = ["Entry", "Journal"]
 
 _NAME: Final = "containers.jsonl"
+_LOCK: Final = "lock"
 _MODE: Final = 0o600
 _VERSION: Final = 1
+_CLOSED: Final = -1
+_SPARE_BYTES: Final = 1 << 20
+"""What may be of ended containers before the file is written anew: months of a quiet node, a day of a busy one."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,22 +75,41 @@ class Journal:
         damaged: how many lines could not be read when it was opened.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spare: int = _SPARE_BYTES) -> None:
         """Open the journal, making its folder.
 
+        Args:
+            folder: of the journal.
+            spare: bytes about ended containers at which the file is written anew.
+
         Raises:
-            InvalidDocument: the folder or the file cannot be used, or is of a later version; the message
-                says why. The file is not touched then.
+            InvalidDocument: the folder or the file cannot be used, is of a later version, or another process
+                uses it; the message says why. The file is not touched then.
         """
         self._path = folder / _NAME
         self._entries: dict[str, Entry] = {}
+        self._spare = spare
+        self._dead = 0
+        # Whoever closes it need not be the thread that writes: a number that is closed may be of another file.
+        self._writing = threading.Lock()
+        self._file = self._held = _CLOSED
         self.damaged = 0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held = _locked(folder / _LOCK)
             self._read()
             self._rewrite()
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        except InvalidDocument:
+            self.close()
+            raise
+        except BlockingIOError as error:
+            self.close()
+            raise InvalidDocument(
+                f"journal {self._path}: another agent uses it; end that one, or name another folder "
+                "with --journal"
+            ) from error
         except OSError as error:
+            self.close()
             raise InvalidDocument(
                 f"journal {self._path}: {error.strerror}; --journal names another folder"
             ) from error
@@ -107,37 +134,54 @@ class Journal:
         Raises:
             OSError: the disk does not take it; it is forgotten all the same, and again after a restart.
         """
-        if self._entries.pop(container, None) is not None:
-            self._append(_Line(ended=container))
+        entry = self._entries.pop(container, None)
+        if entry is None:
+            return
+        self._dead += self._append(_Line(ended=container)) + len(_encoded(_Line(given=entry)))
+        if self._dead > self._spare:
+            # It is written down that it has ended: what is only too long is written anew next time.
+            with self._writing, contextlib.suppress(OSError):
+                self._rewrite()
 
     def keep(self, containers: Collection[str]) -> list[Entry]:
         """Forget all other containers; which they were.
 
         Raises:
-            OSError: the disk does not take it.
+            OSError: the disk does not take it; they are forgotten all the same, and again after a restart.
         """
         gone = [entry for key, entry in self._entries.items() if key not in containers]
         for entry in gone:
             del self._entries[entry.container]
         if gone:
-            self._rewrite()
-            os.close(self._file)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            with self._writing:
+                self._rewrite()
         return gone
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
+        """Close the file; what is written afterwards is an error."""
+        with self._writing:
+            self._let_go()
+            if self._held != _CLOSED:
+                os.close(self._held)
+            self._held = _CLOSED
 
-    def _append(self, line: _Line) -> None:
-        data = msgspec.json.encode(line) + b"\n"
-        size = os.fstat(self._file).st_size
-        try:
-            _put(self._file, data)
-            os.fsync(self._file)
-        except OSError:
-            os.ftruncate(self._file, size)  # half a line would swallow the next one
-            raise
+    def _let_go(self) -> None:
+        if self._file != _CLOSED:
+            os.close(self._file)
+        self._file = _CLOSED
+
+    def _append(self, line: _Line) -> int:
+        """Write a line; how long it is."""
+        data = _encoded(line)
+        with self._writing:
+            size = os.fstat(self._file).st_size
+            try:
+                _put(self._file, data)
+                os.fsync(self._file)
+            except OSError:
+                os.ftruncate(self._file, size)  # half a line would swallow the next one
+                raise
+        return len(data)
 
     def _read(self) -> None:
         try:
@@ -171,21 +215,44 @@ class Journal:
                 )
 
     def _rewrite(self) -> None:
+        """Write the file anew; it is the one to append to from the moment that it bears the name."""
         fresh = self._path.with_suffix(".new")
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, _MODE)
         try:
-            _put(handle, msgspec.json.encode(_Line(v=_VERSION)) + b"\n")
+            _put(handle, _encoded(_Line(v=_VERSION)))
             for entry in self._entries.values():
-                _put(handle, msgspec.json.encode(_Line(given=entry)) + b"\n")
+                _put(handle, _encoded(_Line(given=entry)))
             os.fsync(handle)
-        finally:
+            fresh.replace(self._path)
+        except OSError:
             os.close(handle)
-        fresh.replace(self._path)
+            raise
+        self._let_go()
+        self._file, self._dead = handle, 0
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _locked(path: Path) -> int:
+    """A file that this process alone has until it ends, however it ends.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+    held = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _MODE)
+    try:
+        fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        raise
+    return held
+
+
+def _encoded(line: _Line) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
 
 
 def _put(file: int, data: bytes) -> None:

@@ -6,15 +6,14 @@ reported.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from partage.agent.giving import Given
+from partage.agent.holding import Holding, Holdings, Running, Unprotected, latest
 from partage.agent.host import Host
 from partage.agent.injection import (
     Injected,
@@ -25,13 +24,15 @@ from partage.agent.injection import (
     inject,
     recorded,
 )
+from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.images import judge_image
+from partage.agent.isolation.mounting import Isolation, binds_of
 from partage.agent.isolation.processes import root_of
-from partage.agent.isolation.providers import Bind
-from partage.agent.isolation.rooms import INSIDE, PRELOAD, Room, Rooms
+from partage.agent.isolation.rooms import Room
 from partage.agent.journal import Entry, Journal
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
+from partage.agent.tallies import Tallies
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
 from partage.vendors import names
@@ -41,114 +42,6 @@ __all__ = ["Isolation", "Keeper", "Tallies", "Unprotected", "binds_of"]
 _LOG: Final = logging.getLogger("partage.agent")
 _STOPPED: Final = 4
 """State of a container that has ended, in NRI's numbers."""
-_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.5)
-
-
-@dataclass(frozen=True, slots=True)
-class Unprotected:
-    """A container that was found running unserved.
-
-    Attributes:
-        namespace: of its pod.
-        pod: name of its pod.
-        uid: of its pod.
-        container: its name.
-        why: what makes it a worry.
-    """
-
-    namespace: str
-    pod: str
-    uid: str
-    container: str
-    why: str
-
-    def __str__(self) -> str:
-        """`namespace/pod/container`."""
-        return f"{self.namespace}/{self.pod}/{self.container}"
-
-
-class Tallies:
-    """What the agent counts, on a registry of its own."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry(auto_describe=True)
-        self.injected = Counter(
-            "partage_agent_injected", "Containers that were given devices or kept from choosing them.",
-            ["limits"], registry=self.registry,
-        )  # fmt: skip
-        self.refused = Counter(
-            "partage_agent_refused", "Containers that were not made, by rule.",
-            ["rule"], registry=self.registry,
-        )  # fmt: skip
-        self.holding = Gauge(
-            "partage_agent_containers", "Containers on this node that hold devices.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.unprotected = Gauge(
-            "partage_agent_unprotected_containers",
-            "Containers that run with a record, or claim one, and were not served by this agent.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.evicted = Counter(
-            "partage_agent_evicted", "Pods of unprotected containers that were evicted.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.units = Gauge(
-            "partage_agent_kubelet_units", "Healthy units that the kubelet is told of.",
-            ["resource"], registry=self.registry,
-        )  # fmt: skip
-        self.registered = Gauge(
-            "partage_agent_kubelet_registered", "Whether the kubelet listens to what is told.",
-            ["resource"], registry=self.registry,
-        )  # fmt: skip
-        self.unserved = Gauge(
-            "partage_agent_kubelet_unserved",
-            "Containers that hold units by the kubelet's word and that were given nothing.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.connected = Gauge(
-            "partage_agent_connected", "Whether the runtime asks this agent about containers.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.instances = Gauge(
-            "partage_agent_instances",
-            "Hardware instances that are ready, and those that are not Partage's.",
-            ["card", "state"], registry=self.registry,
-        )  # fmt: skip
-        self.instance = Gauge(
-            "partage_agent_instance_info", "One for each hardware instance on the node's cards.",
-            ["card", "profile", "start", "size", "mig_uuid", "gpu_instance", "compute_instance",
-             "pod", "state"], registry=self.registry,
-        )  # fmt: skip
-        self.seconds = Histogram(
-            "partage_agent_decision_seconds", "Time to decide about a container and write it down.",
-            buckets=_BUCKETS, registry=self.registry,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """The node's own enforcement library.
-
-    Attributes:
-        rooms: of its containers.
-        required: what cannot be held to its limits is not started.
-        proc: procfs of the host.
-    """
-
-    rooms: Rooms
-    required: bool = False
-    proc: Path = Path("/proc")
-
-
-def binds_of(room: Room) -> tuple[Bind, ...]:
-    """The mounts of a room, outer ones first: read-only but for what tenants share."""
-    shared = ("account", *(card.page for card in room.limits.cards))
-    return (
-        Bind(room.source, INSIDE),
-        *(Bind(f"{room.source}/{name}", f"{INSIDE}/{name}", writable=True) for name in shared),
-        Bind(f"{room.source}/preload", PRELOAD),
-    )
 
 
 class Keeper:
@@ -157,6 +50,9 @@ class Keeper:
     Attributes:
         unprotected: what was found running unserved, by the runtime's identity of the container.
         tallies: what is counted.
+        books: what is held, and what the runtime has.
+        journal: what was written down.
+        isolation: the node's own enforcement library; None where another keeps shares.
     """
 
     def __init__(
@@ -166,6 +62,7 @@ class Keeper:
         journal: Journal,
         tallies: Tallies,
         isolation: Isolation | None = None,
+        folders: Folders | None = None,
     ) -> None:
         """A keeper that knows what its journal knows.
 
@@ -175,17 +72,20 @@ class Keeper:
             journal: opened.
             tallies: what is counted.
             isolation: rooms for the node's own enforcement library; None where another keeps shares.
+            folders: of containers, where HAMi's library keeps shares; None where nobody has any.
         """
         self._place = place
         self._host = host
-        self._journal = journal
+        self.journal = journal
         self.tallies = tallies
-        self._isolation = isolation
-        self._held: dict[str, Allocation] = {}
+        self.isolation = isolation
+        self._folders = folders
+        self.books = Holdings(lambda: self._place().node.name)
+        self._rooms_before: dict[str, str] = {}  # by containers that the journal does not know
         self.unprotected: dict[str, Unprotected] = {}
         for entry in journal.entries.values():
-            self._remember(entry)
-        tallies.holding.set(len(self._held))
+            self.books.remember(entry)
+        self._count()
 
     def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
         """What a container gets, written down.
@@ -194,8 +94,15 @@ class Keeper:
             Refused: it must not be made.
         """
         with self.tallies.seconds.time():
-            found = inject(pod, container, self._place(), self._held.values())
+            found = inject(
+                pod,
+                container,
+                self._place(),
+                self.books.allocations,
+                self.books.closed_to(pod.uid),
+            )
             if found is None:
+                self.books.runs(_running(pod, container, None))
                 return None
             if isinstance(found, Refusal):
                 raise self._refused(found)
@@ -207,6 +114,7 @@ class Keeper:
                 raise self._refused(
                     Refusal(Rule.HOST, f"{where}: {error} ({Rule.HOST})")
                 ) from error
+        self.books.runs(_running(pod, container, given.limits))
         self.tallies.injected.labels(given.limits).inc()
         _LOG.info(
             "pod %s/%s, container %s: given %d variables, %d device files, %d mounts; limits: %s",
@@ -220,27 +128,27 @@ class Keeper:
     ) -> tuple[Given, Adjustment | None]:
         """Make and write down what a container gets.
 
-        In this order, so that a crash leaves too much and never too little; the next comparison with the
-        runtime clears it away.
+        In this order, so that a crash leaves too much and never too little, and no folder that nobody knows
+        of; the next comparison with the runtime clears it away.
         """
         given, allocation = found.given, found.allocation
         if allocation is None:
             return given, self._host.adjustment(given, found.removed, container)
         if given.quota is not None:
-            if self._isolation is None:
+            if self.isolation is None:
                 raise InvalidValue("this agent has no enforcement library")
-            room = self._isolation.rooms.open(container.id, given.quota)
+            room = self.isolation.rooms.open(container.id, given.quota)
             given = replace(given, binds=(*given.binds, *binds_of(room)))
-        adjustment = self._host.adjustment(
-            given, found.removed, container, {names.SERVED: given.limits}
-        )
         entry = Entry(
             container.id, pod.uid, f"{pod.namespace}/{pod.name}", container.name,
             pod.annotations[names.ALLOCATION], given.limits,
         )  # fmt: skip
-        self._journal.give(entry)
-        self._held[container.id] = allocation
-        self.tallies.holding.set(len(self._held))
+        self.journal.give(entry)
+        self.books.hold(Holding(container.id, container.name, allocation))
+        self._count()
+        adjustment = self._host.adjustment(
+            given, found.removed, container, {names.SERVED: given.limits}
+        )
         return given, adjustment
 
     def start(self, pod: PodSandbox, container: Container) -> None:
@@ -249,7 +157,7 @@ class Keeper:
         Raises:
             Refused: there what cannot be held to its limits must not run.
         """
-        isolation = self._isolation
+        isolation = self.isolation
         if isolation is None or container.id not in isolation.rooms.rooms:
             return
         where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
@@ -271,17 +179,20 @@ class Keeper:
         """A container has another identity now; nothing happens when the first is not known.
 
         Its room keeps the name under which it is mounted.
+
+        Raises:
+            OSError: the disk does not take it; it is known by the first identity still, or by both.
         """
-        entry = self._journal.entries.get(before)
+        entry = self.journal.entries.get(before)
         if entry is None:
+            if self.isolation is not None and before in self.isolation.rooms.rooms:
+                self._rooms_before[after] = before
             return
-        self._journal.give(
+        self.journal.give(
             msgspec.structs.replace(entry, container=after, room=entry.room or before)
         )
-        self._journal.end(before)
-        held = self._held.pop(before, None)
-        if held is not None:
-            self._held[after] = held
+        self.books.rename(before, after)
+        self.journal.end(before)
 
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Count a decision that came too late."""
@@ -292,70 +203,154 @@ class Keeper:
         )  # fmt: skip
 
     def remove(self, container: Container) -> None:
-        """A container has ended: what it held may be held by others."""
+        """A container has ended: what it held may be held by others.
+
+        Raises:
+            OSError: the disk does not take it; all the same it holds nothing any more.
+        """
         self.unprotected.pop(container.id, None)
-        self._forget(container.id)
-        self._count()
+        try:
+            self._forget(container.id)
+        finally:
+            self._count()
 
     def _forget(self, container: str) -> None:
-        self._held.pop(container, None)
+        self.books.forget(container)
+        self._leave({container})
         room = self._room_of(container)
-        self._journal.end(container)
-        if self._isolation is not None:
-            self._isolation.rooms.close(room)
+        try:
+            self.journal.end(container)
+        finally:
+            if self.isolation is not None:
+                self.isolation.rooms.close(room)
+
+    def _leave(self, gone: Collection[str]) -> None:
+        """Give up folders of containers that have ended, unless their next attempt has them.
+
+        Before the journal forgets them: nobody else would know whose a young folder was.
+        """
+        if self._folders is None:
+            return
+        known = self.journal.entries
+        kept = {(one.uid, one.name) for key, one in known.items() if key not in gone}
+        for uid, name in {
+            (known[key].uid, known[key].name) for key in gone if key in known
+        } - kept:
+            self._folders.retire(uid, name)
 
     def _room_of(self, container: str) -> str:
-        entry = self._journal.entries.get(container)
+        entry = self.journal.entries.get(container)
         return container if entry is None else entry.room or container
 
     @property
     def rooms(self) -> dict[str, Room]:
         """Rooms by the container that has them; a look from any thread."""
-        if self._isolation is None:
+        if self.isolation is None:
             return {}
-        rooms = dict(self._isolation.rooms.rooms)
-        names_of = {one: self._room_of(one) for one in list(self._journal.entries)}
+        rooms = dict(self.isolation.rooms.rooms)
+        names_of = {one: self._room_of(one) for one in list(self.journal.entries)}
         return {one: rooms[name] for one, name in names_of.items() if name in rooms}
 
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
-        """Compare with all that the runtime has."""
+        """Compare with all that the runtime has.
+
+        What cannot be written down is told and tried again: an agent that gave up here would leave the node to
+        whoever starts containers without asking.
+        """
         sandboxes = {pod.id: pod for pod in pods}
-        running = {one.id: one for one in containers if one.state != _STOPPED}
+        there = {one.id: one for one in containers if one.state != _STOPPED}
         # Also those that the journal never knew, because they were started while the agent was away.
-        for gone in [one for one in self._held if one not in running]:
-            del self._held[gone]
-        for entry in self._journal.keep(running):
+        self.books.only(
+            _running(sandboxes.get(one.pod_sandbox_id), one, one.annotations.get(names.SERVED))
+            for one in there.values()
+        )
+        ended = {key: one for key, one in self.journal.entries.items() if key not in there}
+        for entry in ended.values():
             _LOG.info("pod %s, container %s: ended while nobody looked", entry.pod, entry.name)
-        if self._isolation is not None:
-            self._isolation.rooms.keep({self._room_of(one) for one in running})
-        found: dict[str, Unprotected] = {}
-        for container in running.values():
-            pod = sandboxes.get(container.pod_sandbox_id)
-            if pod is None:
-                continue
-            if container.id in self._journal.entries:
-                # Written down is not yet given: the agent may have ended before its answer.
-                served = names.SERVED in container.annotations
-                why = "" if served else "it was started without what was decided for it"
-            else:
-                why = self._unserved(pod, container)
-            if why:
-                found[container.id] = Unprotected(
-                    pod.namespace, pod.name, pod.uid, container.name, why
-                )
-                _LOG.warning(
-                    "pod %s/%s, container %s runs unprotected: %s",
-                    pod.namespace, pod.name, container.name, why,
-                )  # fmt: skip
-        self.unprotected = found  # at once: others read it
+        self._leave(ended.keys())
+        self._tried("the journal", lambda: self.journal.keep(there))
+        for container in there.values():
+            self._restored(sandboxes.get(container.pod_sandbox_id), container)
+        if (isolation := self.isolation) is not None:
+            kept = {self._room_of(one) for one in there} | {*self._rooms_before.values()}
+            self._tried("rooms", lambda: isolation.rooms.keep(kept))
+        self._rooms_before.clear()
+        if self._folders is not None:
+            mine = {(one.uid, one.name) for one in self.journal.entries.values()}
+            self._folders.forsake({pod.uid for pod in pods}, mine)
+        self.unprotected = {  # at once: others read it
+            one.id: found
+            for one in there.values()
+            if (found := self._worry(sandboxes.get(one.pod_sandbox_id), one)) is not None
+        }
         self._count()
+
+    @staticmethod
+    def _tried(what: str, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except OSError as error:
+            _LOG.warning("%s cannot be brought up to date: %s", what, error)
+
+    def _restored(self, pod: PodSandbox | None, container: Container) -> None:
+        """Hold what a container has by its entry, and write down again what the journal has lost.
+
+        The runtime's own books say that it got what was decided for it; its pod's record says what that was.
+        """
+        entry = self.journal.entries.get(container.id)
+        served = container.annotations.get(names.SERVED)
+        if entry is None and pod is not None and served is not None:
+            if not isinstance(recorded(pod, self._place().node.name), Allocation):
+                return
+            lost = Entry(
+                container.id, pod.uid, f"{pod.namespace}/{pod.name}", container.name,
+                pod.annotations[names.ALLOCATION], served, self._rooms_before.get(container.id, ""),
+            )  # fmt: skip
+            self._tried("the journal", lambda: self.journal.give(lost))
+            self.tallies.repaired.inc()
+            _LOG.warning(
+                "pod %s, container %s: was not in the journal, though the runtime has it as served; "
+                "written down again", lost.pod, lost.name,
+            )  # fmt: skip
+            entry = lost
+        if entry is not None:
+            self.books.remember(entry)
+
+    def _worry(self, pod: PodSandbox | None, container: Container) -> Unprotected | None:
+        """Why a running container is a worry; one that the journal does not know counts as holding."""
+        served = names.SERVED in container.annotations
+        entry = self.journal.entries.get(container.id)
+        if entry is not None:
+            # Written down is not yet given: the agent may have ended before its answer.
+            why = "" if served else "it was started without what was decided for it"
+            namespace, _, name = entry.pod.partition("/")
+            uid = entry.uid
+        elif pod is not None:
+            why = (
+                "" if served and self.books.holds(container.id) else self._unserved(pod, container)
+            )
+            namespace, name, uid = pod.namespace, pod.name, pod.uid
+        else:
+            return None
+        if not why:
+            return None
+        found = Unprotected(namespace, name, uid, container.name, why)
+        if container.id not in self.unprotected:
+            _LOG.warning(
+                "pod %s/%s, container %s runs unprotected: %s",
+                namespace,
+                name,
+                found.container,
+                why,
+            )
+        return found
 
     def _unserved(self, pod: PodSandbox, container: Container) -> str:
         """Why a running container that the journal does not know is a worry; it counts as holding."""
         place = self._place()
         allocation = recorded(pod, place.node.name)
         if isinstance(allocation, Allocation):
-            self._held[container.id] = allocation
+            self.books.hold(Holding(container.id, container.name, allocation))
             return "it was started while the agent was away"
         found = inject(pod, container, place, ())
         if isinstance(found, Refusal):
@@ -367,36 +362,36 @@ class Keeper:
         _LOG.warning("%s", refusal.message)
         return Refused(refusal.message)
 
-    def _remember(self, entry: Entry) -> None:
-        namespace, _, name = entry.pod.partition("/")
-        known = PodSandbox(
-            uid=entry.uid, namespace=namespace, name=name,
-            annotations={names.ALLOCATION: entry.record},
-        )  # fmt: skip
-        allocation = recorded(known, self._place().node.name)
-        if isinstance(allocation, Allocation):
-            self._held[entry.container] = allocation
-
     def _count(self) -> None:
-        self.tallies.holding.set(len(self._held))
+        self.tallies.holding.set(len(self.books.latest))
         self.tallies.unprotected.set(len(self.unprotected))
 
     @property
     def served(self) -> set[tuple[str, str]]:
         """`namespace/pod` and container of all that was given anything; a look from any thread."""
-        return {(one.pod, one.name) for one in list(self._journal.entries.values())}
-
-    @property
-    def journal(self) -> Journal:
-        """What was written down."""
-        return self._journal
-
-    @property
-    def isolation(self) -> Isolation | None:
-        """The node's own enforcement library."""
-        return self._isolation
+        return {(one.pod, one.name) for one in list(self.journal.entries.values())}
 
     @property
     def held(self) -> Mapping[str, Allocation]:
-        """Allocations by container."""
-        return self._held
+        """Allocations by container, of those that crashed and are not known to have ended too."""
+        return {one.container: one.allocation for one in self.books.all}
+
+    @property
+    def holdings(self) -> list[Holding]:
+        """What is held, once a container of a pod: by its last attempt; a look from any thread."""
+        return self.books.latest
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """What was given, once a container of a pod, by the runtime's identity; a look from any thread."""
+        known = latest(list(self.journal.entries.values()), lambda one: (one.uid, one.name))
+        return {one.container: one for one in known}
+
+
+def _running(pod: PodSandbox | None, container: Container, served: str | None) -> Running:
+    if pod is None:
+        return Running(container.id, "", "", "", container.name, None, served)
+    record = pod.annotations.get(names.ALLOCATION)
+    return Running(
+        container.id, pod.uid, pod.namespace, pod.name, container.name, record, served
+    )  # fmt: skip

@@ -20,13 +20,15 @@ from partage.agent.exposition import Books, NodeSeries
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
-from partage.agent.isolation.providers import NoIsolation, Provider
+from partage.agent.isolation.folders import Folders
+from partage.agent.isolation.providers import HamiCore, NoIsolation, Provider
 from partage.agent.isolation.rooms import Rooms
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.uses import Meter
 from partage.daemon.instances import NodeInstances
+from partage.daemon.tidying import Tidying
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.serving.access import Access
@@ -167,12 +169,19 @@ class AgentDaemon:
             for problem in rooms.problems:
                 _LOG.warning("%s", problem)
             isolation = Isolation(rooms, chosen.evict)
-        self.keeper = Keeper(lambda: self._place, roots, self._journal, self.tallies, isolation)
+        folders = None
+        if isinstance(chosen.provider, HamiCore):
+            folders = Folders(chosen.provider.folder, roots.at, time.time)
+        self.keeper = Keeper(
+            lambda: self._place, roots, self._journal, self.tallies, isolation, folders
+        )
         make = self.options.asked
         self.asked = make(self.keeper) if make else Plugin(self.keeper, self.options.plugin)
         self._followers: list[Callable[[Place], None]] = []
         self.tallies.registry.register(NodeSeries(self._books))
         self._companions = [*beside(self)]
+        if folders is not None:
+            self._companions.append(Tidying(folders))
         if self._instances is not None:
             self._companions.append(self._instances)
 
@@ -197,8 +206,7 @@ class AgentDaemon:
         found = self.found().found
         return Books(
             self._place.node,
-            dict(self.keeper.held),
-            {key: entry.name for key, entry in dict(self.keeper.journal.entries).items()},
+            self.keeper.holdings,
             {one.device.uuid: one.use for one in found if one.use is not None},
             self.meter.uses,
         )

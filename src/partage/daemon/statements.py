@@ -92,7 +92,7 @@ class Statements:
     def _look(self) -> list[Statement]:
         rooms = self._keeper.rooms
         self._meter.look(rooms)
-        return survey(dict(self._keeper.journal.entries), rooms, self._proc)
+        return survey(self._keeper.entries, rooms, self._proc)
 
     def _take(self, said: Sequence[Statement]) -> None:
         before = {one.container: one.answer for one in self.said}

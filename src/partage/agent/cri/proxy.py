@@ -172,13 +172,19 @@ class Proxy:
             before = set(self._fresh)
             self._gone.clear()
             try:
-                pods = await self._ask("ListPodSandbox", cri.ListedPods)
+                # In this order: whatever is listed, its pod is too.
                 listed = await self._ask("ListContainers", cri.ListedContainers)
+                pods = await self._ask("ListPodSandbox", cri.ListedPods)
             except grpc.aio.AioRpcError as error:
                 return error.details() or "no answer"
             except Malformed as error:
                 return str(error)
-            await self._decided(lambda: self._compare(pods, listed, before))
+            try:
+                await self._decided(lambda: self._compare(pods, listed, before))
+            except (
+                OSError
+            ) as error:  # a full disk must not end what every container is made through
+                return f"its answer cannot be written down: {error.strerror or error}"
             return ""
 
     def _compare(
@@ -303,7 +309,13 @@ class Proxy:
         return adjustment
 
     def _made(self, container: Container, identity: str) -> None:
-        self._decider.rename(container.id, identity)
+        try:
+            self._decider.rename(container.id, identity)
+        except OSError as error:
+            # It is made, and written down under the name that it had before: the next look tries again.
+            _LOG.warning("container %s: %s", identity, error.strerror or error)
+            self._left_open(container)
+            return
         self._fresh[identity] = replace(self._making.pop(container.id, container), id=identity)
 
     def _unmade(self, container: Container) -> None:

@@ -190,6 +190,9 @@ class Rooms:
         with contextlib.suppress(FileNotFoundError):
             room.folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
+        for card in room.limits.cards:
+            if not any(self._tenants(card.uuid)):
+                (self._here / "cards" / card.uuid).unlink(missing_ok=True)
 
     def keep(self, containers: Collection[str]) -> list[str]:
         """Close all other rooms; which they were.
@@ -245,16 +248,17 @@ class Rooms:
         draft.replace(note)
 
     def _tidy(self) -> None:
-        """Remove what a crash left half made, and libraries that nobody uses any more."""
+        """Remove what a crash left half made, and libraries and pages that nobody uses any more."""
         for folder in ("containers", "cards", "lib"):
             for path in (self._here / folder).glob(".*"):
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
-        for path in (self._here / "lib").iterdir():
-            if path != self._library and path.stat().st_nlink == 1:
-                path.unlink()
+        for folder in ("lib", "cards"):
+            for path in (self._here / folder).iterdir():
+                if path != self._library and path.stat().st_nlink == 1:
+                    path.unlink()
 
     def _take_up(self) -> None:
         for folder in sorted((self._here / "containers").iterdir()):

@@ -1,0 +1,184 @@
+"""Who holds devices on the node, and what the runtime has.
+
+A container that crashed may be followed by its next attempt before anybody says that it has ended: the kubelet
+makes the next one only when it has seen the first one end. Until the runtime tells, the older one keeps what it
+holds, and only the newest one is shown (`latest`): one series a pod, container and card.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from partage.agent.injection import recorded
+from partage.agent.journal import Entry
+from partage.agent.nri.messages import PodSandbox
+from partage.model.allocation import Allocation
+from partage.vendors import names
+
+__all__ = ["Holding", "Holdings", "Running", "Unprotected", "latest"]
+
+_LOG: Final = logging.getLogger("partage.agent")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A container that holds devices.
+
+    Attributes:
+        container: the runtime's identity of it.
+        name: of the container.
+        allocation: of its pod.
+    """
+
+    container: str
+    name: str
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A container that the runtime has and that has not ended.
+
+    Attributes:
+        container: the runtime's identity of it.
+        uid: of its pod; empty where the runtime does not tell the pod.
+        namespace: of its pod.
+        pod: name of its pod.
+        name: of the container.
+        record: the pod's record as the runtime has it; None without one.
+        served: who keeps its limits, by what the runtime keeps of it; None where no adjustment of ours arrived.
+    """
+
+    container: str
+    uid: str
+    namespace: str
+    pod: str
+    name: str
+    record: str | None = None
+    served: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unprotected:
+    """A container that was found running unserved.
+
+    Attributes:
+        namespace: of its pod.
+        pod: name of its pod.
+        uid: of its pod.
+        container: its name.
+        why: what makes it a worry.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    why: str
+
+    def __str__(self) -> str:
+        """`namespace/pod/container`."""
+        return f"{self.namespace}/{self.pod}/{self.container}"
+
+
+def latest(those: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
+    """The last one of each key, in the order in which keys were first seen."""
+    return list({key(one): one for one in those}.values())
+
+
+class Holdings:
+    """What a node's containers hold; changed from one thread, looked at from any.
+
+    Attributes:
+        running: what the runtime has, by its identity; None until it has told.
+        unknown: containers that were given something that cannot be read back: no card is known to be free.
+    """
+
+    def __init__(self, node: Callable[[], str]) -> None:
+        """Nothing is held.
+
+        Args:
+            node: its name.
+        """
+        self._node = node
+        self._held: dict[str, Holding] = {}
+        self.running: dict[str, Running] | None = None
+        self.unknown: dict[str, Entry] = {}
+
+    def hold(self, one: Holding) -> None:
+        """A container holds what its pod's record says."""
+        self._held[one.container] = one
+
+    def remember(self, entry: Entry) -> None:
+        """A container holds what the journal says; nothing happens when it does already."""
+        if entry.container in self._held or entry.container in self.unknown:
+            return
+        namespace, _, name = entry.pod.partition("/")
+        known = PodSandbox(
+            uid=entry.uid, namespace=namespace, name=name,
+            annotations={names.ALLOCATION: entry.record},
+        )  # fmt: skip
+        allocation = recorded(known, self._node())
+        if isinstance(allocation, Allocation):
+            self._held[entry.container] = Holding(entry.container, entry.name, allocation)
+            return
+        self.unknown[entry.container] = entry
+        _LOG.warning(
+            "pod %s, container %s: what it was given cannot be read back, so no card is given to others "
+            "while it runs", entry.pod, entry.name,
+        )  # fmt: skip
+
+    def runs(self, one: Running) -> None:
+        """The runtime makes a container now."""
+        if self.running is not None:
+            self.running[one.container] = one
+
+    def forget(self, container: str) -> None:
+        """A container has ended."""
+        self._held.pop(container, None)
+        self.unknown.pop(container, None)
+        if self.running is not None:
+            self.running.pop(container, None)
+
+    def rename(self, before: str, after: str) -> None:
+        """A container has another identity now."""
+        if (held := self._held.pop(before, None)) is not None:
+            self._held[after] = replace(held, container=after)
+        if (lost := self.unknown.pop(before, None)) is not None:
+            self.unknown[after] = lost
+        if self.running is not None and (seen := self.running.pop(before, None)) is not None:
+            self.running[after] = replace(seen, container=after)
+
+    def only(self, those: Iterable[Running]) -> None:
+        """The runtime has these and no others."""
+        there = {one.container: one for one in those}
+        for gone in [one for one in self._held if one not in there]:
+            del self._held[gone]
+        self.unknown = {key: one for key, one in self.unknown.items() if key in there}
+        self.running = there
+
+    def holds(self, container: str) -> bool:
+        """Whether it is known what a container holds."""
+        return container in self._held
+
+    def closed_to(self, uid: str) -> str:
+        """Who holds what nobody can tell, beside the pod of this UID; empty usually."""
+        others = [one for one in self.unknown.values() if one.uid != uid]
+        return f"pod {others[0].pod}, container {others[0].name}" if others else ""
+
+    @property
+    def all(self) -> list[Holding]:
+        """Everything that is held, oldest first."""
+        return list(self._held.values())
+
+    @property
+    def allocations(self) -> list[Allocation]:
+        """The same, without containers."""
+        return [one.allocation for one in self.all]
+
+    @property
+    def latest(self) -> list[Holding]:
+        """What is held, once a container of a pod: by its last attempt."""
+        return latest(self.all, lambda one: (one.allocation.uid, one.name))

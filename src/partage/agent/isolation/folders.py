@@ -1,0 +1,198 @@
+"""Folders of containers on the host that tenants may write to: given up at once, removed afterwards.
+
+HAMi's library keeps a container's state in `/usr/local/vgpu/containers/<uid>_<container>` (hami.md 7). A folder is
+given up by another name, which takes no longer for a million files than for one and is what the runtime's call waits
+for; it is emptied later, a bounded number of files at a time, by whoever calls `sweep`.
+
+What is in a folder was written by a tenant. Nothing is followed, neither links nor names with more than one part, and
+folders in folders are moved up rather than descended into, so that no depth costs anything. Only folders are touched
+that have the shape of a name of ours, directly in the folder of all; a link in their place is left where it is.
+"""
+
+import contextlib
+import errno
+import itertools
+import logging
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = ["Folders"]
+
+_LOG: Final = logging.getLogger("partage.agent")
+_UID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
+"""Of a pod of an API server, or of a file of the kubelet's."""
+_SHAPE: Final = re.compile(f"(?P<uid>{_UID})_(?P<name>[a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?)")
+_GONE: Final = re.compile(r"\.partage-gone-[0-9]{1,18}")
+_PREFIX: Final = ".partage-gone-"
+_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_AGE: Final = 300.0
+"""Seconds for which a folder that nobody here made is left alone: another plugin may have made it for a pod that
+the runtime does not have yet. HAMi's own monitor waits as long."""
+_MOST: Final = 20_000
+"""Files that one sweep removes."""
+
+
+class Folders:
+    """The folders of one node; `retire` and `forsake` from one thread, `sweep` from any other.
+
+    Attributes:
+        pending: whether a sweep has something to do.
+    """
+
+    def __init__(
+        self, home: str, at: Callable[[str], Path], clock: Callable[[], float], age: float = _AGE
+    ) -> None:
+        """Folders as they are; what an earlier agent gave up is pending.
+
+        Args:
+            home: where folders are made, on the host.
+            at: where this process sees a file of the host.
+            clock: the wall clock, in seconds; it is compared with times of files.
+            age: seconds after which a folder is old.
+        """
+        self._home = home
+        self._at = at
+        self._clock = clock
+        self._age = age
+        self._numbers = itertools.count(1)  # two threads may ask
+        self._told = ""
+        self.pending = True
+
+    def retire(self, uid: str, name: str) -> None:
+        """Give up a container's folder; nothing happens where it has none.
+
+        Args:
+            uid: of its pod.
+            name: of the container.
+        """
+        with self._opened(self._home) as home:
+            if home is not None:
+                self._retire(home, f"{uid}_{name}")
+
+    def forsake(self, pods: Collection[str], kept: Collection[tuple[str, str]]) -> None:
+        """Give up old folders of pods that the runtime does not have.
+
+        Args:
+            pods: UIDs of those that it has.
+            kept: UID and container of those that hold something.
+        """
+        with self._opened(self._home) as home:
+            if home is None:
+                return
+            for name in sorted(os.listdir(home)):  # noqa: PTH208 # of a descriptor
+                match = _SHAPE.fullmatch(name)
+                if match is None or match["uid"] in pods or (match["uid"], match["name"]) in kept:
+                    continue
+                if self._old(home, name) and self._retire(home, name):
+                    _LOG.info("folder %s/%s: its pod is gone", self._home, name)
+
+    def sweep(self, most: int = _MOST) -> None:
+        """Remove what was given up; so many files at most, `pending` tells whether there are more."""
+        self.pending = False
+        with self._opened(self._home) as home:
+            if home is None:
+                return
+            left = most
+            for name in os.listdir(home):  # noqa: PTH208 # as above
+                if _GONE.fullmatch(name) is None:
+                    continue
+                if left <= 0:
+                    self.pending = True
+                    return
+                left -= self._emptied(home, name, left)
+
+    # --- one folder --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _opened(self, folder: str) -> Iterator[int | None]:
+        try:
+            home = os.open(self._at(folder), _OPEN)
+        except FileNotFoundError:
+            yield None
+            return
+        except OSError as error:
+            self._tell(f"folder {folder} cannot be looked at: {error.strerror}")
+            yield None
+            return
+        try:
+            yield home
+        finally:
+            os.close(home)
+
+    def _retire(self, home: int, name: str) -> bool:
+        if not _ours(home, name):
+            return False
+        try:
+            os.rename(name, self._fresh(home), src_dir_fd=home, dst_dir_fd=home)
+        except OSError as error:
+            self._tell(f"folder {self._home}/{name} cannot be given up: {error.strerror}")
+            return False
+        self.pending = True
+        return True
+
+    def _old(self, home: int, name: str) -> bool:
+        try:
+            found = os.stat(name, dir_fd=home, follow_symlinks=False)
+        except OSError:
+            return False
+        # Whoever may write into a folder can set one of its times to anything, and not the other.
+        return self._clock() - found.st_ctime >= self._age
+
+    def _fresh(self, home: int) -> str:
+        """A name that nobody has."""
+        while True:
+            name = f"{_PREFIX}{next(self._numbers)}"
+            try:
+                os.stat(name, dir_fd=home, follow_symlinks=False)
+            except FileNotFoundError:
+                return name
+
+    def _emptied(self, home: int, name: str, most: int) -> int:
+        """Remove a folder, or so many of its files; how many were."""
+        try:
+            inside = os.open(name, _OPEN, dir_fd=home)
+        except OSError as error:
+            self._tell(f"folder {self._home}/{name} cannot be removed: {error.strerror}")
+            return 0
+        done = 0
+        try:
+            with os.scandir(inside) as found:
+                for one in found:
+                    if done >= most:
+                        self.pending = True
+                        return done
+                    done += 1
+                    if one.is_dir(follow_symlinks=False):
+                        # Up to where all are, and emptied there in its turn.
+                        os.rename(one.name, self._fresh(home), src_dir_fd=inside, dst_dir_fd=home)
+                        self.pending = True
+                    else:
+                        os.unlink(one.name, dir_fd=inside)
+            os.rmdir(name, dir_fd=home)
+        except OSError as error:
+            if error.errno == errno.ENOTEMPTY:  # not all of it was listed
+                self.pending = True
+                return done
+            self._tell(f"folder {self._home}/{name} cannot be removed: {error.strerror}")
+        finally:
+            os.close(inside)
+        return done + 1
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._told:
+            _LOG.warning("%s", problem)
+        self._told = problem
+
+
+def _ours(home: int, name: str) -> bool:
+    """Whether it is a folder with a name of our shape; a link to one is not."""
+    if _SHAPE.fullmatch(name) is None:
+        return False
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=home, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

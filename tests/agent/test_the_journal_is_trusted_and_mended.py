@@ -1,0 +1,318 @@
+"""What was written down is there whatever the disk does; what was lost is written down again, or closes cards."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from partage.agent.giving import HostFacts, Instance
+from partage.agent.host import Host
+from partage.agent.injection import Place
+from partage.agent.isolation.providers import NoIsolation, OwnLibrary, Provider
+from partage.agent.isolation.rooms import Rooms
+from partage.agent.journal import Entry, Journal
+from partage.agent.keeper import Isolation, Keeper, Tallies
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.agent.nri.plugin import Refused
+from partage.model import device as model
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.errors import InvalidDocument
+from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+
+GIB = 2**30
+NODE = Node("n1", devices=tuple(
+    model.Device(DeviceType.GPU, minor, f"GPU-{minor}", vendor="nvidia", memory_bytes=16 * GIB)
+    for minor in range(2)
+))  # fmt: skip
+SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
+WHOLE = msgspec.structs.replace(
+    SHARE, mode=GrantMode.WHOLE, core_milli=1000, memory_bytes=16 * GIB
+)
+
+
+def entry(container: str) -> Entry:
+    """An entry of a container that needs no pod."""
+    return Entry(container, "u", "team/p", "main", "a record")
+
+
+@contextmanager
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, calls: int = 0) -> Iterator[None]:
+    """A call to the system that fails after so many, as a full or broken disk lets it."""
+    genuine, left = getattr(os, name), calls
+
+    def call(*given: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return genuine(*given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, call)
+        yield
+
+
+# --- the file --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("calls", range(3), ids=lambda calls: f"after {calls} flushes")
+def test_what_is_given_after_a_failed_rewrite_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    """The file is written anew and the disk fails at any flush: later lines do not go to a file without a name."""
+    journal = Journal(tmp_path)
+    journal.give(entry("c1"))
+    journal.give(entry("c2"))
+
+    with failing(monkeypatch, "fsync", calls):
+        try:
+            journal.keep({"c2"})
+            failed = False
+        except OSError:
+            failed = True
+    journal.give(entry("c3"))
+
+    assert failed == (calls < 2)
+    assert set(Journal(tmp_path).entries) - {"c1"} == {"c2", "c3"}
+    assert list(journal.entries) == ["c2", "c3"]
+
+
+def test_the_file_does_not_grow_with_the_containers_that_were(tmp_path: Path) -> None:
+    """Thousands come and go while two stay: the file stays within its bound, and holds those two."""
+    journal = Journal(tmp_path, spare=4000)
+    journal.give(entry("old"))
+    sizes = []
+    for number in range(500):
+        journal.give(entry(f"c{number}"))
+        journal.end(f"c{number}")
+        sizes.append((tmp_path / "containers.jsonl").stat().st_size)
+    journal.give(entry("new"))
+
+    assert max(sizes) < 5000
+    assert list(Journal(tmp_path).entries) == ["old", "new"]
+
+
+def test_a_full_disk_at_the_rewrite_forgets_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has ended is on the disk before the file is written anew; that this fails is nobody's business."""
+    journal = Journal(tmp_path, spare=0)
+    journal.give(entry("stays"))
+    journal.give(entry("goes"))
+
+    with failing(monkeypatch, "fsync", 1):
+        journal.end("goes")
+
+    assert list(Journal(tmp_path).entries) == ["stays"]
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+from partage.agent.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_agent_is_told_of_the_first(tmp_path: Path) -> None:
+    """Two would write over each other's lines; a first one that was killed is no hindrance."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, tmp_path],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as first:  # fmt: skip
+        assert first.stdout is not None
+        assert first.stdout.readline() == "open\n"
+        with pytest.raises(InvalidDocument, match="another agent uses it"):
+            Journal(tmp_path)
+        first.kill()
+        first.wait()
+        Journal(tmp_path).close()
+
+
+def test_what_is_written_after_the_end_is_an_error(tmp_path: Path) -> None:
+    """Never a line in whatever file has the number by then."""
+    journal = Journal(tmp_path / "journal")
+    journal.close()
+    with (tmp_path / "other").open("w") as other:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            journal.give(entry("c1"))
+
+        assert os.fstat(other.fileno()).st_size == 0
+    journal.close()
+
+
+# --- the keeper ------------------------------------------------------------------------------
+
+
+def pod_of(name: str, grant: Grant = SHARE, record: str = "") -> PodSandbox:
+    """A pod with a grant."""
+    text = record or encode(Allocation(f"uid-{name}", "team", name, "n1", (grant,)))
+    return PodSandbox(
+        f"s-{name}", name, f"uid-{name}", "team", annotations={names.ALLOCATION: text}
+    )
+
+
+def container_of(name: str, served: str = "") -> Container:
+    """Its container, as the runtime tells of it."""
+    said = {names.SERVED: served} if served else {}
+    return Container(f"c-{name}", f"s-{name}", "main", annotations=said)
+
+
+class World:
+    """A node whose agents come and go."""
+
+    def __init__(self, folder: Path, provider: Provider) -> None:
+        self.folder, self.provider = folder, provider
+        (folder / "host/dev").mkdir(parents=True)
+        for minor in range(2):
+            (folder / f"host/dev/nvidia{minor}").symlink_to("/dev/null")
+        boot = folder / "proc/sys/kernel/random/boot_id"
+        boot.parent.mkdir(parents=True)
+        boot.write_text("one\n")
+        (folder / "built.so").write_bytes(b"the library")
+
+    def agent(self) -> Keeper:
+        """One that starts."""
+        facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=self.provider)
+        place = Place(NODE, Settings(), FAMILIES, facts)
+        own = isinstance(self.provider, OwnLibrary)
+        rooms = Rooms(self.folder / "built.so", self.folder / "host/state", "/state", self.folder)
+        return Keeper(
+            lambda: place, Host(self.folder / "host"), Journal(self.folder / "journal"),
+            Tallies(), Isolation(rooms) if own else None,
+        )  # fmt: skip
+
+    @property
+    def file(self) -> Path:
+        """The journal's."""
+        return self.folder / "journal/containers.jsonl"
+
+
+def test_a_served_container_that_the_journal_lost_is_written_down_again(tmp_path: Path) -> None:
+    """The runtime has it as served and its pod has the record: it is no stranger, and keeps its room."""
+    world = World(tmp_path, OwnLibrary())
+    world.agent().create(pod_of("a"), container_of("a"))
+    world.file.unlink()
+    again = world.agent()
+
+    again.synchronize((pod_of("a"),), (container_of("a", "partage"),))
+
+    assert again.unprotected == {}
+    assert list(again.journal.entries) == list(again.rooms) == ["c-a"]
+    assert again.journal.entries["c-a"].limits == "partage"
+    assert list(world.agent().held) == ["c-a"]
+
+
+def test_a_room_under_another_name_is_found_again(tmp_path: Path) -> None:
+    """Behind the proxy a room bears the name from before the container had an identity."""
+    world = World(tmp_path, OwnLibrary())
+    before = world.agent()
+    before.create(pod_of("a"), Container("cri-s-a-main-0", "s-a", "main"))
+    before.rename("cri-s-a-main-0", "c-a")
+    world.file.unlink()
+    again = world.agent()
+
+    again.rename("cri-s-a-main-0", "c-a")
+    again.synchronize((pod_of("a"),), (container_of("a", "partage"),))
+
+    assert list(again.rooms) == ["c-a"]
+    assert again.rooms["c-a"].folder.is_dir()
+
+
+def test_without_a_record_nothing_is_made_up(tmp_path: Path) -> None:
+    """A container that claims to be served while its pod has no record of this node stays a stranger."""
+    world = World(tmp_path, NoIsolation())
+    agent = world.agent()
+
+    agent.synchronize((pod_of("a", record="{}"),), (container_of("a", "none"),))
+
+    assert list(agent.unprotected) == ["c-a"]
+    assert agent.journal.entries == {}
+
+
+def test_a_repair_that_cannot_be_written_holds_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk: the container is known, its card is not free, and the runtime is answered."""
+    world = World(tmp_path, NoIsolation())
+    agent = world.agent()
+
+    with failing(monkeypatch, "write"):
+        agent.synchronize((pod_of("a", WHOLE),), (container_of("a", "whole"),))
+
+    assert agent.unprotected == {}
+    with pytest.raises(Refused, match="CardFull"):
+        agent.create(pod_of("b"), container_of("b"))
+
+
+def test_a_full_disk_at_the_rename_leaves_the_card_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the two lines cannot be written, the next look finds the container and holds its card."""
+    for calls in (0, 1):
+        world = World(tmp_path / str(calls), NoIsolation())
+        agent = world.agent()
+        agent.create(pod_of("a", WHOLE), Container("before", "s-a", "main"))
+        with failing(monkeypatch, "write", calls), pytest.raises(OSError, match="No space"):
+            agent.rename("before", "c-a")
+
+        agent.rename("before", "c-a")
+        agent.synchronize((pod_of("a", WHOLE),), (container_of("a", "whole"),))
+
+        assert list(agent.held) == ["c-a"]
+        assert "c-a" in world.agent().held
+        with pytest.raises(Refused, match="CardFull"):
+            agent.create(pod_of("b"), container_of("b"))
+
+
+def test_what_cannot_be_read_of_the_journal_closes_the_cards(tmp_path: Path) -> None:
+    """An agent that is older than who wrote: nobody else gets a card until that container has ended."""
+    world = World(tmp_path, NoIsolation())
+    world.agent().create(pod_of("a"), container_of("a"))
+    world.file.write_bytes(world.file.read_bytes().replace(rb"{\"v\":1", rb"{\"v\":9"))
+    agent = world.agent()
+    agent.synchronize((pod_of("a"), pod_of("b")), (container_of("a", "none"),))
+    other = msgspec.structs.replace(SHARE, minor=1, uuid="GPU-1")
+
+    with pytest.raises(Refused, match=r"team/a, container main.*UnknownHeld"):
+        agent.create(pod_of("b", other), container_of("b"))
+    assert agent.create(PodSandbox("s-c", "c", "u-c", "team"), container_of("c")) is None
+    agent.remove(container_of("a"))
+
+    assert agent.create(pod_of("b", other), container_of("b")) is not None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(msgspec.structs.replace(SHARE, memory_bytes=8 * GIB), id="more"),
+        pytest.param(msgspec.structs.replace(SHARE, minor=1, uuid="GPU-1"), id="another card"),
+        pytest.param(None, id="gone"),
+    ],
+)
+def test_a_record_that_changed_while_its_pod_lives_is_refused(
+    tmp_path: Path, record: Grant | None
+) -> None:
+    """The books go by the record that was bound: a further container of the pod cannot widen it."""
+    agent = World(tmp_path, NoIsolation()).agent()
+    agent.create(pod_of("a"), container_of("a"))
+    changed = PodSandbox("s-a", "a", "uid-a", "team") if record is None else pod_of("a", record)
+
+    with pytest.raises(Refused, match="RecordChanged"):
+        agent.create(changed, Container("c-a-1", "s-a", "main"))
+    assert list(agent.held) == ["c-a"]
+    assert agent.create(pod_of("a"), Container("c-a-2", "s-a", "main")) is not None

@@ -1,0 +1,303 @@
+"""Folders that HAMi's library writes to: gone with their container, and nothing else is ever touched."""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partage.agent.giving import HostFacts, Instance
+from partage.agent.host import Host
+from partage.agent.injection import Place
+from partage.agent.isolation.folders import Folders
+from partage.agent.isolation.providers import HamiCore
+from partage.agent.journal import Journal
+from partage.agent.keeper import Keeper, Tallies
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.agent.nri.plugin import Refused
+from partage.model import device as model
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.record import encode
+
+GIB = 2**30
+HOME = "/usr/local/vgpu/containers"
+CARD = model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", memory_bytes=16 * GIB)
+NODE = Node("n1", devices=(CARD,))
+SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
+
+
+def uid(number: int) -> str:
+    """A pod's UID, as an API server makes them."""
+    return f"{number:08x}-0000-4000-8000-000000000000"
+
+
+class World:
+    """A node whose shares HAMi's library keeps, with a clock that is set by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "host"
+        self.home = self.root / HOME.lstrip("/")
+        (self.root / "dev").mkdir(parents=True)
+        (self.root / "dev/nvidia0").symlink_to("/dev/null")
+        (self.root / "usr/local/vgpu").mkdir(parents=True)
+        (self.root / "usr/local/vgpu/libvgpu.so").write_bytes(b"the library")
+        self.later = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """An agent that starts."""
+        host = Host(self.root)
+        facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=HamiCore())
+        place = Place(NODE, Settings(), FAMILIES, facts)
+        self.folders = Folders(HOME, host.at, self._clock)
+        self.keeper = Keeper(
+            lambda: place, host, Journal(self.folder / "journal"), Tallies(), None, self.folders
+        )
+
+    def _clock(self) -> float:
+        return (self.root / "dev").stat().st_ctime + self.later
+
+    def pod(self, number: int) -> PodSandbox:
+        """A pod with a share of 30 %."""
+        record = encode(Allocation(uid(number), "team", f"p{number}", "n1", (SHARE,)))
+        return PodSandbox(
+            f"s{number}", f"p{number}", uid(number), "team", annotations={names.ALLOCATION: record}
+        )
+
+    def container(self, number: int, attempt: int = 0) -> Container:
+        """Its container, as the runtime tells of it once it runs."""
+        said = {names.SERVED: "hami-core"}
+        return Container(f"c{number}-{attempt}", f"s{number}", "main", annotations=said)
+
+    def create(self, number: int, attempt: int = 0) -> Path:
+        """Make a container; its folder."""
+        self.keeper.create(self.pod(number), self.container(number, attempt))
+        return self.home / f"{uid(number)}_main"
+
+    def left(self) -> list[str]:
+        """What is in the folder of all, after everything pending is removed."""
+        while self.folders.pending:
+            self.folders.sweep()
+        return sorted(os.listdir(self.home))  # noqa: PTH208 # names
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A node."""
+    return World(tmp_path)
+
+
+def test_a_folder_goes_with_its_container(world: World) -> None:
+    """Others keep theirs, with what is in it."""
+    first, second = world.create(1), world.create(2)
+    for folder in (first, second):
+        (folder / "main.cache").write_text("state")
+
+    world.keeper.remove(world.container(1))
+
+    assert world.left() == [second.name]
+    assert (second / "main.cache").read_text() == "state"
+
+
+def test_the_next_attempt_keeps_the_folder(world: World) -> None:
+    """Behind a proxy the end of the first is heard of after the second is made; both have one folder."""
+    folder = world.create(1, 0)
+    world.create(1, 1)
+
+    world.keeper.remove(world.container(1, 0))
+
+    assert world.left() == [folder.name]
+    world.keeper.remove(world.container(1, 1))
+    assert world.left() == []
+
+
+def test_an_attempt_that_ended_unheard_leaves_the_next_ones_folder(world: World) -> None:
+    """The same, told by the runtime's own list."""
+    folder = world.create(1, 0)
+    world.create(1, 1)
+
+    world.keeper.synchronize((world.pod(1),), (world.container(1, 1),))
+
+    assert world.left() == [folder.name]
+
+
+def test_what_ended_while_the_agent_was_away_is_removed_at_its_start(world: World) -> None:
+    """And what runs still has its folder."""
+    world.create(1)
+    kept = world.create(2)
+    world.start()
+
+    world.keeper.synchronize((world.pod(2),), (world.container(2),))
+
+    assert world.left() == [kept.name]
+
+
+def test_a_container_that_was_never_made_leaves_nothing(world: World) -> None:
+    """Its folder is there before its other mounts are looked at, and is given up when one is missing."""
+    (world.root / "usr/local/vgpu/libvgpu.so").unlink()
+
+    with pytest.raises(Refused, match=r"libvgpu\.so cannot be mounted"):
+        world.create(1)
+
+    assert world.left() == []
+    assert not world.keeper.held
+
+
+def test_folders_of_pods_that_are_gone_are_removed_once_they_are_old(world: World) -> None:
+    """By name and age where the journal knows nothing: a pod that the runtime has keeps its own."""
+    for number in (1, 2, 3):
+        world.create(number)
+    shutil.rmtree(world.folder / "journal")
+    world.start()
+    running = (world.pod(2),)  # between two attempts: no container of it runs
+
+    world.keeper.synchronize(running, ())
+    assert len(world.left()) == 3
+    world.later = 301
+    world.keeper.synchronize(running, ())
+
+    assert world.left() == [f"{uid(2)}_main"]
+
+
+OTHERS = (
+    "main", "_main", "notes.txt", f"{uid(7)}", f"{uid(7)}_", f"{uid(7)}_Main", f"{uid(7)}_a_b",
+    f"{uid(7)}_main.old", f"x{uid(7)}_main", "00000007_main", ".hidden", f"{uid(7)}_" + "a" * 64,
+    ".partage-gone-", ".partage-gone-x", ".partage-gone-1.old",
+)  # fmt: skip
+
+
+def test_what_is_not_ours_is_left_alone(world: World) -> None:
+    """Names of another shape, files, and links in the place of folders."""
+    world.home.mkdir(parents=True)
+    treasure = world.folder / "treasure"
+    treasure.mkdir()
+    (treasure / "gold").write_text("gold")
+    for name in OTHERS:
+        (world.home / name).mkdir()
+        (world.home / name / "kept").write_text("kept")
+    (world.home / f"{uid(8)}_main").symlink_to(treasure)
+    (world.home / f"{uid(9)}_main").write_text("a file")
+    before = sorted(os.listdir(world.home))  # noqa: PTH208 # names
+    world.later = 10**6
+
+    world.keeper.synchronize((), ())
+
+    assert world.left() == before
+    assert (treasure / "gold").read_text() == "gold"
+    assert all((world.home / name / "kept").exists() for name in OTHERS)
+
+
+def test_nothing_outside_is_reached_through_what_a_tenant_wrote(world: World) -> None:
+    """Links to files and folders, with a name of ours or below it: they go, what they point at stays."""
+    treasure = world.folder / "treasure"
+    (treasure / "chest").mkdir(parents=True)
+    (treasure / "chest/gold").write_text("gold")
+    folder = world.create(1)
+    (folder / "deep").mkdir()
+    for at in (folder, folder / "deep"):
+        (at / "to-folder").symlink_to(treasure)
+        (at / "to-file").symlink_to(treasure / "chest/gold")
+        (at / "up").symlink_to("../../../..")
+        (at / ".partage-gone-1").mkdir()
+    os.mkfifo(folder / "pipe")
+
+    world.keeper.remove(world.container(1))
+
+    assert world.left() == []
+    assert (treasure / "chest/gold").read_text() == "gold"
+
+
+def test_a_folder_of_all_that_is_a_link_is_not_entered(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever put it there meant another place; it is told once."""
+    treasure = world.folder / "treasure"
+    (treasure / f"{uid(1)}_main").mkdir(parents=True)
+    world.home.symlink_to(treasure)
+    world.later = 10**6
+
+    with caplog.at_level(logging.WARNING):
+        world.keeper.synchronize((), ())
+        world.keeper.synchronize((), ())
+
+    assert (treasure / f"{uid(1)}_main").is_dir()
+    assert caplog.text.count("cannot be looked at") == 1
+
+
+def test_no_depth_stops_it(world: World) -> None:
+    """Folders in folders beyond what recursion or open files would bear."""
+    folder = world.create(1)
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=here)  # of a descriptor
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+    world.keeper.remove(world.container(1))
+
+    assert world.left() == []
+
+
+def test_a_sweep_is_bounded(world: World) -> None:
+    """Many files take several sweeps; in between the agent may end, and the next one goes on."""
+    folder = world.create(1)
+    for number in range(25):
+        (folder / f"f{number}").touch()
+    world.keeper.remove(world.container(1))
+
+    world.folders.sweep(most=10)
+    left = [len(list(one.iterdir())) for one in world.home.iterdir()]
+    assert world.folders.pending
+    world.start()
+
+    assert left == [15]
+    assert world.left() == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_exactly_the_running_have_folders(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Any sequence of starts, ends, crashes of containers and of the agent, against a plain model."""
+    world = World(tmp_path_factory.mktemp("node"))
+    running: dict[tuple[int, int], bool] = {}
+    attempts = {1: 0, 2: 0, 3: 0}
+    for _ in range(data.draw(st.integers(1, 12))):
+        what = data.draw(st.sampled_from(["create", "remove", "die", "restart", "look"]))
+        number = data.draw(st.sampled_from([1, 2, 3]))
+        mine = [key for key in running if key[0] == number]
+        if what == "create":
+            if any(running[key] for key in mine):
+                continue  # the kubelet makes the next attempt after the end of the one before
+            attempts[number] += 1
+            world.create(number, attempts[number])
+            running[number, attempts[number]] = True
+        elif what == "remove" and mine:
+            world.keeper.remove(world.container(*mine[0]))
+            del running[mine[0]]
+        elif what == "die":
+            running.update(dict.fromkeys(mine, False))  # nobody tells
+        else:
+            if what == "restart":
+                world.start()
+            alive = [key for key, runs in running.items() if runs]
+            world.keeper.synchronize(
+                tuple(world.pod(key[0]) for key in alive),
+                tuple(world.container(*key) for key in alive),
+            )
+            running = dict.fromkeys(alive, True)
+        known = sorted({f"{uid(number)}_main" for number, _ in running})
+        if world.home.exists():
+            assert world.left() == known
