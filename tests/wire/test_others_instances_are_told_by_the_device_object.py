@@ -151,3 +151,22 @@ def test_what_is_told_comes_back(cards: dict[str, OnCard]) -> None:
 
     assert problem == ""
     assert told == {uuid: one for uuid, one in cards.items() if one != OnCard()}
+
+
+@pytest.mark.parametrize(
+    ("mode", "closed"), [("hami-core", True), ("mig", False), ("either", False)]
+)
+def test_a_card_in_mig_mode_is_not_shared_by_software(mode: str, *, closed: bool) -> None:
+    """A process could use it only through an instance, and nothing makes any there."""
+    config = {"nodeconfig": [{"name": "n1", "operatingmode": mode}]}
+    told = {names.MIG_MODE: names.MIG_ENABLED, "kept": "yes"}
+    (found,) = cluster(
+        device("n1", entry(0, "80Gi", labels=told), entry(1, "80Gi"), meta={"labels": A100}),
+        node(),
+        config_map("hami-device-plugin", **{"config.json": json.dumps(config)}),
+    ).nodes
+    switched, other = found.devices
+
+    assert ("MIG mode" in switched.doubt) is closed
+    assert other.doubt == ""
+    assert dict(switched.labels) == {"kept": "yes"}, "the mode of the moment makes no other card"

@@ -140,7 +140,7 @@ class Nvidia:
         uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
         minor = int(nvml.nvmlDeviceGetMinorNumber(handle))
         room = nvml.nvmlDeviceGetMemoryInfo(handle)
-        memory = int(room.total)
+        memory, mig = int(room.total), self._mig(handle)
         ailment = self._health.answers(uuid, self._clock())
         reason, detail = (ailment.reason, ailment.message) if ailment else ("", "")
         if not memory:
@@ -153,7 +153,7 @@ class Nvidia:
             model=label_text(name.removeprefix(_PREFIX)),
             healthy=not reason,
             memory_bytes=memory,
-            labels=self._product(handle),
+            labels=self._product(handle) | ({names.MIG_MODE: names.MIG_ENABLED} if mig else {}),
             topology=self._place(roots, handle),
             health_detail=detail,
         )
@@ -163,7 +163,7 @@ class Nvidia:
             reason=reason,
             product=name,
             driver=driver,
-            mig=self._mig(handle),
+            mig=mig,
             files=(str(file),) if file.exists() else (),
             use=self._use(handle, int(room.used)),
         )

@@ -238,9 +238,37 @@ def _cut(
     """The card with the instances it may be cut into, where its mode allows any.
 
     A card that cannot be cut takes nothing in mode mig, and is shared by software alone in mode
-    either; the note tells why.
+    either; the note tells why. One that its driver has switched to instances where nobody cuts it is
+    closed: a process can use it only through an instance.
     """
-    if device.mode is SliceMode.SHARE or device.type is not DeviceType.GPU:
+    if device.type is not DeviceType.GPU:
+        return device
+    switched = device.labels.get(names.MIG_MODE) == names.MIG_ENABLED
+    if switched:  # said of the moment; otherwise equal cards stay equal
+        device = replace(
+            device, labels={k: v for k, v in device.labels.items() if k != names.MIG_MODE}
+        )
+    device = _cut_by_mode(device, cards, node, settings, notes)
+    if switched and device.mode is SliceMode.SHARE:
+        notes.append(f"card {device.uuid} is closed: {_SWITCHED}")
+        device = replace(device, doubt=device.doubt or _SWITCHED)
+    return device
+
+
+_SWITCHED: Final = (
+    "it is in MIG mode, and nothing cuts it into instances here; switch that off (nvidia-smi -mig 0) "
+    "or set the node's mode to mig"
+)
+
+
+def _cut_by_mode(
+    device: Device,
+    cards: tuple[RegisteredCard, ...] | None,
+    node: NodeView,
+    settings: Settings,
+    notes: list[str],
+) -> Device:
+    if device.mode is SliceMode.SHARE:
         return device
     if device.uncuttable:
         notes.append(f"card {device.uuid} in mode {device.mode}: {device.uncuttable}")
