@@ -1,18 +1,24 @@
 """How fast the dashboard opens, and what it costs the scheduler service, on a large cluster.
 
-    .venv/bin/python bench/dashboard.py [NODES]
+    .venv/bin/python bench/dashboard.py [NODES [PODS]]
 
 Starts `partage up` with so many nodes of eight cards and some pods, and a headless Chromium where
 there is one. Printed are the time from asking for the page to the drawn view (median of several
 loads, on loopback), and for each document its size and the time of an answer anew and of a 304, the
-latter two as a ratio to `GET /healthz` in the same run. Then bound pods come and go at 60 changes a
-second at an API server with the scheduler service alone, and printed is how late a timer of the open
-page fires (what a click would wait), how often it was drawn, and how late one of the service's own
-process fires.
+latter two as a ratio to `GET /healthz` in the same run.
+
+Then bound pods come and go at 60 changes a second at an API server with the scheduler service alone,
+on top of PODS that stay (30,000 unless told otherwise). A client of its own process filters pods as
+kube-scheduler does, now without and now with a page that is open, in turns. Printed are, by view, the
+longest tasks of the page's thread after it was drawn (what Chromium calls long are those above 50 ms),
+the time from a key to the next frame, how late a timer of the page fires, and of the service what a
+filter takes, as a ratio of with to without.
 """
 
+import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -20,6 +26,9 @@ import time
 from pathlib import Path
 
 import aiohttp
+
+from extender import Client
+from extender import pod as asking
 
 sys.path.append(str(Path(__file__).parents[1] / "tests/embedded"))
 sys.path.append(str(Path(__file__).parents[1] / "tests/daemon"))
@@ -39,28 +48,43 @@ from partage.vendors import names
 LOADS = 7
 CHURN = 15.0
 """Seconds of churn on each view."""
-SPREAD = (("median", 0.5), ("95th percentile", 0.95), ("most", 1.0))
+SETTLED = 4.0
+"""Seconds of churn after a page was opened and before it is measured."""
+SPREAD = (("median", 0.5), ("95th percentile", 0.95), ("99th", 0.99), ("most", 1.0))
+FILTERS = 25
+"""Filters a second."""
+ASKED = {"koordinator.sh/gpu-core": "60", "koordinator.sh/gpu-memory-ratio": "60"}
+"""What a filtered pod asks: a card takes one of them and one that comes and goes."""
+KEYS = 8
+"""Keys a second."""
 RATE = 60
 """Changes a second: a pod that is made, or one that is deleted."""
 REQUESTS = 15
 DOCUMENTS = ("/api/overview", "/api/nodes", "/api/nodes?order=used", "/api/pods")
 PROBE = """
 (() => {
-  window.lags = []; window.drawn = 0;
+  window.lags = []; window.long = []; window.keys = []; window.drawn = 0;
   let due = performance.now() + 20;
-  window.probe && clearInterval(window.probe);
-  window.probe = setInterval(() => { const now = performance.now(); window.lags.push(Math.max(0, now - due)); due = now + 20; }, 20);
-  window.watch && window.watch.disconnect();
-  window.watch = new MutationObserver(() => { window.drawn += 1; });
-  window.watch.observe(document.querySelector('#view'), { childList: true });
+  setInterval(() => { const now = performance.now(); window.lags.push(Math.max(0, now - due)); due = now + 20; }, 20);
+  new PerformanceObserver((list) => window.long.push(...list.getEntries().map((one) => one.duration))).observe({ type: 'longtask' });
+  new MutationObserver(() => { window.drawn += 1; }).observe(document.querySelector('#view'), { childList: true, subtree: true, characterData: true, attributes: true });
+  addEventListener('keydown', (event) => requestAnimationFrame(() => setTimeout(() => window.keys.push(performance.now() - event.timeStamp))));
 })()
 """
 VIEWS = ("#/", "#/nodes", "#/pods", "#/node/n0")
 
 
-async def main(nodes: int) -> None:
+async def main(given: argparse.Namespace) -> None:
     """Measure and print."""
-    print(f"{nodes} nodes x 8 cards")
+    print(f"{given.nodes} nodes x 8 cards, load average {os.getloadavg()[0]:.1f}", flush=True)
+    if not given.churn_only:
+        await standing(given.nodes)
+    if PROGRAM is not None:
+        await under_churn(given.nodes, given.pods)
+
+
+async def standing(nodes: int) -> None:
+    """Documents and loads of a cluster in which nothing happens."""
     async with running([node(f"n{i}", cards=8) for i in range(nodes)]) as world:
         half = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
         for i in range(200):
@@ -70,8 +94,6 @@ async def main(nodes: int) -> None:
             print("no chromium here: page loads are not measured")
         else:
             await loads(world)
-    if PROGRAM is not None:
-        await under_churn(nodes)
 
 
 async def documents(world: World) -> None:
@@ -124,37 +146,89 @@ async def loads(world: World) -> None:
                 sys.exit(f"the page complains: {page.problems}")
 
 
-async def under_churn(nodes: int) -> None:
+async def under_churn(nodes: int, pods: int) -> None:
     """The page while bound pods come and go at the API server, with nothing else in the process."""
     async with bare_world(nodes, cards=8) as world:
+        await stay(world, pods)
         options = SchedulerOptions(faces=Faces(Access(plain=True)))
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             async with (
                 SchedulerDaemon(await world.client(), options) as daemon,
                 browsing(Path(folder)) as page,
             ):
-                for view in ("#/", "#/nodes?order=used", "#/pods"):
-                    await churned(world, page, daemon.url, view)
+                print(f"{pods} pods bound, load average {os.getloadavg()[0]:.1f}", flush=True)
+                for view in ("#/", "#/nodes?order=used", "#/pods", "#/pods?text=7", "#/node/n7"):
+                    await page.open("about:blank", "true")
+                    without = await churned(world, daemon.url)
+                    await page.open(
+                        f"{daemon.url}/{view}",
+                        f"document.querySelector('#view')?.dataset.shows === '{view}'",
+                    )
+                    settling = asyncio.create_task(churn(world, SETTLED, f"s{view[2:4]}"))
+                    await settling
+                    await page.value(PROBE)
+                    with_ = await churned(world, daemon.url, page)
+                    await told(page, view, without, with_)
                 if page.problems:
                     sys.exit(f"the page complains: {page.problems}")
 
 
-async def churned(world: BareWorld, page: Page, url: str, view: str) -> None:
-    """How an open view does meanwhile."""
-    await page.open(
-        f"{url}/{view}", f"document.querySelector('#view')?.dataset.shows === '{view}'"
+async def stay(world: BareWorld, pods: int) -> None:
+    """Bound pods of half a card, spread over all cards."""
+    shares = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"}
+    for number in range(pods):
+        place, minor = world.names[number % len(world.names)], 1 + number // len(world.names) % 7
+        await world.api.create("pods", bound(f"stays{number}", place, minor, shares), "default")
+
+
+def bound(name: str, place: str, minor: int, shares: dict[str, str]) -> dict[str, object]:
+    """A pod on a card."""
+    made = bare_pod(name, shares, nodeName=place)
+    record = json.dumps({"gpu": [{"minor": minor, "resources": shares}]})
+    made["metadata"]["annotations"] = {names.DEVICE_ALLOCATED: record}
+    return made
+
+
+async def churned(world: BareWorld, url: str, page: Page | None = None) -> list[float]:
+    """Seconds of each filter while pods come and go, and keys are pressed on the open page."""
+    changes = asyncio.create_task(churn(world, CHURN, "p" if page else "q"))
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, "--client", url.rpartition(":")[2].rstrip("/"), str(CHURN),
+        str(len(world.names)), stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    while page is not None and not changes.done():
+        await page.press("Shift", 16)
+        await asyncio.sleep(1 / KEYS)
+    await changes
+    text, _ = await client.communicate()
+    return [float(one) for one in text.split()]
+
+
+async def told(page: Page, view: str, without: list[float], with_: list[float]) -> None:
+    """One view's figures."""
+    lags, long, keys, drawn = await page.value(
+        "[window.lags, window.long, window.keys, window.drawn]"
     )
-    await page.value(PROBE)
-    changes = asyncio.create_task(churn(world))
-    late: list[float] = []
-    while not changes.done():
-        start = time.perf_counter()
-        await asyncio.sleep(0.02)
-        late.append(1e3 * (time.perf_counter() - start - 0.02))
-    done = await changes
-    lags, drawn = await page.value("[window.lags, window.drawn]")
-    print(f"{view:20} {done / CHURN:.0f} changes/s: page late by {_spread(lags)} ms, drawn {drawn} "
-          f"times in {CHURN:.0f} s; service late by {_spread(late)} ms")  # fmt: skip
+    print(f"{view}: drawn {drawn} times; {len(long)} tasks over 50 ms"
+          f"{f', the longest {max(long):.0f} ms' if long else ''}; "
+          f"key to frame {_spread(keys)} ms of {len(keys)}; timer late {_spread(lags)} ms")  # fmt: skip
+    p99 = [sorted(one)[int(len(one) * 0.99)] for one in (without, with_)]
+    middle = [statistics.median(one) for one in (without, with_)]
+    print(f"  filter without the page: median {1e3 * middle[0]:.2f}, 99th {1e3 * p99[0]:.1f} ms of "
+          f"{len(without)}; with it {middle[1] / middle[0]:.2f} and {p99[1] / p99[0]:.2f} times that; "
+          f"load average {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
+
+
+def filtering(port: int, seconds: float, nodes: int) -> None:
+    """Filter at a steady rate, and print what each took."""
+    client, began = Client(port), time.perf_counter()
+    among = json.dumps([f"n{number}" for number in range(nodes)])
+    for number in range(int(seconds * FILTERS)):
+        time.sleep(max(0.0, began + number / FILTERS - time.perf_counter()))
+        document = json.dumps(asking(number, ask=ASKED))
+        body = f'{{"Pod":{document},"Nodes":null,"NodeNames":{among}}}'.encode()
+        taken, _ = client.post("/scheduler/filter", body)
+        print(taken)
 
 
 def _spread(taken: list[float]) -> str:
@@ -163,24 +237,39 @@ def _spread(taken: list[float]) -> str:
     return ", ".join(f"{name} {value:.0f}" for name, value in parts)
 
 
-async def churn(world: BareWorld) -> int:
-    """Make and delete bound pods at `RATE` until `CHURN` is over; how many changes were made."""
+async def churn(world: BareWorld, seconds: float, prefix: str) -> int:
+    """Make and delete bound pods at `RATE` until the time is over; how many changes were made."""
     begun, done = time.perf_counter(), 0
     shares = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"}
-    record = json.dumps({"gpu": [{"minor": 0, "resources": shares}]})
-    while (now := time.perf_counter() - begun) < CHURN:
+    while (now := time.perf_counter() - begun) < seconds:
         if done / RATE > now:
             await asyncio.sleep(0.002)
             continue
-        name = f"c{done // 2}"
+        name = f"{prefix}{done // 2}".replace("/", "")
         if done % 2:
             await world.delete(name)
         else:
-            made = bare_pod(name, shares, nodeName=world.names[done % len(world.names)])
-            made["metadata"]["annotations"] = {names.DEVICE_ALLOCATED: record}
-            await world.api.create("pods", made, "default")
+            place = world.names[done % len(world.names)]
+            await world.api.create("pods", bound(name, place, 0, shares), "default")
         done += 1
+    if done % 2:
+        await world.delete(name)
     return done
 
 
-asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000))
+def options() -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("nodes", type=int, nargs="?", default=1000)
+    parser.add_argument("pods", type=int, nargs="?", default=30_000)
+    parser.add_argument("--churn-only", action="store_true", help="no loads, no documents")
+    parser.add_argument("--client", type=float, nargs=3, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    given = options()
+    if given.client:
+        filtering(int(given.client[0]), given.client[1], int(given.client[2]))
+    else:
+        asyncio.run(main(given))

@@ -79,8 +79,8 @@ def test_documents_tell_what_is_there_and_cost_nothing_twice() -> None:
 
             daemon = world.cluster._daemon
             assert daemon is not None
-            masked = nodes_document(daemon.service.books, NodeQuery(), names=False)
-            assert "fits" in json.dumps(nodes_document(daemon.service.books, NodeQuery()))
+            masked = await nodes_document(daemon.service.books, NodeQuery(), names=False)
+            assert "fits" in json.dumps(await nodes_document(daemon.service.books, NodeQuery()))
             assert "fits" not in json.dumps(masked)
 
     run(story())

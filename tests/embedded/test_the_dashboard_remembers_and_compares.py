@@ -1,6 +1,7 @@
 """What the dashboard tells beyond the moment: cards' histories, fragmentation, other policies."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from up_world import PODS, World, eventually, node, pod, run, running
 
 from partage.dashboard.comparison import comparison_document
-from partage.dashboard.fragments import Fragments, workload_of
+from partage.dashboard.fragments import Fragments, shapes_of, workload_of
 from partage.dashboard.history import History
 from partage.extender.books import Books
 from partage.model.device import DeviceType
@@ -139,14 +140,17 @@ def test_fragmentation_is_the_published_measure() -> None:
     async def story() -> None:
         async with running([node(cards=2), node("n1", cards=2)]) as world:
             fragments = Fragments()
-            assert fragments.of(books_of(world)) == {
+            assert fragments.of(books_of(world).engine.ledger, {}) == {
                 "free_milli": 4000, "unusable_milli": 0, "asks": 0,
             }  # fmt: skip
             for shares in ((70,), (70, 60), (70, 60, 70)):
                 await world.create(PODS, pod(f"p{len(shares)}", share(shares[-1])))
                 await world.phase(f"p{len(shares)}", "Running")
             books = books_of(world)
-            found = Fragments().of(books)
+            mix = Counter(
+                shape for e in books.intake.pods().values() for shape in shapes_of(e.pod)
+            )
+            found = Fragments().of(books.engine.ledger, mix)
 
             ledger = books.engine.ledger
             nodes = np.array(list(ledger.index.values()))

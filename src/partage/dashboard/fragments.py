@@ -6,10 +6,9 @@ pods that are known now, running and waiting.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from partage.extender.books import Books
 from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
@@ -17,10 +16,10 @@ from partage.model.request import Phase, RequestGroup
 from partage.placement.baselines import left_of
 from partage.placement.fragmentation import Gauge, Shape, Workload
 
-__all__ = ["Fragments", "fragments_of", "workload_of"]
+__all__ = ["Fragments", "fragments_of", "shapes_of", "workload_of"]
 
 _STEP: Final = 64
-"""The mix is counted anew when so many pods more or fewer are known; it changes slowly."""
+"""The mix is counted anew when so many pods more or fewer are known, or one in so many of them."""
 
 
 class Fragments:
@@ -29,16 +28,20 @@ class Fragments:
     def __init__(self) -> None:
         """Nothing is known yet."""
         self._gauge: Gauge | None = None
-        self._pods = -_STEP
+        self._asks = -_STEP
 
-    def of(self, books: Books) -> dict[str, Any]:
-        """What is free, what of it the usual requests cannot use, and how many kinds they are."""
-        ledger, pods = books.engine.ledger, books.intake.pods()
-        gauge = self._gauge
-        if gauge is None or gauge.ledger is not ledger or abs(len(pods) - self._pods) >= _STEP:
-            workload = workload_of(entry.pod for entry in pods.values())
-            gauge = self._gauge = Gauge(workload, ledger)
-            self._pods = len(pods)
+    def of(self, ledger: Ledger, shapes: Mapping[Shape, int]) -> dict[str, Any]:
+        """What is free, what of it the usual requests cannot use, and how many kinds they are.
+
+        Args:
+            ledger: the books.
+            shapes: what pods ask of cards, and how many ask it.
+        """
+        gauge, asks = self._gauge, sum(shapes.values())
+        far = abs(asks - self._asks) >= max(_STEP, asks // _STEP)
+        if gauge is None or gauge.ledger is not ledger or far:
+            gauge = self._gauge = Gauge(Workload.counted(shapes), ledger)
+            self._asks = asks
         gauge.refresh()
         return _told(gauge)
 
@@ -63,10 +66,10 @@ def _told(gauge: Gauge) -> dict[str, Any]:
 
 def workload_of(pods: Iterable[Pod]) -> Workload:
     """The usual requests: what these pods ask of cards, most frequent first."""
-    return Workload.counted(Counter(shape for pod in pods for shape in _shapes(pod)))
+    return Workload.counted(Counter(shape for pod in pods for shape in shapes_of(pod)))
 
 
-def _shapes(pod: Pod) -> Iterator[Shape]:
+def shapes_of(pod: Pod) -> Iterator[Shape]:
     """What a pod asks at the same time of cards, one shape a group."""
     for group in pod.request.groups:
         milli = _milli(group)

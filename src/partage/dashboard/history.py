@@ -26,7 +26,7 @@ KEPT: Final = 20_000
 """Changes that are kept, of all cards together."""
 SHOWN: Final = 50
 """Changes of one card that are told, the newest first."""
-_PIECE: Final = 32
+_PIECE: Final = 8
 """Nodes that are looked at before others get their turn."""
 _EVERY: Final = 1.0
 

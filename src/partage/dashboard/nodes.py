@@ -4,16 +4,23 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from partage.dashboard.catalogue import Catalogue
+from partage.dashboard.standing import Standing
 from partage.extender.books import Books
+from partage.inventory.changes import Index
 from partage.inventory.ledger import Card, Ledger
 from partage.model.allocation import Charge
 from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
-from partage.wire.outcomes import closed_code, device_document, said
+from partage.wire.outcomes import closed_code, device_document
 
 __all__ = ["MOST", "NodeQuery", "node_document", "nodes_document"]
+
+Floats = NDArray[np.float64]
 
 MOST: Final = 200
 """Nodes of one page at most."""
@@ -24,7 +31,7 @@ class NodeQuery:
     """Which nodes are wanted, and in what order.
 
     Attributes:
-        text: part of the node's name or of its cards' model, in any case.
+        text: part of the node's name, or of a model or UUID of its cards, in any case.
         only: `used` (some pod holds a device), `free` (nobody does), `closed` (a card is closed
             or the node is cordoned), or empty for all.
         order: `name`, `used` (most compute or memory first), or `free`.
@@ -39,28 +46,56 @@ class NodeQuery:
     limit: int = 24
 
 
-def nodes_document(books: Books, query: NodeQuery, *, names: bool = True) -> dict[str, Any]:
+async def nodes_document(
+    books: Books, query: NodeQuery, standing: Standing | None = None, *, names: bool = True
+) -> dict[str, Any]:
     """One page of nodes.
 
     Args:
         books: what is known.
         query: which page.
+        standing: what is kept between two looks; None keeps nothing.
         names: whether pods are named.
     """
+    kept = standing or Standing()
+    await kept.nodes(books)
     ledger = books.engine.ledger
-    found = [n for n in ledger.nodes if n is not None and _wanted(books, n, query)]
-    if query.order == "name":
-        found.sort(key=lambda node: node.name)
-    else:
-        parts = _parts_used(ledger)
-        sign = -1 if query.order == "used" else 1
-        found.sort(key=lambda node: (sign * parts[ledger.index[node.name]], node.name))
-    page = found[query.offset : query.offset + min(query.limit, MOST)]
+    found = _found(ledger, query, kept.catalogue)
+    page = found[query.offset : query.offset + min(query.limit, MOST)].tolist()
     return {
-        "total": len(found),
+        "total": int(found.size),
         "offset": query.offset,
-        "nodes": [_document(books, node, names=names) for node in page],
+        "nodes": [_kept(books, ledger.node_at(index), kept, names=names) for index in page],
     }
+
+
+def _found(ledger: Ledger, query: NodeQuery, catalogue: Catalogue) -> Index:
+    """Indexes of the nodes that are wanted, in order."""
+    wanted = catalogue.found(query.text.lower()) if query.text else catalogue.known()
+    if query.only == "closed":
+        wanted &= catalogue.closed(ledger)
+    elif query.only:
+        used = catalogue.used(ledger)
+        wanted &= used if query.only == "used" else ~used & ~catalogue.bare
+    found = catalogue.order[wanted[catalogue.order]]
+    if query.order == "name":
+        return found
+    parts = _parts_used(ledger)[found]
+    return found[np.argsort(-parts if query.order == "used" else parts, kind="stable")]
+
+
+def _kept(
+    books: Books, node: Node, standing: Standing, *, names: bool
+) -> dict[str, Any] | msgspec.Raw:
+    """A node's document, which is kept as text until something on the node has changed."""
+    if standing.texts is None:
+        return _document(books, node, names=names)
+    ledger = books.engine.ledger
+    states = tuple(books.engine.states.get(held.uid) for held in ledger.on_node(node.name))
+    changed = int(standing.catalogue.latest[ledger.index[node.name]])
+    return standing.texts.of(
+        (node.name, names), (changed, states), lambda: _document(books, node, names=names)
+    )
 
 
 def node_document(books: Books, name: str, *, names: bool = True) -> dict[str, Any] | None:
@@ -82,26 +117,12 @@ def node_document(books: Books, name: str, *, names: bool = True) -> dict[str, A
     }
 
 
-def _wanted(books: Books, node: Node, query: NodeQuery) -> bool:
-    if query.text:
-        text = query.text.lower()
-        models = {said(node, device, "model") for device in node.devices[:1]}
-        if text not in node.name.lower() and not any(text in m.lower() for m in models):
-            return False
-    if query.only in ("used", "free"):
-        used = next(books.engine.ledger.on_node(node.name), None) is not None
-        return bool(node.devices) and used == (query.only == "used")
-    if query.only == "closed":
-        return node.unschedulable or any(closed_code(card) for card in _cards(books, node))
-    return True
-
-
 def _cards(books: Books, node: Node) -> list[Card]:
     index = books.engine.ledger.index[node.name]
     return [card for type_ in DeviceType for card in books.engine.ledger.cards(type_, index)]
 
 
-def _parts_used(ledger: Ledger) -> list[float]:
+def _parts_used(ledger: Ledger) -> Floats:
     """By node, the larger part used of compute and of memory; 0 for one without devices."""
     plane = ledger.planes[DeviceType.GPU]
     parts = [
@@ -110,7 +131,8 @@ def _parts_used(ledger: Ledger) -> list[float]:
             (plane.core_total, plane.core_free), (plane.memory_total, plane.memory_free),
         )
     ]  # fmt: skip
-    return [float(part) for part in np.maximum(*parts)]
+    larger: Floats = np.maximum(*parts)
+    return larger
 
 
 def _document(books: Books, node: Node, *, names: bool) -> dict[str, Any]:

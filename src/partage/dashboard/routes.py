@@ -19,10 +19,10 @@ import msgspec
 from aiohttp import web
 
 from partage.dashboard.comparison import comparison_document
-from partage.dashboard.fragments import Fragments
 from partage.dashboard.history import History
 from partage.dashboard.nodes import NodeQuery, node_document, nodes_document
-from partage.dashboard.overview import Labels, overview_document
+from partage.dashboard.overview import overview_document
+from partage.dashboard.standing import Standing, Texts
 from partage.dashboard.workloads import PodQuery, pods_document
 from partage.extender.books import Books
 from partage.extender.server import Readers
@@ -110,8 +110,7 @@ class _Documents:
         self._monotonic = monotonic
         self._kept: dict[bool, _Kept] = {}
         self._making = asyncio.Lock()
-        self._labels = Labels()
-        self._fragments = Fragments()
+        self._standing = Standing(Texts())
         self._history = history
         self._compared: _Kept | None = None
         self._comparing = asyncio.Lock()
@@ -122,9 +121,8 @@ class _Documents:
         async with self._making:
             kept = self._kept.get(names)
             if kept is None or kept.until <= self._monotonic():
-                document = await overview_document(
-                    self._source.books, self._labels, self._fragments, names=names
-                )
+                books = self._source.books
+                document = await overview_document(books, self._standing, names=names)
                 kept = _Kept(document, self._monotonic() + _FRESH)
                 self._kept[names] = kept
         state = {
@@ -138,7 +136,8 @@ class _Documents:
         """One page of nodes with their cards."""
         query = _query(request, NodeQuery)
         names = await self._may_read(request, "")
-        return _answer(request, nodes_document(self._source.books, query, names=names))
+        books = self._source.books
+        return _answer(request, await nodes_document(books, query, self._standing, names=names))
 
     async def node(self, request: web.Request) -> web.Response:
         """One node."""
@@ -162,7 +161,7 @@ class _Documents:
                 raise web.HTTPForbidden(
                     text=f"you may not read pods of namespace {query.namespace}"
                 )
-        return _answer(request, pods_document(self._source.books, query))
+        return _answer(request, await pods_document(self._source.books, query, self._standing))
 
     async def comparison(self, request: web.Request) -> web.Response:
         """How the cluster would stand under other policies; sums only, so everybody may ask."""

@@ -55,7 +55,7 @@ class BookViews:
 
     async def nodes(self, query: NodeQuery) -> dict[str, Any]:
         """See `Views`."""
-        return nodes_document(self._books, query)
+        return await nodes_document(self._books, query)
 
     async def node(self, name: str) -> dict[str, Any] | None:
         """See `Views`; what came and went only a running service knows."""
@@ -64,7 +64,7 @@ class BookViews:
 
     async def pods(self, query: PodQuery) -> dict[str, Any]:
         """See `Views`."""
-        return pods_document(self._books, query)
+        return await pods_document(self._books, query)
 
     async def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
         """See `Views`."""

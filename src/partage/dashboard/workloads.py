@@ -1,9 +1,14 @@
 """Pods that concern devices as documents: who has what where, and who waits and why."""
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
+from partage.dashboard.roster import Key, Roster
+from partage.dashboard.standing import Standing
 from partage.extender.books import Books
 from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
@@ -38,18 +43,59 @@ class PodQuery:
     limit: int = 100
 
 
-def pods_document(books: Books, query: PodQuery) -> dict[str, Any]:
-    """One page of pods."""
-    found = sorted(
-        (entry for entry in _wanted(books, query)),
-        key=lambda entry: (entry.pod.namespace, entry.pod.name),
-    )
+async def pods_document(
+    books: Books, query: PodQuery, standing: Standing | None = None
+) -> dict[str, Any]:
+    """One page of pods.
+
+    Args:
+        books: what is known.
+        query: which page.
+        standing: what is kept between two looks; None keeps nothing.
+    """
+    kept = standing or Standing()
+    await kept.pods(books)
+    found = await _found(books, query, kept.roster)
     page = found[query.offset : query.offset + min(query.limit, MOST)]
+    entries = (books.intake.pod(uid) for _namespace, _name, uid in page)
     return {
         "total": len(found),
         "offset": query.offset,
-        "pods": [_document(books, entry) for entry in page],
+        "pods": [_kept(books, entry, kept) for entry in entries if entry is not None],
     }
+
+
+async def _found(books: Books, query: PodQuery, roster: Roster) -> Sequence[Key]:
+    """The pods that are wanted, in order."""
+    if query.code and query.state == "placed":
+        return []
+    by_state = {"": roster.pods, "placed": roster.placed, "waiting": roster.waiting}
+    found: Sequence[Key] = by_state["waiting" if query.code else query.state]
+    if query.namespace:
+        first = bisect_left(found, (query.namespace,))
+        found = found[first : bisect_left(found, (query.namespace + "\0",))]
+    if query.code:
+        found = [key for key in found if _code(books, key[2]) == query.code]
+    if query.text:
+        found = await roster.found(query.text.lower(), found)
+    return found
+
+
+def _code(books: Books, uid: str) -> str:
+    waiting = books.waiting.get(uid)
+    return waiting.refusal.code.value if waiting else ""
+
+
+def _kept(books: Books, entry: PodEntry, standing: Standing) -> dict[str, Any] | msgspec.Raw:
+    """A pod's document, which is kept as text until what it tells has changed."""
+    if standing.texts is None:
+        return _document(books, entry)
+    uid = entry.pod.uid
+    state = (
+        entry, books.engine.states.get(uid), books.engine.ledger.allocation(uid),
+        refusal_of(books, entry), books.engine.ledger.suspicion(uid),
+    )  # fmt: skip
+    return standing.texts.of(uid, state, lambda: _document(books, entry))
 
 
 def waiting_pods(books: Books) -> Iterator[PodEntry]:
@@ -57,23 +103,6 @@ def waiting_pods(books: Books) -> Iterator[PodEntry]:
     for entry in books.intake.pods().values():
         if entry.pod.node is None and not entry.pod.finished:
             yield entry
-
-
-def _wanted(books: Books, query: PodQuery) -> Iterator[PodEntry]:
-    text = query.text.lower()
-    for entry in books.intake.pods().values():
-        pod = entry.pod
-        if pod.finished or (query.namespace and pod.namespace != query.namespace):
-            continue
-        if query.state and (query.state == "waiting") != (pod.node is None):
-            continue
-        if text and text not in pod.key.lower() and text not in (pod.node or "").lower():
-            continue
-        if query.code:
-            refusal = refusal_of(books, entry)
-            if refusal is None or refusal.code.value != query.code:
-                continue
-        yield entry
 
 
 def refusal_of(books: Books, entry: PodEntry) -> Refusal | None:

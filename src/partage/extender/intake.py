@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from partage.extender.pod_log import PodLog
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
 from partage.model.policy import Policy
@@ -60,6 +61,7 @@ class Intake:
         notes: what is odd about a node, by name.
         policy: the policy in force where no ConfigMap names one.
         namespaces: whose ConfigMaps set anything; empty for those of all.
+        changes: every pod with devices that came, was read anew, or went, in order.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Intake:
         self.policy = policy or Policy()
         self.problems: dict[str, str] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
+        self.changes = PodLog()
         self._families = tuple(families)
         self._places: dict[str, _Place] = {}
         self._entries: dict[str, PodEntry] = {}
@@ -227,6 +230,7 @@ class Intake:
                 pod = replace(renewed.pod, version=self._next())
                 renewed = replace(renewed, translated=replace(renewed.translated, pod=pod))
                 self._entries[uid] = renewed
+                self.changes.append(uid)
                 events.append(PodSeen(pod))
         return events
 
@@ -265,6 +269,7 @@ class Intake:
             self.problems.pop(document.label, None)
         pod = entry.pod
         self._entries[pod.uid], self._documents[pod.uid] = entry, document
+        self.changes.append(pod.uid)
         self._by_name[pod.namespace, pod.name] = pod.uid
         if pod.node is None and not pod.finished:
             return []
@@ -281,6 +286,7 @@ class Intake:
             self._gone.popitem(last=False)
         if entry is None:
             return []
+        self.changes.append(uid)
         pod = entry.pod
         if self._by_name.get((pod.namespace, pod.name)) == uid:
             del self._by_name[pod.namespace, pod.name]
@@ -354,6 +360,7 @@ class Intake:
     def _reread(self, uid: str, document: Document) -> list[Event]:
         entry = self.translation.read(document, self._next(), self._as_read)
         self._entries[uid] = entry
+        self.changes.append(uid)
         bound = entry.pod.node is not None or entry.pod.finished
         return [PodSeen(entry.pod)] if bound else []
 

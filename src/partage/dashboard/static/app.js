@@ -1,7 +1,7 @@
 // The page: reads the address, asks for the document of the view, and shows it again when it changes.
 import { read, Refused, useToken } from "./api.js";
 import * as compare from "./compare.js";
-import { h } from "./dom.js";
+import { draw, element, h } from "./dom.js";
 import * as nodes from "./nodes.js";
 import * as overview from "./overview.js";
 import * as pods from "./pods.js";
@@ -51,8 +51,8 @@ function open() {
     else a.removeAttribute("aria-current");
   }
   document.title = `${view.title(parts)} - Partage`;
-  region = h("div", { id: "view", "aria-busy": "true" }, h("p", {}, "Loading…"));
-  main.replaceChildren(...(view.frame ? [view.frame(query, go)] : []), region);
+  region = element(h("div", { id: "view", "aria-busy": "true" }, h("p", {}, "Loading…")));
+  main.replaceChildren(...(view.frame ? [element(view.frame(query, go))] : []), region);
   if (before) main.focus({ preventScroll: true });
   if (before && before.key !== key) window.scrollTo(0, 0);
   look(true);
@@ -67,7 +67,7 @@ async function look(fresh) {
     const { view, parts, query } = shown;
     const { body, changed } = await read(view.path(parts, query), mine.signal);
     if (mine.signal.aborted) return;
-    if (fresh || changed) draw(view, body);
+    if ((fresh || changed) && !(await show(view, body, () => !mine.signal.aborted))) return;
     tell(body);
   } catch (error) {
     if (mine.signal.aborted) return;
@@ -80,22 +80,13 @@ async function look(fresh) {
   }
 }
 
-/** Draw the document; who was on a button or link stays there, and scrolled parts stay scrolled. */
-function draw(view, body) {
-  const held = document.activeElement;
-  const inside = region.contains(held) ? [held.getAttribute("href"), held.dataset.key || held.parentElement.dataset.key, held.getAttribute("aria-label")] : null;
-  const scrolled = [...region.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
-  const unfolded = new Set([...region.querySelectorAll("details[open]")].map((one) => one.dataset.key));
-  region.replaceChildren(...[view.render(body, shown.query, go)].flat(Infinity).filter(Boolean));
-  region.setAttribute("aria-busy", "false");
-  region.querySelectorAll("details").forEach((one) => { one.open = unfolded.has(one.dataset.key); });
-  region.dataset.shows = location.hash;
-  region.querySelectorAll(".scroll").forEach((one, index) => { one.scrollLeft = scrolled[index] || 0; });
-  if (!inside) return;
-  const [href, key, label] = inside;
-  const again = [...region.querySelectorAll("a, button, summary, [tabindex]")].find((one) =>
-    (href && one.getAttribute("href") === href) || (key && (one.dataset.key || one.parentElement.dataset.key) === key) || (!href && label && one.getAttribute("aria-label") === label));
-  if (again) again.focus({ preventScroll: true });
+/** Draw the document, unless something else is asked for meanwhile. */
+async function show(view, body, still) {
+  const [mine, address] = [region, location.hash];
+  if (!(await draw(mine, view.render(body, shown.query, go), still))) return false;
+  mine.setAttribute("aria-busy", "false");
+  mine.dataset.shows = address;
+  return true;
 }
 
 /** Say how old the picture is; only what changed in earnest is spoken to screen readers. */
@@ -122,7 +113,7 @@ function complain(error, fresh) {
   if (known && (error.status === 401 || error.status === 403)) ask(error.message);
   if (!fresh) return;
   region.setAttribute("aria-busy", "false");
-  region.replaceChildren(h("p", { class: "alert", role: "alert" }, known ? error.message : "The scheduler does not answer. This page tries again every two seconds."));
+  draw(region, h("p", { class: "alert", role: "alert" }, known ? error.message : "The scheduler does not answer. This page tries again every two seconds."));
 }
 
 function ask(why) {

@@ -13,22 +13,21 @@ export const legend = () => h("ul", { class: "legend", "aria-label": "Colours" }
     ([name, text]) => h("li", {}, h("i", { class: name }), text)),
   h("li", {}, "C compute, M memory; dashed: not bound yet"));
 
-/** One card in brief, as an item of a list. */
-export function card(one) {
+/** One card in brief, as an item of a list, with more below it. */
+export function card(one, more = null) {
   const name = `${one.type} ${one.minor}`;
   return h("li", { class: `card ${one.closed ? "closed" : ""}`, "data-card": name },
     h("div", { class: "card-head" }, h("span", {}, name),
       h("span", { class: one.closed ? "bad" : "quiet" }, one.closed || `${percent(one.core_milli.used)}`)),
     lane("C", "compute", coreParts(one), null),
     one.memory_bytes.total ? lane("M", "memory", memoryParts(one), one.axis) : null,
-    h("span", { class: "hidden" }, sentence(one)));
+    h("span", { class: "hidden" }, sentence(one)), more);
 }
 
 /** One card with the list of who is on it, and what came and went. */
 export function largeCard(one, history) {
   const rows = one.tenants.map((tenant) => [podLink(tenant), percent(tenant.core_milli), bytes(tenant.memory_bytes), how(tenant)]);
-  const item = card(one);
-  item.append(
+  return card(one, [
     h("div", { class: "quiet below" }, `${percent(one.core_milli.used)} of ${percent(one.core_milli.total)} compute, `,
       `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)} memory, ${one.slots.used} of ${one.slots.total} slots`,
       one.model ? `, ${one.model}` : "", h("br"), h("code", {}, one.uuid)),
@@ -36,8 +35,8 @@ export function largeCard(one, history) {
     one.foreign.length ? h("p", {}, `Not made by Partage: ${one.foreign.map((i) => `${i.profile} at ${i.start}`).join(", ")}`) : "",
     rows.length ? table(`Pods on ${one.type} ${one.minor}`, [["pod"], ["compute", "number"], ["memory", "number"], ["how"]], rows)
       : h("p", { class: "empty" }, "Nobody is on it."),
-    past(`${one.type} ${one.minor}`, history));
-  return item;
+    past(`${one.type} ${one.minor}`, history),
+  ]);
 }
 
 /** What came and went on a card, the newest first. */
@@ -45,7 +44,7 @@ function past(name, history) {
   if (!history || !history.since) return "";
   const rows = history.cards[name] || [];
   const since = new Date(history.since).toLocaleString();
-  return h("details", { "data-key": `past ${name}` }, h("summary", {}, rows.length ? `History (${rows.length})` : "History: nothing changed"),
+  return h("details", {}, h("summary", {}, rows.length ? `History (${rows.length})` : "History: nothing changed"),
     h("p", { class: "quiet" }, `Since ${since}, when this instance of the service started.`),
     rows.length ? table(`History of ${name}`, [["when"], ["what"], ["who", "wide"]], rows.map((one) => [
       new Date(one.at).toLocaleString(), one.what, one.code ? one.code : one.name === null ? "another namespace's pod"

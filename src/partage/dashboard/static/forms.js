@@ -3,20 +3,20 @@ import { count, h } from "./dom.js";
 
 /** A form; a field is [name, label] for text, or [name, label, choices]. */
 export function filters(query, go, fields) {
-  const change = () => {
-    const given = { ...query, offset: "" };
-    for (const [name] of fields) given[name] = form.elements.namedItem(name).value;
-    go(given);
-  };
   let typing = 0;
-  const form = h("form", { class: "filters", role: "search", onsubmit: (event) => { event.preventDefault(); change(); } },
+  const change = (form) => {
+    clearTimeout(typing);
+    go(Object.fromEntries(fields.map(([name]) => [name, form.elements.namedItem(name).value])));
+  };
+  const typed = (event) => {
+    const { form } = event.target;
+    clearTimeout(typing);
+    typing = setTimeout(change, 250, form);
+  };
+  return h("form", { class: "filters", role: "search", onsubmit: (event) => { event.preventDefault(); change(event.target); } },
     fields.map(([name, label, choices]) => h("label", {}, label, choices
-      ? h("select", { name, onchange: change }, choices.map(([value, text]) => h("option", { value, selected: (query[name] || "") === value }, text)))
-      : h("input", { name, type: "search", value: query[name] || "", maxlength: "253", oninput: () => {
-        clearTimeout(typing);
-        typing = setTimeout(change, 250);
-      } }))));
-  return form;
+      ? h("select", { name, onchange: (event) => change(event.target.form) }, choices.map(([value, text]) => h("option", { value, selected: (query[name] || "") === value }, text)))
+      : h("input", { name, type: "search", value: query[name] || "", maxlength: "253", oninput: typed }))));
 }
 
 /** Which part of a list is shown, and ways to the others. */

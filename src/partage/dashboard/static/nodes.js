@@ -1,7 +1,7 @@
 // Nodes, a page at a time, and one node in full.
 import { withQuery } from "./api.js";
 import { card, largeCard, legend, nodeHead } from "./cards.js";
-import { count, h } from "./dom.js";
+import { count, h, kept } from "./dom.js";
 import { filters, pager } from "./forms.js";
 
 const LIMIT = 24;
@@ -11,15 +11,15 @@ export const list = {
   path: (_parts, query) => withQuery("api/nodes", {
     text: query.text, only: query.only, order: query.order, offset: query.offset, limit: LIMIT }),
   frame: (query, go) => filters(query, go, [
-    ["text", "Name or model"],
+    ["text", "Name, model or card UUID"],
     ["only", "Show", [["", "all nodes"], ["used", "with pods on cards"], ["free", "with free cards only"], ["closed", "with closed cards"]]],
     ["order", "Order", [["", "by name"], ["used", "most used first"], ["free", "least used first"]]]]),
   render: (page, query, go) => [
     h("h1", {}, "Nodes"),
     legend(),
     page.nodes.length
-      ? h("ul", { class: "nodes" }, page.nodes.map((node) => h("li", { class: "panel" }, nodeHead(node, "h2"),
-        h("ul", { class: "cards", "aria-label": `Cards of ${node.name}` }, node.cards.map(card)))))
+      ? h("ul", { class: "nodes" }, page.nodes.map((node) => kept(node.name, node, () => h("li", { class: "panel" }, nodeHead(node, "h2"),
+        h("ul", { class: "cards", "aria-label": `Cards of ${node.name}` }, node.cards.map((one) => card(one)))))))
       : h("p", { class: "empty" }, "No node is like that."),
     pager(page.total, page.nodes.length, LIMIT, query, go, `${count(page.total)} nodes`),
   ],
@@ -34,7 +34,8 @@ export const one = {
     node.objections.map((o) => h("p", { class: "warn" }, `${o.protocol}: ${o.code}: ${o.message}`)),
     node.notes.map((note) => h("p", { class: "quiet" }, note)),
     h("section", { class: "panel large" }, h("h2", {}, "Cards"),
-      node.cards.length ? h("ul", { class: "cards" }, node.cards.map((card) => largeCard(card, node.history))) : h("p", { class: "empty" }, "The node has no devices.")),
+      node.cards.length ? h("ul", { class: "cards" }, node.cards.map((one) =>
+        kept(`${one.type} ${one.minor} ${one.uuid}`, [one, (node.history || { cards: {} }).cards[`${one.type} ${one.minor}`]], () => largeCard(one, node.history)))) : h("p", { class: "empty" }, "The node has no devices.")),
     h("section", { class: "panel" }, h("h2", {}, "Facts"), h("dl", { class: "facts" },
       fact("Taints", node.taints.join(", ") || "none"),
       fact("Registered by", node.registrar || "a Device object alone"),

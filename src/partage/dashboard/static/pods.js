@@ -1,6 +1,6 @@
 // Workloads, a page at a time, and the explanation of one pod.
 import { withQuery } from "./api.js";
-import { bytes, count, h, link, percent, podLink, table } from "./dom.js";
+import { bytes, count, h, kept, link, percent, podLink, table, tr } from "./dom.js";
 import { filters, pager } from "./forms.js";
 
 const LIMIT = 100;
@@ -9,6 +9,9 @@ const STATES = {
   unknown: "its Binding was never answered; the cards stay reserved", bound: "is bound", finished: "has ended",
 };
 const MODES = { whole: "whole card", share: "share", mig: "hardware instance", vendor: "share, cut by the vendor's plugin" };
+
+const COLUMNS = [["pod"], ["state"], ["node", "keep"], ["cards", "keep"], ["compute", "number"], ["memory", "number"], ["protocol"],
+  ["given, or why it waits", "wide"]];
 
 export const list = {
   title: () => "Workloads",
@@ -20,9 +23,8 @@ export const list = {
     ["code", "Reason"]]),
   render: (page, query, go) => [
     h("h1", {}, "Workloads"),
-    page.pods.length ? h("section", { class: "panel" }, table("Pods with devices",
-      [["pod"], ["state"], ["node", "keep"], ["cards", "keep"], ["compute", "number"], ["memory", "number"], ["protocol"], ["given, or why it waits", "wide"]],
-      page.pods.map(row))) : h("p", { class: "empty" }, "No pod is like that."),
+    page.pods.length ? h("section", { class: "panel" }, table("Pods with devices", COLUMNS,
+      page.pods.map((pod) => kept(pod.uid, pod, () => tr(COLUMNS, row(pod)))))) : h("p", { class: "empty" }, "No pod is like that."),
     pager(page.total, page.pods.length, LIMIT, query, go, `${count(page.total)} pods`),
   ],
 };

@@ -1,0 +1,164 @@
+"""Pods with devices in the order in which they are shown, kept up to date pod by pod.
+
+Sorting some ten thousand pods for every look would hold up the decisions that the same process
+takes. So the order is kept, what changed is put in its place, and what must look at all of them
+does so in pieces, between which others get their turn. Pods that have ended are not here.
+"""
+
+import asyncio
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from typing import Any, Final, TypeVar
+
+from partage.dashboard.fragments import shapes_of
+from partage.extender.intake import Intake
+from partage.model.pod import Pod
+from partage.placement.fragmentation import Shape
+
+__all__ = ["Key", "Roster"]
+
+Key = tuple[str, str, str]
+"""Namespace, name and uid of a pod."""
+_K = TypeVar("_K", bound=tuple[Any, ...])
+_PIECE: Final = 256
+"""Pods that are put in order before others get their turn."""
+_SEARCHED: Final = 512
+"""The same of pods whose names are searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What is remembered of a pod: its place, and what is counted and searched."""
+
+    key: Key
+    waits: bool
+    turn: tuple[int, str, str, str]
+    text: str
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(slots=True)
+class Roster:
+    """Pods of one service's books.
+
+    Attributes:
+        pods: all of them, by namespace and name.
+        placed: those with a node.
+        waiting: those without.
+        turns: the latter by priority, then by name: minus the priority, namespace, name and uid.
+        shapes: what pods ask of cards, and how many ask it.
+    """
+
+    pods: list[Key] = field(default_factory=list)
+    placed: list[Key] = field(default_factory=list)
+    waiting: list[Key] = field(default_factory=list)
+    turns: list[tuple[int, str, str, str]] = field(default_factory=list)
+    shapes: Counter[Shape] = field(default_factory=Counter)
+    _intake: Intake | None = None
+    _seen: int = 0
+    _rows: dict[str, _Row] = field(default_factory=dict)
+
+    async def refresh(self, intake: Intake) -> None:
+        """Take in what changed since the last time; one call at a time."""
+        changed = intake.changes.since(self._seen) if intake is self._intake else None
+        if changed is None:
+            self._intake, seen = None, len(intake.changes)
+            await self._fill(intake)
+            self._intake, self._seen = intake, seen
+        while changed := intake.changes.since(self._seen):
+            for number, uid in enumerate(dict.fromkeys(changed), 1):
+                self._take(uid, intake)
+                if not number % _PIECE:
+                    await asyncio.sleep(0)
+            self._seen += len(changed)
+
+    async def found(self, text: str, among: Sequence[Key]) -> list[Key]:
+        """Those whose `namespace/name` or node has this text in it, in lower case."""
+        found: list[Key] = []
+        for start in range(0, len(among), _SEARCHED):
+            for key in among[start : start + _SEARCHED]:
+                row = self._rows.get(key[2])
+                if row is not None and text in row.text:
+                    found.append(key)
+            if start + _SEARCHED < len(among):
+                await asyncio.sleep(0)
+        return found
+
+    # --- inside --------------------------------------------------------------------------------
+
+    async def _fill(self, intake: Intake) -> None:
+        """Read all pods: in order piece by piece, and then the pieces merged."""
+        self._rows, self.shapes = {}, Counter()
+        uids = list(intake.pods())
+        pods: list[list[Key]] = []
+        placed: list[list[Key]] = []
+        waiting: list[list[Key]] = []
+        turns: list[list[tuple[int, str, str, str]]] = []
+        for start in range(0, len(uids), _PIECE):
+            run = [
+                _row(entry.pod)
+                for uid in uids[start : start + _PIECE]
+                if (entry := intake.pod(uid)) is not None and not entry.pod.finished
+            ]
+            for row in run:
+                self._rows[row.key[2]] = row
+                self.shapes.update(row.shapes)
+            pods.append(sorted(row.key for row in run))
+            placed.append(sorted(row.key for row in run if not row.waits))
+            waiting.append(sorted(row.key for row in run if row.waits))
+            turns.append(sorted(row.turn for row in run if row.waits))
+            await asyncio.sleep(0)
+        self.pods, self.placed = await _merged(pods), await _merged(placed)
+        self.waiting, self.turns = await _merged(waiting), await _merged(turns)
+
+    def _take(self, uid: str, intake: Intake) -> None:
+        entry, before = intake.pod(uid), self._rows.pop(uid, None)
+        after = _row(entry.pod) if entry is not None and not entry.pod.finished else None
+        if after is not None:
+            self._rows[uid] = after
+        if before == after:
+            return
+        if before is not None:
+            _remove(self.pods, before.key)
+            _remove(self.waiting if before.waits else self.placed, before.key)
+            if before.waits:
+                _remove(self.turns, before.turn)
+            for shape in before.shapes:
+                self.shapes[shape] -= 1
+                if not self.shapes[shape]:
+                    del self.shapes[shape]
+        if after is not None:
+            insort(self.pods, after.key)
+            insort(self.waiting if after.waits else self.placed, after.key)
+            if after.waits:
+                insort(self.turns, after.turn)
+            self.shapes.update(after.shapes)
+
+
+def _row(pod: Pod) -> _Row:
+    return _Row(
+        (pod.namespace, pod.name, pod.uid),
+        pod.node is None,
+        (-pod.priority, pod.namespace, pod.name, pod.uid),
+        f"{pod.key}\n{pod.node or ''}".lower(),
+        tuple(shapes_of(pod)),
+    )
+
+
+def _remove(ordered: list[_K], one: _K) -> None:
+    place = bisect_left(ordered, one)
+    if place < len(ordered) and ordered[place] == one:
+        del ordered[place]
+
+
+async def _merged(runs: Iterable[list[_K]]) -> list[_K]:
+    """All of them in order, given that each run is."""
+    found: list[_K] = []
+    for number, one in enumerate(merge(*runs), 1):
+        found.append(one)
+        if not number % _PIECE:
+            await asyncio.sleep(0)
+    return found

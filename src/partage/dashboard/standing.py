@@ -1,0 +1,104 @@
+"""What is kept of one service's books between two looks, so that a look costs what has changed."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from partage.dashboard.catalogue import Catalogue
+from partage.dashboard.fragments import Fragments
+from partage.dashboard.holdings import Holdings
+from partage.dashboard.roster import Roster
+from partage.extender.books import Books
+from partage.inventory.ledger import Ledger
+
+__all__ = ["Standing", "Texts"]
+
+_TEXTS: Final = 2048
+
+
+class Texts:
+    """Documents as the JSON that is sent, each made anew when what it tells of has changed."""
+
+    def __init__(self, most: int = _TEXTS) -> None:
+        """None yet.
+
+        Args:
+            most: how many are kept; the one that was not asked for longest goes first.
+        """
+        self._most = most
+        self._kept: OrderedDict[object, tuple[tuple[object, ...], msgspec.Raw]] = OrderedDict()
+
+    def of(
+        self, key: object, state: tuple[object, ...], make: Callable[[], dict[str, Any]]
+    ) -> msgspec.Raw:
+        """The document.
+
+        Args:
+            key: what it is about.
+            state: all that it depends on.
+            make: makes it.
+        """
+        known = self._kept.get(key)
+        if known is None or known[0] != state:
+            known = self._kept[key] = state, msgspec.Raw(msgspec.json.encode(make()))
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return known[1]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._kept.clear()
+
+
+class Standing:
+    """Everything that is kept.
+
+    Attributes:
+        catalogue: of the nodes.
+        roster: of the pods.
+        holdings: by protocol.
+        fragments: of the free compute.
+        texts: of nodes and pods, where answers are sent as JSON; None gives plain values.
+    """
+
+    def __init__(self, texts: Texts | None = None) -> None:
+        """Nothing is known yet.
+
+        Args:
+            texts: where documents of nodes and pods are kept as JSON.
+        """
+        self.catalogue = Catalogue()
+        self.roster = Roster()
+        self.holdings = Holdings()
+        self.fragments = Fragments()
+        self.texts = texts
+        self._ledger: Ledger | None = None
+        self._turn = asyncio.Lock()
+
+    async def nodes(self, books: Books) -> None:
+        """Take in what changed of nodes and cards."""
+        async with self._turn:
+            await self._nodes(books.engine.ledger)
+
+    async def pods(self, books: Books) -> None:
+        """Take in what changed of pods."""
+        async with self._turn:
+            await self.roster.refresh(books.intake)
+
+    async def all(self, books: Books) -> None:
+        """Take in all of it."""
+        async with self._turn:
+            await self.roster.refresh(books.intake)
+            await self.holdings.refresh(books.engine.ledger)
+            await self._nodes(books.engine.ledger)
+
+    async def _nodes(self, ledger: Ledger) -> None:
+        if ledger is not self._ledger:  # its changes are counted from the beginning
+            self._ledger = ledger
+            if self.texts is not None:
+                self.texts.clear()
+        await self.catalogue.refresh(ledger)

@@ -1,0 +1,42 @@
+"""Which pods changed, in order: how whoever keeps something by pod learns what to look at again.
+
+A reader remembers the length of the log when it last looked. The latest changes only are kept; a
+reader that comes too late is told so, and looks at every pod.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["PodLog"]
+
+_KEPT: Final = 2**15
+
+
+class PodLog:
+    """Uids in the order of their changes; a pod that changed twice is there twice."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        """An empty log.
+
+        Args:
+            kept: how many of the latest changes are there at least.
+        """
+        self._kept = kept
+        self._recent: list[str] = []
+        self._dropped = 0
+
+    def __len__(self) -> int:
+        """How many changes there have ever been."""
+        return self._dropped + len(self._recent)
+
+    def append(self, uid: str) -> None:
+        """Write down that a pod came, changed or went."""
+        self._recent.append(uid)
+        if len(self._recent) > 2 * self._kept:
+            del self._recent[: self._kept]
+            self._dropped += self._kept
+
+    def since(self, seen: int) -> Sequence[str] | None:
+        """The pods that changed after the first `seen` changes; None when that is forgotten."""
+        start = seen - self._dropped
+        return self._recent[start:] if start >= 0 else None

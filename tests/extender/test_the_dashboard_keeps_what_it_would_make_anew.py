@@ -1,0 +1,247 @@
+"""What the dashboard keeps between two looks says what making it anew says, after any events."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from world import card, device, document, half, node, pod, whole
+
+from partage.dashboard.nodes import NodeQuery, nodes_document
+from partage.dashboard.overview import overview_document
+from partage.dashboard.standing import Standing, Texts
+from partage.dashboard.workloads import PodQuery, pods_document
+from partage.extender.books import Books
+from partage.extender.intake import Intake
+from partage.extender.pod_log import PodLog
+from partage.extender.ports import Hooks
+from partage.model.reason import ReasonCode, Refusal
+from partage.vendors import names
+
+NODES, PODS = ("n1", "n2", "N3"), ("a", "b", "B", "c")
+SHARES = (10, 50)
+CODES = (ReasonCode.INSUFFICIENT_CORE, ReasonCode.INSUFFICIENT_CARDS)
+NAMED = st.sampled_from(NODES)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("node"), NAMED, st.booleans()),
+        st.tuples(st.just("cards"), NAMED, st.sampled_from(["A100", "T4", ""]), st.integers(1, 3)),
+        st.tuples(st.just("fault"), NAMED),
+        st.tuples(st.just("no cards"), NAMED),
+        st.tuples(st.just("node gone"), NAMED),
+        st.tuples(st.just("waits"), st.sampled_from(PODS), st.integers(0, 2)),
+        st.tuples(
+            st.just("bound"), st.sampled_from(PODS), NAMED, st.integers(0, 2),
+            st.sampled_from(SHARES),
+        ),
+        st.tuples(st.just("ended"), st.sampled_from(PODS)),
+        st.tuples(st.just("refused"), st.sampled_from(PODS), st.sampled_from(CODES)),
+        st.tuples(st.just("placed"), st.sampled_from(PODS)),
+        st.tuples(st.just("pod gone"), st.sampled_from(PODS)),
+        st.tuples(st.just("rebuilt")),
+    ),
+    max_size=12,
+)  # fmt: skip
+BEGUN: list[tuple[Any, ...]] = [
+    *(("node", name, False) for name in NODES),
+    *(("cards", name, "A100", 3) for name in NODES),
+    ("bound", "a", "n1", 0, 10), ("bound", "b", "n1", 1, 50), ("waits", "B", 1),
+]  # fmt: skip
+NODE_QUERIES = [
+    NodeQuery(), NodeQuery(order="used"), NodeQuery(order="free"), NodeQuery(only="used"),
+    NodeQuery(only="free"), NodeQuery(only="closed"), NodeQuery(text="n3"),
+    NodeQuery(text="t4", order="used"), NodeQuery(text="gpu-2"), NodeQuery(offset=1, limit=1),
+]  # fmt: skip
+POD_QUERIES = [
+    PodQuery(), PodQuery(state="placed"), PodQuery(state="waiting"), PodQuery(text="b"),
+    PodQuery(text="N1"), PodQuery(namespace="team"), PodQuery(namespace="tea"),
+    PodQuery(code=CODES[0].value), PodQuery(code=CODES[0].value, state="placed"),
+    PodQuery(offset=1, limit=2),
+]  # fmt: skip
+
+
+class Told:
+    """Books that are told of events, with versions that grow."""
+
+    def __init__(self) -> None:
+        self.books = Books(Intake(), Hooks())
+        self._version = 0
+        self._lives = 0
+
+    def _next(self) -> int:
+        self._version += 1
+        return self._version
+
+    def tell(self, step: tuple[Any, ...]) -> None:
+        """One event."""
+        self.books.take(list(self._events(step)), 0.0)
+
+    def _events(self, step: tuple[Any, ...]) -> Iterator[Any]:
+        intake = self.books.intake
+        match step:
+            case ("node", name, cordoned):
+                found = node(name, self._next())
+                found["spec"] = {"unschedulable": cordoned}
+                yield from intake.node_changed(document(found))
+            case ("cards", name, model, count):
+                labels = {"node.koordinator.sh/gpu-model": model} if model else {}
+                cards = [card(minor) for minor in range(count)]
+                made = device(name, *cards, version=self._next())
+                made["metadata"]["labels"] = labels
+                yield from intake.device_changed(document(made))
+            case ("fault", name):
+                made = device(name, card(0, health=False), card(2), version=self._next())
+                yield from intake.device_changed(document(made))
+            case ("no cards", name):
+                yield from intake.device_gone(name)
+            case ("node gone", name):
+                yield from intake.node_gone(name)
+            case ("rebuilt",):
+                self.books = Books(Intake(), Hooks())
+            case _:
+                yield from self._of_a_pod(step)
+
+    def _of_a_pod(self, step: tuple[Any, ...]) -> Iterator[Any]:
+        intake, name = self.books.intake, step[1] if len(step) > 1 else ""
+        known = intake.pod_named("team", name)
+        match step:
+            case ("pod gone", _) if known is not None:
+                yield from intake.pod_gone(known.pod.uid)
+            case ("refused", _, code) if known is not None and known.pod.node is None:
+                self.books.waiting.enter(known, Refusal(code, f"{code} it is"), 0.0)
+            case ("placed", _) if known is not None and known.pod.node is None:
+                if known.pod.uid not in self.books.engine.states:
+                    self.books.engine.schedule(known.pod)
+            case ("ended", _) if known is not None:
+                yield from self._seen(name, known.pod.uid, status={"phase": "Succeeded"})
+            case ("waits", _, priority) if known is None:
+                self._lives += 1
+                asked = whole() if priority else half()
+                yield from self._seen(name, f"{name}-{self._lives}", asked, priority=priority)
+            case ("bound", _, place, minor, percent) if known is None or known.pod.node is None:
+                self._lives += 1
+                uid = known.pod.uid if known else f"{name}-{self._lives}"
+                asked = {f"koordinator.sh/gpu-{what}": str(percent)
+                         for what in ("core", "memory-ratio")}  # fmt: skip
+                record = json.dumps({"gpu": [{"minor": minor, "resources": asked}]})
+                yield from self._seen(
+                    name, uid, asked, {names.DEVICE_ALLOCATED: record}, nodeName=place
+                )
+
+    def _seen(
+        self, name: str, uid: str, asked: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None, **more: Any,
+    ) -> Iterator[Any]:  # fmt: skip
+        meta = {"uid": uid, "resourceVersion": str(self._next()), "annotations": annotations or {}}
+        yield from self.books.intake.pod_changed(
+            document(pod(name, asked or half(), meta=meta, **more))
+        )
+
+
+async def looked(books: Books, standing: Standing | None) -> list[str]:
+    """All documents as JSON; fragmentation is measured against a mix that is counted seldom."""
+    made = [await overview_document(books, standing) | {"fragmentation": None}]
+    made += [await nodes_document(books, query, standing) for query in NODE_QUERIES]
+    made += [await nodes_document(books, NodeQuery(), standing, names=False)]
+    made += [await pods_document(books, query, standing) for query in POD_QUERIES]
+    return [msgspec.json.encode(one).decode() for one in made]
+
+
+@given(STEPS)
+@settings(max_examples=40)
+def test_what_is_kept_is_what_would_be_made_anew(steps: list[tuple[Any, ...]]) -> None:
+    """A look after every event: the same documents to the byte."""
+
+    async def story() -> None:
+        told, standing, forgetful = Told(), Standing(Texts()), Standing(Texts(most=4))
+        for step in [*BEGUN, *steps]:
+            told.tell(step)
+            anew = await looked(told.books, None)
+            assert await looked(told.books, standing) == anew, step
+        assert await looked(told.books, forgetful) == anew
+
+    asyncio.run(story())
+
+
+@given(STEPS)
+@settings(max_examples=40)
+def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -> None:
+    """Asked of the books one by one: who is there, who waits, who is used, who is closed."""
+
+    async def story() -> None:
+        told, standing = Told(), Standing()
+        for step in [*BEGUN, *steps]:
+            told.tell(step)
+        books, ledger = told.books, told.books.engine.ledger
+        alive = [e.pod for e in books.intake.pods().values() if not e.pod.finished]
+        for query, wanted in (
+            (PodQuery(), alive),
+            (PodQuery(state="waiting"), [one for one in alive if one.node is None]),
+            (PodQuery(text="B"), [one for one in alive if "b" in one.name.lower()]),
+        ):
+            found = await pods_document(books, query, standing)
+            assert [p["uid"] for p in found["pods"]] == [
+                p.uid for p in sorted(wanted, key=lambda p: (p.namespace, p.name, p.uid))
+            ]
+        nodes = (await nodes_document(books, NodeQuery(), standing))["nodes"]
+        assert [n["name"] for n in nodes] == sorted(ledger.index)
+        for only, true in (
+            ("closed", lambda n: n["state"] != "ok"),
+            ("used", lambda n: any(c["slots"]["used"] for c in n["cards"])),
+        ):
+            found = (await nodes_document(books, NodeQuery(only=only), standing))["nodes"]
+            assert found == [n for n in nodes if true(n)], only
+        seen = await overview_document(books, standing)
+        assert seen["nodes"]["cordoned"] == sum("cordoned" in n["state"] for n in nodes)
+        held = [one for name in ledger.index for one in ledger.on_node(name)]
+        assert {p["protocol"]: (p["pods"], p["core_milli"]) for p in seen["protocols"]} == {
+            protocol: (
+                sum(any(g.protocol == protocol for g in one.grants) for one in held),
+                sum(g.core_milli for one in held for g in one.grants if g.protocol == protocol),
+            )
+            for protocol in {g.protocol for one in held for g in one.grants}
+        }
+        assert sum(one["cards"]["total"] for one in seen["models"]) == seen["cards"]["total"]
+
+    asyncio.run(story())
+
+
+def test_a_look_takes_turns_with_others() -> None:
+    """Of thousands of pods and hundreds of nodes no more are read at once than a piece."""
+
+    async def story() -> None:
+        told = Told()
+        for number in range(300):
+            told.tell(("node", f"n{number}", False))
+            told.tell(("cards", f"n{number}", "A100", 1))
+        for number in range(1500):
+            told.tell(("bound", f"p{number}", f"n{number % 300}", 0, 10))
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        beside = asyncio.create_task(others())
+        found = await overview_document(told.books, Standing())
+        beside.cancel()
+        assert found["pods"]["placed"] == 1500
+        assert turns > 20
+
+    asyncio.run(story())
+
+
+def test_a_reader_that_comes_too_late_is_told_so() -> None:
+    """The log keeps the latest changes only."""
+    log = PodLog(kept=4)
+    for number in range(9):
+        log.append(f"u{number}")
+    assert len(log) == 9
+    assert log.since(9) == []
+    assert log.since(5) == ["u5", "u6", "u7", "u8"]
+    assert log.since(3) is None
