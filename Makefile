@@ -32,11 +32,13 @@ test-cluster: venv ## Tests on a genuine Kubernetes control plane and containerd
 	3 | 4 | 124) echo "no genuine control plane here (see above): its tests are skipped" ;; \
 	*) exit 1 ;; esac
 	@tests/runtime/fetch || echo "no genuine container runtime here (see above): its tests are skipped"
+	@tests/tools/watching/fetch || echo "no Prometheus or no types of Grafana here (see above): their tests are skipped"
 	@# Processes are killed here on machines that are busy: what fails is tried once more, in a fresh cluster.
 	@export PARTAGE_CLUSTER=1; \
 	$(BIN)/python -m pytest -m cluster tests/cluster tests/runtime || { \
 		echo "what failed is tried once more, in a fresh cluster"; \
 		$(BIN)/python -m pytest -m cluster --last-failed --last-failed-no-failures=none tests/cluster tests/runtime; }
+	$(BIN)/python -m pytest tests/observability
 
 check: venv ## Lint, formatting, types and import contracts
 	$(BIN)/ruff check src tests bench
