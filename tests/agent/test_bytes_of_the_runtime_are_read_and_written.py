@@ -16,6 +16,8 @@ from partage.agent.nri.messages import (
     CreateContainerRequest,
     CreateContainerResponse,
     Device,
+    Hook,
+    Hooks,
     LinuxAdjustment,
     Mount,
     PodSandbox,
@@ -34,11 +36,14 @@ SIGNED = st.integers(-(2**63), 2**63 - 1)
 MOUNTS = st.builds(Mount, WORDS, WORDS, WORDS, st.lists(WORDS, max_size=3).map(tuple))
 WRAPPED = st.none() | st.builds(Wrapped, st.integers(0, 2**64 - 1))
 DEVICES = st.builds(Device, WORDS, WORDS, SIGNED, SIGNED, WRAPPED, WRAPPED)
+LISTED = st.lists(WORDS, max_size=3).map(tuple)
+HOOKS = st.lists(st.builds(Hook, WORDS, LISTED, LISTED, WRAPPED), max_size=2).map(tuple)
 ADJUSTMENTS = st.builds(
     Adjustment,
     MAPS,
     st.lists(MOUNTS, max_size=3).map(tuple),
     st.lists(st.builds(Variable, WORDS, WORDS), max_size=3).map(tuple),
+    st.none() | st.builds(Hooks, HOOKS, HOOKS, HOOKS, HOOKS, HOOKS, HOOKS),
     st.none() | st.builds(LinuxAdjustment, st.lists(DEVICES, max_size=3).map(tuple)),
 )
 READ = (

@@ -92,6 +92,7 @@ class ContainerConfig(Message):
     envs: tuple[KeyValue, ...] = messages(6, KeyValue)
     mounts: tuple[Mount, ...] = messages(7, Mount)
     log_path: str = text(11)
+    cdi_devices: tuple[Image, ...] = messages(17, Image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +181,15 @@ class Cri:
     def create(
         self, pod: Pod, name: str = "main", env: Mapping[str, str] | None = None,
         command: tuple[str, ...] = ("/bin/sleep", "1000"),
-        image: str = IMAGE, mounts: Mapping[str, str] | None = None,
+        image: str = IMAGE, mounts: Mapping[str, str] | None = None, cdi: tuple[str, ...] = (),
     ) -> str:  # fmt: skip
         """A container that is made and not started; mounts are host paths by their place in it."""
         envs = tuple(KeyValue(key, value) for key, value in (env or {}).items())
         binds = tuple(Mount(inside, outside) for inside, outside in (mounts or {}).items())
-        config = ContainerConfig(Metadata(name), Image(image), command, envs, binds, f"{name}.log")
+        named = tuple(Image(one) for one in cdi)  # the same shape
+        config = ContainerConfig(
+            Metadata(name), Image(image), command, envs, binds, f"{name}.log", named
+        )
         return Identity.decode(self.call("CreateContainer", Create(pod.id, config, pod.config))).id
 
     def start(self, container: str) -> str:

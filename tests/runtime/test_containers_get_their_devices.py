@@ -1,12 +1,11 @@
 """Pods on a genuine containerd of both generations: what their containers see is what was granted."""
 
-import asyncio
 import contextlib
 import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ import grpc
 import pytest
 from agent_process import WAIT, Agent
 from msgspec import structs
+from plugged import plugged
 from records import NODE, SHARE, WHOLE, Node, record
 
-from partage.agent.nri.messages import Adjustment, CdiDevice, Container, PodSandbox, Variable
-from partage.agent.nri.plugin import Plugin, PluginOptions
-from partage.kube.retry import Backoff
+from partage.agent.nri.messages import Adjustment, CdiDevice, Variable
 from partage.vendors import names
 
 
@@ -39,6 +37,10 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
                 "hami-core",
                 "--isolation-library",
                 vgpu / "libvgpu.so",
+                "--cdi-kind",
+                cri.CDI,
+                "--cdi-spec-dir",
+                str(runtime.folder / "cdi"),
             )
             yield Node(runtime, client, agent)
     finally:
@@ -65,7 +67,8 @@ def test_a_container_reports_what_it_was_given(node: Node) -> None:
 
     env = set(node.cri.says(main, "env").splitlines())
     assert {"NVIDIA_VISIBLE_DEVICES=GPU-a", "CUDA_DEVICE_MEMORY_LIMIT_0=4096m",
-            "CUDA_DEVICE_SM_LIMIT=30", f"LD_PRELOAD={vgpu}/libvgpu.so"} <= env  # fmt: skip
+            "CUDA_DEVICE_SM_LIMIT=30", f"LD_PRELOAD={vgpu}/libvgpu.so",
+            "GIVEN_BY_CDI=GPU-a"} <= env  # fmt: skip
     assert "NVIDIA_VISIBLE_DEVICES=all" not in env
     assert {"PARTAGE_DEVICES_GPU=", "CUDA_DISABLE_CONTROL=false"} <= env
     listed = node.cri.says(main, "sh", "-c", "ls -l /dev/nvidia*").splitlines()
@@ -207,57 +210,6 @@ def test_what_started_while_the_agent_was_away_is_reported(node: Node) -> None:
 # --- the plugin alone ------------------------------------------------------------------------
 
 
-class Scripted:
-    """Decides by a function."""
-
-    def __init__(self, create: Callable[[], Adjustment | None]) -> None:
-        self._create = create
-
-    def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
-        """What the function says."""
-        return self._create()
-
-    def start(self, pod: PodSandbox, container: Container) -> None:
-        """Nothing."""
-
-    def remove(self, container: Container) -> None:
-        """Nothing."""
-
-    def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
-        """Nothing."""
-
-    def late(self, pod: PodSandbox, container: Container) -> None:
-        """Nothing."""
-
-
-@contextlib.contextmanager
-def plugged(
-    runtime: containerd.Containerd, create: Callable[[], Adjustment | None], deadline: float = 1.5
-) -> Iterator[None]:
-    """The plugin in a thread of this process."""
-    up, down = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        options = PluginOptions(runtime.nri, deadline=deadline, again=Backoff(0.05, cap=0.2))
-        plugin = Plugin(Scripted(create), options)
-        task = asyncio.create_task(plugin.run(stop))
-        await plugin.ready.wait()
-        up.set()
-        await asyncio.to_thread(down.wait)
-        stop.set()
-        await task
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    try:
-        assert up.wait(WAIT), runtime.log()[-2000:]
-        yield
-    finally:
-        down.set()
-        thread.join(WAIT)
-
-
 def test_large_adjustments_arrive(machine: Node) -> None:
     """60 kB, many times what the runtime reads at once."""
     large = Adjustment(env=tuple(Variable(f"V{number}", "x" * 1000) for number in range(60)))
@@ -270,7 +222,7 @@ def test_large_adjustments_arrive(machine: Node) -> None:
 
 
 def test_cdi_devices_are_given_or_refused(machine: Node) -> None:
-    """By containerd 2; the older one would leave them out in silence, so the container is refused."""
+    """By containerd 2; the older one would leave names out in silence, so one that has them is refused."""
     named = Adjustment(cdi_devices=(CdiDevice(f"{cri.CDI}=GPU-b"),))
 
     with plugged(machine.runtime, lambda: named):

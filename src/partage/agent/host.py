@@ -12,6 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from partage.agent.cdi.edits import inlined
+from partage.agent.cdi.specs import Specifications
 from partage.agent.giving import SILENT, Given
 from partage.agent.isolation.providers import Bind
 from partage.agent.nri.messages import (
@@ -40,11 +42,13 @@ class Host:
         root: of device files and mounts, as this process sees them; `/` on the host itself.
         sys: of sysfs.
         simulated: devices are simulated: their files need not be there.
+        cdi: the host's CDI specifications, where cards are named by them.
     """
 
     root: Path = Path("/")
     sys: Path = Path("/sys")
     simulated: bool = False
+    cdi: Specifications | None = None
 
     def verbs(self, address: str) -> tuple[str, ...]:
         """Verbs device files of a network card or virtual function, by PCI address."""
@@ -72,7 +76,8 @@ class Host:
             annotations: what the runtime is to keep in its own books of the container.
 
         Raises:
-            InvalidValue: a file that is needed is not there, or is no device.
+            InvalidValue: a file that is needed is not there, or is no device; or the runtime cannot be told
+                CDI names, and what they stand for cannot be found or said.
         """
         there = {device.path for device in container.linux.devices} if container.linux else set()
         spare = (*given.files, *given.spare) if self.simulated else given.spare
@@ -92,13 +97,16 @@ class Host:
         mounts = tuple(self._mount(bind) for bind in given.binds)
         if not (devices or env or mounts or annotations or given.cdi):
             return None
-        return Adjustment(
+        adjustment = Adjustment(
             annotations=annotations,
             mounts=mounts,
             env=tuple(env),
             linux=LinuxAdjustment(tuple(devices)) if devices else None,
             cdi_devices=tuple(CdiDevice(name) for name in given.cdi),
         )
+        if not given.cdi or self.cdi is None or not self.cdi.inline:
+            return adjustment
+        return inlined(adjustment, self.cdi.edits(given.cdi), container, self.root)
 
     def at(self, path: str) -> Path:
         """Where this process sees a file of the host."""

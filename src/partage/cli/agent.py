@@ -29,7 +29,12 @@ from partage.cli.agent_options import (
     service_options,
 )
 from partage.cli.ending import end
-from partage.cli.kubelet_side import asked_by, kubelet_companions, kubelet_options
+from partage.cli.kubelet_side import (
+    asked_by,
+    kubelet_companions,
+    kubelet_options,
+    specifications_of,
+)
 from partage.cli.logs import start_logging
 from partage.cli.parameters import cluster_options, logging_options, until_signalled
 from partage.cli.reading import batches
@@ -151,6 +156,12 @@ def _planned(given: dict[str, Any]) -> _Plan:
         resync=_OFTEN if simulated is not None else ReportingSettings().resync,
     )  # fmt: skip
     discovers = not given["devices"] and not given["no_discovery"]
+    cdi = specifications_of(given)
+
+    def told(knows: bool) -> None:  # noqa: FBT001 # the plugin says only this
+        if cdi is not None:
+            cdi.inline = not knows
+
     return _Plan(
         given["node"],
         AgentOptions(
@@ -158,11 +169,14 @@ def _planned(given: dict[str, Any]) -> _Plan:
             host=given["host"],
             port=given["port"],
             plugin=PluginOptions(
-                given["nri_socket"], index=given["nri_index"], deadline=given["deadline"]
+                given["nri_socket"],
+                index=given["nri_index"],
+                deadline=given["deadline"],
+                told=told,
             ),
             isolation=isolation_of(given),
             exempt=_USUAL.exempt | set(given["exempt"]),
-            roots=Host(given["host_root"], simulated=simulated is not None),
+            roots=Host(given["host_root"], simulated=simulated is not None, cdi=cdi),
             asked=asked_by(given),
             cdi=given["cdi_kind"],
         ),

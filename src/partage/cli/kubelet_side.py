@@ -10,18 +10,20 @@ from typing import Any, Final
 
 import click
 
+from partage.agent.cdi.specs import Specifications
 from partage.agent.keeper import Keeper
 from partage.daemon.agent import AgentDaemon, Asked, Companion
 from partage.daemon.evicting import Evictions
 from partage.kube.client import Client
 from partage.model.errors import InvalidValue
 
-__all__ = ["asked_by", "kubelet_companions", "kubelet_options"]
+__all__ = ["asked_by", "kubelet_companions", "kubelet_options", "specifications_of"]
 
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 _FILE: Final = click.Path(path_type=Path)
 _RUNTIME: Final = Path("/run/containerd/containerd.sock")
 _DEVICES: Final = "/run/partage/devices"
+_CDI: Final = ("/etc/cdi", "/var/run/cdi")
 
 
 def kubelet_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -64,7 +66,17 @@ def kubelet_options(command: Callable[..., None]) -> Callable[..., None]:
                 metavar="KIND",
                 help="Also name NVIDIA's cards to the runtime by CDI, as KIND=UUID; usually "
                 "nvidia.com/gpu, whose specification NVIDIA's toolkit writes. For runtimes without "
-                "NVIDIA's hook. Needs containerd 2.0, or --cri-socket. Default: none.",
+                "NVIDIA's hook. Default: none.",
+            ),
+            click.option(
+                "--cdi-spec-dir",
+                "cdi_folders",
+                multiple=True,
+                default=_CDI,
+                show_default=True,
+                metavar="FOLDER",
+                help="With --cdi-kind: folder on the host with CDI specifications, read where the runtime's "
+                "NRI cannot be told names (containerd before 2.0). May be repeated; later ones go first.",
             ),
             click.option(
                 "--evict-unprotected",
@@ -94,6 +106,14 @@ def asked_by(given: dict[str, Any]) -> Callable[[Keeper], Asked] | None:
         given["deadline"],
     )  # fmt: skip
     return lambda keeper: Proxy(keeper, options)
+
+
+def specifications_of(given: dict[str, Any]) -> Specifications | None:
+    """The host's CDI specifications; None where cards are not named by them."""
+    if not given["cdi_kind"]:
+        return None
+    root: Path = given["host_root"]
+    return Specifications([root / folder.lstrip("/") for folder in given["cdi_folders"]])
 
 
 def kubelet_companions(

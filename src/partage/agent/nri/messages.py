@@ -35,6 +35,8 @@ __all__ = [
     "Device",
     "Empty",
     "Event",
+    "Hook",
+    "Hooks",
     "LinuxAdjustment",
     "LinuxContainer",
     "Mount",
@@ -259,6 +261,28 @@ class LinuxAdjustment(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Hook(Message):
+    """A program that the runtime runs; the limit is in seconds."""
+
+    path: str = text(1)
+    args: tuple[str, ...] = texts(2)
+    env: tuple[str, ...] = texts(3)
+    timeout: Wrapped | None = message(4, Wrapped)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks(Message):
+    """Programs by the point of the container's life at which they run."""
+
+    prestart: tuple[Hook, ...] = messages(1, Hook)
+    create_runtime: tuple[Hook, ...] = messages(2, Hook)
+    create_container: tuple[Hook, ...] = messages(3, Hook)
+    start_container: tuple[Hook, ...] = messages(4, Hook)
+    poststart: tuple[Hook, ...] = messages(5, Hook)
+    poststop: tuple[Hook, ...] = messages(6, Hook)
+
+
+@dataclass(frozen=True, slots=True)
 class CdiDevice(Message):
     """A device by its CDI name; containerd 1.7 ignores it."""
 
@@ -272,6 +296,7 @@ class Adjustment(Message):
     annotations: Mapping[str, str] = text_map(2)
     mounts: tuple[Mount, ...] = messages(3, Mount)
     env: tuple[Variable, ...] = messages(4, Variable)
+    hooks: Hooks | None = message(5, Hooks)
     linux: LinuxAdjustment | None = message(6, LinuxAdjustment)
     cdi_devices: tuple[CdiDevice, ...] = messages(8, CdiDevice)
 

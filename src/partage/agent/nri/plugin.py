@@ -92,6 +92,7 @@ class PluginOptions:
         deadline: seconds that a decision may take.
         patience: seconds that connecting and registering may take.
         again: waits between connections.
+        told: hears whether the runtime can be told CDI names, before any container is decided about.
     """
 
     socket: Path = Path("/var/run/nri/nri.sock")
@@ -100,6 +101,7 @@ class PluginOptions:
     deadline: float = 1.5
     patience: float = 10.0
     again: Backoff = Backoff(base=0.1, cap=5.0)
+    told: Callable[[bool], None] = lambda _knows: None
 
 
 class Plugin:
@@ -255,6 +257,7 @@ class _Connection:
         _LOG.info("registered with %s %s", told.runtime_name, told.runtime_version)
         old = told.runtime_version.removeprefix("v").startswith("1.")
         self._knows_cdi = not (told.runtime_name == "containerd" and old)
+        self._options.told(self._knows_cdi)
         return ConfigureResponse(_MASK)
 
     async def _synchronize(self, call: Called) -> Message:
@@ -293,7 +296,7 @@ class _Connection:
             await self._decided(lambda: self._decider.remove(container))
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: its runtime leaves out "
-                "CDI devices that NRI asks for, before containerd 2.0; --cri-socket asks otherwise"
+                "CDI devices that NRI asks for, before containerd 2.0"
             )
         return CreateContainerResponse(adjustment)
 

@@ -1,0 +1,200 @@
+"""The host's CDI specifications, and which edits a device's name stands for, as a runtime finds them.
+
+Folders are in order of priority, the last one first. A name that two files of one folder have stands for
+nothing. Edits that a file has for all of its devices come once, before those of its first device. A file that
+cannot be read, or has a field that CDI does not have, is left out, and the others count.
+
+Source: the CDI specification, and its library that containerd 1.7 and 2.1 are built with (`pkg/cdi`, v0.8.0
+and v1.0.1, read). Not checked is whether a file's version covers the fields that it uses.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from partage.model.errors import InvalidValue
+from partage.wire.yaml_values import YamlError, yaml_values
+
+__all__ = ["DeviceNode", "Edits", "Hook", "Mount", "Specifications"]
+
+_SUFFIXES: Final = frozenset({".json", ".yaml"})
+_LARGEST: Final = 8 << 20
+_KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_.-]*")
+_VERSION: Final = re.compile(r"0\.[2-8]\.0|1\.[01]\.0")
+
+
+class _Strict(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True
+):
+    """As runtimes read them: a field that nobody knows spoils the file."""
+
+
+class DeviceNode(_Strict, frozen=True):
+    """A device file; what is not said is looked up on the host."""
+
+    path: str
+    host_path: str = ""
+    type: str = ""
+    major: int = 0
+    minor: int = 0
+    file_mode: int | None = None
+    permissions: str = ""
+    uid: int | None = None
+    gid: int | None = None
+
+
+class Mount(_Strict, frozen=True):
+    """A mount."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ()
+    type: str = ""
+
+
+class Hook(_Strict, frozen=True):
+    """A program that the runtime runs at some point of the container's life."""
+
+    hook_name: str
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    timeout: int | None = None
+
+
+class Edits(_Strict, frozen=True):
+    """What is changed of a container."""
+
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    net_devices: tuple[dict[str, Any], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    intel_rdt: dict[str, Any] | None = None
+    additional_gids: tuple[int, ...] = ()
+
+
+class _Device(_Strict, frozen=True):
+    name: str
+    annotations: dict[str, str] = {}
+    container_edits: Edits = Edits()
+
+
+class _Spec(_Strict, frozen=True):
+    cdi_version: str
+    kind: str
+    annotations: dict[str, str] = {}
+    container_edits: Edits = Edits()
+    devices: tuple[_Device, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as it was when it was read: its specification, or what is wrong with it."""
+
+    stamp: tuple[int, int, int]
+    spec: _Spec | None
+    problem: str = ""
+
+
+class Specifications:
+    """The specifications of one host; files are read again when they have changed.
+
+    Attributes:
+        inline: the runtime cannot be told names, so that edits are put in the place of them.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        """Nothing is read yet, and the runtime is told names.
+
+        Args:
+            folders: as this process sees them, the one that goes before all others last.
+        """
+        self.inline = False
+        self._folders = tuple(folders)
+        self._files: dict[Path, _File] = {}
+
+    def edits(self, names: Sequence[str]) -> tuple[Edits, ...]:
+        """What devices stand for, in order.
+
+        Args:
+            names: such as `nvidia.com/gpu=GPU-…`.
+
+        Raises:
+            InvalidValue: a name stands for nothing; says what was wrong with files, if anything was.
+        """
+        devices, problems = self._devices()
+        unknown = [name for name in names if name not in devices]
+        if unknown:
+            where = ", ".join(str(folder) for folder in self._folders)
+            why = f" ({'; '.join(problems)})" if problems else ""
+            raise InvalidValue(f"no CDI device {', '.join(unknown)} in {where}{why}")
+        found: list[Edits] = []
+        begun: set[int] = set()
+        for name in names:
+            spec, device = devices[name]
+            if id(spec) not in begun:
+                begun.add(id(spec))
+                found.append(spec.container_edits)
+            found.append(device.container_edits)
+        return tuple(found)
+
+    def _devices(self) -> tuple[dict[str, tuple[_Spec, _Device]], list[str]]:
+        """All devices by their full names, and what is wrong with files and names."""
+        files: dict[Path, _File] = {}
+        found: dict[str, tuple[_Spec, _Device]] = {}
+        twice: dict[str, str] = {}
+        for folder in self._folders:
+            here: set[str] = set()
+            for path in _paths(folder):
+                file = files[path] = _read(path, self._files.get(path))
+                for device in file.spec.devices if file.spec is not None else ():
+                    name = f"{file.spec.kind}={device.name}"  # type: ignore[union-attr] # as above
+                    if name in here:
+                        twice[name] = f"{name} is in more than one file of {folder}"
+                    here.add(name)
+                    found[name] = file.spec, device  # type: ignore[assignment] # as above
+        self._files = files
+        problems = [file.problem for file in files.values() if file.problem]
+        return (
+            {name: one for name, one in found.items() if name not in twice},
+            [*problems, *twice.values()],
+        )
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    try:
+        names = sorted(one for one in folder.iterdir() if one.suffix in _SUFFIXES)
+    except OSError:
+        return
+    yield from (one for one in names if not one.is_dir())
+
+
+def _read(path: Path, before: _File | None) -> _File:
+    try:
+        found = path.stat()
+        stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if before is not None and before.stamp == stamp:
+            return before
+        if found.st_size > _LARGEST:
+            return _File(stamp, None, f"{path}: more than {_LARGEST} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        return _File((0, 0, 0), None, f"{path}: {error.strerror or error}")
+    try:
+        (document,) = yaml_values(data)
+        spec = msgspec.convert(document, _Spec)
+    except (YamlError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return _File(stamp, None, f"{path}: {error}")
+    names = [device.name for device in spec.devices]
+    if not _KIND.fullmatch(spec.kind):
+        return _File(stamp, None, f"{path}: kind {spec.kind!r} is not VENDOR/CLASS")
+    if not _VERSION.fullmatch(spec.cdi_version.removeprefix("v")):
+        return _File(stamp, None, f"{path}: cdiVersion {spec.cdi_version!r} is not known")
+    if len(set(names)) != len(names):
+        return _File(stamp, None, f"{path}: it has a device twice")
+    return _File(stamp, spec)
