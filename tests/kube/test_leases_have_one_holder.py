@@ -505,3 +505,22 @@ async def test_what_a_holder_says_holds_for_that_renewal_alone(mark: str, quiet:
             stored = server.store.get(LEASES_PATH, "kube-system", "lock")
             renewed = stored["spec"]["renewTime"]
             assert stored["metadata"]["annotations"] == {"stops": f"{renewed} 10"}
+
+
+async def test_ten_minutes_without_an_api_server_cost_the_lease_and_nothing_else() -> None:
+    """The leader stops in time, nobody leads meanwhile, and one of the two does soon afterwards."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server, electing(server, clock, office, "a", "b") as electors:
+        await passing(clock, lambda: office.leading)
+        outage = Fault(drop=True, times=10**9)
+        server.fail(outage)
+        await passing(clock, lambda: not office.leading, 11.0)
+        for _ in range(600):
+            await clock.advance(1.0)
+            await asyncio.sleep(0.001)
+            assert not any(elector.leading for elector in electors)
+            assert not office.leading
+        outage.times = 0
+
+        await passing(clock, lambda: office.leading, 20.0)
+        assert office.leading == 1

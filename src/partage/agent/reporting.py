@@ -89,7 +89,7 @@ class AgentReporting:
         told: Callable[[str], None] = lambda _: None,
         restore: Callable[[Body | None], None] = lambda _: None,
         born_with: Callable[[], Mapping[str, str]] = dict,
-        heard: Callable[[Body, Body, Inventory], None] = lambda _node, _device, _found: None,
+        heard: Callable[[Body | None, Body | None, Inventory], None] = lambda *_: None,
     ) -> None:
         """Reports that have not begun.
 
@@ -103,7 +103,8 @@ class AgentReporting:
             restore: hears what the Device object says, None without one, before the first search.
             born_with: annotations of a Device object from the moment that it is made; somebody else
                 keeps them afterwards.
-            heard: hears the Node, the Device object and what was found, after each search.
+            heard: hears the Node, the Device object and what was found, after each search; None for
+                what the API server has never told.
         """
         self._client = client
         self._node = node
@@ -131,19 +132,29 @@ class AgentReporting:
     async def once(self) -> Round:
         """One round: search, compare, write what differs.
 
+        The node is searched whether or not anybody can be told: a card that falls ill while the API
+        server is away is not given by this node's agent either.
+
         Raises:
             KubeError: the API server cannot be asked, or refuses; the next round tries again.
         """
         seen = self._seen
         seen.rounds += 1
+        away: KubeError | None = None
         if seen.node is None or seen.device is None or seen.rounds >= self._settings.resync:
-            node = await self._client.get(NODES, self._node, into=Body)
-            self._seen = seen = _Seen(node, await self.device() or {})
-        if self._restore is not None:
+            try:
+                node = await self._client.get(NODES, self._node, into=Body)
+                self._seen = seen = _Seen(node, await self.device() or {})
+            except KubeError as error:
+                away = error
+        if self._restore is not None and away is None:
             self._restore(seen.device or None)
             self._restore = None
         inventory = await asyncio.to_thread(self._search)
         self._say(inventory.problems)
+        if away is not None:
+            self._heard(seen.node, None, inventory)
+            raise away
         try:
             wrote = await self._write(seen, inventory)
         except (AlreadyExists, Conflict, NotFound):

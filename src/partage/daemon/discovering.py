@@ -137,18 +137,23 @@ class NodeDiscovery:
                     for problem in found.problems:
                         _LOG.warning("%s", problem)
                 problems = found.problems
-                node, before = self._last or (_bare(self._name), {})
-                device = device_document(self._name, found, before or None, f"{_now():%FT%TZ}")
-                self._hear(node, device, found)
+                self._hear(None, None, found)
         finally:
             self._search.close()
 
     def _restore(self, device: Body | None) -> None:
         self._search.health.restore(device, time.monotonic(), booted(self._options.roots))
 
-    def _hear(self, node: Body, device: Body, found: Inventory) -> None:
-        """Take the node where anything that the agent reads of it has changed."""
+    def _hear(self, node: Body | None, device: Body | None, found: Inventory) -> None:
+        """Take the node where anything that the agent reads of it has changed.
+
+        What the API server did not tell is as it was last known.
+        """
         self.found = found
+        known_node, known_device = self._last or (_bare(self._name), {})
+        node = known_node if node is None else node
+        if device is None:
+            device = device_document(self._name, found, known_device or None, f"{_now():%FT%TZ}")
         metadata = node.get("metadata") or {}
         plain = _bare(self._name)
         plain["metadata"] |= {key: metadata.get(key) or {} for key in _KEPT}
