@@ -5,7 +5,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 COPY examples examples
-RUN python -m venv /opt/partage && /opt/partage/bin/pip install --no-cache-dir '.[fast,node,nvidia,solver]'
+RUN python -m venv /opt/partage && /opt/partage/bin/pip install --no-cache-dir '.[fast,node,nvidia,solver,trace]'
 
 # The enforcement library asks for no symbol newer than GLIBC_2.17, whatever it is built with.
 FROM gcc:14 AS native

@@ -31,8 +31,12 @@ from partage.model.device import Device, DeviceType
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.testing.fake_nvml import FakeNvml
+from partage.testing.kept_spans import KeptSpans
 from partage.testing.kube_server import KubeServer
 from partage.testing.nri_runtime import FakeRuntime, fake_runtime
+from partage.tracing.context import trace_of
+from partage.tracing.spans import INSTANCE
+from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
@@ -99,7 +103,7 @@ class _World:
         return [one.start for one in self.nvml.instances(card)]
 
     @asynccontextmanager
-    async def agent(self) -> AsyncIterator[AgentDaemon]:
+    async def agent(self, tracer: Tracer = NO_TRACES) -> AsyncIterator[AgentDaemon]:
         """An agent, from its start to its end."""
         stop = asyncio.Event()
         node = CardNode(
@@ -112,7 +116,7 @@ class _World:
         async with Client(Config(ClusterConfig(self.server.url), UserConfig())) as client:
             daemon = AgentDaemon(
                 NODE, Context.of(Settings(), FAMILIES), options,
-                lambda tallies: NodeInstances(client, "n", node, self.specs, tallies),
+                lambda tallies: NodeInstances(client, "n", node, self.specs, tallies, tracer),
             )  # fmt: skip
             task = asyncio.create_task(daemon.run(stop))
             await self.runtime.plugin.wait()
@@ -184,6 +188,36 @@ def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path) -> N
             refused = await world.runtime.create(pod, MAIN, PATIENCE)
             assert isinstance(refused, Status)
             assert "NoInstance" in refused.message
+
+    _run(tmp_path, body)
+
+
+def test_how_long_a_pod_waited_for_its_instances_is_told(tmp_path: Path) -> None:
+    """One span an instance, in the pod's trace; none for what was there before the agent."""
+
+    async def body(world: _World) -> None:
+        kept = KeptSpans()
+        async with world.agent(kept):
+            pod = world.bound((0, 3), (1, 3))
+            await world.created(pod)
+        world.runtime.plugin.clear()
+        before = list(kept.told)
+        async with world.agent(kept):
+            await world.created(pod)
+
+        assert kept.told == before
+        trace = trace_of(pod.uid, {})
+        assert {found for found, _ in kept.told} == {trace.trace}
+        spans = sorted((span for _, span in kept.told), key=lambda s: str(s.attributes))
+        assert [span.attributes["partage.card"] for span in spans] == ["GPU-0", "GPU-1"]
+        for span in spans:
+            assert (span.kind, span.parent) == (INSTANCE, trace.above)
+            assert span.attributes["partage.profile"] == "1g.10gb"
+            assert span.attributes["partage.start"] == 3
+            assert {*span.attributes} <= {*INSTANCE.attributes} | {
+                "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid",
+            }  # fmt: skip
+            assert span.start < span.end
 
     _run(tmp_path, body)
 

@@ -147,7 +147,9 @@ def test_every_option_of_simulate_is_told() -> None:
         assert not missing, name
 
 
-@pytest.mark.parametrize("name", ["commands.md", "names.md", "settings.md", "values.md"])
+@pytest.mark.parametrize(
+    "name", ["commands.md", "names.md", "settings.md", "traces.md", "values.md"]
+)
 def test_a_made_page_is_what_the_program_declares(name: str) -> None:
     """`make reference` brings it up to date."""
     made = declared_pages(ROOT)[name]

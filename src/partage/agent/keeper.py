@@ -32,6 +32,7 @@ from partage.agent.isolation.rooms import Room
 from partage.agent.journal import Entry, Journal
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
+from partage.agent.stories import SILENT, Stories
 from partage.agent.tallies import Tallies
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
@@ -53,6 +54,7 @@ class Keeper:
         books: what is held, and what the runtime has.
         journal: what was written down.
         isolation: the node's own enforcement library; None where another keeps shares.
+        stories: hears what containers get.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Keeper:
         tallies: Tallies,
         isolation: Isolation | None = None,
         folders: Folders | None = None,
+        stories: Stories = SILENT,
     ) -> None:
         """A keeper that knows what its journal knows.
 
@@ -73,12 +76,14 @@ class Keeper:
             tallies: what is counted.
             isolation: rooms for the node's own enforcement library; None where another keeps shares.
             folders: of containers, where HAMi's library keeps shares; None where nobody has any.
+            stories: hears what containers get.
         """
         self._place = place
         self._host = host
         self.journal = journal
         self.tallies = tallies
         self.isolation = isolation
+        self.stories = stories
         self._folders = folders
         self.books = Holdings(lambda: self._place().node.name)
         self._rooms_before: dict[str, str] = {}  # by containers that the journal does not know
@@ -93,6 +98,7 @@ class Keeper:
         Raises:
             Refused: it must not be made.
         """
+        start = self.stories.now()
         with self.tallies.seconds.time():
             found = inject(
                 pod,
@@ -105,21 +111,25 @@ class Keeper:
                 self.books.runs(_running(pod, container, None))
                 return None
             if isinstance(found, Refusal):
+                self.stories.refused(pod, container, start, found.rule, found.message)
                 raise self._refused(found)
             try:
                 given, adjustment = self._given(pod, container, found)
             except (InvalidValue, OSError) as error:
                 self._forget(container.id)
                 where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
-                raise self._refused(
-                    Refusal(Rule.HOST, f"{where}: {error} ({Rule.HOST})")
-                ) from error
+                why = f"{where}: {error} ({Rule.HOST})"
+                self.stories.refused(pod, container, start, Rule.HOST, why)
+                raise self._refused(Refusal(Rule.HOST, why)) from error
+        if found.allocation is not None:
+            self.stories.injected(pod, container, start, given.limits)
         self.books.runs(_running(pod, container, given.limits))
         self.tallies.injected.labels(given.limits).inc()
         _LOG.info(
             "pod %s/%s, container %s: given %d variables, %d device files, %d mounts; limits: %s",
             pod.namespace, pod.name, container.name, len(given.env),
             len(given.files) + len(given.spare) + len(given.made), len(given.binds), given.limits,
+            extra={"trace": self.stories.trace_id(pod)},
         )  # fmt: skip
         return adjustment
 
@@ -197,6 +207,8 @@ class Keeper:
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Count a decision that came too late."""
         self.tallies.refused.labels(Rule.LATE).inc()
+        why = "decided too late"
+        self.stories.refused(pod, container, self.stories.now(), Rule.LATE, why)
         _LOG.warning(
             "pod %s/%s, container %s: refused, decided too late",
             pod.namespace, pod.name, container.name,

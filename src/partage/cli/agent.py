@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import click
@@ -38,6 +38,7 @@ from partage.cli.kubelet_side import (
 from partage.cli.logs import start_logging
 from partage.cli.parameters import cluster_options, logging_options, until_signalled
 from partage.cli.reading import batches
+from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.agent import AgentDaemon, AgentOptions, Companion
 from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
 from partage.daemon.instances import InstanceOptions, NodeInstances, open_node
@@ -74,6 +75,7 @@ _OFTEN: Final = 2
 @kubelet_options
 @mig_options
 @service_options
+@trace_options
 @logging_options
 def agent(**given: Any) -> None:
     """Find this node's devices, report them, and give containers what their pods' records say.
@@ -89,15 +91,8 @@ def agent(**given: Any) -> None:
     start_logging(given["log_format"], given["log_level"])
     try:
         plan = _planned(given)
-        if given["devices"]:
-            asyncio.run(_described(plan, given))
-        elif given["standalone"]:
-            asyncio.run(_run(plan, given, None, None))
-        else:
-            config = load_config(
-                os.environ, kubeconfig=given["kubeconfig"], context=given["context"]
-            )
-            asyncio.run(_in_cluster(plan, given, config))
+        with sent_traces("partage-agent", wanted=given["traces"]) as tracer:
+            _serve(replace(plan, options=replace(plan.options, tracer=tracer)), given)
     except (ConfigError, InvalidDocument) as error:
         end(str(error))
     except NvmlFailed as error:
@@ -106,6 +101,16 @@ def agent(**given: Any) -> None:
         end(str(error))
     except OSError as error:
         end(f"{given['host']}:{given['port']}: {error.strerror or error}")
+
+
+def _serve(plan: "_Plan", given: dict[str, Any]) -> None:
+    if given["devices"]:
+        asyncio.run(_described(plan, given))
+    elif given["standalone"]:
+        asyncio.run(_run(plan, given, None, None))
+    else:
+        config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
+        asyncio.run(_in_cluster(plan, given, config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +253,9 @@ async def _run(
 
     def instances(tallies: Tallies) -> NodeInstances:
         assert client is not None and driver is not None and plan.mig is not None  # noqa: S101, PT018 # passed only then
-        return NodeInstances(client, plan.node, driver, Specs(plan.mig.cdi), tallies)
+        return NodeInstances(
+            client, plan.node, driver, Specs(plan.mig.cdi), tallies, plan.options.tracer
+        )
 
     def beside(daemon: AgentDaemon) -> Sequence[Companion]:
         companions: list[Companion] = [*_statements(plan, client)(daemon), *others(daemon)]

@@ -18,7 +18,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class _Json(logging.Formatter):
-    """One JSON object a line: time, level, logger, message; decision and traceback if any."""
+    """One JSON object a line: time, level, logger, message; decision, trace and traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
@@ -28,9 +28,7 @@ class _Json(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        decision = getattr(record, "decision", "")
-        if decision:
-            line["decision"] = decision
+        line |= _ids(record)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()
@@ -42,12 +40,18 @@ class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
         text = f"{_time(record)} {record.levelname.lower():7} {record.name}: {record.getMessage()}"
-        decision = getattr(record, "decision", "")
-        if decision:
-            text += f" (decision {decision})"
+        ids = ", ".join(f"{what} {value}" for what, value in _ids(record).items())
+        if ids:
+            text += f" ({ids})"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text
+
+
+def _ids(record: logging.LogRecord) -> dict[str, str]:
+    """What the line belongs to: a decision of the record, the trace of a pod."""
+    found = {what: getattr(record, what, "") for what in ("decision", "trace")}
+    return {what: str(value) for what, value in found.items() if value}
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -20,6 +20,7 @@ from partage.cli.parameters import (
     options,
     until_signalled,
 )
+from partage.cli.traces import sent_traces, trace_options
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.mutual import mutual_tls
 from partage.daemon.options import ElectionOptions, SchedulerOptions
@@ -250,6 +251,7 @@ _leading = options(
 @_deciding
 @_controllers
 @_leading
+@trace_options
 @logging_options
 def scheduler(**given: Any) -> None:
     """Serve kube-scheduler's extender verbs for a cluster, and keep the books.
@@ -269,7 +271,9 @@ def scheduler(**given: Any) -> None:
     start_logging(given["log_format"], given["log_level"])
     try:
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
-        asyncio.run(_run(config, _options_of(given, config), _own_of(given, config)))
+        chosen, own = _options_of(given, config), _own_of(given, config)
+        with sent_traces("partage-scheduler", wanted=given["traces"]) as tracer:
+            asyncio.run(_run(config, replace(chosen, tracer=tracer), own))
     except (ConfigError, InvalidValue, ValueError) as error:
         end(str(error))
     except OSError as error:

@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from partage.cli.ending import end
 from partage.cli.tables import given, paper, plain_table, print_waiting
+from partage.cli.traces import sent_traces, trace_options
 from partage.embedded.cluster import Addresses, EmbeddedCluster, Plan
 from partage.embedded.examples import examples
 from partage.embedded.fleet import DEFAULT_FLEET
@@ -84,11 +86,12 @@ _PORT: Final = click.IntRange(0, 65535)
     help="Keep the cluster's objects in FILE from one run to the next; if it is there already, that "
     "cluster goes on, without examples.",
 )
+@trace_options
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
     help="How to tell where everything is; json is one line, printed when all is ready.",
 )  # fmt: skip
-def up(  # click passes every option by its name
+def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     port: int,
     scheduler_port: int,
     kubeconfig: Path | None,
@@ -96,6 +99,7 @@ def up(  # click passes every option by its name
     files: tuple[Path, ...],
     no_examples: bool,  # noqa: FBT001 # see above
     state: Path | None,
+    traces: bool,  # noqa: FBT001 # see above
     output: str,
 ) -> None:
     """Start a whole cluster in this process, and end it with Ctrl-C.
@@ -121,7 +125,8 @@ def up(  # click passes every option by its name
             resumable=DEFAULT_FLEET if resumed else (), notes=found.notes,
         )  # fmt: skip
         gc.set_threshold(_RARELY)
-        asyncio.run(_serve(plan, output))
+        with sent_traces("partage-up", wanted=traces) as tracer:
+            asyncio.run(_serve(replace(plan, tracer=tracer), output))
     except PartageError as error:
         end(error)
 

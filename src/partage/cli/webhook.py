@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -17,6 +18,7 @@ from partage.cli.parameters import (
     options,
     until_signalled,
 )
+from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.client import Client
 from partage.kube.config import Config
@@ -161,6 +163,7 @@ _admission = options(
     is_flag=True,
     help="Print the webhook configurations and the admission policy that install it, and end.",
 )
+@trace_options
 @logging_options
 def webhook(**given: Any) -> None:
     """Complete and judge pods that ask for devices, for the API server of a cluster.
@@ -180,7 +183,9 @@ def webhook(**given: Any) -> None:
             return
         start_logging(given["log_format"], given["log_level"])
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
-        asyncio.run(_run(config, _options_of(given)))
+        chosen = _options_of(given)
+        with sent_traces("partage-webhook", wanted=given["traces"]) as tracer:
+            asyncio.run(_run(config, replace(chosen, tracer=tracer)))
     except (ConfigError, InvalidValue, ValueError) as error:
         end(str(error))
     except OSError as error:

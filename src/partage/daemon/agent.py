@@ -6,6 +6,7 @@ reports devices, looks after limits. One that fails ends the agent: half an agen
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from partage.agent.isolation.rooms import Rooms
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.nri.plugin import Plugin, PluginOptions
+from partage.agent.stories import stories_of
 from partage.agent.uses import Meter
 from partage.daemon.instances import NodeInstances
 from partage.daemon.tidying import Tidying
@@ -34,6 +36,7 @@ from partage.model.node import Node
 from partage.serving.access import Access
 from partage.serving.limits import Limits
 from partage.serving.site import Site
+from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
 from partage.vendors.catalog import FAMILIES
 from partage.wire.context import Context
 
@@ -104,6 +107,7 @@ class AgentOptions:
         roots: where the host's files are.
         asked: makes what is asked about containers; None for the NRI plugin.
         cdi: kind of NVIDIA's cards in the host's CDI specifications; empty for none.
+        tracer: is told what pods get.
     """
 
     journal: Path = Path("/var/lib/partage/agent")
@@ -115,6 +119,7 @@ class AgentOptions:
     roots: Host = Host()
     asked: Callable[[Keeper], Asked] | None = None
     cdi: str = ""
+    tracer: Tracer = NO_TRACES
 
 
 class AgentDaemon:
@@ -172,9 +177,12 @@ class AgentDaemon:
         folders = None
         if isinstance(chosen.provider, HamiCore):
             folders = Folders(chosen.provider.folder, roots.at, time.time)
+        tracer = self.options.tracer
+        stories = stories_of(tracer, node.name, lambda: secrets.token_hex(8))
         self.keeper = Keeper(
-            lambda: self._place, roots, self._journal, self.tallies, isolation, folders
+            lambda: self._place, roots, self._journal, self.tallies, isolation, folders, stories
         )
+        self.tallies.registry.register(SpanSeries(tracer))
         make = self.options.asked
         self.asked = make(self.keeper) if make else Plugin(self.keeper, self.options.plugin)
         self._followers: list[Callable[[Place], None]] = []

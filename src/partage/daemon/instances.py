@@ -24,6 +24,7 @@ from partage.agent.mig.foreign import on_card, reported
 from partage.agent.mig.journal import FileJournals
 from partage.agent.mig.pods import wanted_by
 from partage.agent.mig.service import Instances
+from partage.agent.stories import InstanceStories
 from partage.daemon.foreign import ForeignReport
 from partage.daemon.watched import LivePod
 from partage.kube.client import Client
@@ -32,6 +33,7 @@ from partage.kube.mirror import Change, Interrupted, Odd
 from partage.kube.resources import PODS, Scope
 from partage.model.errors import InvalidDocument
 from partage.model.mig import MigSlice
+from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
 from partage.wire.foreign import encode_foreign
 from partage.wire.mig_profiles import encode_axes
@@ -72,7 +74,13 @@ class NodeInstances:
     name = "instances"
 
     def __init__(
-        self, client: Client, name: str, node: runner.Node, specs: Specs, tallies: Tallies
+        self,
+        client: Client,
+        name: str,
+        node: runner.Node,
+        specs: Specs,
+        tallies: Tallies,
+        tracer: Tracer = NO_TRACES,
     ) -> None:
         """Instances that nobody makes yet.
 
@@ -82,12 +90,14 @@ class NodeInstances:
             node: driver and files.
             specs: where the specifications of `node` are read again.
             tallies: what is counted.
+            tracer: is told when pods have theirs.
 
         Raises:
             NvmlFailed: the driver does not tell its cards.
         """
         self._specs = specs
         self._tallies = tallies
+        self._stories = InstanceStories(tracer, name)
         self._name = name
         axes = {card: node.nvml.axis(card.uuid) for card in node.nvml.cards()}
         runners = {card.uuid: runner.Runner(card, node) for card in axes if axes[card].profiles}
@@ -168,7 +178,10 @@ class NodeInstances:
             return
         self._problem = ""
         if self._pods.synced.is_set():
-            self._service.want(wanted_by(self._pods.objects.values(), self._name))
+            pods = self._pods.objects.values()
+            wanted = wanted_by(pods, self._name)
+            self._stories.wanted(wanted, pods)
+            self._service.want(wanted)
             self._listed = True
 
     def _changed(self, card: str) -> None:
@@ -179,6 +192,7 @@ class NodeInstances:
         self._tallies.instances.labels(card, "ready").set(len(outcome.ready))
         self._tallies.instances.labels(card, "foreign").set(len(outcome.foreign))
         self._show(card, outcome)
+        self._stories.seen(card, outcome)
         self._report.changed()
         for one in outcome.ready:
             _LOG.info(

@@ -86,7 +86,7 @@ class KubeletSide:
         self._keeper = keeper
         self._asked = asked
         files = PluginFiles(options.folder / "device-plugins", look=options.look)
-        self._plugins = DevicePlugins(files, self._advise, self._allow, chance)
+        self._plugins = DevicePlugins(files, self._advise, self._allow, chance, keeper.stories)
         self._resources: Resources | None = None
         self._offers: tuple[Offer, ...] = ()
         self._pods: Informer[LivePod] | None = None

@@ -15,6 +15,7 @@ from partage.kube.informer import InformerSettings
 from partage.model.policy import Policy
 from partage.serving.access import Access
 from partage.serving.tls import ServerTls
+from partage.tracing.tracer import NO_TRACES, Tracer
 
 __all__ = ["ElectionOptions", "SchedulerOptions"]
 
@@ -72,6 +73,7 @@ class SchedulerOptions:
         audit: seconds between two audits of the books against the pods that are watched.
         relist: seconds after which an audit lists everything afresh first, so that what a watch
             never told is found too.
+        tracer: is told what becomes of pods.
     """
 
     identity: str = "partage-scheduler"
@@ -93,6 +95,7 @@ class SchedulerOptions:
     tick: float = 1.0
     audit: float = 60.0
     relist: float = 3600.0
+    tracer: Tracer = NO_TRACES
 
     @property
     def intake(self) -> Callable[[], Intake]:

@@ -22,6 +22,7 @@ import msgspec
 from partage.daemon.watched import BUDGETS, LiveBudget
 from partage.extender.books import Books
 from partage.extender.preemption import abandoned, again, plans, preemptors
+from partage.extender.stories import SILENT, Stories
 from partage.extender.waiting import WaitingPod
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, EvictionBlocked, KubeError, NotFound
@@ -65,6 +66,7 @@ class Preempting:
         recorder: EventRecorder,
         may: Callable[[], bool],
         settings: PreemptionSettings,
+        stories: Stories = SILENT,
     ) -> None:
         """A loop that does not run yet.
 
@@ -74,9 +76,11 @@ class Preempting:
             recorder: takes events.
             may: whether this instance leads at this very moment.
             settings: times.
+            stories: hears for whom room was made.
         """
         self._client, self._books, self._may = client, books, may
         self._recorder, self._settings = recorder, settings
+        self._stories = stories
         self._vain: dict[tuple[int, ...], tuple[float, Pod]] = {}
         self._start = 0
 
@@ -117,6 +121,7 @@ class Preempting:
     async def _make_room(
         self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget]
     ) -> None:
+        start = self._stories.now()
         best = await self._best(books, waiting, budgets)
         # Others had their turn meanwhile; what is true now decides.
         plan = again(books, waiting, best.node, budgets) if best is not None else None
@@ -132,14 +137,17 @@ class Preempting:
             if (entry := books.intake.pod(victim.uid)) is not None
         ]
         books.make_room(waiting.entry, plan, now)
+        problem = ""
         try:
             await self._carry_out(waiting.entry, plan, victims)
         except KubeError as error:
+            problem = str(error)
             pod, now = waiting.entry.pod, self._client.clock.monotonic()
             _LOG.warning("room for pod %s is not made: %s", pod.key, error)
             # What was refused once is likely to be again: an event and writes at every look.
             self._vain[_alike(pod)] = now + self._settings.patience, pod
             books.give_up(pod.uid, now)
+        self._stories.made_room(waiting.entry, start, plan.node, len(plan.victims), problem)
 
     async def _best(
         self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget]
@@ -177,7 +185,8 @@ class Preempting:
         told = ", ".join(f"{one.pod.key} (priority {one.pod.priority})" for _, one in victims)
         message = f"room is made on node {plan.node}: {told or 'by pods that end'}"
         self._recorder.normal(_regarding(entry), "Preempting", message)
-        _LOG.info("pod %s (priority %d): %s", pod.key, pod.priority, message)
+        trace = {"trace": self._stories.trace_id(entry)}
+        _LOG.info("pod %s (priority %d): %s", pod.key, pod.priority, message, extra=trace)
         await self._status(entry, {"nominatedNodeName": plan.node})
         # First those who may be spared: then nobody has gone for nothing.
         for victim, other in sorted(victims, key=lambda one: not _asked(one[0], plan)):

@@ -37,9 +37,11 @@ from partage.dashboard.routes import document_routes
 from partage.extender.books import Books
 from partage.extender.service import SchedulerService
 from partage.extender.site import scheduler_site
+from partage.extender.stories import stories_of
 from partage.kube.client import Client
 from partage.kube.lease import LeaderElector
 from partage.scheduler.engine import Engine
+from partage.tracing.tracer import SpanSeries
 from partage.wire.documents import Document
 from partage.wire.translation import PodEntry
 
@@ -102,7 +104,9 @@ class SchedulerDaemon:
             locks=ApiNodeLocks(client),
             settings=self.options.service,
             engine=Engine if self._recorder is None else self._recorder.engine,
+            stories=stories_of(self.options.tracer),
         )
+        self.service.meters.registry.register(SpanSeries(self.options.tracer))
         controllers = self._controllers(client)
         self._companions = (*companions, *controllers)
         kinds = watched(self.options.config_namespaces)
@@ -283,7 +287,7 @@ class SchedulerDaemon:
                 if self.options.preemption is not None:
                     preempting = Preempting(
                         self._client, lambda: self.service.books, self._notices.recorder,
-                        self._may_bind, self.options.preemption,
+                        self._may_bind, self.options.preemption, self.service.stories,
                     )  # fmt: skip
                     group.create_task(preempting.run(), name="scheduler:preemption")
                 for companion in self._companions:

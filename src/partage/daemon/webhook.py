@@ -32,6 +32,7 @@ from partage.serving.access import Access
 from partage.serving.limits import Limits
 from partage.serving.site import Site
 from partage.serving.tls import ServerTls
+from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
 from partage.vendors.base import Family
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
@@ -68,6 +69,7 @@ class WebhookOptions:
         watches: times of the watch of ConfigMaps.
         period: seconds between two looks at the certificates; replicas shorten it by chance, so
             that they do not march in step.
+        tracer: is told of pods that ask for devices.
     """
 
     host: str = "127.0.0.1"
@@ -81,6 +83,7 @@ class WebhookOptions:
     limits: Limits = Limits()
     watches: InformerSettings = InformerSettings()
     period: float = 60.0
+    tracer: Tracer = NO_TRACES
 
 
 class WebhookDaemon:
@@ -110,6 +113,7 @@ class WebhookDaemon:
         kinds = [one for one in watched(self.options.config_namespaces) if one.kind == "ConfigMap"]
         self._feed = Feed(client, kinds, self, self.options.watches)
         self._meters = _Meters()
+        self._meters.registry.register(SpanSeries(self.options.tracer))
         self._renamed = asyncio.Event()
         self._served: Bundle | None = None
         self._site: Site | None = None
@@ -177,6 +181,7 @@ class WebhookDaemon:
             lambda: self.options.admission,
             limits,
             [web.get("/metrics", self._metrics)],
+            self.options.tracer,
         )
         site = Site(app, Access(plain=True), limits, tls=tls)
         await site.start(self.options.host, self.options.port)

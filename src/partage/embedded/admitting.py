@@ -10,10 +10,10 @@ from typing import Any, Final
 from partage.apiserver import ApiServer, Refused
 from partage.apiserver import Review as Asked
 from partage.apiserver.patch import json_patch
-from partage.webhook.mutating import mutate
+from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.webhook.review import Review, Verdict
 from partage.webhook.settings import Admission
-from partage.webhook.validating import validate
+from partage.webhook.tracing import mutating, validating
 from partage.wire.context import Context
 
 __all__ = ["admit_with"]
@@ -22,14 +22,19 @@ _CONCERNED: Final = ("pods", "bindings")
 
 
 def admit_with(
-    server: ApiServer, context: Callable[[], Context], admission: Callable[[], Admission]
+    server: ApiServer,
+    context: Callable[[], Context],
+    admission: Callable[[], Admission],
+    tracer: Tracer = NO_TRACES,
 ) -> None:
     """Has the server complete and judge pods as the webhook does.
 
     Args:
         context: what pods are read against now.
         admission: the switches that are in force now.
+        tracer: is told of pods that ask for devices.
     """
+    mutate, validate = mutating(tracer), validating(tracer)
 
     def completed(asked: Asked) -> dict[str, Any] | None:
         if asked.kind.resource not in _CONCERNED or asked.object is None:

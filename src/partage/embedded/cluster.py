@@ -49,6 +49,7 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.errors import InvalidValue
 from partage.serving.access import Access
+from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors.reserved import RESERVED
 from partage.webhook.server import review_routes
 from partage.webhook.settings import DEFAULT_SCHEDULER, Admission
@@ -84,6 +85,7 @@ class Plan:
         resumable: nodes that are simulated further if `file` has them, and not made anew.
         notes: on the files that the plan was read from; told with what became of them.
         record: where every decision is kept with what led to it; None keeps none.
+        tracer: is told what becomes of pods.
     """
 
     simulated: Sequence[SimulatedNode] = ()
@@ -95,6 +97,7 @@ class Plan:
     resumable: Sequence[SimulatedNode] = ()
     notes: Sequence[str] = ()
     record: RecordSettings | None = None
+    tracer: Tracer = NO_TRACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +185,9 @@ class EmbeddedCluster:
                 faces=Faces(Access(plain=True), series=Exposition(pods=True)),
                 controllers=ControllerSettings(grace=_GRACE),
                 record=plan.record,
+                tracer=plan.tracer,
             ),
-            routes=review_routes(self._context, lambda: self._admission),
+            routes=review_routes(self._context, lambda: self._admission, tracer=plan.tracer),
         )
         # The scheduler comes first, so that it prefers nodes in the order in which they are told,
         # as `partage schedule` does with the same files.
@@ -193,7 +197,7 @@ class EmbeddedCluster:
         await apply_all(self.server, things, self._writer, self.outcome)
         await self._agents.register()
         await self._known()
-        admit_with(self.server, self._context, lambda: self._admission)
+        admit_with(self.server, self._context, lambda: self._admission, plan.tracer)
         bound = [one for one in state if one.kind == "Pod"]
         await apply_all(self.server, bound, self._writer, self.outcome)
         await self._known()

@@ -22,6 +22,7 @@ from typing import Final
 
 from partage.extender.books import Books
 from partage.extender.ports import Answered, Binder, Binding, Clock, NodeLocks, Outcome
+from partage.extender.stories import SILENT, Stories
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import Refusal
 from partage.scheduler.engine import State
@@ -32,6 +33,7 @@ from partage.scheduler.events import (
     Placement,
     PodRead,
 )
+from partage.tracing.spans import LOCK, READ_BACK, SEND
 from partage.vendors.base import PlacedPod, Rendering
 from partage.vendors.catalog import ADAPTING
 from partage.wire import shapes
@@ -83,12 +85,14 @@ class Bindings:
         limits: BindLimits = BindLimits(),
         *,
         adapts: bool = True,
+        stories: Stories = SILENT,
     ) -> None:
         self._binder = binder
         self._clock = clock
         self._locks = locks
         self._limits = limits
         self._silent = () if adapts else ADAPTING
+        self._stories = stories
         self._queues: dict[str, asyncio.Lock] = {}
         self._late: dict[str, float] = {}
         self.busy: dict[str, asyncio.Task[str]] = {}
@@ -128,6 +132,12 @@ class Bindings:
         return f"pod {args.namespace}/{args.name}: {answer.message or answer.outcome}"
 
     async def _device(self, books: Books, args: BindArgs, entry: PodEntry) -> str:
+        start = self._stories.now()
+        problem = await self._decided(books, args, entry, start)
+        self._stories.bound(entry, start, args.node, problem)
+        return problem
+
+    async def _decided(self, books: Books, args: BindArgs, entry: PodEntry, start: int) -> str:
         uid, now = args.uid, self._clock.monotonic()
         state = books.engine.states.get(uid)
         if state is State.UNKNOWN:
@@ -144,6 +154,7 @@ class Bindings:
                 decision = books.verbs.bind(entry.pod, args.node)
         except LedgerError as error:
             return f"{error}; what became of its Binding is not known yet"
+        self._stories.picked(entry, start, books.engine.decision_id)
         books.settle(now)
         if isinstance(decision, Refusal):
             books.refuse(entry, decision, now)
@@ -172,7 +183,10 @@ class Bindings:
             return await self._finish(books, entry, binding)
         queue = self._queues.setdefault(args.node, asyncio.Lock())
         async with queue:
+            start = self._stories.now()
             taken = await self._lock(self._locks, args.node, rendering.node_annotations)
+            why = "" if taken.outcome is Outcome.DONE else taken.message
+            self._stories.step(LOCK, entry, start, args.node, (taken.outcome.value, why))
             if taken.outcome is not Outcome.DONE:
                 books.take([BindFailed(args.uid)], self._clock.monotonic())
                 return f"node {args.node} is locked: {taken.message}; try again"
@@ -182,8 +196,10 @@ class Bindings:
             return problem
 
     async def _finish(self, books: Books, entry: PodEntry, binding: Binding) -> str:
-        uid = binding.uid
+        uid, start = binding.uid, self._stories.now()
         answer = await self._send(binding)
+        why = "" if answer.outcome is Outcome.DONE else answer.message
+        self._stories.step(SEND, entry, start, binding.node, (answer.outcome.value, why))
         now = self._clock.monotonic()
         books.counts[f"bind {answer.outcome}"] += 1
         match answer.outcome:
@@ -198,7 +214,10 @@ class Bindings:
                 books.take([BindUnknown(uid)], now)
                 books.unread[uid] = entry
                 self._late[uid] = now + self._limits.late
-                await self.read_back(books, uid)
+                start = self._stories.now()
+                known = await self.read_back(books, uid)
+                outcome = "known" if known else "unknown"
+                self._stories.step(READ_BACK, entry, start, "", (outcome, ""))
         if books.engine.states.get(uid) is State.BOUND:
             held = books.engine.ledger.allocation(uid)
             if held is not None and held.node == binding.node:

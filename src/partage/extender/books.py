@@ -72,8 +72,10 @@ class Books:
         batch: int = 64,
         ahead: AheadSettings | None = None,
         engine: Callable[[Policy], Engine] = Engine,
+        trace: Callable[[PodEntry], str] = lambda _: "",
     ) -> None:
         self.engine = engine(intake.policy)
+        self._trace = trace
         self.intake = intake
         self.hooks = hooks
         self.verbs = Verbs(self.engine, hold)
@@ -339,10 +341,11 @@ class Books:
         return "" if isinstance(found, Refusal) else found.allocation.node
 
     def tell(self, entry: PodEntry, what: str) -> None:
-        """Log a decision under the id that it has in the record, where one is kept."""
-        decision = self.engine.decision_id
-        if decision:
-            _LOG.info("pod %s %s", entry.pod.key, what, extra={"decision": decision})
+        """Log a decision under the id that it has in the record, and the pod's trace, where there are."""
+        decision, trace = self.engine.decision_id, self._trace(entry)
+        if decision or trace:
+            ids = {"decision": decision, "trace": trace}
+            _LOG.info("pod %s %s", entry.pod.key, what, extra=ids)
 
     def tick(self, now: float) -> None:
         """What time brings: holds end, and the next batch of waiting pods is woken."""

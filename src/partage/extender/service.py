@@ -24,10 +24,12 @@ from partage.extender.intake import Intake
 from partage.extender.meters import Meters
 from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
 from partage.extender.prospects import AheadSettings
+from partage.extender.stories import SILENT, Stories
 from partage.extender.verbs import HOLD
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
 from partage.scheduler.engine import Engine
+from partage.tracing.spans import PREEMPT, PRIORITIZE
 from partage.wire.documents import Document
 from partage.wire.extender import (
     Victims,
@@ -78,9 +80,10 @@ class SchedulerService:
         rebuilt: the books hold what the API server has.
         last_audit: what the last audit found.
         meters: latencies.
+        stories: hears what is decided, for traces.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # what it works with, nearly all by name
         self,
         binder: Binder,
         clock: Clock,
@@ -91,17 +94,20 @@ class SchedulerService:
         settings: ServiceSettings | None = None,
         meters: Meters | None = None,
         engine: Callable[[Policy], Engine] = Engine,
+        stories: Stories = SILENT,
     ) -> None:
         self._engine = engine
+        self.stories = stories
         self._binder = binder
         self.clock = clock
         self.meters = meters or Meters()
-        self._hooks = hooks or Hooks()
+        self._hooks = stories.hooks(hooks or Hooks())
         self._make_intake = intake
         self._settings = settings or ServiceSettings()
         self.bindings = Bindings(
-            binder, clock, locks, self._settings.limits, adapts=self._settings.adapts
-        )
+            binder, clock, locks, self._settings.limits, adapts=self._settings.adapts,
+            stories=stories,
+        )  # fmt: skip
         self.books = self._new_books()
         self.leading = False
         self.rebuilt = False
@@ -114,7 +120,7 @@ class SchedulerService:
     def _new_books(self) -> Books:
         return Books(
             self._make_intake(), self._hooks, hold=self._settings.hold,
-            ahead=self._settings.ahead, engine=self._engine,
+            ahead=self._settings.ahead, engine=self._engine, trace=self.stories.trace_id,
         )  # fmt: skip
 
     @property
@@ -260,6 +266,7 @@ class SchedulerService:
         if self._postponed(lambda: self.pod_gone(uid)):
             return
         events = self.books.intake.pod_gone(uid)
+        self.stories.gone(uid)
         self._seen.pop(uid, None)
         self._plain.pop(uid, None)
         self.books.pod_gone(uid)
@@ -282,6 +289,7 @@ class SchedulerService:
 
     def filter(self, body: bytes) -> bytes:
         """Answer filter; what is wrong with the request is told in the answer."""
+        start = self.stories.now()
         try:
             args = decode_filter(body)
             entry = self._entry(args.pod)
@@ -295,9 +303,11 @@ class SchedulerService:
             if kept(self.books, entry, args.raw_names, now):
                 self._left(entry.pod.uid)
                 self.books.counts["filter passed"] += 1
+                self.stories.filtered(entry, start, (1, 1), None, "")
                 return passing_reply(args)
             listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
             answer = fitting(self.books, entry, listed, now)
+            decision = self.books.engine.decision_id
         except (InvalidDocument, LedgerError) as error:
             self.books.counts["filter error"] += 1
             return error_reply(str(error))
@@ -311,6 +321,8 @@ class SchedulerService:
             self.books.counts["filter passed"] += 1
         if self.books.verbs.vacated:
             self.books.settle(now)
+        counts = len(listed.names), len(answer.names)
+        self.stories.filtered(entry, start, counts, answer.refusal, decision)
         return filter_reply(args, answer.names, answer.failed, answer.unresolvable, answer.encoded)
 
     def look_ahead(self) -> None:
@@ -325,12 +337,14 @@ class SchedulerService:
             InvalidDocument: the body is not what kube-scheduler sends; the answer has no place to
                 say so.
         """
+        start = self.stories.now()
         args = decode_filter(body)
         entry = self._entry(args.pod)
         if entry is None:
             return prioritize_reply((name, 0) for name in args.names)
         listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
         scores = self.books.verbs.prioritize(entry.pod, listed)
+        self.stories.asked(PRIORITIZE, entry, start, {"partage.nodes.asked": len(listed.names)})
         return self.books.verbs.scored(entry.pod, listed, scores)
 
     async def bind(self, body: bytes) -> bytes:
@@ -364,6 +378,7 @@ class SchedulerService:
         Raises:
             InvalidDocument: the body is not what kube-scheduler sends.
         """
+        start = self.stories.now()
         args = decode_preempt(body)
         entry = self._entry(args.pod)
         if entry is None:
@@ -375,6 +390,8 @@ class SchedulerService:
         kept = self.books.verbs.preempt(
             entry.pod, {node: victims.uids for node, victims in args.victims.items()}, priorities
         )
+        told = {"partage.nodes.asked": len(args.victims), "partage.nodes.fitting": len(kept)}
+        self.stories.asked(PREEMPT, entry, start, told)
         return preempt_reply(
             {node: Victims(uids, args.victims[node].violations) for node, uids in kept.items()}
         )

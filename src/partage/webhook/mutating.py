@@ -17,6 +17,7 @@ import msgspec
 
 from partage.model.errors import InvalidDocument, InvalidQuantity
 from partage.model.quantity import Quantity, decimal
+from partage.tracing.context import TraceContext
 from partage.vendors import names
 from partage.vendors.base import ContainerView
 from partage.vendors.settings import HamiSettings
@@ -34,8 +35,22 @@ _PERCENT: Final = 100
 _PRIORITY_ENV: Final = "CUDA_TASK_PRIORITY"
 
 
-def mutate(review: Review, context: Context, admission: Admission) -> Verdict:
-    """The answer of the mutating webhook; a pod without devices is never touched."""
+def mutate(
+    review: Review,
+    context: Context,
+    admission: Admission,
+    trace: TraceContext | None = None,
+    ignored: str = "",
+) -> Verdict:
+    """The answer of the mutating webhook; a pod without devices is never touched.
+
+    Args:
+        review: the question.
+        context: what the pod is read against.
+        admission: the switches.
+        trace: the span that the pod shall refer to; None writes none.
+        ignored: why the one that it refers to is replaced.
+    """
     pod = mapping(review.object)
     if (
         review.resource != "pods"
@@ -60,7 +75,10 @@ def mutate(review: Review, context: Context, admission: Admission) -> Verdict:
     scheduler = mapping(patch.result.get("spec")).get("schedulerName")
     if scheduler in (None, "", DEFAULT_SCHEDULER):
         patch.put(("spec", "schedulerName"), admission.scheduler)
-    return Verdict(review.uid, patch=patch.operations)
+    if trace is not None:
+        patch.put(("metadata", "annotations", names.TRACEPARENT), str(trace))
+    warnings = (f"annotation {names.TRACEPARENT} is not heeded: {ignored}",) if ignored else ()
+    return Verdict(review.uid, patch=patch.operations, warnings=warnings)
 
 
 def not_ours(pod: Mapping[str, Any], admission: Admission) -> str:

@@ -47,6 +47,7 @@ class _Request(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     user_info: _User | None = None
     object: dict[str, Any] | None = None
     old_object: dict[str, Any] | None = None
+    dry_run: bool | None = None
 
 
 class _Review(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -69,6 +70,7 @@ class Review:
         groups: the groups of that user.
         object: the object as it would be; None for a deletion.
         before: the object as it is; None for a creation.
+        dry_run: nothing will come of it.
     """
 
     uid: str
@@ -79,6 +81,7 @@ class Review:
     groups: tuple[str, ...] = ()
     object: Mapping[str, Any] | None = None
     before: Mapping[str, Any] | None = None
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ def decode_review(body: bytes) -> Review:
         groups=tuple(user.groups or ()),
         object=request.object,
         before=request.old_object,
+        dry_run=bool(request.dry_run),
     )
 
 

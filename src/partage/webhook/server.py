@@ -11,23 +11,22 @@ from aiohttp import web
 
 from partage.model.errors import InvalidDocument
 from partage.serving.limits import Limits, guard, json_response, read_body
-from partage.webhook.mutating import mutate
-from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
+from partage.tracing.tracer import NO_TRACES, Tracer
+from partage.webhook.review import decode_review, encode_verdict
 from partage.webhook.settings import Admission
-from partage.webhook.validating import validate
+from partage.webhook.tracing import Decide, mutating, validating
 from partage.wire.context import Context
 
 __all__ = ["make_app", "review_routes"]
 
 _JSON: Final = "application/json"
 
-Decide = Callable[[Review, Context, Admission], Verdict]
-
 
 def review_routes(
     context: Callable[[], Context],
     admission: Callable[[], Admission] = Admission,
     limits: Limits | None = None,
+    tracer: Tracer = NO_TRACES,
 ) -> list[web.RouteDef]:
     """`POST /webhook/mutate` and `POST /webhook/validate`.
 
@@ -35,6 +34,7 @@ def review_routes(
         context: what pods are read against now.
         admission: the switches that are in force now.
         limits: of requests.
+        tracer: is told of pods that ask for devices.
     """
     bounds = limits or Limits()
 
@@ -51,8 +51,8 @@ def review_routes(
         return handler
 
     return [
-        web.post("/webhook/mutate", answering(mutate)),  # type: ignore[arg-type]  # aiohttp's alias
-        web.post("/webhook/validate", answering(validate)),  # type: ignore[arg-type]  # same
+        web.post("/webhook/mutate", answering(mutating(tracer))),  # type: ignore[arg-type]  # aiohttp's alias
+        web.post("/webhook/validate", answering(validating(tracer))),  # type: ignore[arg-type]  # same
     ]
 
 
@@ -61,6 +61,7 @@ def make_app(
     admission: Callable[[], Admission] = Admission,
     limits: Limits | None = None,
     routes: Iterable[web.RouteDef] = (),
+    tracer: Tracer = NO_TRACES,
 ) -> web.Application:
     """The webhook as an application of its own, with its probes and further routes."""
 
@@ -68,6 +69,6 @@ def make_app(
         return web.Response(text="ok")
 
     app = web.Application(middlewares=[guard()], client_max_size=(limits or Limits()).body)
-    app.add_routes(review_routes(context, admission, limits))
+    app.add_routes(review_routes(context, admission, limits, tracer))
     app.add_routes([web.get("/healthz", healthy), web.get("/readyz", healthy), *routes])
     return app

@@ -134,6 +134,7 @@ def _key(document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str
     """
     wrote = dict(annotations)
     wrote.pop(names.WOKEN, None)  # another moment at every wake-up, and never read
+    wrote.pop(names.TRACEPARENT, None)  # another for each pod, and nothing is decided by it
     for name in RESERVED.in_annotations(wrote):
         wrote[name] = ""
     given = spec if spec.node_name is None else msgspec.structs.replace(spec, node_name=None)

@@ -113,3 +113,16 @@ topologySpreadConstraints:
 - --config-namespace={{ . }}
 {{- end }}
 {{- end }}
+
+{{- /* Where and which traces are sent, in OpenTelemetry's variables. */ -}}
+{{- define "partage.traceEnv" -}}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ required "traces.enabled needs traces.endpoint, the collector's URL such as http://otel-collector.observability:4318" .endpoint | quote }}
+- name: OTEL_TRACES_SAMPLER
+  value: parentbased_traceidratio
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ .ratio | quote }}
+{{- with .env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

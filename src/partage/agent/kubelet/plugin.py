@@ -29,6 +29,7 @@ from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.registering import PluginFiles, Registrar, Session
 from partage.agent.kubelet.units import Offer
 from partage.agent.protobuf import Malformed
+from partage.agent.stories import SILENT, Stories
 
 __all__ = ["DevicePlugins", "PluginFiles"]
 
@@ -48,6 +49,7 @@ class DevicePlugins:
         advise: Advise,
         allow: Callable[[], Awaitable[str]],
         chance: Callable[[], float],
+        stories: Stories = SILENT,
     ) -> None:
         """Plugins that offer nothing yet.
 
@@ -57,7 +59,9 @@ class DevicePlugins:
             allow: why no container with units may start at present; empty when one may. May wait a
                 while, less than 30 s.
             chance: between 0 and 1; spreads what is tried again.
+            stories: hears which units are taken, and marks who gets them.
         """
+        self._stories = stories
         self._files = files
         self._advise = advise
         self._allow = allow
@@ -77,7 +81,7 @@ class DevicePlugins:
             if offer.dropped:
                 _LOG.warning("%s: %d units more than may be told", resource, offer.dropped)
             self._plugins[resource] = _Served(
-                offer, self._advise, self._allow, self._files, self._chance
+                offer, self._advise, self._allow, self._files, self._chance, self._stories
             )
             self._news.set()
 
@@ -127,6 +131,7 @@ class _Served:
     allow: Callable[[], Awaitable[str]]
     files: PluginFiles
     chance: Callable[[], float]
+    stories: Stories = SILENT
     watchers: set[asyncio.Event] = field(default_factory=set)
 
     def take(self, offer: Offer) -> None:
@@ -184,14 +189,20 @@ class _Served:
         return said.PreferredResponse(tuple(chosen)).encode()
 
     async def _allocate(self, request: bytes, context: Any) -> bytes:
+        start = self.stories.now()
         asked = await _read(said.AllocateRequest, request, context)
         known = {unit.id for unit in self.offer.units}
         for unit in (unit for one in asked.containers for unit in one.ids):
             if unit not in known:
                 why = f"{self.offer.resource} has no unit {unit!r}"
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
-        given = said.ContainerAllocation({self.mark: "1"})
-        return said.AllocateResponse((given,) * len(asked.containers)).encode()
+        given = [
+            said.ContainerAllocation(
+                {self.mark: self.stories.mark(self.offer.resource, len(one.ids), start)}
+            )
+            for one in asked.containers
+        ]
+        return said.AllocateResponse(tuple(given)).encode()
 
     async def _pre_start(self, _request: bytes, context: Any) -> bytes:
         why = await self.allow()

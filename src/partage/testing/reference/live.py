@@ -27,6 +27,7 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.serving.tls import ServerTls
 from partage.testing.reference.pages import HEAD, table
+from partage.tracing.tracer import NO_TRACES, SpanSeries
 from partage.webhook.certificates import Bundle, renewed
 
 __all__ = ["Exported", "Route", "exported", "routes_page", "series_page"]
@@ -177,6 +178,7 @@ def _agent() -> str:
     tallies.injected.labels(limits="enforced").inc()
     tallies.refused.labels(rule="CardFull").inc()
     tallies.instances.labels(card="GPU-0", state="foreign").set(1)
+    tallies.registry.register(SpanSeries(NO_TRACES))
     return generate_latest(tallies.registry).decode()
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from partage.tracing.spans import ATTRIBUTES, EVENTS, KINDS
 from partage.vendors import names, settings
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.reserved import RESERVED
@@ -24,6 +25,7 @@ __all__ = [
     "names_page",
     "settings_page",
     "table",
+    "traces_page",
     "values_page",
 ]
 
@@ -41,6 +43,7 @@ def declared_pages(root: Path) -> dict[str, str]:
         "commands.md": commands_page(),
         "names.md": names_page(),
         "settings.md": settings_page(),
+        "traces.md": traces_page(),
         "values.md": values_page((root / _VALUES).read_text(encoding="utf-8")),
     }
 
@@ -203,6 +206,31 @@ def _flat(value: object) -> Iterator[str]:
     elif isinstance(value, (tuple, frozenset)):
         for one in sorted(value, key=str):
             yield from _flat(one)
+
+
+# --- traces ------------------------------------------------------------------------------------
+
+
+def traces_page() -> str:
+    """Every span with its attributes, and what those mean."""
+    text = (
+        f"{HEAD}# All spans\n\nWhat a pod with devices is told of, in the order in which it meets them; how to switch it on: "
+        "[trace a pod](../how-to/trace-a-pod.md). Every span has `k8s.namespace.name`, `k8s.pod.name` and, but for the first, "
+        "`k8s.pod.uid`. One that did not come to what was asked has the status `Error`, with the reason. Texts end after 256 "
+        "characters; nothing of environments, command lines, headers or Secrets is in them.\n\n"
+    )
+    text += table(
+        ("span", "of", "kind", "spans", "attributes"),
+        (
+            (f"`{one.name}`", f"`partage {one.program}`", one.role.value, one.meaning,
+             ", ".join(f"`{name}`" for name in one.attributes))
+            for one in KINDS
+        ),
+    )  # fmt: skip
+    text += "\n## Attributes\n\n"
+    text += table(("attribute", ""), ((f"`{k}`", told) for k, told in ATTRIBUTES.items()))
+    text += "\n## Events\n\n"
+    return text + table(("event", ""), ((f"`{name}`", told) for name, told in EVENTS.items()))
 
 
 # --- the chart ---------------------------------------------------------------------------------

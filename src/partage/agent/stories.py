@@ -1,0 +1,241 @@
+"""What the agent does for each pod, told as spans of its trace.
+
+The kubelet names no pod when it takes units, and nothing is guessed: the mark that a container gets
+with its units carries a word by chance, and the container that shows the word tells whose they were.
+`SILENT` keeps and tells nothing, and marks with `1`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from partage.agent.giving import MARK
+from partage.agent.mig.plan import Wanted
+from partage.agent.mig.runner import Outcome
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.model.mig import MigSlice
+from partage.tracing.context import trace_of
+from partage.tracing.spans import ALLOCATE, INJECT, INSTANCE, Event, Kind, Span, Value, cut
+from partage.tracing.tracer import Tracer
+from partage.wire import shapes
+
+__all__ = ["SILENT", "InstanceStories", "NodeStories", "Silent", "Stories", "stories_of"]
+
+_MARKS: Final = 1024
+"""Allocations that wait for their container."""
+_EVENTS: Final = 16
+_WORD: Final = 16
+
+
+class Stories(Protocol):
+    """Hears what the agent does for containers; from any thread."""
+
+    def now(self) -> int:
+        """When something begins, nanoseconds since 1970."""
+        ...
+
+    def trace_id(self, pod: PodSandbox) -> str:
+        """The pod's trace, for the log; empty without traces."""
+        ...
+
+    def mark(self, resource: str, units: int, start: int) -> str:
+        """The kubelet took units for some container; the value that marks it."""
+        ...
+
+    def injected(self, pod: PodSandbox, container: Container, start: int, limits: str) -> None:
+        """A container was given what its pod's record says."""
+        ...
+
+    def refused(
+        self, pod: PodSandbox, container: Container, start: int, rule: str, problem: str
+    ) -> None:
+        """A container must not be made."""
+        ...
+
+
+class Silent:
+    """Tells nothing."""
+
+    def now(self) -> int:
+        """No time is needed."""
+        return 0
+
+    def trace_id(self, pod: PodSandbox) -> str:  # noqa: ARG002 # see Stories
+        """There is none."""
+        return ""
+
+    def mark(self, *_: object) -> str:
+        """All are marked alike."""
+        return "1"
+
+    def injected(self, *_: object) -> None:
+        """Nothing is told."""
+
+    def refused(self, *_: object) -> None:
+        """Nothing is told."""
+
+
+SILENT: Final = Silent()
+
+
+def stories_of(tracer: Tracer, node: str, chance: Callable[[], str]) -> Stories:
+    """What tells the tracer; nothing where it tells nobody.
+
+    Args:
+        tracer: is told.
+        node: name of the agent's.
+        chance: words that nobody guesses.
+    """
+    return NodeStories(tracer, node, chance) if tracer.on else SILENT
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Units that the kubelet took for a container."""
+
+    resource: str
+    units: int
+    start: int
+    end: int
+
+
+class NodeStories:
+    """Tells a tracer."""
+
+    def __init__(self, tracer: Tracer, node: str, chance: Callable[[], str]) -> None:
+        self._tracer = tracer
+        self.now: Callable[[], int] = tracer.now
+        self._node = node
+        self._chance = chance
+        self._taken: OrderedDict[str, _Taken] = OrderedDict()
+
+    def trace_id(self, pod: PodSandbox) -> str:
+        """The pod's trace, for the log."""
+        return trace_of(pod.uid, pod.annotations).trace
+
+    def mark(self, resource: str, units: int, start: int) -> str:
+        """The kubelet took units for some container; the value that marks it."""
+        word = self._chance()
+        self._taken[word] = _Taken(resource, units, start, self.now())
+        if len(self._taken) > _MARKS:
+            self._taken.popitem(last=False)
+        return word
+
+    def injected(self, pod: PodSandbox, container: Container, start: int, limits: str) -> None:
+        """A container was given what its pod's record says."""
+        self._tell(pod, container, start, {"partage.outcome": "given", "partage.limits": limits})
+
+    def refused(
+        self, pod: PodSandbox, container: Container, start: int, rule: str, problem: str
+    ) -> None:
+        """A container must not be made."""
+        said = {"partage.outcome": "refused", "partage.rule": rule}
+        self._tell(pod, container, start, said, problem)
+
+    def _tell(
+        self, pod: PodSandbox, container: Container, start: int, said: Mapping[str, Value],
+        problem: str = "",
+    ) -> None:  # fmt: skip
+        end = self.now()
+        trace = trace_of(pod.uid, pod.annotations)
+        who: dict[str, Value] = {
+            "k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name, "k8s.pod.uid": pod.uid,
+            "k8s.node.name": self._node, "k8s.container.name": container.name,
+        }  # fmt: skip
+
+        def emit(kind: Kind, times: tuple[int, int], more: Mapping[str, Value], why: str) -> None:
+            span = Span(kind, *times, {**who, **more}, cut(why), parent=trace.above)
+            self._tracer.emit(trace.trace, trace.parent, lambda: span)
+
+        for word in _marks(container.env):
+            taken = self._taken.pop(word, None)
+            if taken is not None:
+                more: dict[str, Value] = {
+                    "partage.resource": taken.resource,
+                    "partage.units": taken.units,
+                }
+                emit(ALLOCATE, (taken.start, taken.end), more, "")
+        emit(INJECT, (start, end), said, problem)
+
+
+def _marks(env: Iterable[str]) -> list[str]:
+    """Words that mark a container; what else stands there was not given by us."""
+    found = (text.partition("=")[2] for text in env if text.startswith(MARK))
+    return [word for word in found if len(word) == _WORD]
+
+
+# --- instances ---------------------------------------------------------------------------------
+
+_Key = tuple[str, str, MigSlice]
+"""Owner, card, and where on it."""
+
+
+@dataclass(slots=True)
+class _Making:
+    """An instance that is not ready yet."""
+
+    start: int
+    pod: shapes.Metadata
+    events: list[Event] = field(default_factory=list)
+
+
+class InstanceStories:
+    """Tells how long pods wait for their hardware instances.
+
+    Those of pods that were there before are not told: since when they wait is not known.
+    """
+
+    def __init__(self, tracer: Tracer, node: str) -> None:
+        self._tracer = tracer
+        self._node = node
+        self._known: set[_Key] | None = None
+        self._making: dict[_Key, _Making] = {}
+
+    def wanted(self, wanted: Mapping[str, Sequence[Wanted]], pods: Iterable[shapes.Pod]) -> None:
+        """What the node's pods have now.
+
+        Args:
+            wanted: instances by card.
+            pods: of the node.
+        """
+        if not self._tracer.on:
+            return
+        keys = {(one.owner, card, one.instance) for card, those in wanted.items() for one in those}
+        if self._known is not None and keys - self._known:
+            now = self._tracer.now()
+            metadata = {one.metadata.uid: one.metadata for one in pods if one.metadata is not None}
+            for key in keys - self._known:
+                self._making[key] = _Making(now, metadata[key[0]])
+        for key in self._making.keys() - keys:
+            del self._making[key]
+        self._known = keys
+
+    def seen(self, card: str, outcome: Outcome) -> None:
+        """What a card has now."""
+        for one in outcome.ready:
+            making = self._making.pop((one.owner, card, one.instance), None)
+            if making is not None:
+                self._ready(card, one.instance, making)
+        for other in outcome.hindrances:
+            making = self._making.get((other.owner, card, other.instance))
+            if making is not None and len(making.events) < _EVENTS:
+                event = Event(
+                    "hindered", self._tracer.now(), {"partage.code": str(other.obstacle)}
+                )
+                making.events.append(event)
+
+    def _ready(self, card: str, place: MigSlice, making: _Making) -> None:
+        pod = making.pod
+        told = {key: text for key, text in (pod.annotations or {}).items() if text is not None}
+        trace = trace_of(pod.uid or "", told)
+        said: dict[str, Value] = {
+            "k8s.namespace.name": pod.namespace or "", "k8s.pod.name": pod.name or "",
+            "k8s.pod.uid": pod.uid or "", "k8s.node.name": self._node, "partage.card": card,
+            "partage.profile": place.profile, "partage.start": place.start,
+        }  # fmt: skip
+        span = Span(
+            INSTANCE, making.start, self._tracer.now(), said, events=tuple(making.events),
+            parent=trace.above,
+        )  # fmt: skip
+        self._tracer.emit(trace.trace, trace.parent, lambda: span)

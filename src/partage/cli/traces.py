@@ -1,0 +1,64 @@
+"""The option of services that send traces, and who sends them.
+
+opentelemetry is imported only where the option is given: without it, services start without the
+extra `trace`, and nothing is imported, written or measured for traces.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator
+
+import click
+
+from partage.cli.parameters import options
+from partage.model.errors import InvalidValue
+from partage.tracing.tracer import NO_TRACES, Tracer
+
+__all__ = ["sent_traces", "trace_options"]
+
+_LOG = logging.getLogger("partage.tracing")
+
+trace_options = options(
+    click.option(
+        "--traces/--no-traces",
+        default=False,
+        show_default=True,
+        help="Send what becomes of each pod with devices as a trace, by OTLP over HTTP, where and how "
+        "OpenTelemetry's variables OTEL_* say (OTEL_EXPORTER_OTLP_ENDPOINT; default "
+        "http://localhost:4318). Needs opentelemetry (extra `trace`).",
+    ),
+)
+
+
+@contextlib.contextmanager
+def sent_traces(service: str, *, wanted: bool) -> Iterator[Tracer]:
+    """Who is told of pods, as long as the context lasts.
+
+    Args:
+        service: name of the service, where OTEL_SERVICE_NAME gives none.
+        wanted: whether anybody is.
+
+    Raises:
+        InvalidValue: opentelemetry is not installed, or a variable cannot be used.
+    """
+    if not wanted:
+        yield NO_TRACES
+        return
+    try:
+        from partage.tracing.otlp import live_tracer  # noqa: PLC0415 # an extra
+    except ImportError as error:
+        raise InvalidValue(
+            f"--traces: opentelemetry is not installed ({error.name or error}); install partage[trace]"
+        ) from None
+    found = live_tracer(service, os.environ, time.time_ns, random.getrandbits)
+    if found is None:
+        _LOG.warning("no traces are sent, though --traces is given: an OTEL_* variable says so")
+        yield NO_TRACES
+        return
+    try:
+        yield found
+    finally:
+        found.close()

@@ -1,0 +1,356 @@
+"""What becomes of each pod at the scheduler, told as spans of its trace.
+
+    partage.schedule ── filter, prioritize, bind (lock, send, read_back), make_room …
+       events: refused, woken, pointed
+
+The service says what it has just decided; what is kept here is only when a pod was met first, and
+what happened to it since. `SILENT` keeps and tells nothing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from partage.extender.ports import Hooks
+from partage.model.reason import ReasonCode, Refusal
+from partage.tracing.context import PodTrace, trace_of
+from partage.tracing.spans import (
+    BIND,
+    FILTER,
+    MAKE_ROOM,
+    SCHEDULE,
+    Event,
+    Kind,
+    Span,
+    Value,
+    cut,
+)
+from partage.tracing.tracer import Tracer
+from partage.wire.translation import PodEntry
+
+__all__ = ["SILENT", "PodStories", "Silent", "Stories", "stories_of"]
+
+_MOST: Final = 20_000
+"""Pods of which it is known when they were met first."""
+_EVENTS: Final = 32
+_STEPS: Final = 16
+_CODES: Final = frozenset(code.value for code in ReasonCode)
+
+
+class Stories(Protocol):
+    """Hears what is decided."""
+
+    def now(self) -> int:
+        """When something begins, nanoseconds since 1970."""
+        ...
+
+    def trace_id(self, entry: PodEntry) -> str:
+        """The pod's trace, for the log; empty without traces."""
+        ...
+
+    def filtered(
+        self, entry: PodEntry, start: int, counts: tuple[int, int], refusal: Refusal | None,
+        decision: str,
+    ) -> None:  # fmt: skip
+        """Filter was answered.
+
+        Args:
+            entry: the pod.
+            start: when it was asked.
+            counts: nodes that were asked about, and that were answered.
+            refusal: why no node fits.
+            decision: its number in the record; empty without one.
+        """
+        ...
+
+    def asked(self, kind: Kind, entry: PodEntry, start: int, counts: Mapping[str, int]) -> None:
+        """Another verb was answered.
+
+        Args:
+            kind: which.
+            entry: the pod.
+            start: when it was asked.
+            counts: more about it.
+        """
+        ...
+
+    def step(
+        self, kind: Kind, entry: PodEntry, start: int, node: str, told: tuple[str, str]
+    ) -> None:
+        """A part of a bind has ended.
+
+        Args:
+            kind: which.
+            entry: the pod.
+            start: when it began.
+            node: where to; empty where that is not the question.
+            told: the outcome in a word, and what went wrong.
+        """
+        ...
+
+    def picked(self, entry: PodEntry, start: int, decision: str) -> None:
+        """Cards were picked on the node of a bind, or not; `decision` is its number in the record."""
+        ...
+
+    def bound(self, entry: PodEntry, start: int, node: str, problem: str) -> None:
+        """A bind has come to its end; `problem` says why the pod is not bound."""
+        ...
+
+    def made_room(
+        self, entry: PodEntry, start: int, node: str, victims: int, problem: str
+    ) -> None:
+        """Less important pods were sent away for the pod, or that did not go well."""
+        ...
+
+    def gone(self, uid: str) -> None:
+        """The pod is no more."""
+        ...
+
+    def hooks(self, others: Hooks) -> Hooks:
+        """The hooks of a service, which are heard here too."""
+        ...
+
+
+class Silent:
+    """Tells nothing."""
+
+    def now(self) -> int:
+        """No time is needed."""
+        return 0
+
+    def trace_id(self, entry: PodEntry) -> str:  # noqa: ARG002 # see Stories
+        """There is none."""
+        return ""
+
+    def filtered(self, *_: object) -> None:
+        """Nothing is told."""
+
+    def asked(self, *_: object) -> None:
+        """Nothing is told."""
+
+    def step(self, *_: object) -> None:
+        """Nothing is told."""
+
+    def picked(self, *_: object) -> None:
+        """Nothing is told."""
+
+    def bound(self, *_: object) -> None:
+        """Nothing is told."""
+
+    def made_room(self, *_: object) -> None:
+        """Nothing is told."""
+
+    def gone(self, uid: str) -> None:
+        """Nothing is told."""
+
+    def hooks(self, others: Hooks) -> Hooks:
+        """Nobody else hears them."""
+        return others
+
+
+SILENT: Final = Silent()
+
+
+def stories_of(tracer: Tracer) -> Stories:
+    """What tells the tracer; nothing where it tells nobody."""
+    return PodStories(tracer) if tracer.on else SILENT
+
+
+@dataclass(slots=True)
+class _Story:
+    """What is known of one pod.
+
+    Attributes:
+        entry: the pod.
+        start: when a verb met it first.
+        refusals: how often it was refused.
+        events: what happened meanwhile, the first ones.
+        steps: parts of the bind that is on its way.
+        decision: its number in the record; empty without one.
+    """
+
+    entry: PodEntry
+    start: int
+    refusals: int = 0
+    events: list[Event] = field(default_factory=list)
+    steps: list[Span] = field(default_factory=list)
+    decision: str = ""
+
+
+class PodStories:
+    """Tells a tracer."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self.now: Callable[[], int] = tracer.now
+        self._known: OrderedDict[str, _Story] = OrderedDict()
+
+    def trace_id(self, entry: PodEntry) -> str:
+        """The pod's trace, for the log."""
+        return _trace(entry).trace
+
+    def filtered(
+        self, entry: PodEntry, start: int, counts: tuple[int, int], refusal: Refusal | None,
+        decision: str,
+    ) -> None:  # fmt: skip
+        """Filter was answered."""
+        end = self.now()
+        story = self._story(entry, start)
+        if refusal is not None:
+            story.refusals += 1
+            self._happened(story, Event("refused", end, {"partage.code": refusal.code.value}))
+        said = _filter_said(counts, refusal, decision)
+        problem = f"{refusal.code}: {refusal.message}" if refusal is not None else ""
+        self._tell(entry, Span(FILTER, start, end, said, problem))
+
+    def asked(self, kind: Kind, entry: PodEntry, start: int, counts: Mapping[str, int]) -> None:
+        """Another verb was answered."""
+        self._tell(entry, Span(kind, start, self.now(), counts))
+
+    def step(
+        self, kind: Kind, entry: PodEntry, start: int, node: str, told: tuple[str, str]
+    ) -> None:
+        """A part of a bind has ended."""
+        story = self._known.get(entry.pod.uid)
+        if story is None or len(story.steps) >= _STEPS:
+            return
+        outcome, problem = told
+        said: dict[str, Value] = {"partage.outcome": outcome}
+        if node:
+            said["k8s.node.name"] = node
+        story.steps.append(Span(kind, start, self.now(), said, problem))
+
+    def picked(self, entry: PodEntry, start: int, decision: str) -> None:
+        """Cards were picked on the node of a bind, or not."""
+        self._story(entry, start).decision = decision
+
+    def bound(self, entry: PodEntry, start: int, node: str, problem: str) -> None:
+        """A bind has come to its end."""
+        uid, end = entry.pod.uid, self.now()
+        story = self._story(entry, start)
+        said: dict[str, Value] = {
+            "k8s.node.name": node,
+            "partage.outcome": "refused" if problem else "bound",
+        }
+        code = problem.partition(":")[0]
+        if code in _CODES:
+            said["partage.code"] = code
+        if story.decision:
+            said["partage.decision"] = story.decision
+        steps, story.steps = tuple(story.steps), []
+        self._tell(entry, Span(BIND, start, end, said, problem, children=steps))
+        if not problem:
+            self._known.pop(uid, None)
+            self._end(story, end, {"partage.outcome": "bound", "k8s.node.name": node})
+
+    def made_room(
+        self, entry: PodEntry, start: int, node: str, victims: int, problem: str
+    ) -> None:
+        """Less important pods were sent away for the pod."""
+        said: dict[str, Value] = {
+            "k8s.node.name": node, "partage.victims": victims,
+            "partage.outcome": "given up" if problem else "asked",
+        }  # fmt: skip
+        self._tell(entry, Span(MAKE_ROOM, start, self.now(), said, problem))
+
+    def gone(self, uid: str) -> None:
+        """The pod is no more."""
+        story = self._known.pop(uid, None)
+        if story is not None:
+            self._end(story, self.now(), {"partage.outcome": "gone"})
+
+    def hooks(self, others: Hooks) -> Hooks:
+        """The hooks of a service, which are heard here too."""
+
+        def wake(uids: Sequence[str]) -> None:
+            self._woken(uids)
+            others.wake(uids)
+
+        def pointed(entry: PodEntry, node: str) -> None:
+            story = self._known.get(entry.pod.uid)
+            if story is not None and node:
+                self._happened(story, Event("pointed", self.now(), {"k8s.node.name": node}))
+            others.pointed(entry, node)
+
+        return replace(others, wake=wake, pointed=pointed)
+
+    def _woken(self, uids: Collection[str]) -> None:
+        for uid in uids:
+            story = self._known.get(uid)
+            if story is not None:
+                self._happened(story, Event("woken", self.now()))
+
+    # --- telling -----------------------------------------------------------------------------
+
+    def _story(self, entry: PodEntry, start: int) -> _Story:
+        uid = entry.pod.uid
+        known = self._known.get(uid)
+        if known is None:
+            known = self._known[uid] = _Story(entry, start)
+            if len(self._known) > _MOST:
+                self._known.popitem(last=False)
+        return known
+
+    @staticmethod
+    def _happened(story: _Story, event: Event) -> None:
+        if len(story.events) < _EVENTS:
+            story.events.append(event)
+
+    def _end(self, story: _Story, end: int, said: Mapping[str, Value]) -> None:
+        """Tell all of a pod's scheduling, under the id by which its parts refer to it."""
+        trace = _trace(story.entry)
+        told = {**_of(story.entry), **said, "partage.refusals": story.refusals}
+        span = Span(
+            SCHEDULE, story.start, end, told, events=tuple(story.events), id=trace.scheduling,
+            parent=trace.parent.span if trace.parent is not None else "",
+        )  # fmt: skip
+        self._tracer.emit(trace.trace, trace.parent, lambda: span)
+
+    def _tell(self, entry: PodEntry, span: Span) -> None:
+        trace = _trace(entry)
+
+        def build() -> Span:
+            who = _of(entry)
+            return replace(
+                span,
+                attributes={**who, **span.attributes},
+                problem=cut(span.problem),
+                children=tuple(
+                    replace(one, attributes={**who, **one.attributes}, problem=cut(one.problem))
+                    for one in span.children
+                ),
+                parent=trace.scheduling,
+            )
+
+        self._tracer.emit(trace.trace, trace.parent, build)
+
+
+def _trace(entry: PodEntry) -> PodTrace:
+    return trace_of(entry.pod.uid, entry.translated.view.annotations)
+
+
+def _of(entry: PodEntry) -> dict[str, Value]:
+    pod = entry.pod
+    return {
+        "k8s.namespace.name": pod.namespace,
+        "k8s.pod.name": pod.name,
+        "k8s.pod.uid": pod.uid,
+    }
+
+
+def _filter_said(
+    counts: tuple[int, int], refusal: Refusal | None, decision: str
+) -> dict[str, Value]:
+    said: dict[str, Value] = {
+        "partage.outcome": "passed" if refusal is None else "refused",
+        "partage.nodes.asked": counts[0],
+        "partage.nodes.fitting": counts[1],
+    }
+    if decision:
+        said["partage.decision"] = decision
+    if refusal is not None:
+        said["partage.code"] = refusal.code.value
+        counted = sorted(refusal.counts.items(), key=lambda one: (-one[1], one[0]))
+        said["partage.counts"] = [f"{code.value}={count}" for code, count in counted]
+    return said

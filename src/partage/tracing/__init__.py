@@ -1,0 +1,1 @@
+"""Traces of pods, from admission to the container: values, and who sends them."""

@@ -1,0 +1,222 @@
+"""What a span is, as a value, and every kind of span that there is with its attributes.
+
+Whoever has decided something says so with a `Span` made of what it knows anyway; sending it is
+somebody else's. Spans hold names, amounts and codes: no environment, no command line, no header,
+nothing of a Secret. Texts are cut, lists are short.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+__all__ = [
+    "ADMIT",
+    "ALLOCATE",
+    "ATTRIBUTES",
+    "BIND",
+    "EVENTS",
+    "FILTER",
+    "INJECT",
+    "INSTANCE",
+    "KINDS",
+    "LOCK",
+    "MAKE_ROOM",
+    "PREEMPT",
+    "PRIORITIZE",
+    "READ_BACK",
+    "SCHEDULE",
+    "SEND",
+    "VALIDATE",
+    "Event",
+    "Kind",
+    "Role",
+    "Span",
+    "Value",
+    "cut",
+]
+
+Value = str | int | bool | Sequence[str]
+_LONGEST: Final = 256
+
+
+class Role(StrEnum):
+    """What part the span's owner has in it."""
+
+    SERVER = "server"  # somebody asked it
+    CLIENT = "client"  # it asks somebody
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of span.
+
+    Attributes:
+        name: of its spans.
+        program: who sends it, as a command.
+        role: that program's part in it.
+        meaning: what it spans.
+        attributes: what its spans may say beside which pod they are of.
+    """
+
+    name: str
+    program: str
+    role: Role
+    meaning: str
+    attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A moment within a span.
+
+    Attributes:
+        name: one of `EVENTS`.
+        at: nanoseconds since 1970.
+        attributes: more about it.
+    """
+
+    name: str
+    at: int
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that took time.
+
+    Attributes:
+        kind: what.
+        start: nanoseconds since 1970.
+        end: the same.
+        attributes: more about it.
+        problem: why it did not come to what was asked; empty when it did.
+        events: moments within, in order.
+        children: spans within.
+        id: 16 hexadecimal digits; empty for any.
+        parent: id of the span that it is part of; empty for none.
+    """
+
+    kind: Kind
+    start: int
+    end: int
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    problem: str = ""
+    events: tuple[Event, ...] = ()
+    children: tuple["Span", ...] = ()
+    id: str = ""
+    parent: str = ""
+
+
+def cut(text: str) -> str:
+    """A text of others', short enough for an attribute."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+ATTRIBUTES: Final[Mapping[str, str]] = {
+    "k8s.namespace.name": "the pod's namespace",
+    "k8s.pod.name": "the pod's name; what it begins with, where the API server has yet to make it",
+    "k8s.pod.uid": "the pod's UID; absent at its admission, which comes before it",
+    "k8s.node.name": "the node in question",
+    "k8s.container.name": "the container in question",
+    "partage.outcome": "what came of it, one word",
+    "partage.code": "the reason code of a refusal",
+    "partage.counts": "how many nodes failed by each reason code, as `CODE=N`",
+    "partage.decision": "number of the decision in the record, where one is kept",
+    "partage.nodes.asked": "nodes that were asked about",
+    "partage.nodes.fitting": "nodes that were answered",
+    "partage.refusals": "how often the pod was refused",
+    "partage.victims": "pods that are sent away",
+    "partage.changes": "operations of the patch",
+    "partage.trace.ignored": "why the pod's own traceparent was not heeded",
+    "partage.limits": "who keeps the container to its limits",
+    "partage.rule": "the agent's rule by which the container was refused",
+    "partage.resource": "name of the resource",
+    "partage.units": "units of the kubelet",
+    "partage.card": "UUID of the card",
+    "partage.profile": "profile of the hardware instance",
+    "partage.start": "its first unit on the card",
+}
+"""Every attribute with its meaning."""
+
+EVENTS: Final[Mapping[str, str]] = {
+    "refused": "no place on any node that was asked about, with `partage.code`",
+    "woken": "room appeared, and kube-scheduler was made to try the pod again",
+    "pointed": "nominated for the node `k8s.node.name` that kube-scheduler had not looked at",
+    "hindered": "something is in the way of the instance, in `partage.code`",
+}
+"""Every event with its meaning."""
+
+ADMIT: Final = Kind(
+    "partage.admit", "webhook", Role.SERVER,
+    "the pod is completed at its creation; begins the trace where the pod brings none",
+    ("partage.outcome", "partage.changes", "partage.trace.ignored"),
+)  # fmt: skip
+VALIDATE: Final = Kind(
+    "partage.validate", "webhook", Role.SERVER,
+    "the pod is judged at its creation", ("partage.outcome",),
+)  # fmt: skip
+SCHEDULE: Final = Kind(
+    "partage.schedule", "scheduler", Role.INTERNAL,
+    "from the first filter to the end of the Binding, or to the pod's own: all its waiting; told at its end",
+    ("partage.outcome", "k8s.node.name", "partage.refusals"),
+)  # fmt: skip
+FILTER: Final = Kind(
+    "partage.filter", "scheduler", Role.SERVER,
+    "kube-scheduler asks which nodes fit",
+    ("partage.outcome", "partage.nodes.asked", "partage.nodes.fitting", "partage.code",
+     "partage.counts", "partage.decision"),
+)  # fmt: skip
+PRIORITIZE: Final = Kind(
+    "partage.prioritize", "scheduler", Role.SERVER,
+    "kube-scheduler asks which of them is best", ("partage.nodes.asked",),
+)  # fmt: skip
+PREEMPT: Final = Kind(
+    "partage.preempt", "scheduler", Role.SERVER,
+    "kube-scheduler asks whom it may send away",
+    ("partage.nodes.asked", "partage.nodes.fitting"),
+)  # fmt: skip
+BIND: Final = Kind(
+    "partage.bind", "scheduler", Role.SERVER,
+    "cards are picked and the Binding is seen to its end",
+    ("partage.outcome", "k8s.node.name", "partage.code", "partage.decision"),
+)  # fmt: skip
+LOCK: Final = Kind(
+    "partage.lock", "scheduler", Role.CLIENT,
+    "waiting for a vendor's lock of the node", ("partage.outcome", "k8s.node.name"),
+)  # fmt: skip
+SEND: Final = Kind(
+    "partage.send", "scheduler", Role.CLIENT,
+    "the Binding at the API server", ("partage.outcome", "k8s.node.name"),
+)  # fmt: skip
+READ_BACK: Final = Kind(
+    "partage.read_back", "scheduler", Role.CLIENT,
+    "finding out what became of a Binding that was not answered", ("partage.outcome",),
+)  # fmt: skip
+MAKE_ROOM: Final = Kind(
+    "partage.make_room", "scheduler", Role.INTERNAL,
+    "less important pods are sent away for this one",
+    ("partage.outcome", "k8s.node.name", "partage.victims"),
+)  # fmt: skip
+INSTANCE: Final = Kind(
+    "partage.instance", "agent", Role.INTERNAL,
+    "a hardware instance is made, from the moment the agent hears of the pod; not for pods that were there before the agent",
+    ("k8s.node.name", "partage.card", "partage.profile", "partage.start"),
+)  # fmt: skip
+ALLOCATE: Final = Kind(
+    "partage.allocate", "agent", Role.SERVER,
+    "the kubelet takes units for the container; told with the injection, which knows whose they are",
+    ("k8s.node.name", "k8s.container.name", "partage.resource", "partage.units"),
+)  # fmt: skip
+INJECT: Final = Kind(
+    "partage.inject", "agent", Role.SERVER,
+    "the runtime asks, by NRI or through the CRI proxy, what the container gets",
+    ("partage.outcome", "k8s.node.name", "k8s.container.name", "partage.limits", "partage.rule"),
+)  # fmt: skip
+
+KINDS: Final = (
+    ADMIT, VALIDATE, SCHEDULE, FILTER, PRIORITIZE, PREEMPT, BIND, LOCK, SEND, READ_BACK, MAKE_ROOM,
+    INSTANCE, ALLOCATE, INJECT,
+)  # fmt: skip
+"""Every kind, in the order in which a pod meets them."""

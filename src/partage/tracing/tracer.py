@@ -1,0 +1,297 @@
+"""Who takes spans: nobody, or a queue behind which a thread sends them.
+
+    decision ── emit ──> sampled? ──> queue ── thread ──> exporter
+                                        └ full: dropped, and counted
+
+Whatever becomes of spans, nothing comes back to who told them: `emit` neither waits nor raises, and
+a collector that is slow or away costs spans alone. Time, chance and the exporter are arguments.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from partage.tracing.context import TraceContext
+from partage.tracing.spans import Span
+
+__all__ = [
+    "NO_TRACES",
+    "Exporter",
+    "LiveTracer",
+    "NoTracer",
+    "QueueSettings",
+    "Sampler",
+    "Sent",
+    "SpanSeries",
+    "Told",
+    "Tracer",
+]
+
+_LOG: Final = logging.getLogger("partage.tracing")
+_END: Final = 2.0
+"""Seconds that the end of a program waits for what is still to be sent."""
+
+
+class Told(StrEnum):
+    """What became of spans."""
+
+    SENT = "sent"
+    FAILED = "failed"  # the collector refused them or could not be reached
+    DROPPED = "dropped"  # the queue was full, or they could not be put into words
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A span on its way.
+
+    Attributes:
+        trace: id of its trace.
+        id: its own.
+        parent: id of the span that it is part of; empty for none.
+        span: what is told; its children go on their way by themselves.
+    """
+
+    trace: str
+    id: str
+    parent: str
+    span: Span
+
+
+class Exporter(Protocol):
+    """Sends spans; called from one thread."""
+
+    def export(self, batch: Sequence[Sent]) -> str:
+        """Why they were not taken; empty when they were. Whatever is raised counts as not taken."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is on its way; may be called from another thread."""
+        ...
+
+
+class Tracer(Protocol):
+    """Takes spans."""
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is sent; asked when a program is put together."""
+        ...
+
+    @property
+    def counts(self) -> Mapping[Told, int]:
+        """How many spans came to which end."""
+        ...
+
+    def now(self) -> int:
+        """Nanoseconds since 1970."""
+        ...
+
+    def begin(self, parent: TraceContext | None) -> TraceContext | None:
+        """A new span that others may refer to before it is told; None when nothing is traced.
+
+        Args:
+            parent: what it is part of; None begins a trace.
+        """
+        ...
+
+    def emit(
+        self, trace: str, parent: TraceContext | None, build: Callable[[], Span | None]
+    ) -> None:
+        """Tell a span.
+
+        Args:
+            trace: id of its trace.
+            parent: the span that the trace came with; decides whether it is sampled.
+            build: makes it; not called where nothing is sent. None: nothing is to be told.
+        """
+        ...
+
+
+class NoTracer:
+    """Tells nobody."""
+
+    on: Final = False
+    counts: Mapping[Told, int] = {}
+
+    def now(self) -> int:
+        """No time is needed."""
+        return 0
+
+    def begin(self, parent: TraceContext | None) -> None:  # noqa: ARG002 # see Tracer
+        """Nothing begins."""
+        return
+
+    def emit(
+        self, trace: str, parent: TraceContext | None, build: Callable[[], Span | None]
+    ) -> None:
+        """Nothing is told."""
+
+
+NO_TRACES: Final = NoTracer()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """How spans wait to be sent; the names are those of OpenTelemetry's variables.
+
+    Attributes:
+        size: spans that may wait (OTEL_BSP_MAX_QUEUE_SIZE).
+        batch: spans that are sent at once (OTEL_BSP_MAX_EXPORT_BATCH_SIZE).
+        delay: seconds that a span waits for others (OTEL_BSP_SCHEDULE_DELAY, there milliseconds).
+    """
+
+    size: int = 2048
+    batch: int = 512
+    delay: float = 5.0
+
+
+Sampler = Callable[[str, TraceContext | None], bool]
+"""Whether a trace is sent, by its id and the span that it came with."""
+
+
+class LiveTracer:
+    """Queues what is sampled, and has a thread send it.
+
+    Attributes:
+        on: it is.
+        now: nanoseconds since 1970.
+    """
+
+    on: Final = True
+
+    def __init__(
+        self,
+        exporter: Exporter,
+        sampler: Sampler,
+        now: Callable[[], int],
+        chance: Callable[[int], int],
+        settings: QueueSettings = QueueSettings(),
+    ) -> None:
+        """A tracer whose thread runs at once.
+
+        Args:
+            exporter: who sends.
+            sampler: which traces.
+            now: nanoseconds since 1970.
+            chance: so many random bits.
+            settings: of the queue.
+        """
+        self._exporter = exporter
+        self._sampler = sampler
+        self._chance = chance
+        self._settings = settings
+        self.now = now
+        self._counts = dict.fromkeys(Told, 0)
+        self._lock = threading.Lock()
+        self._queue: deque[Sent] = deque()
+        self._due = threading.Event()
+        self._ending = threading.Event()
+        self._failing = False
+        self._thread = threading.Thread(target=self._work, name="traces", daemon=True)
+        self._thread.start()
+
+    @property
+    def counts(self) -> Mapping[Told, int]:
+        """How many spans came to which end."""
+        with self._lock:
+            return dict(self._counts)
+
+    def begin(self, parent: TraceContext | None) -> TraceContext:
+        """A new span that others may refer to before it is told."""
+        trace = parent.trace if parent is not None else self._id(128)
+        return TraceContext(trace, self._id(64), self._sampler(trace, parent))
+
+    def emit(
+        self, trace: str, parent: TraceContext | None, build: Callable[[], Span | None]
+    ) -> None:
+        """Tell a span; see `Tracer`."""
+        try:
+            span = build() if self._sampler(trace, parent) else None
+        except Exception:  # noqa: BLE001 # a fault of ours here must not become one of the decision
+            _LOG.exception("a span cannot be put into words and is left out")
+            self._count(Told.DROPPED)
+            return
+        for one in () if span is None else self._each(trace, span, span.parent):
+            if len(self._queue) >= self._settings.size or self._ending.is_set():
+                self._count(Told.DROPPED)
+            else:
+                self._queue.append(one)
+        if len(self._queue) >= self._settings.batch:
+            self._due.set()
+
+    def _each(self, trace: str, span: Span, parent: str) -> Iterator[Sent]:
+        """The span and those within it."""
+        sent = Sent(trace, span.id or self._id(64), parent, span)
+        yield sent
+        for child in span.children:
+            yield from self._each(trace, child, sent.id)
+
+    def close(self, patience: float = _END) -> None:
+        """Send what waits, as long as that does not take long.
+
+        Args:
+            patience: seconds.
+        """
+        self._ending.set()
+        self._due.set()
+        self._thread.join(patience)
+        self._exporter.close()
+        self._count(Told.DROPPED, len(self._queue))
+
+    # --- the thread --------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while not self._ending.is_set():
+            self._due.wait(self._settings.delay)
+            self._due.clear()
+            self._send()
+        self._send()
+
+    def _send(self) -> None:
+        """Send all that waits now, a batch at a time."""
+        for _ in range(-(-len(self._queue) // self._settings.batch)):
+            count = min(len(self._queue), self._settings.batch)
+            batch = [self._queue.popleft() for _ in range(count)]
+            try:
+                problem = self._exporter.export(batch)
+            except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+                problem = f"{type(error).__name__}: {error}"
+            self._count(Told.FAILED if problem else Told.SENT, count)
+            if bool(problem) is not self._failing:
+                self._failing = bool(problem)
+                if problem:
+                    _LOG.warning("traces are not taken and are lost until they are: %s", problem)
+                else:
+                    _LOG.info("traces are taken again")
+
+    def _count(self, told: Told, count: int = 1) -> None:
+        with self._lock:
+            self._counts[told] += count
+
+    def _id(self, bits: int) -> str:
+        """Digits of an id; all 0 is none."""
+        return f"{self._chance(bits) or 1:0{bits // 4}x}"
+
+
+class SpanSeries:
+    """What became of spans, for a program's page of metrics."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def collect(self) -> Iterator[Metric]:
+        """See `prometheus_client`."""
+        family = CounterMetricFamily(
+            "partage_trace_spans", "Spans by what became of them; 0 without traces.",
+            labels=["outcome"],
+        )  # fmt: skip
+        counts = self._tracer.counts
+        for told in Told:
+            family.add_metric([told.value], counts.get(told, 0))
+        yield family

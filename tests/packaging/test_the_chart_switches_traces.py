@@ -1,0 +1,91 @@
+"""Traces in the chart: nothing of them by default; with them every program that makes spans has all it needs."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "deploy"))
+import generate  # noqa: E402 # a script beside what it writes
+
+TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
+HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
+needs_helm = pytest.mark.skipif(
+    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
+)
+
+
+def _containers(*values: str) -> dict[str, dict[str, Any]]:
+    """Containers of all programs by name, as the chart makes them with these values."""
+    given = ("agent.enabled=true", *values)
+    text = generate.rendered(str(HELM), "default", *(p for v in given for p in ("--set", v)))
+    found = [one for one in yaml.safe_load_all(text) if one]
+    pods = [
+        one["spec"]["template"]["spec"] for one in found if "template" in (one.get("spec") or {})
+    ]
+    return {one["name"]: one for pod in pods for one in pod["containers"]}
+
+
+@needs_helm
+def test_nothing_is_traced_by_default() -> None:
+    """No option and no variable."""
+    assert not [
+        name
+        for name, one in _containers().items()
+        if "--traces" in one.get("args", ()) or "OTEL" in str(one.get("env"))
+    ]
+
+
+@needs_helm
+def test_every_program_sends_where_the_values_say() -> None:
+    """The option, the collector, the ratio, and more variables; kube-scheduler is left alone."""
+    found = _containers(
+        "traces.enabled=true", "traces.endpoint=http://c:4318", "traces.ratio=0.1",
+        "traces.env[0].name=OTEL_EXPORTER_OTLP_HEADERS", "traces.env[0].value=a=b",
+    )  # fmt: skip
+
+    traced = {name for name, one in found.items() if "--traces" in one.get("args", ())}
+    assert traced == {"scheduler", "webhook", "agent"}
+    for name in traced:
+        env = {one["name"]: one.get("value") for one in found[name]["env"]}
+        assert {key: value for key, value in env.items() if key.startswith("OTEL")} == {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318",
+            "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+            "OTEL_TRACES_SAMPLER_ARG": "0.1",
+            "OTEL_EXPORTER_OTLP_HEADERS": "a=b",
+        }
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("traces.enabled=true", "traces.enabled needs traces.endpoint"),
+        ("traces.ratio=2", "traces/ratio|traces.ratio"),
+        ("traces.endpoint=c:4318", "endpoint"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(value: str, why: str) -> None:
+    """At `helm install`, by name."""
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        generate.rendered(str(HELM), "default", "--set", value)
+
+    assert any(part in raised.value.stderr for part in why.split("|"))
+
+
+def test_the_image_can_send_traces() -> None:
+    """It has the extra, and the tests have what is in it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = {
+        one.partition(">")[0] for one in project["project"]["optional-dependencies"]["trace"]
+    }
+
+    assert ",trace]" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    group = {str(one).partition(">")[0] for one in project["dependency-groups"]["test"]}
+    assert packages <= group
