@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isolation import BUILD, at, reports
+from partage.agent.isolation.account import make_account
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, Policy, Priority, write
-from partage.agent.isolation.pages import make_account, make_page
+from partage.agent.isolation.seats import give_seat, make_seats
 
 MIB = 2**20
 GRANULE = 2 * MIB
@@ -71,7 +72,7 @@ class Card:
     @contextmanager
     def folder(self) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix="partage-gpu-"))
-        make_page(folder / "card-0")
+        make_seats(folder / "card-0")
         yield folder
         shutil.rmtree(folder)
 
@@ -80,7 +81,8 @@ class Card:
         if card:
             home = folder / f"t{slot}"
             home.mkdir()
-            os.link(folder / "card-0", home / "card-0")
+            (home / "card-0").symlink_to(folder / "card-0")
+            give_seat(folder / "card-0", card)
             make_account(home / "account")
             library = install(BUILD / "libpartage-isolation.so", home)
             write(home / "limits", ContainerLimits(slot + 1, (card,)))

@@ -21,9 +21,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from partage.agent.isolation.account import make_account
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, Policy, Priority, write
-from partage.agent.isolation.pages import make_account, make_page
+from partage.agent.isolation.seats import give_seat, make_seats
 
 BUILD = Path(__file__).parents[1] / "build" / "native"
 UUID = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00"
@@ -47,10 +48,11 @@ def environment(folder: Path, slot: int, load: Load | None) -> dict[str, str]:
     if load:
         home = folder / f"t{slot}"
         home.mkdir()
-        os.link(folder / "card-0", home / "card-0")
+        (home / "card-0").symlink_to(folder / "card-0")
         make_account(home / "account")
         library = install(BUILD / "libpartage-isolation.so", home)
         card = CardLimits(UUID, "card-0", slot, 0, load.quota, load.policy, load.priority)
+        give_seat(home / "card-0", card)
         write(home / "limits", ContainerLimits(slot + 1, (card,)))
         names["LD_PRELOAD"] = str(library)
     return {**os.environ, **names}
@@ -76,7 +78,7 @@ def at(series: list[tuple[int, int]], when: int) -> float:
 def run(loads: list[Load], seconds: float) -> list[list[tuple[int, int]]]:
     """What each tenant got done, over time."""
     folder = Path(tempfile.mkdtemp())
-    make_page(folder / "card-0")
+    make_seats(folder / "card-0")
     card = subprocess.Popen([BUILD / "fake-card", folder / "gpu"], stdout=subprocess.PIPE)
     card.stdout.readline()
     try:
@@ -158,7 +160,7 @@ def cost() -> None:
         "fixed-share, cap not reached": Load(999, Policy.FIXED_SHARE),
     }
     folder = Path(tempfile.mkdtemp())
-    make_page(folder / "card-0")
+    make_seats(folder / "card-0")
     print("CPU time per launch over a driver that does nothing, median of 7")
     try:
         places = {

@@ -1,6 +1,10 @@
 /*
- * Layout of the memory that processes share: one card page for all tenants of a card, and one account
- * for all processes of a container.
+ * Layout of the memory that processes share: one seat a tenant and card, and one account for all processes of a
+ * container.
+ *
+ * A seat is a file of its own, a page long. Only its own container can write it; the others of the card read it,
+ * and never by a load: what another container may cut short is read by the kernel (seats.c), so that a page that
+ * is gone is a seat that is empty and not a fault.
  *
  * Rules that every field keeps, and that make the layout safe to share:
  *   - no pointers, no lengths, no indices that are used before they are checked;
@@ -8,7 +12,8 @@
  *     leaves an old or a new value, never a broken one;
  *   - no locks; what a dead process held ends by time (the turn) or by its identity (a place).
  *
- * src/partage/agent/isolation/page.py reads and writes the same layout; PAGE_VERSION changes with it.
+ * src/partage/agent/isolation/pages.py reads and writes the same layout. Whatever changes it changes the mark of
+ * seat or account with it: a seat with another mark is not read.
  */
 #ifndef PARTAGE_PAGE_H
 #define PARTAGE_PAGE_H
@@ -16,37 +21,50 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define PAGE_VERSION 1u
-#define CARD_MAGIC 0x3145474150545250ull    /* "PRTPAGE1" */
-#define ACCOUNT_MAGIC 0x3154434341545250ull /* "PRTACCT1" */
+#define SEAT_MAGIC 0x3254414553545250ull    /* "PRTSEAT2" */
+#define ACCOUNT_MAGIC 0x3254434341545250ull /* "PRTACCT2" */
+#define SEAT_BYTES 4096                     /* of a seat's file: a page, so that nothing else is mapped with it */
 
-#define SEATS 63   /* tenants of one card, or processes in an inner page */
+#define SEATS 63   /* tenants of one card, or processes of a container on it */
 #define CARDS 16    /* cards of one container */
 #define PLACES 1024 /* processes of one container that use a card at the same time */
 #define EXPORTS 512 /* memory handles that a container exported to itself */
 
-/* What one sharer says of itself. Only the sharer writes it; others believe it as far as fairness goes. */
+/* What one sharer says: of itself, and whose turn it is. Only the sharer writes it. */
 struct seat {
+    _Atomic uint64_t magic;  /* layout of this seat; another version's is left alone */
     _Atomic uint64_t tenant; /* who: a number from the limits file, or a process identity; 0 is free */
     _Atomic uint64_t beat;   /* last sign of life, ns of CLOCK_MONOTONIC */
     _Atomic uint64_t wants;  /* since when it has work for the card, ns; 0 is idle */
     _Atomic uint64_t clock;  /* virtual time: device ns received, divided by weight */
-    _Atomic uint64_t terms;  /* policy, priority and quota as it states them (terms_pack) */
+    _Atomic uint64_t terms;  /* policy, priority and quota (terms_pack); of a container only the agent's word counts */
     _Atomic uint64_t served; /* device ns received since the seat was made */
     _Atomic uint64_t active; /* when its work was last seen on the device, ns */
-    _Atomic uint64_t spare;
-};
-
-struct turn_page {
-    _Atomic uint64_t magic;
-    _Atomic uint64_t turn;   /* whose turn, until when (turn_pack) */
-    _Atomic uint32_t bell;   /* counts changes of the turn; the word that waiters sleep on */
-    _Atomic uint32_t version;
-    _Atomic uint64_t floor;  /* highest virtual time at which a turn was taken */
+    _Atomic uint64_t claim;  /* whose turn it said it is, and when it said so (claim_pack) */
+    _Atomic uint64_t lease;  /* until when a turn of its own lasts, ns */
+    _Atomic uint64_t floor;  /* highest virtual time at which it took a turn */
+    _Atomic uint32_t bell;   /* counts the turns that it passed on; the word that waiters sleep on */
+    uint32_t pad;
     uint64_t spare[4];
-    struct seat seats[SEATS];
 };
-_Static_assert(sizeof(struct turn_page) == 4096, "a card page is one page");
+_Static_assert(sizeof(struct seat) == 128, "layout of a seat");
+
+/*
+ * What the agent says of the sharers of a card: the policy, priority and quota of each (terms_pack). Read-only to
+ * all of them, so that nobody is believed to have more than was granted.
+ */
+struct terms_page {
+    _Atomic uint64_t terms[SEATS];
+    uint64_t spare[449];
+};
+_Static_assert(sizeof(struct terms_page) == SEAT_BYTES, "the terms are one page");
+
+/* Turns among the processes of one container on one card. */
+struct inner_page {
+    struct seat seats[SEATS];
+    uint64_t spare[16];
+};
+_Static_assert(sizeof(struct inner_page) == 8192, "an inner page is two pages");
 
 /* Books of one container on one card, shared by its processes. */
 struct card_books {
@@ -89,7 +107,7 @@ struct account {
     struct export_mark exports[EXPORTS];
     struct place places[PLACES];
     uint8_t pad[3008];
-    struct turn_page inner[CARDS]; /* turns among the processes of the container */
+    struct inner_page inner[CARDS];
 };
 _Static_assert(sizeof(struct place) == 576, "layout of a place");
 _Static_assert(sizeof(struct account) % 4096 == 0, "an account is whole pages");
@@ -125,12 +143,16 @@ static inline uint32_t terms_quota(uint64_t terms)
     return quota > 1000 ? 1000 : quota;
 }
 
-/* A turn: the holder's index + 1 (0: nobody) and the microsecond until which it lasts. */
-static inline uint64_t turn_pack(uint32_t holder_plus_one, uint64_t until_ns)
+/*
+ * A claim: when it was made, in units of 64 ns, and the index + 1 of who has the turn from then on (0: nobody).
+ * Of all claims the latest counts. One that nobody can have made yet counts for nothing.
+ */
+#define CLAIM_UNIT 64ull
+static inline uint64_t claim_pack(uint64_t stamp_ns, uint32_t holder_plus_one)
 {
-    return (uint64_t)holder_plus_one << 56 | (until_ns / 1000 & 0xffffffffffffffull);
+    return (stamp_ns / CLAIM_UNIT) << 8 | (holder_plus_one & 0xffu);
 }
-static inline uint32_t turn_holder(uint64_t turn) { return (uint32_t)(turn >> 56); }
-static inline uint64_t turn_until(uint64_t turn) { return (turn & 0xffffffffffffffull) * 1000; }
+static inline uint32_t claim_holder(uint64_t claim) { return (uint32_t)(claim & 0xffu); }
+static inline uint64_t claim_stamp(uint64_t claim) { return (claim >> 8) * CLAIM_UNIT; }
 
 #endif

@@ -3,6 +3,12 @@
 #define LOAD(word) atomic_load_explicit(&(word), memory_order_acquire)
 #define STORE(word, value) atomic_store_explicit(&(word), (value), memory_order_release)
 
+/* Whose turn it is, as the latest claim says. */
+struct turn {
+    uint32_t author, holder; /* indices; SEATS: nobody */
+    uint64_t stamp, until;
+};
+
 /* One look at another's seat. */
 struct sight {
     bool waits;
@@ -15,11 +21,48 @@ static bool is_past(uint64_t then, uint64_t now, uint64_t age)
     return then > now ? then - now < MS : now - then <= age;
 }
 
+static const struct seat *seat_at(const struct arbiter *me, uint32_t i)
+{
+    return i == me->index ? me->own : &me->seats[i];
+}
+
+static bool is_taken(const struct seat *seat) { return LOAD(seat->magic) == SEAT_MAGIC && LOAD(seat->tenant) != 0; }
+
+static void see(struct arbiter *me, uint64_t since)
+{
+    if (me->see) me->see(me, since);
+}
+
+static struct turn turn_of(const struct arbiter *me, uint64_t now)
+{
+    struct turn turn = {SEATS, SEATS, 0, 0};
+    uint64_t latest = 0;
+    for (uint32_t i = 0; i < SEATS; i++) {
+        const struct seat *seat = seat_at(me, i);
+        if (!is_taken(seat) || me->deaf[i] > now) continue;
+        uint64_t claim = LOAD(seat->claim), stamp = claim_stamp(claim);
+        if (claim == 0 || stamp < latest || stamp > now + MS) continue;
+        latest = stamp;
+        uint32_t named = claim_holder(claim), holder = named == 0 || named > SEATS ? SEATS : named - 1;
+        turn = (struct turn){i, holder, stamp, stamp};
+        if (holder == i) turn.until = LOAD(seat->lease);
+        else if (holder < SEATS) turn.until = stamp + GRACE_NS;
+    }
+    return turn;
+}
+
+/* Says whose turn it is from now on, later than what was seen. */
+static bool claim(struct arbiter *me, struct turn seen, uint64_t old, uint32_t holder, uint64_t now)
+{
+    uint64_t stamp = now > seen.stamp ? now : seen.stamp + CLAIM_UNIT;
+    return atomic_compare_exchange_strong(&me->own->claim, &old, claim_pack(stamp, holder == SEATS ? 0 : holder + 1));
+}
+
 static struct sight look(const struct arbiter *me, uint32_t i, uint64_t now)
 {
-    const struct seat *seat = &me->page->seats[i];
+    const struct seat *seat = &me->seats[i];
     struct sight sight = {false, PRIORITY_ORDINARY, 0};
-    if (LOAD(seat->tenant) == 0 || LOAD(seat->wants) == 0) return sight;
+    if (!is_taken(seat) || me->deaf[i] > now || LOAD(seat->wants) == 0) return sight;
     if (!is_past(LOAD(seat->beat), now, FRESH_NS)) return sight;
     uint32_t priority = terms_priority(LOAD(seat->terms));
     sight.waits = true;
@@ -38,7 +81,7 @@ static uint64_t weight(const struct arbiter *me, uint64_t now)
     uint64_t promised = 0, even = 1;
     for (uint32_t i = 0; i < SEATS; i++) {
         if (i == me->index || !look(me, i, now).waits) continue;
-        uint64_t terms = LOAD(me->page->seats[i].terms);
+        uint64_t terms = LOAD(me->seats[i].terms);
         if (terms_policy(terms) == POLICY_BEST_EFFORT) even++;
         else promised += terms_quota(terms);
     }
@@ -51,8 +94,8 @@ static bool is_held_for_online(const struct arbiter *me, uint64_t now)
 {
     if (my_priority(me) == PRIORITY_ONLINE) return false;
     for (uint32_t i = 0; i < SEATS; i++) {
-        const struct seat *seat = &me->page->seats[i];
-        if (i == me->index || LOAD(seat->tenant) == 0) continue;
+        const struct seat *seat = &me->seats[i];
+        if (i == me->index || !is_taken(seat) || me->deaf[i] > now) continue;
         if (terms_priority(LOAD(seat->terms)) != PRIORITY_ONLINE) continue;
         if (look(me, i, now).waits) return true;
         uint64_t active = LOAD(seat->active);
@@ -110,32 +153,57 @@ static uint64_t quantum(uint32_t others)
 /* Where virtual time stands: the least of those who have work, else where turns were last taken. */
 static uint64_t standing(const struct arbiter *me, uint64_t now)
 {
-    uint64_t least = UINT64_MAX;
+    uint64_t least = UINT64_MAX, floor = 0;
     for (uint32_t i = 0; i < SEATS; i++) {
+        const struct seat *seat = seat_at(me, i);
+        if (!is_taken(seat)) continue;
+        uint64_t taken = LOAD(seat->floor);
+        if (taken > floor && taken < UINT64_MAX / 2) floor = taken;
         struct sight other = i == me->index ? (struct sight){false, 0, 0} : look(me, i, now);
         if (other.waits && other.clock < least) least = other.clock;
     }
-    return least == UINT64_MAX ? LOAD(me->page->floor) : least;
+    return least == UINT64_MAX ? floor : least;
+}
+
+uint32_t arbiter_bell(const struct arbiter *me, uint64_t now)
+{
+    uint32_t holder = turn_of(me, now).holder;
+    return holder < SEATS ? holder : me->index;
+}
+
+/* Who takes back what was taken from it, before that could be over, does not play by the rule. */
+static void mind(struct arbiter *me, uint64_t now)
+{
+    struct turn turn = turn_of(me, now);
+    if (me->pressed_at == 0 || turn.author != me->pressed || turn.author == me->index) return;
+    bool early = turn.stamp > me->pressed_at && turn.stamp - me->pressed_at < LEASE_NS;
+    me->pressed_at = 0;
+    if (early) me->deaf[turn.author] = now + DEAF_NS;
 }
 
 void arbiter_beat(struct arbiter *me, uint64_t now)
 {
-    struct seat *own = &me->page->seats[me->index];
+    if (me->pressed_at) see(me, now - LATE_NS);
+    struct seat *own = me->own;
+    STORE(own->magic, SEAT_MAGIC);
     STORE(own->tenant, me->tenant);
     STORE(own->terms, me->terms);
     STORE(own->clock, LOAD(*me->clock));
     STORE(own->beat, now);
+    if (me->pressed_at) mind(me, now);
 }
 
 bool arbiter_want(struct arbiter *me, uint64_t now)
 {
-    struct seat *own = &me->page->seats[me->index];
+    struct seat *own = me->own;
     uint64_t since = LOAD(own->wants);
     if (since != 0 && since <= now && LOAD(own->tenant) == me->tenant &&
         is_past(LOAD(own->beat), now, FRESH_NS)) {
         if (now - LOAD(own->beat) > MS) arbiter_beat(me, now);
         return false;
     }
+    see(me, now - LATE_NS);
+    own = me->own;
     /* Who wakes starts where the others stand: it neither saved up time nor pays for time alone. */
     uint64_t least = standing(me, now), slack = QUANTUM_NS * 1000 / weight(me, now);
     uint64_t clock = LOAD(*me->clock);
@@ -147,59 +215,57 @@ bool arbiter_want(struct arbiter *me, uint64_t now)
 
 void arbiter_rest(struct arbiter *me, uint64_t now)
 {
-    STORE(me->page->seats[me->index].wants, 0);
+    STORE(me->own->wants, 0);
     if (arbiter_holds(me, now)) arbiter_pass(me, now);
 }
 
 bool arbiter_holds(const struct arbiter *me, uint64_t now)
 {
-    uint64_t turn = LOAD(me->page->turn);
-    (void)now; /* an expired turn is still ours until another takes it */
-    return turn_holder(turn) == me->index + 1;
+    return turn_of(me, now).holder == me->index; /* a turn that is over is still ours until another takes it */
 }
 
-static bool take(struct arbiter *me, uint64_t seen, uint64_t now)
+static bool take(struct arbiter *me, struct turn seen, uint64_t now)
 {
-    uint64_t mine = turn_pack(me->index + 1, now + LEASE_NS);
-    if (!atomic_compare_exchange_strong(&me->page->turn, &seen, mine)) return false;
-    uint64_t clock = LOAD(*me->clock);
-    if (clock > LOAD(me->page->floor) || LOAD(me->page->floor) > UINT64_MAX / 2)
-        STORE(me->page->floor, clock);
+    uint64_t old = LOAD(me->own->claim), clock = LOAD(*me->clock);
+    STORE(me->own->lease, now + LEASE_NS);
+    if (!claim(me, seen, old, me->index, now)) return false;
+    see(me, UINT64_MAX);
+    if (turn_of(me, now).holder != me->index) return false; /* another's claim is later */
+    if (clock > LOAD(me->own->floor) || LOAD(me->own->floor) > UINT64_MAX / 2) STORE(me->own->floor, clock);
     me->in_turn = 0;
-    atomic_fetch_add(&me->page->bell, 1);
     return true;
 }
 
 bool arbiter_try(struct arbiter *me, uint64_t now)
 {
-    uint64_t turn = LOAD(me->page->turn), until = turn_until(turn);
-    uint32_t holder = turn_holder(turn);
+    see(me, now - LATE_NS);
+    mind(me, now);
+    struct turn turn = turn_of(me, now);
     if (is_held_for_online(me, now)) return false;
-    if (holder == me->index + 1) {
-        /* Handed over, or kept: either way it is renewed, and if it was stolen meanwhile we see it. */
-        if (until < now + LEASE_NS - MS) return take(me, turn, now);
+    if (turn.holder == me->index) {
+        /* Handed over, or kept: either way it is renewed, and if it was taken meanwhile we see it. */
+        if (turn.until < now + LEASE_NS - MS) return take(me, turn, now);
         return true;
     }
     uint32_t due, ahead = rank(me, now, 0, &due);
-    if (holder != 0 && holder <= SEATS && until > now && until - now <= LEASE_NS) {
-        struct sight other = look(me, holder - 1, now);
+    if (turn.holder < SEATS && turn.until > now && turn.until - now <= LEASE_NS) {
+        struct sight other = look(me, turn.holder, now);
         bool outranks = my_priority(me) == PRIORITY_ONLINE && other.priority < PRIORITY_ONLINE;
-        uint64_t since = LOAD(me->page->seats[me->index].wants);
-        uint64_t limit = PATIENCE_NS * (ahead + 1ull);
-        bool impatient = since != 0 && since < now && now - since > limit &&
-                         now - LOAD(me->page->seats[me->index].active) > limit;
+        uint64_t since = LOAD(me->own->wants), limit = PATIENCE_NS * (ahead + 1ull);
+        bool impatient = since != 0 && since < now && now - since > limit && now - LOAD(me->own->active) > limit;
         if (!outranks && !impatient) return false;
+        if (!outranks) me->pressed_at = now, me->pressed = turn.author;
         return take(me, turn, now);
     }
-    uint64_t freed = until > now ? now - now % MS : until;
+    uint64_t freed = turn.until > now ? now - now % MS : turn.until;
     if (ahead > 0 && now - freed < ahead * RANK_DELAY_NS) return false;
     return take(me, turn, now);
 }
 
 bool arbiter_keep(struct arbiter *me, uint64_t now, uint64_t pending)
 {
-    uint64_t turn = LOAD(me->page->turn);
-    if (turn_holder(turn) != me->index + 1) return false;
+    see(me, now - LATE_NS);
+    if (!arbiter_holds(me, now)) return false;
     if (is_held_for_online(me, now)) return false;
     uint32_t others = arbiter_waiting(me, now), due;
     if (others > 0 && me->in_turn + pending >= quantum(others)) {
@@ -215,15 +281,17 @@ bool arbiter_keep(struct arbiter *me, uint64_t now, uint64_t pending)
 
 void arbiter_renew(struct arbiter *me, uint64_t now)
 {
-    uint64_t turn = LOAD(me->page->turn);
-    if (turn_holder(turn) != me->index + 1 || turn_until(turn) > now + LEASE_NS - 2 * MS) return;
-    atomic_compare_exchange_strong(&me->page->turn, &turn,
-                                   turn_pack(me->index + 1, now + LEASE_NS));
+    uint64_t old = LOAD(me->own->claim);
+    struct turn turn = turn_of(me, now);
+    if (turn.holder != me->index || (turn.until > now + LEASE_NS - 2 * MS && turn.until <= now + LEASE_NS)) return;
+    STORE(me->own->lease, now + LEASE_NS);
+    /* An own claim keeps its time: a renewal must not come after what another has claimed meanwhile. */
+    if (turn.author != me->index) claim(me, turn, old, me->index, now);
 }
 
 void arbiter_charge(struct arbiter *me, uint64_t used, uint64_t now)
 {
-    struct seat *own = &me->page->seats[me->index];
+    struct seat *own = me->own;
     uint64_t clock = atomic_fetch_add(me->clock, used * 1000 / weight(me, now));
     STORE(own->clock, clock + used * 1000 / weight(me, now));
     atomic_fetch_add(&own->served, used);
@@ -233,14 +301,14 @@ void arbiter_charge(struct arbiter *me, uint64_t used, uint64_t now)
 
 void arbiter_pass(struct arbiter *me, uint64_t now)
 {
-    uint64_t turn = LOAD(me->page->turn);
+    see(me, now - LATE_NS);
+    uint64_t old = LOAD(me->own->claim);
+    struct turn turn = turn_of(me, now);
     uint32_t due;
-    if (turn_holder(turn) != me->index + 1) return;
+    if (turn.holder != me->index) return;
     rank(me, now, 0, &due);
-    uint64_t next = due == SEATS ? turn_pack(0, now) : turn_pack(due + 1, now + GRACE_NS);
-    me->in_turn = 0;
-    if (atomic_compare_exchange_strong(&me->page->turn, &turn, next))
-        atomic_fetch_add(&me->page->bell, 1);
+    me->in_turn = me->pressed_at = 0;
+    if (claim(me, turn, old, due, now)) atomic_fetch_add(&me->own->bell, 1);
 }
 
 void quota_open(_Atomic uint64_t *paid, uint64_t now, uint64_t window)

@@ -1,13 +1,16 @@
 /*
  * Turns on one card: who may launch now, and for how long.
  *
- * Every sharer runs this same rule over the same page and comes to the same answer; there is no
- * arbiter process. A sharer receives device time in proportion to its weight: the one with the lowest
+ * Every sharer runs this same rule over the same seats and comes to the same answer; there is no arbiter
+ * process. A seat is written by its own sharer only, so the turn is no word that all may change: each says in its
+ * seat whose turn it is since when, and the latest saying counts. Who takes a turn looks again, and gives way
+ * to who was later. A sharer receives device time in proportion to its weight: the one with the lowest
  * virtual time (device ns received / weight) goes next, for at most one quantum while others wait.
- * Nothing here reads a clock, sleeps or locks: `now` is an argument, the page is plain atomic words.
+ * Nothing here reads a clock, sleeps or locks: `now` is an argument, seats are plain atomic words.
  *
- * Trust: quotas come from the sharer's own limits file. The page carries statements only. A false one or a
- * corrupt word costs fairness for a bounded time (LEASE_NS, PATIENCE_NS), never memory safety.
+ * Trust: quotas come from the sharer's own limits file. Seats carry statements only. A false one or a corrupt
+ * word costs fairness for a bounded time (LEASE_NS, PATIENCE_NS), never memory safety. Who takes a turn back at
+ * once that another took out of impatience is not listened to for a while (DEAF_NS).
  */
 #ifndef PARTAGE_ARBITER_H
 #define PARTAGE_ARBITER_H
@@ -24,17 +27,25 @@
 #define RANK_DELAY_NS (MS / 2)   /* the n-th in the queue takes a free turn after n of these */
 #define FRESH_NS (80 * MS)       /* a seat without a beat for this long does not count */
 #define PATIENCE_NS (400 * MS)   /* after waiting this long a sharer takes the turn regardless */
+#define DEAF_NS (2000 * MS)      /* for so long the claims of who does not give the card count for nothing */
+#define LATE_NS (50000ull)       /* a look at the seats is good for this long */
 #define RETURN_NS (100 * MS)     /* offline work resumes after online work was idle for this long */
 #define WINDOW_NS (50 * MS)      /* quota of this much wall time may be saved up while idle */
 #define LAG_NS (1000 * MS)       /* and this much while waiting for the card */
 
 struct arbiter {
-    struct turn_page *page;
+    struct seat *own;              /* the sharer's own seat */
+    const struct seat *seats;      /* all seats as last seen; the own one there is not looked at */
+    void (*see)(struct arbiter *, uint64_t since); /* looks again unless it did since then; NULL: nothing to do */
+    void *eyes;                    /* for `see` */
     _Atomic uint64_t *clock; /* master of the seat's virtual time, where no other tenant writes */
     uint32_t index;          /* own seat */
     uint64_t tenant;         /* what own seat.tenant must hold */
     uint64_t terms;          /* own policy, priority, quota: from the limits file */
     uint64_t in_turn;        /* device ns received in this turn */
+    uint64_t pressed_at;     /* when the turn was last taken out of impatience, */
+    uint32_t pressed;        /* and from whom */
+    uint64_t deaf[SEATS];    /* until when a seat's claims count for nothing */
 };
 
 /* Says that the sharer has work, from now on; true if it had none before. */
@@ -60,6 +71,9 @@ void arbiter_charge(struct arbiter *arbiter, uint64_t used, uint64_t now);
 void arbiter_pass(struct arbiter *arbiter, uint64_t now);
 /* Others that have work and are alive. */
 uint32_t arbiter_waiting(const struct arbiter *arbiter, uint64_t now);
+
+/* Whose bell tells of the next change: who has the turn, else the sharer itself. */
+uint32_t arbiter_bell(const struct arbiter *arbiter, uint64_t now);
 
 /* The quota as one word: `paid` is the time until which device time received is paid for. */
 void quota_open(_Atomic uint64_t *paid, uint64_t now, uint64_t window);

@@ -70,7 +70,7 @@ static void *map_shared(const char *name, size_t bytes, uint64_t magic)
 {
     char path[1024];
     void *memory = MAP_FAILED;
-    int file = beside(name, path, sizeof path) ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+    int file = beside(name, path, sizeof path) ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
     if (file >= 0 && lseek(file, 0, SEEK_END) >= (off_t)bytes)
         memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (file >= 0) close(file);
@@ -156,7 +156,7 @@ struct card *card_named(const char *uuid)
 }
 
 /* A turn among the container's own processes needs a seat on the inner page. */
-static bool seat_inner(struct turn_page *page, uint32_t *index)
+static bool seat_inner(struct inner_page *page, uint32_t *index)
 {
     for (uint32_t i = 0; i < SEATS; i++) {
         _Atomic uint64_t *tenant = &page->seats[i].tenant;
@@ -165,6 +165,7 @@ static bool seat_inner(struct turn_page *page, uint32_t *index)
         if (seen != 0 && seen != container.self.identity && place_is_alive(&stale, &container.self, 0)) continue;
         if (!atomic_compare_exchange_strong(tenant, &seen, container.self.identity)) continue;
         atomic_store(&page->seats[i].wants, 0);
+        atomic_store(&page->seats[i].claim, 0);
         *index = i;
         return true;
     }
@@ -176,18 +177,24 @@ static bool open_gate(struct card *card)
     const struct card_limits *limits = card->limits;
     struct gate *gate = &card->gate;
     uint32_t inner = 0;
-    struct turn_page *page = map_shared(limits->page, sizeof *page, CARD_MAGIC);
-    if (!page) return false;
+    char folder[FOLDER_BYTES];
+    if (!beside(limits->seats, folder, sizeof folder) || !seats_open(&gate->seats, folder, limits->slot)) {
+        container_complain(limits->seats, "the container's seat cannot be mapped, or is not of its size", 0);
+        return false;
+    }
     gate->books = &container.account->books[card->index];
     gate->quota = limits->core;
     gate->capped = limits->policy == POLICY_FIXED_SHARE && limits->core < 1000;
     gate->kernel_ns = 4 * MS; /* unknown: few are launched until the first is measured */
-    gate->outer = (struct arbiter){page, &gate->books->clock, limits->slot, container.limits.container,
-                                   terms_pack(limits->policy, limits->priority, limits->core), 0};
-    struct turn_page *own = &container.account->inner[card->index];
-    gate->has_inner = seat_inner(own, &inner);
-    gate->inner = (struct arbiter){own, &gate->inner_clock, inner, container.self.identity,
-                                   terms_pack(POLICY_BURST_SHARE, PRIORITY_ORDINARY, 100), 0};
+    gate->outer = (struct arbiter){.own = gate->seats.own, .seats = gate->seats.view, .see = seats_see,
+                                   .eyes = &gate->seats, .clock = &gate->books->clock, .index = limits->slot,
+                                   .tenant = container.limits.container,
+                                   .terms = terms_pack(limits->policy, limits->priority, limits->core)};
+    struct inner_page *page = &container.account->inner[card->index];
+    gate->has_inner = seat_inner(page, &inner);
+    gate->inner = (struct arbiter){.own = &page->seats[inner], .seats = page->seats, .clock = &gate->inner_clock,
+                                   .index = inner, .tenant = container.self.identity,
+                                   .terms = terms_pack(POLICY_BURST_SHARE, PRIORITY_ORDINARY, 100)};
     gate->open = true;
     return true;
 }

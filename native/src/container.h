@@ -1,8 +1,8 @@
 /*
- * What this process knows of its container: limits, account, pages, and which card a device is.
+ * What this process knows of its container: limits, account, seats, and which card a device is.
  *
  * Opened by the first call that needs it. The files lie beside the library itself, in a folder that the
- * agent mounts read-only (the pages and the account writable); no environment variable is read.
+ * agent mounts read-only (the own seats and the account writable); no environment variable is read.
  */
 #ifndef PARTAGE_CONTAINER_H
 #define PARTAGE_CONTAINER_H

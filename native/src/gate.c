@@ -9,6 +9,7 @@
 #define CHECK_NS 200000ull       /* launches pass unasked for this long */
 #define DRAIN_PATIENCE (250 * MS) /* work that does not end is passed by: it may wait for what is held back */
 #define IDLE_NS (5 * MS)         /* without work for this long: it rests */
+#define RINGS 16                 /* so often a wait may be cut short; then it lasts */
 #define IDLE_BUSY_NS (MS / 2)    /* and for this long while others wait */
 
 static struct arbiter *arbiters(struct gate *gate, int i)
@@ -16,13 +17,16 @@ static struct arbiter *arbiters(struct gate *gate, int i)
     return i == 0 ? (gate->has_inner ? &gate->inner : NULL) : &gate->outer;
 }
 
+/* Wakes who waits for the container's turn to end; processes of the container wait there as well. */
+static void ring(struct gate *gate) { bell_ring(&gate->outer.own->bell); }
+
 static void pass_all(struct gate *gate, uint64_t now)
 {
     for (int i = 1; i >= 0; i--) {
         struct arbiter *arbiter = arbiters(gate, i);
         if (!arbiter || !arbiter_holds(arbiter, now)) continue;
         arbiter_pass(arbiter, now);
-        bell_ring(&arbiter->page->bell);
+        ring(gate);
     }
 }
 
@@ -32,12 +36,12 @@ static void rest_all(struct gate *gate, uint64_t now)
     if (gate->has_inner) {
         last = arbiter_waiting(&gate->inner, now) == 0;
         arbiter_rest(&gate->inner, now);
-        bell_ring(&gate->inner.page->bell);
+        ring(gate);
     }
     /* The container's seat stays as long as another process of it has work. */
     if (!last) return;
     arbiter_rest(&gate->outer, now);
-    bell_ring(&gate->outer.page->bell);
+    ring(gate);
 }
 
 static void want_all(struct gate *gate, uint64_t now)
@@ -75,7 +79,7 @@ static bool has_turn(struct gate *gate, uint64_t now, uint64_t *wait)
             if (drains(gate, now, wait)) return false;
             gate->held_since = 0;
             arbiter_pass(arbiter, now);
-            bell_ring(&arbiter->page->bell);
+            ring(gate);
         }
         /* Work of an earlier turn must end before the next begins. */
         if (gate->pending && drains(gate, now, wait)) return false;
@@ -122,25 +126,31 @@ static bool may_pass(struct gate *gate, uint64_t expected, uint64_t now, uint64_
     return true;
 }
 
-/* Sleeps with the lock given back, unless the turn has changed since the bell was `seen`. */
-static void sleep_for(struct gate *gate, uint32_t seen, uint64_t ns)
+/* Sleeps with the lock given back until who has the turn passes it on; `own` is the own bell before that was asked. */
+static void sleep_for(struct gate *gate, uint32_t own, uint32_t rings, uint64_t now, uint64_t ns)
 {
+    uint32_t whose = arbiter_bell(&gate->outer, now);
+    uint32_t seen = whose == gate->outer.index ? own : atomic_load(&gate->seats.view[whose].bell);
     lock_give(&gate->lock);
-    bell_wait(&gate->outer.page->bell, seen, ns);
+    /* A bell that never stops ringing is no reason to spin. */
+    seats_wait(&gate->seats, rings < RINGS ? whose : SEATS, seen, ns);
     lock_take(&gate->lock);
 }
 
 void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph)
 {
     uint64_t wait, begun = clock_now(), now = begun;
-    uint32_t bell = atomic_load(&gate->outer.page->bell);
+    uint32_t rings = 0, bell;
     lock_take(&gate->lock);
+    bell = atomic_load(&gate->outer.own->bell);
     ticket->expected = batch_expect(gate, graph);
     gate->waiters++;
     while (!may_pass(gate, ticket->expected, now, &wait)) {
-        sleep_for(gate, bell, wait);
-        bell = atomic_load(&gate->outer.page->bell);
-        now = clock_now();
+        sleep_for(gate, bell, rings, now, wait);
+        bell = atomic_load(&gate->outer.own->bell);
+        uint64_t woke = clock_now();
+        rings = woke - now < wait / 2 ? rings + 1 : 0;
+        now = woke;
         ticket->expected = batch_expect(gate, graph);
     }
     gate->waiters--;
@@ -241,6 +251,6 @@ void gate_shut(struct gate *gate)
     gate->wanting = false;
     gate->open = false;
     rest_all(gate, clock_now());
-    if (gate->has_inner) atomic_store(&gate->inner.page->seats[gate->inner.index].tenant, 0);
+    if (gate->has_inner) atomic_store(&gate->inner.own->tenant, 0);
     lock_give(&gate->lock);
 }

@@ -11,6 +11,7 @@
 #include "abi.h"
 #include "arbiter.h"
 #include "lock.h"
+#include "seats.h"
 
 #define BATCHES 64
 #define FRONTIERS 8
@@ -54,6 +55,7 @@ struct gate {
     uint32_t quota;         /* thousandths; enforced as a cap when `capped` */
     bool capped, has_inner;
     struct arbiter outer, inner;
+    struct seats seats; /* of the card, for `outer` */
     _Atomic uint64_t inner_clock;
     struct card_books *books;
     struct batch batches[BATCHES];

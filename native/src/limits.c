@@ -85,7 +85,7 @@ static bool card(struct reader *reader, struct card_limits *card)
     static const char *const priorities[] = {"offline", "ordinary", "online", NULL};
     uint64_t slot = 0, core = 0;
     uint32_t policy = 0, priority = 0;
-    bool good = field(reader, "card", card->uuid, sizeof card->uuid) && name(reader, "page", card->page) &&
+    bool good = field(reader, "card", card->uuid, sizeof card->uuid) && name(reader, "seats", card->seats) &&
                 number(reader, "slot", SEATS - 1, &slot) &&
                 number(reader, "memory", UINT64_MAX / 4, &card->memory) &&
                 number(reader, "core", 1000, &core) && choice(reader, "policy", policies, &policy) &&
@@ -110,8 +110,8 @@ static bool whole(struct reader *reader, struct limits *limits)
 {
     char version[8];
     if (!field(reader, "partage-limits", version, sizeof version)) return false;
-    reader->why = "this library reads version 1";
-    if (strcmp(version, "1") != 0) return false;
+    reader->why = "this library reads version 2";
+    if (strcmp(version, "2") != 0) return false;
     if (!identity(reader, &limits->container) || !name(reader, "account", limits->account)) return false;
     while (!at_end(reader)) {
         reader->why = "more cards than a container can have";

@@ -1,12 +1,12 @@
 /*
  * The limits file: what a container may use, written by the agent, read-only in the container.
  *
- *     partage-limits 1
+ *     partage-limits 2
  *     container 9f86d081884c7d65          a number that names the container on its cards, hexadecimal
  *     account account                     file beside this one
  *     card GPU-8d0a3b6e-…                 one block a card
- *     page card-0                         file beside this one
- *     slot 3                              its seat on that page, 0 to 62
+ *     seats card-0                        folder beside this one: the seats of all tenants of the card
+ *     slot 3                              which of them is its own, 0 to 62
  *     memory 4294967296                   bytes; 0 is no cap
  *     core 300                            thousandths of the card
  *     policy fixed-share                  best-effort, burst-share or none
@@ -30,7 +30,7 @@
 
 struct card_limits {
     char uuid[NAME_BYTES];
-    char page[NAME_BYTES];
+    char seats[NAME_BYTES];
     uint32_t slot;
     uint64_t memory;
     uint32_t core;

@@ -36,14 +36,15 @@ static void scribble(void *memory, size_t bytes)
     for (uint64_t i = 0; i < count; i++) words[chance() % (bytes / 8)] = nasty();
 }
 
-static void turns(struct turn_page *page)
+static void turns(struct seat *seats)
 {
     _Atomic uint64_t clock = nasty(), paid = nasty();
-    struct arbiter me = {.page = page, .clock = &clock, .index = (uint32_t)(chance() % SEATS), .tenant = 7,
+    uint32_t index = (uint32_t)(chance() % SEATS);
+    struct arbiter me = {.own = &seats[index], .seats = seats, .clock = &clock, .index = index, .tenant = 7,
         .terms = terms_pack((enum policy)(chance() % 3), (enum priority)(chance() % 3), (uint32_t)(chance() % 1001))};
     uint64_t now = 1000000000ull + chance() % (1ull << 50);
     for (int i = 0; i < 20; i++) {
-        scribble(page, sizeof *page);
+        scribble(seats, SEATS * sizeof *seats);
         now += chance() % (20 * MS);
         arbiter_want(&me, now);
         if (arbiter_try(&me, now) && arbiter_keep(&me, now, chance() % MS)) arbiter_charge(&me, chance() % (10 * MS), now);
@@ -54,11 +55,11 @@ static void turns(struct turn_page *page)
     }
 }
 
-/* However the page was left, whoever has work gets the card within bounded time. */
-static int recovers(struct turn_page *page)
+/* However the seats were left, whoever has work gets the card within bounded time. */
+static int recovers(struct seat *seats)
 {
     _Atomic uint64_t clock = 0;
-    struct arbiter me = {.page = page, .clock = &clock, .index = 5, .tenant = 7, .terms = terms_pack(POLICY_BURST_SHARE, PRIORITY_ORDINARY, 100)};
+    struct arbiter me = {.own = &seats[5], .seats = seats, .clock = &clock, .index = 5, .tenant = 7, .terms = terms_pack(POLICY_BURST_SHARE, PRIORITY_ORDINARY, 100)};
     uint64_t start = 1ull << 52, now = start;
     for (; now < start + 60000 * MS; now += MS) {
         arbiter_want(&me, now);
@@ -85,7 +86,7 @@ static void books(struct account *account, const struct self *self)
 
 static void limits(void)
 {
-    static const char good[] = "partage-limits 1\ncontainer 1f\naccount account\ncard GPU-1\npage card-0\nslot 1\nmemory 1024\n"
+    static const char good[] = "partage-limits 2\ncontainer 1f\naccount account\ncard GPU-1\nseats card-0\nslot 1\nmemory 1024\n"
                                "core 300\npolicy fixed-share\npriority ordinary\nswap 0\ncontext 0\nend\n";
     struct limits read;
     const char *why;
@@ -109,18 +110,18 @@ int main(int argc, char **argv)
 {
     state = argc > 1 ? strtoull(argv[1], NULL, 10) | 1 : 1;
     uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1000;
-    struct turn_page *page = calloc(1, sizeof *page);
+    struct seat *seats = calloc(SEATS, sizeof *seats);
     struct account *account = calloc(1, sizeof *account);
     struct self self;
-    if (!page || !account || !self_read(&self)) return fprintf(stderr, "corrupt: cannot begin\n"), 2;
+    if (!seats || !account || !self_read(&self)) return fprintf(stderr, "corrupt: cannot begin\n"), 2;
     for (uint64_t i = 0; i < rounds; i++) {
-        turns(page);
-        scribble(page, sizeof *page);
-        if (i % 16 == 0 && !recovers(page)) return fprintf(stderr, "corrupt: round %llu: no turn\n", (unsigned long long)i), 1;
+        turns(seats);
+        scribble(seats, SEATS * sizeof *seats);
+        if (i % 16 == 0 && !recovers(seats)) return fprintf(stderr, "corrupt: round %llu: no turn\n", (unsigned long long)i), 1;
         if (i % 8 == 0) books(account, &self);
         limits();
     }
-    free(page);
+    free(seats);
     free(account);
     puts("ok");
     return 0;

@@ -44,7 +44,8 @@ WATCHED = {
     str(HOME / name)
     for name in (
         "keeper.py", "journal.py", "host.py", "isolation/rooms.py", "isolation/limits.py",
-        "isolation/pages.py", "isolation/library.py", "isolation/folders.py",
+        "isolation/seats.py", "isolation/shared.py", "isolation/account.py", "isolation/files.py",
+        "isolation/library.py", "isolation/folders.py",
     )
 }  # fmt: skip
 VISITS = int(os.environ.get("PARTAGE_VISITS", "1"))
@@ -244,8 +245,9 @@ def wrong(folder: Path, runtime: Runtime) -> list[str]:
         must(on_disk == sorted(keeper.isolation.rooms.rooms), f"rooms on the disk: {on_disk}")
         left = [path.name for path in (folder / "host/state").rglob(".*")]
         must(not left, f"half made: {left}")
-        pages = [path.name for path in (folder / "host/state/cards").iterdir()]
-        must(bool(pages) == bool(on_disk), f"pages {pages}")
+        for name in ("seats", "private"):
+            shared = [path.name for path in (folder / "host/state" / name).iterdir()]
+            must(bool(shared) == bool(on_disk), f"{name} {shared}")
     known = Journal(folder / "journal")
     must(dict(known.entries) == dict(keeper.journal.entries), "the journal reads otherwise")
     must(not known.damaged, "lines of the journal are damaged")

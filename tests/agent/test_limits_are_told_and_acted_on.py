@@ -17,9 +17,10 @@ from partage.agent.giving import HostFacts, Instance
 from partage.agent.holding import Holding
 from partage.agent.host import Host
 from partage.agent.injection import Place
-from partage.agent.isolation.pages import ACCOUNT_BYTES
+from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT
 from partage.agent.isolation.providers import NoIsolation, OwnLibrary
 from partage.agent.isolation.rooms import Rooms
+from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
 from partage.agent.isolation.statements import Answer, Statement
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
@@ -243,7 +244,8 @@ def test_what_was_tampered_with_is_named(tmp_path: Path, name: str, reason: str)
 
     async def story(world: World) -> None:
         container = await world.run_pod("train")
-        path = world.rooms.rooms[container].folder / name
+        room = world.rooms.rooms[container]
+        path = {"account": room.account, "limits": room.folder / "limits"}[name]
         path.chmod(0o600)
         os.truncate(path, 10)
         task = asyncio.create_task(world.statements().run())
@@ -284,20 +286,17 @@ def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         container = await world.run_pod("train")
         room = world.rooms.rooms[container]
-        seat = 64
-        places = 64 + 16 * 64 + 512 * 16
 
         def served(nanoseconds: int) -> None:
-            with (room.folder / "card-0").open("r+b") as page:
-                page.seek(seat)
-                page.write(room.limits.container.to_bytes(8, "little"))
-                page.seek(seat + 40)
-                page.write(nanoseconds.to_bytes(8, "little"))
+            words = [SEAT_MAGIC, room.limits.container, 0, 0, 0, 0, nanoseconds]
+            content = b"".join(word.to_bytes(8, "little") for word in words)
+            seat = seat_file(room.seats / "GPU-0", 0)
+            seat.write_bytes(content.ljust(SEAT_BYTES, b"\0"))
 
-        with (room.folder / "account").open("r+b") as account:
-            account.seek(places)
+        with room.account.open("r+b") as account:
+            account.seek(PLACES_AT)
             account.write((7 << 42 | 5 << 1).to_bytes(8, "little"))
-            account.seek(places + 32)
+            account.seek(PLACES_AT + 32)
             account.write((GIB).to_bytes(8, "little"))
         served(10**9)
         world.meter.look(world.rooms.rooms)
@@ -310,7 +309,7 @@ def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> None:
         served(10**15)
         world.meter.look(world.rooms.rooms)
         assert world.meter.uses[container, "GPU-0"].busy == 1.0
-        os.truncate(room.folder / "account", ACCOUNT_BYTES - 1)
+        os.truncate(room.account, ACCOUNT_BYTES - 1)
         world.meter.look(world.rooms.rooms)
         assert not world.meter.uses
 

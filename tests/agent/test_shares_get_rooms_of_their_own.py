@@ -14,10 +14,11 @@ from msgspec import structs
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
+from partage.agent.isolation.account import ACCOUNT_BYTES
 from partage.agent.isolation.limits import Policy, Priority, read
-from partage.agent.isolation.pages import read_page
 from partage.agent.isolation.providers import MigOnly, OwnLibrary
 from partage.agent.isolation.rooms import INSIDE, PRELOAD, CardQuota, Quota, Rooms
+from partage.agent.isolation.seats import SEAT_BYTES, read_seat, seat_file
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.nri.messages import Adjustment, Container, Mount, PodSandbox
@@ -105,7 +106,7 @@ def _mounted(adjustment: Adjustment | None) -> dict[str, tuple[str, str]]:
 
 
 def test_a_share_gets_the_library_its_limits_and_its_card(machine: Machine) -> None:
-    """Read-only but for the account and the card's page; the loader is told of the library."""
+    """Read-only but for its account and its own seat; the loader is told of the library."""
     keeper = machine.keeper()
 
     adjustment = keeper.create(_pod(SHARE), _container())
@@ -113,8 +114,9 @@ def test_a_share_gets_the_library_its_limits_and_its_card(machine: Machine) -> N
     room = "/state/containers/container-u1"
     assert _mounted(adjustment) == {
         INSIDE: (room, "ro"),
-        f"{INSIDE}/account": (f"{room}/account", "rw"),
-        f"{INSIDE}/card-0": (f"{room}/card-0", "rw"),
+        f"{INSIDE}/account": ("/state/private/container-u1/account", "rw"),
+        f"{INSIDE}/card-0": ("/state/seats/GPU-0", "ro"),
+        f"{INSIDE}/card-0/seat-0": ("/state/seats/GPU-0/seat-0", "rw"),
         PRELOAD: (f"{room}/preload", "ro"),
     }
     assert adjustment is not None
@@ -131,13 +133,14 @@ def test_a_share_gets_the_library_its_limits_and_its_card(machine: Machine) -> N
     )  # fmt: skip
 
 
-def test_tenants_of_a_card_share_its_page_and_have_seats_of_their_own(machine: Machine) -> None:
-    """One page, two seats; a seat is free again when its container has ended."""
+def test_tenants_of_a_card_have_seats_of_their_own(machine: Machine) -> None:
+    """Two seats; one is free again when its container has ended."""
     rooms = machine.rooms()
     first, second = rooms.open("container-a", QUOTA), rooms.open("container-b", QUOTA)
 
     assert [room.limits.cards[0].slot for room in (first, second)] == [0, 1]
-    assert (first.folder / "card-0").samefile(second.folder / "card-0")
+    assert first.seats_of(first.limits.cards[0]) == second.seats_of(second.limits.cards[0])
+    assert not (first.folder / first.library).samefile(second.folder / second.library)
     rooms.close("container-a")
     assert rooms.open("container-c", QUOTA).limits.cards[0].slot == 0
     assert sorted(rooms.rooms) == ["container-b", "container-c"]
@@ -287,23 +290,75 @@ def test_after_a_boot_all_is_new(machine: Machine) -> None:
     machine.boot.write_text("two\n")
 
     assert not machine.rooms().rooms
-    assert not list((machine.state / "cards").iterdir())
+    assert not list((machine.state / "seats").iterdir())
+    assert not list((machine.state / "private").iterdir())
 
 
-def test_a_page_that_was_cut_off_is_replaced_when_its_last_tenant_is_gone(
-    machine: Machine,
-) -> None:
-    """A tenant can spoil a page for those beside it, not for those after it."""
+@pytest.mark.parametrize("size", [0, 100, 10**6], ids=["cut off", "cut short", "made longer"])
+def test_a_seat_that_was_spoilt_is_whole_for_the_next(machine: Machine, size: int) -> None:
+    """A tenant can spoil its own seat alone, and not for those after it."""
     rooms = machine.rooms()
     spoilt = rooms.open("container-a", QUOTA)
-    os.truncate(spoilt.folder / "card-0", 100)
+    folder = spoilt.seats_of(spoilt.limits.cards[0])
+    assert folder is not None
+    os.truncate(seat_file(folder, 0), size)
 
-    with pytest.raises(InvalidValue, match="cut off"):
-        rooms.open("container-b", QUOTA)
+    assert rooms.open("container-b", QUOTA).limits.cards[0].slot == 1
     rooms.close("container-a")
 
-    fresh = rooms.open("container-b", QUOTA)
-    assert read_page(fresh.folder / "card-0") == ()
+    assert rooms.open("container-c", QUOTA).limits.cards[0].slot == 0
+    assert {path.stat().st_size for path in folder.iterdir()} == {SEAT_BYTES}
+    assert read_seat(folder, 0) is None
+
+
+def test_files_that_tenants_made_longer_get_their_size_again(machine: Machine) -> None:
+    """Between two looks of the agent, where they lie on the disk."""
+    rooms = machine.rooms()
+    room = rooms.open("container-a", QUOTA)
+    folder = room.seats_of(room.limits.cards[0])
+    assert folder is not None
+    os.truncate(seat_file(folder, 0), 10**6)
+    os.truncate(room.account, 10**7)
+
+    rooms.mend()
+
+    assert seat_file(folder, 0).stat().st_size == SEAT_BYTES
+    assert room.account.stat().st_size == ACCOUNT_BYTES
+
+
+def test_terms_are_the_agents_word(machine: Machine) -> None:
+    """Policy, precedence and quota of each tenant, as long as it is there; nobody else may write them."""
+    rooms = machine.rooms()
+    room = rooms.open("container-a", QUOTA)
+    terms = room.seats / "GPU-0/terms"
+
+    assert int.from_bytes(terms.read_bytes()[:8], "little") == 1 << 40 | 1 << 32 | 300
+    assert stat.S_IMODE(terms.stat().st_mode) == 0o644
+    rooms.open("container-b", QUOTA)
+    rooms.close("container-a")
+    assert terms.read_bytes()[:8] == bytes(8)
+
+
+def test_rooms_of_an_older_agent_are_kept(machine: Machine) -> None:
+    """Its containers run on with their own library and page; a new one beside them gets another seat."""
+    rooms = machine.rooms()
+    room = rooms.open("container-a", QUOTA)
+    (room.folder / "limits").chmod(0o644)
+    text = (room.folder / "limits").read_text()
+    (room.folder / "limits").write_text(
+        text.replace("limits 2", "limits 1").replace("seats card-0", "page card-0")
+    )
+    (machine.state / "cards").mkdir()
+
+    again = machine.rooms()
+    old, new = again.rooms["container-a"], again.open("container-b", QUOTA)
+
+    assert (old.limits.version, old.account) == (1, old.folder / "account")
+    assert old.seats_of(old.limits.cards[0]) is None
+    assert new.limits.cards[0].slot == 1
+    assert (machine.state / "cards").exists()
+    again.close("container-a")
+    assert not (machine.rooms(), (machine.state / "cards").exists())[1]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".hidden", "a\0b"])
@@ -318,13 +373,31 @@ def test_no_name_leads_elsewhere(machine: Machine, name: str) -> None:
     assert not list((machine.state / "containers").iterdir())
 
 
-def test_a_card_has_as_many_seats_as_its_page(machine: Machine) -> None:
+def test_a_room_of_a_later_agent_is_left_to_its_container(machine: Machine) -> None:
+    """After a roll-back: what it reads stays until it ends."""
+    room = machine.rooms().open("container-a", QUOTA)
+    (room.folder / "limits").chmod(0o644)
+    later = (room.folder / "limits").read_text().replace("limits 2", "limits 3")
+    (room.folder / "limits").write_text(later)
+
+    rooms = machine.rooms()
+
+    assert "version 3 is not known" in rooms.problems[-1]
+    assert not rooms.rooms
+    assert (room.folder / "limits").read_text() == later
+    assert room.account.exists()
+    rooms.keep(())
+    assert not room.folder.exists()
+    assert not room.account.exists()
+
+
+def test_a_card_has_a_number_of_seats(machine: Machine) -> None:
     """The 64th tenant is refused, and leaves nothing."""
     rooms = machine.rooms()
     for number in range(63):
         rooms.open(f"container-{number}", QUOTA)
 
-    with pytest.raises(InvalidValue, match="63 seats"):
+    with pytest.raises(InvalidValue, match="all its 63 seats"):
         rooms.open("container-63", QUOTA)
     assert len(list((machine.state / "containers").iterdir())) == 63
 

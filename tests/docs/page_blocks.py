@@ -138,7 +138,7 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
         f"{_SHOWN}::test_prometheus_finds_every_program_by_its_labels_and_ports",
     ("docs/how-to/watch-it.md", "rule_files"):
         f"{_SHOWN}::test_the_rules_have_the_name_that_the_page_loads",
-    ("docs/isolation.md", "partage-limits 1"):
+    ("docs/isolation.md", "partage-limits 2"):
         f"{_SHOWN}::test_the_file_of_limits_is_what_the_agent_writes",
     ("docs/reference/agent-discovery.md", "model:"):
         f"{_SHOWN}::test_simulated_devices_are_those_of_the_file",

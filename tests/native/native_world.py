@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from partage.agent.isolation.account import make_account
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, Policy, Priority, write
-from partage.agent.isolation.pages import make_account, make_page
+from partage.agent.isolation.seats import give_seat, make_seats
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -86,7 +87,7 @@ class World:
         self.socket = folder / "gpu"
         self.cards = cards
         for card in range(cards):
-            make_page(folder / f"card-{card}")
+            make_seats(folder / f"card-{card}")
         self.card = subprocess.Popen(
             [str(build / "fake-card"), str(self.socket), str(cards), str(memory_bytes)],
             stdout=subprocess.PIPE,
@@ -134,7 +135,8 @@ class World:
         folder = self.folder / f"tenant-{slot}"
         folder.mkdir()
         for card in cards:
-            os.link(self.folder / card.page, folder / card.page)
+            (folder / card.seats).symlink_to(self.folder / card.seats)
+            give_seat(folder / card.seats, card)
         make_account(folder / "account")
         installed = install(library or self.build / "libpartage-isolation.so", folder)
         write(folder / "limits", ContainerLimits(slot + 1, cards))

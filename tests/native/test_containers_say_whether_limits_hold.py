@@ -7,36 +7,43 @@ from pathlib import Path
 import pytest
 from native_world import World
 
+from partage.agent.isolation.account import make_account
 from partage.agent.isolation.force import Cause, ProcessView, judge, look
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
-from partage.agent.isolation.pages import make_account
 from partage.agent.isolation.programs import Reach
+from partage.agent.isolation.rooms import Room
+from partage.agent.isolation.seats import give_seat, make_seats, seat_file
 
 LIMITS = ContainerLimits(1, (CardLimits("GPU-1", "card-0", 0, 2**30, 300),))
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Path:
-    """A container's folder as the agent leaves it."""
+def room(tmp_path: Path) -> Room:
+    """A container's room as the agent leaves it."""
     built = tmp_path / "built.so"
     built.write_bytes(b"the library")
     make_account(tmp_path / "account")
     write(tmp_path / "limits", LIMITS)
-    return install(built, tmp_path)
+    seats = tmp_path / "seats"
+    seats.mkdir()
+    make_seats(seats / "GPU-1")
+    give_seat(seats / "GPU-1", LIMITS.cards[0])
+    library = install(built, tmp_path)
+    return Room(tmp_path, "/state", library.name, LIMITS, seats, tmp_path / "account")
 
 
-def process(library: Path) -> ProcessView:
+def process(room: Room) -> ProcessView:
     """A process as it should be."""
-    preload = f"/run/partage/{library.name}\n"
+    preload = f"/run/partage/{room.library}\n"
     return ProcessView(
         pid=7, uses_card=True, has_library=True, preload=preload, reach=Reach.REACHED
     )
 
 
-def test_a_container_as_it_should_be_is_in_force(library: Path) -> None:
+def test_a_container_as_it_should_be_is_in_force(room: Room) -> None:
     """Nothing wrong: yes."""
-    force = judge(library.parent, library, LIMITS, (process(library),))
+    force = judge(room, (process(room),))
 
     assert force.in_force
     assert str(force) == "in force: yes"
@@ -54,51 +61,57 @@ def test_a_container_as_it_should_be_is_in_force(library: Path) -> None:
     ],
     ids=["no preload", "another preload", "outside", "static", "musl", "another first"],
 )
-def test_a_process_outside_is_named(
-    library: Path, change: dict[str, object], cause: Cause
-) -> None:
+def test_a_process_outside_is_named(room: Room, change: dict[str, object], cause: Cause) -> None:
     """The process and the reason are in the message."""
-    odd = replace(process(library), **change)  # type: ignore[arg-type]
+    odd = replace(process(room), **change)  # type: ignore[arg-type]
 
-    force = judge(library.parent, library, LIMITS, (odd,))
+    force = judge(room, (odd,))
 
     assert [fault.cause for fault in force.faults] == [cause]
     assert str(force).startswith("in force: no; process 7")
 
 
-def test_a_process_that_uses_no_card_may_be_static(library: Path) -> None:
+def test_a_process_that_uses_no_card_may_be_static(room: Room) -> None:
     """A static helper that never touches a card is nobody's business."""
-    helper = replace(process(library), uses_card=False, has_library=False, reach=Reach.STATIC)
+    helper = replace(process(room), uses_card=False, has_library=False, reach=Reach.STATIC)
 
-    assert judge(library.parent, library, LIMITS, (helper,)).in_force
+    assert judge(room, (helper,)).in_force
 
 
 @pytest.mark.parametrize(
     ("name", "cause"),
-    [("limits", Cause.LIMITS), ("account", Cause.ACCOUNT), ("library", Cause.LIBRARY)],
+    [
+        ("limits", Cause.LIMITS),
+        ("account", Cause.ACCOUNT),
+        ("library", Cause.LIBRARY),
+        ("seat", Cause.SEAT),
+    ],
 )
 @pytest.mark.parametrize("act", ["removed", "changed"])
-def test_tampering_with_a_file_is_seen(library: Path, name: str, cause: Cause, act: str) -> None:
+def test_tampering_with_a_file_is_seen(room: Room, name: str, cause: Cause, act: str) -> None:
     """Each file that the agent mounted is compared with what it was."""
-    path = library if name == "library" else library.parent / name
+    path = {
+        "library": room.folder / room.library,
+        "seat": seat_file(room.seats / "GPU-1", 0),
+    }.get(name, room.folder / name)
     path.unlink()
     if act == "changed":
         path.write_bytes(b"something else")
 
-    force = judge(library.parent, library, LIMITS, ())
+    force = judge(room, ())
 
     assert [fault.cause for fault in force.faults] == [cause]
 
 
 def test_a_refusal_of_the_library_is_reported(world: World) -> None:
-    """A process whose page is gone says so in the account, and it stays there after its end."""
+    """A process whose seat is gone says so in the account, and it stays there after its end."""
     tenant = world.tenant()
     (tenant.folder / "card-0").unlink()
 
     tenant.run("memory", "show")
 
-    limits = ContainerLimits(1, (CardLimits("GPU-1", "card-0", 0, 0, 500),))
-    force = judge(tenant.folder, tenant.library, limits, ())
+    account = tenant.folder / "account"
+    force = judge(Room(tenant.folder, "", "", LIMITS, world.folder, account), ())
     assert Cause.REFUSED in {fault.cause for fault in force.faults}
 
 

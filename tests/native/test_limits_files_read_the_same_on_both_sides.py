@@ -26,10 +26,10 @@ BROKEN = {
     "cut off": GOOD[:-5],
     "no end": GOOD.replace("end\n", ""),
     "more after the end": GOOD + "x\n",
-    "another version": GOOD.replace("limits 1", "limits 2"),
+    "another version": GOOD.replace("limits 2", "limits 3"),
     "no container": GOOD.replace("container 1f", "container 0"),
     "a path": GOOD.replace("account account", "account ../account"),
-    "a hidden file": GOOD.replace("page card-0", "page .card"),
+    "a hidden file": GOOD.replace("seats card-0", "seats .card"),
     "a slot too high": GOOD.replace("slot 3", "slot 63"),
     "more than a card": GOOD.replace("core 300", "core 1001"),
     "not a number": GOOD.replace("core 300", "core 3e2"),
@@ -86,7 +86,7 @@ def test_a_card_without_limits_closes_all(world: World) -> None:
 CARDS = st.builds(
     CardLimits,
     uuid=st.from_regex(r"GPU-[0-9a-f]{1,40}", fullmatch=True),
-    page=st.from_regex(r"card-[0-9]{1,3}", fullmatch=True),
+    seats=st.from_regex(r"card-[0-9]{1,3}", fullmatch=True),
     slot=st.integers(0, 62),
     memory_bytes=st.integers(0, 2**62 - 1),
     core_milli=st.integers(1, 1000),
@@ -105,6 +105,16 @@ def test_what_is_written_is_read_back(container: int, cards: list[CardLimits]) -
     assert read(render(limits)) == limits
 
 
+def test_limits_of_an_older_agent_are_read_and_written_as_they_were() -> None:
+    """Its containers go on with their own library; which they have is known by the version."""
+    old = GOOD.replace("limits 2", "limits 1").replace("seats card-0", "page card-0")
+
+    limits = read(old)
+
+    assert limits.version == 1
+    assert render(limits) == old
+
+
 @given(st.text(alphabet=st.characters(max_codepoint=127)))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """No text is a traceback."""
@@ -115,12 +125,12 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"slot": 63}, {"core_milli": -1}, {"uuid": "a b"}, {"page": "a/b"}, {"core_milli": 0}],
+    [{"slot": 63}, {"core_milli": -1}, {"uuid": "a b"}, {"seats": "a/b"}, {"core_milli": 0}],
     ids=str,
 )
 def test_values_out_of_range_are_never_written(change: dict[str, object]) -> None:
     """What the library would refuse cannot be made."""
-    fields: dict[str, object] = {"uuid": "G", "page": "p", "slot": 0, "memory_bytes": 0}
+    fields: dict[str, object] = {"uuid": "G", "seats": "p", "slot": 0, "memory_bytes": 0}
 
     with pytest.raises(InvalidValue):
         CardLimits(**{**fields, "core_milli": 1, **change})  # type: ignore[arg-type]

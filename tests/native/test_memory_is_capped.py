@@ -3,7 +3,7 @@
 import pytest
 from native_world import MIB, World
 
-from partage.agent.isolation.pages import read_account, set_overhead
+from partage.agent.isolation.account import read_account, set_overhead
 
 CAP = 1024 * MIB
 PATHS = {

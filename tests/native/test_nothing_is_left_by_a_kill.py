@@ -1,6 +1,5 @@
 """Shared memory: robust against SIGKILL at any instruction, and against whatever is written to it."""
 
-import contextlib
 import os
 import random
 import subprocess
@@ -10,8 +9,16 @@ from pathlib import Path
 import pytest
 from native_world import MIB, WAIT, World, built
 
-from partage.agent.isolation import pages
-from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.account import make_account, read_account
+from partage.agent.isolation.limits import CardLimits, Policy
+from partage.agent.isolation.seats import (
+    SEAT_MAGIC,
+    free_seat,
+    give_seat,
+    make_seats,
+    read_seat,
+    seat_file,
+)
 from partage.model.errors import InvalidDocument
 
 KILLS = int(os.environ.get("PARTAGE_KILLS", "30"))
@@ -45,7 +52,7 @@ def test_after_random_kills_nothing_hangs_and_nothing_is_lost(world: World) -> N
 
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_corrupt_memory_costs_fairness_alone(seed: int) -> None:
-    """Under sanitizers, no content of page, account or limits breaks the library's readers."""
+    """Under sanitizers, no content of seats, account or limits breaks the library's readers."""
     build = built("native-asan", "address,undefined", "corrupt")
 
     done = subprocess.run(
@@ -59,7 +66,7 @@ def test_corrupt_memory_costs_fairness_alone(seed: int) -> None:
     assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
 
 
-@pytest.mark.parametrize("name", ["card-0", "account"])
+@pytest.mark.parametrize("name", ["card-0/seat-0", "card-0/seat-5", "card-0/terms", "account"])
 def test_a_tenant_goes_on_while_its_pages_are_scribbled_over(world: World, name: str) -> None:
     """Garbage in shared memory neither crashes nor hangs the work."""
     chance = random.Random(7)
@@ -81,45 +88,47 @@ def test_a_tenant_goes_on_while_its_pages_are_scribbled_over(world: World, name:
     assert "done" in out
 
 
-def test_the_agent_reads_any_page(tmp_path: Path) -> None:
-    """Seats and processes are read from garbage as well as from order; a page cut off is named."""
-    page, account = tmp_path / "page", tmp_path / "account"
-    pages.make_page(page)
-    pages.make_account(account)
-    assert pages.read_page(page) == ()
-    assert pages.read_account(account) == ()
+def test_the_agent_reads_any_content(tmp_path: Path) -> None:
+    """Seats and processes are read from garbage as well as from order; a file cut off is named."""
+    folder, account = tmp_path / "card", tmp_path / "account"
+    make_seats(folder)
+    make_account(account)
+    seat = seat_file(folder, 0)
+    assert read_seat(folder, 0) is None
+    assert read_account(account) == ()
 
     chance = random.Random(3)
-    for path in (page, account):
-        content = chance.randbytes(path.stat().st_size)
-        path.write_bytes(path.read_bytes()[:8] + content[8:])
-    assert pages.read_page(page)
-    assert pages.read_account(account)
+    seat.write_bytes(SEAT_MAGIC.to_bytes(8, "little") + chance.randbytes(4088))
+    content = chance.randbytes(account.stat().st_size)
+    account.write_bytes(account.read_bytes()[:8] + content[8:])
+    assert read_seat(folder, 0)
+    assert read_account(account)
 
-    for path in (page, account):
-        os.truncate(path, 100)
-    for reader, path in ((pages.read_page, page), (pages.read_account, account)):
-        with pytest.raises(InvalidDocument, match="cut off"):
-            reader(path)
-    page.write_bytes(bytes(4096))
+    os.truncate(seat, 100)
+    os.truncate(account, 100)
+    with pytest.raises(InvalidDocument, match="cut off"):
+        read_seat(folder, 0)
+    with pytest.raises(InvalidDocument, match="cut off"):
+        read_account(account)
+    seat.write_bytes(chance.randbytes(4096))
     with pytest.raises(InvalidDocument, match="written over"):
-        pages.read_page(page)
+        read_seat(folder, 0)
 
 
-def test_a_page_in_use_is_never_made_again(tmp_path: Path) -> None:
-    """An agent that restarts finds the page that tenants have mapped."""
-    page = tmp_path / "page"
-    pages.make_page(page)
-    inode = page.stat().st_ino
-    with page.open("r+b") as file:
-        file.seek(64)
-        file.write((9).to_bytes(8, "little"))
+def test_seats_in_use_are_never_made_again(tmp_path: Path) -> None:
+    """An agent that restarts finds the files that tenants have mapped."""
+    make_seats(tmp_path)
+    card = CardLimits("GPU-1", "card-0", 0, 0, 300)
+    give_seat(tmp_path, card)
+    inode = seat_file(tmp_path, 0).stat().st_ino
+    content = SEAT_MAGIC.to_bytes(8, "little") + (9).to_bytes(8, "little")
+    seat_file(tmp_path, 0).write_bytes(content.ljust(4096, b"\0"))
 
-    pages.make_page(page)
-    assert page.stat().st_ino == inode
-    assert [seat.container for seat in pages.read_page(page)] == [9]
+    make_seats(tmp_path)
+    assert seat_file(tmp_path, 0).stat().st_ino == inode
+    seat = read_seat(tmp_path, 0)
+    assert seat is not None
+    assert seat.container == 9
 
-    pages.reset_seat(page, 0)
-    assert pages.read_page(page) == ()
-    with contextlib.suppress(FileNotFoundError):
-        (tmp_path / ".page").unlink()
+    free_seat(tmp_path, 0)
+    assert read_seat(tmp_path, 0) is None

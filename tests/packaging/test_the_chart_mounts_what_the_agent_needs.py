@@ -59,6 +59,16 @@ def test_nothing_of_it_is_there_without_it() -> None:
     assert "hami" not in str(_agent()["volumes"])
 
 
+@needs_helm
+@pytest.mark.parametrize(("provider", "shown"), [("partage", "Bidirectional"), ("none", None)])
+def test_the_host_sees_the_memory_that_the_agent_mounts(provider: str, shown: str | None) -> None:
+    """For files that containers may write, which lie on memory of their size (isolation)."""
+    spec = _agent(f"isolation.provider={provider}")
+
+    (state,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "state")
+    assert state.get("mountPropagation") == shown
+
+
 def test_a_folder_that_a_kubelet_made_is_opened_to_everybody(tmp_path: Path) -> None:
     """The lock is shared by containers of all users."""
     folder = tmp_path / "lock"

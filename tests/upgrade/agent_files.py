@@ -52,12 +52,13 @@ LIMITS: Final = limits.ContainerLimits(
     0xC1,
     (
         limits.CardLimits(
-            uuid="GPU-0", page="card-0", slot=3, memory_bytes=40 * 2**30, core_milli=500,
+            uuid="GPU-0", seats="card-0", slot=3, memory_bytes=40 * 2**30, core_milli=500,
             policy=limits.Policy.FIXED_SHARE,
         ),
     ),
+    version=1,
 )  # fmt: skip
-"""What the enforcement library of a running container reads."""
+"""What the enforcement library of a container of 0.1.0 reads; new containers get version 2."""
 
 
 def write(folder: Path) -> None:

@@ -59,7 +59,7 @@ def test_what_is_written_now_is_what_the_release_wrote(file: str, tmp_path: Path
 def test_what_a_later_version_wrote_is_refused_and_left_alone(file: str, node: Path) -> None:
     """Each says which version it found; nothing is guessed, nothing is written over."""
     now = (node / file).read_text()
-    later = now.replace('"v":1', '"v":2', 1).replace("partage-limits 1", "partage-limits 2")
+    later = now.replace('"v":1', '"v":2', 1).replace("partage-limits 1", "partage-limits 3")
     (node / file).write_text(later)
 
     with pytest.raises(PartageError, match="version"):

@@ -216,7 +216,8 @@ def _container_series(held: Sequence[_Held]) -> Iterator[Metric]:
     )  # fmt: skip
     yield _gauge(
         "partage_agent_container_seconds", "Device time that a container received of a card.",
-        mine, [(key, use.served_ns / 1e9) for key, use in uses.items()],
+        mine,
+        [(key, use.served_ns / 1e9) for key, use in uses.items() if use.served_ns is not None],
     )  # fmt: skip
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from partage.agent.isolation.pages import Process, Seat, read_account, read_page
+from partage.agent.isolation.account import Process, read_account
+from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.rooms import Room
+from partage.agent.isolation.seats import read_seat
 from partage.model.errors import InvalidDocument
 
 __all__ = ["Meter", "Use"]
@@ -23,14 +25,14 @@ class Use:
 
     Attributes:
         memory_bytes: counted over its processes, contexts and modules included.
-        busy: part of the card's time since the last look, 0 to 1; None at the first.
-        served_ns: device time received in all.
+        busy: part of the card's time since the last look, 0 to 1; None at the first, and where nothing measures it.
+        served_ns: device time received in all; None where nothing measures it.
         processes: that use the card.
     """
 
     memory_bytes: int
     busy: float | None
-    served_ns: int
+    served_ns: int | None
     processes: int
 
 
@@ -54,16 +56,15 @@ class Meter:
         before: dict[tuple[str, str], tuple[float, int]] = {}
         for container, room in rooms.items():
             try:
-                processes = read_account(room.folder / room.limits.account)
-                seats = {
-                    card.uuid: read_page(room.folder / card.page) for card in room.limits.cards
-                }
+                processes = read_account(room.account)
+                times = {card.uuid: _served(room, card) for card in room.limits.cards}
             except (InvalidDocument, OSError):
                 continue
             for index, card in enumerate(room.limits.cards):
-                served = _served(seats[card.uuid], room.limits.container)
+                served = times[card.uuid]
                 key = (container, card.uuid)
-                before[key] = (now, served)
+                if served is not None:
+                    before[key] = (now, served)
                 found[key] = Use(
                     _memory(processes, index),
                     _busy(self._before.get(key), now, served),
@@ -73,16 +74,21 @@ class Meter:
         self.uses, self._before = found, before
 
 
-def _served(seats: tuple[Seat, ...], container: int) -> int:
-    return max((seat.served_ns for seat in seats if seat.container == container), default=0)
+def _served(room: Room, card: CardLimits) -> int | None:
+    """Device time that a container says it received; None where nothing measures it."""
+    seats = room.seats_of(card)
+    if seats is None:
+        return None
+    seat = read_seat(seats, card.slot)
+    return seat.served_ns if seat is not None and seat.container == room.limits.container else 0
 
 
 def _memory(processes: tuple[Process, ...], card: int) -> int:
     return sum(one.cards[card].counted + one.cards[card].overhead for one in processes)
 
 
-def _busy(before: tuple[float, int] | None, now: float, served: int) -> float | None:
+def _busy(before: tuple[float, int] | None, now: float, served: int | None) -> float | None:
     """What a tenant wrote is its own statement: it is kept within what can be."""
-    if before is None or now <= before[0]:
+    if before is None or served is None or now <= before[0]:
         return None
     return min(max(served - before[1], 0) / ((now - before[0]) * _SECOND_NS), 1.0)

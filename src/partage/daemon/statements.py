@@ -92,7 +92,10 @@ class Statements:
     def _look(self) -> list[Statement]:
         rooms = self._keeper.rooms
         self._meter.look(rooms)
-        return survey(self._keeper.entries, rooms, self._proc)
+        said = survey(self._keeper.entries, rooms, self._proc)
+        if self._keeper.isolation is not None:
+            self._keeper.isolation.rooms.mend()
+        return said
 
     def _take(self, said: Sequence[Statement]) -> None:
         before = {one.container: one.answer for one in self.said}

@@ -10,10 +10,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from partage.agent.isolation.account import Process, State, read_account
 from partage.agent.isolation.library import is_genuine
-from partage.agent.isolation.limits import ContainerLimits, render
-from partage.agent.isolation.pages import Process, State, read_account
+from partage.agent.isolation.limits import render
 from partage.agent.isolation.programs import Reach, reach
+from partage.agent.isolation.rooms import Room
+from partage.agent.isolation.seats import read_seat
 from partage.model.errors import InvalidDocument
 
 __all__ = ["Cause", "Fault", "Force", "ProcessView", "judge", "look"]
@@ -30,6 +32,7 @@ class Cause(StrEnum):
     LIBRARY = "LibraryChanged"
     LIMITS = "LimitsChanged"
     ACCOUNT = "AccountChanged"
+    SEAT = "SeatChanged"
     OUTSIDE = "ProcessOutside"
     REFUSED = "LibraryRefused"
 
@@ -108,29 +111,35 @@ def _target(link: Path) -> str:
         return ""
 
 
-def judge(
-    folder: Path, library: Path, limits: ContainerLimits, processes: tuple[ProcessView, ...]
-) -> Force:
-    """Judge a container by its folder on the node, what was written there, and its processes."""
-    faults = [*_files(folder, library, limits)]
+def judge(room: Room, processes: tuple[ProcessView, ...]) -> Force:
+    """Judge a container by its room on the node, what was written there, and its processes."""
+    faults = [*_files(room)]
     for process in processes:
-        faults += _process(process, library.name)
+        faults += _process(process, room.library)
     try:
-        faults += [_refused(one) for one in read_account(folder / limits.account) if _failed(one)]
+        faults += [_refused(one) for one in read_account(room.account) if _failed(one)]
     except (InvalidDocument, OSError) as error:
         faults.append(Fault(Cause.ACCOUNT, f"the account cannot be read: {error}"))
+    for card in room.limits.cards:
+        seats = room.seats_of(card)
+        try:
+            if seats is not None:
+                read_seat(seats, card.slot)
+        except (InvalidDocument, OSError) as error:
+            faults.append(Fault(Cause.SEAT, f"its seat on card {card.uuid}: {error}"))
     return Force(tuple(faults))
 
 
-def _files(folder: Path, library: Path, limits: ContainerLimits) -> list[Fault]:
+def _files(room: Room) -> list[Fault]:
     faults = []
-    if not is_genuine(library):
-        faults.append(Fault(Cause.LIBRARY, f"{library.name} is gone or not what its name says"))
+    if not is_genuine(room.folder / room.library):
+        why = f"{room.library} is gone or not what its name says"
+        faults.append(Fault(Cause.LIBRARY, why))
     try:
-        written = (folder / "limits").read_text(encoding="ascii", errors="replace")
+        written = (room.folder / "limits").read_text(encoding="ascii", errors="replace")
     except OSError:
         written = ""
-    if written != render(limits):
+    if written != render(room.limits):
         faults.append(Fault(Cause.LIMITS, "the limits file is gone or not what was written"))
     return faults
 

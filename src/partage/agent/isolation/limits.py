@@ -15,6 +15,7 @@ from partage.model.errors import InvalidDocument, InvalidValue
 
 __all__ = [
     "SEATS",
+    "VERSION",
     "CardLimits",
     "ContainerLimits",
     "Policy",
@@ -25,7 +26,11 @@ __all__ = [
 ]
 
 SEATS: Final = 63
-"""Tenants that one card page has room for."""
+"""Tenants that one card has room for."""
+VERSION: Final = 2
+"""Of what is written now."""
+_SEATS_KEY: Final = {1: "page", 2: "seats"}
+"""By version, what the card's shared memory is called; version 1 is of containers of an older agent."""
 _CARDS: Final = 16
 _BYTES: Final = 16384
 _MOST: Final = (2**64 - 1) // 4
@@ -60,10 +65,10 @@ class CardLimits:
     """
 
     uuid: str
-    page: str
-    """File name of the card's shared page, beside the limits."""
+    seats: str
+    """Folder of the card's seats, beside the limits."""
     slot: int
-    """The container's seat on that page, 0 to 62; no two containers of a card share one."""
+    """Which of them is the container's own, 0 to 62; no two containers of a card share one."""
     memory_bytes: int
     """Hard cap over all processes of the container; 0 is no cap."""
     core_milli: int
@@ -79,7 +84,7 @@ class CardLimits:
         """Check what the library checks."""
         if not _UUID.fullmatch(self.uuid):
             raise InvalidValue(f"card {self.uuid!r}: 1 to 63 printed characters without blanks")
-        _check_name(self.page)
+        _check_name(self.seats)
         _check_range("slot", self.slot, SEATS - 1)
         _check_range("core", self.core_milli, 1000)
         for key, value in (
@@ -105,6 +110,8 @@ class ContainerLimits:
     cards: tuple[CardLimits, ...]
     account: str = "account"
     """File name of the container's account, beside the limits."""
+    version: int = VERSION
+    """Of the format, and so of the library that reads it."""
 
     def __post_init__(self) -> None:
         """Check what the library checks."""
@@ -129,11 +136,15 @@ def _check_range(key: str, value: int, most: int) -> None:
 
 def render(limits: ContainerLimits) -> str:
     """The text of a limits file."""
-    lines = ["partage-limits 1", f"container {limits.container:x}", f"account {limits.account}"]
+    lines = [
+        f"partage-limits {limits.version}",
+        f"container {limits.container:x}",
+        f"account {limits.account}",
+    ]
     for card in limits.cards:
         lines += [
             f"card {card.uuid}",
-            f"page {card.page}",
+            f"{_SEATS_KEY[limits.version]} {card.seats}",
             f"slot {card.slot}",
             f"memory {card.memory_bytes}",
             f"core {card.core_milli}",
@@ -195,8 +206,9 @@ def read(text: str, source: str = "limits") -> ContainerLimits:
     lines = _Lines(text, source)
     if len(text) > _BYTES:
         raise lines.fault("the file is too long")
-    if lines.value("partage-limits") != "1":
-        raise lines.fault("only version 1 is known")
+    version = lines.number("partage-limits")
+    if version not in _SEATS_KEY:
+        raise lines.fault(f"version {version} is not known")
     container = lines.value("container")
     if not re.fullmatch(r"[0-9a-f]{1,16}", container):
         raise lines.fault("the container is not 1 to 16 hexadecimal digits")
@@ -204,16 +216,16 @@ def read(text: str, source: str = "limits") -> ContainerLimits:
     cards: list[CardLimits] = []
     try:
         while not lines.at_end():
-            cards.append(_card(lines))
-        return ContainerLimits(int(container, 16), tuple(cards), account)
+            cards.append(_card(lines, version))
+        return ContainerLimits(int(container, 16), tuple(cards), account, version)
     except ValueError as error:
         raise lines.fault(str(error)) from error
 
 
-def _card(lines: _Lines) -> CardLimits:
+def _card(lines: _Lines, version: int) -> CardLimits:
     return CardLimits(
         uuid=lines.value("card"),
-        page=lines.value("page"),
+        seats=lines.value(_SEATS_KEY[version]),
         slot=lines.number("slot"),
         memory_bytes=lines.number("memory"),
         core_milli=lines.number("core"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from partage.agent.isolation.providers import Bind
 from partage.agent.isolation.rooms import INSIDE, PRELOAD, Room, Rooms
+from partage.agent.isolation.seats import seat_file
 
 __all__ = ["Isolation", "binds_of"]
 
@@ -25,10 +26,20 @@ class Isolation:
 
 
 def binds_of(room: Room) -> tuple[Bind, ...]:
-    """The mounts of a room, outer ones first: read-only but for what tenants share."""
-    shared = ("account", *(card.page for card in room.limits.cards))
-    return (
+    """The mounts of a room, outer ones first: read-only but for its own account and its own seats."""
+    host = room.source.rpartition("/containers/")[0]
+    binds = [
         Bind(room.source, INSIDE),
-        *(Bind(f"{room.source}/{name}", f"{INSIDE}/{name}", writable=True) for name in shared),
-        Bind(f"{room.source}/preload", PRELOAD),
-    )
+        Bind(
+            f"{host}/private/{room.account.parent.name}/{room.account.name}",
+            f"{INSIDE}/{room.limits.account}", writable=True,
+        ),
+    ]  # fmt: skip
+    for card in room.limits.cards:
+        seats = room.seats_of(card)
+        if seats is None:
+            continue
+        own = seat_file(seats, card.slot).name
+        source, inside = f"{host}/{seats.parent.name}/{seats.name}", f"{INSIDE}/{card.seats}"
+        binds += [Bind(source, inside), Bind(f"{source}/{own}", f"{inside}/{own}", writable=True)]
+    return (*binds, Bind(f"{room.source}/preload", PRELOAD))

@@ -2,9 +2,13 @@
 
     boot                        the run of the machine that all the rest belongs to
     lib/libpartage-isolation-<hash>.so
-    cards/<uuid>                one page a card, shared by its tenants
+    seats/<uuid>/               the seats of a card, one file a tenant; mounted read-only into all of them
+    private/<id>/account        what the processes of one container share
     containers/<id>/            one room a container, mounted read-only into it:
-        limits, preload, account, card-<n> and the library; the last two are links to the files above
+        limits, preload and the library; places to mount account and seats on
+
+No two containers have a file in common that both may write or take a lease on: the library is copied, a seat is
+written by its own container. What a container may write lies on memory of its size (`memory`).
 
 A room is made whole under another name and renamed, so that a crash leaves a room or none. Seats are read from
 the rooms' own limits after a restart; nothing else keeps books of them. Rooms belong to containers, which do
@@ -13,16 +17,17 @@ not outlive the machine: after a boot everything but the library is made anew.
 
 import contextlib
 import hashlib
-import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from partage.agent.isolation.files import TenantFiles
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import (
     SEATS,
+    VERSION,
     CardLimits,
     ContainerLimits,
     Policy,
@@ -30,7 +35,6 @@ from partage.agent.isolation.limits import (
     read,
     write,
 )
-from partage.agent.isolation.pages import make_account, make_page, reset_seat
 from partage.model.errors import InvalidDocument, InvalidValue
 
 __all__ = ["INSIDE", "PRELOAD", "CardQuota", "Quota", "Room", "Rooms"]
@@ -38,6 +42,8 @@ __all__ = ["INSIDE", "PRELOAD", "CardQuota", "Quota", "Room", "Rooms"]
 INSIDE: Final = "/usr/local/partage/isolation"
 """Where a container sees its room."""
 PRELOAD: Final = "/etc/ld.so.preload"
+_MOUNTS: Final = "proc/1/mountinfo"
+"""What the host sees mounted: its first process is not in this one's container."""
 _BOOT: Final = "proc/sys/kernel/random/boot_id"
 _LIMITS_BYTES: Final = 16384
 _NOTE_BYTES: Final = 512
@@ -72,6 +78,8 @@ class Room:
         source: the same as the host sees it.
         library: name of the library's file.
         limits: what was written.
+        seats: folder of the seats of all cards.
+        account: file of the container's account.
         spared: why the library is not loaded there; empty where it is.
     """
 
@@ -79,12 +87,20 @@ class Room:
     source: str
     library: str
     limits: ContainerLimits
+    seats: Path
+    account: Path
     spared: str = ""
 
     @property
     def inside(self) -> str:
         """The library's path in the container."""
         return f"{INSIDE}/{self.library}"
+
+    def seats_of(self, card: CardLimits) -> Path | None:
+        """The seats of a card; None where the container has none: it is not gated, or of an older version."""
+        if self.limits.version != VERSION or card.policy is Policy.NONE:
+            return None
+        return self.seats / card.uuid
 
 
 class Rooms:
@@ -104,10 +120,14 @@ class Rooms:
         """
         self._here, self._host = here, host
         self._rooms: dict[str, Room] = {}
+        self._strange: set[str] = set()
         self.problems: list[str] = []
         try:
-            for name in ("", "lib", "cards", "containers"):
+            for name in ("", "lib", "containers"):
                 (here / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._files = TenantFiles(here, host, root / _MOUNTS)
+            if self._files.problem:
+                self.problems.append(self._files.problem)
             self._library = install(built, here / "lib")
             self._after_boot((root / _BOOT).read_text("ascii").strip())
             self._tidy()
@@ -143,21 +163,26 @@ class Rooms:
         draft = self._here / "containers" / f".{container}"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o755)
+        folder = self._here / "containers" / container
+        room = self._room(folder, self._library.name, limits)
         try:
+            self._files.open_account(container)
             for card in limits.cards:
-                os.link(self._page(card), draft / card.page)
-            os.link(self._library, draft / self._library.name)
-            make_account(draft / "account")
+                if room.seats_of(card) is not None:
+                    self._files.open_seat(card)
+                (draft / card.seats).mkdir(mode=0o755)
+            shutil.copyfile(self._library, draft / self._library.name)
+            (draft / self._library.name).chmod(0o555)
+            _put(draft / limits.account, "")
             _put(draft / "preload", f"{INSIDE}/{self._library.name}\n")
             write(draft / "limits", limits)
-            folder = self._here / "containers" / container
             draft.rename(folder)
         except (OSError, InvalidDocument) as error:
             shutil.rmtree(draft, ignore_errors=True)
+            self._files.close_account(container)
             if isinstance(error, InvalidDocument):
                 raise InvalidValue(str(error)) from error
             raise
-        room = Room(folder, f"{self._host}/containers/{container}", self._library.name, limits)
         self._rooms[container] = room
         return room
 
@@ -172,9 +197,7 @@ class Rooms:
         (room.folder / "spared").write_text(why[:_NOTE_BYTES], encoding="utf-8")
         # In place: the container has this very file mounted.
         (room.folder / "preload").write_text("", encoding="ascii")
-        self._rooms[container] = Room(
-            room.folder, room.source, room.library, room.limits, why[:_NOTE_BYTES]
-        )
+        self._rooms[container] = replace(room, spared=why[:_NOTE_BYTES])
 
     def close(self, container: str) -> None:
         """A container has ended: its seats are free. Nothing happens where it had no room.
@@ -191,8 +214,15 @@ class Rooms:
             room.folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
         for card in room.limits.cards:
+            if room.seats_of(card) is not None:
+                self._files.close_seat(card)
             if not any(self._tenants(card.uuid)):
-                (self._here / "cards" / card.uuid).unlink(missing_ok=True)
+                self._files.close_card(card.uuid)
+        self._files.close_account(container)
+
+    def mend(self) -> None:
+        """Give files that containers cut off or made longer their size again."""
+        self._files.mend(list(self._rooms))
 
     def keep(self, containers: Collection[str]) -> list[str]:
         """Close all other rooms; which they were.
@@ -200,23 +230,14 @@ class Rooms:
         Raises:
             OSError: a folder cannot be moved away.
         """
+        for container in self._strange.difference(containers):
+            shutil.rmtree(self._here / "containers" / container, ignore_errors=True)
+            self._files.close_account(container)
+            self._strange.discard(container)
         gone = [container for container in self._rooms if container not in containers]
         for container in gone:
             self.close(container)
         return gone
-
-    def pages(self) -> Iterable[tuple[str, Path]]:
-        """Cards that have a page, with it."""
-        return sorted((path.name, path) for path in (self._here / "cards").iterdir())
-
-    def _page(self, card: CardLimits) -> Path:
-        """The card's page with the seat free; a new one for the first tenant, whatever became of the old."""
-        page = self._here / "cards" / card.uuid
-        if not any(self._tenants(card.uuid)):
-            page.unlink(missing_ok=True)
-        make_page(page)
-        reset_seat(page, card.slot)
-        return page
 
     def _tenants(self, uuid: str) -> Iterator[CardLimits]:
         for room in self._rooms.values():
@@ -227,7 +248,7 @@ class Rooms:
         taken = {theirs.slot for theirs in self._tenants(card.uuid)}
         free = next((slot for slot in range(SEATS) if slot not in taken), None)
         if free is None:
-            raise InvalidValue(f"card {card.uuid}: all {SEATS} seats of its page are taken")
+            raise InvalidValue(f"card {card.uuid}: all its {SEATS} seats are taken")
         return CardLimits(
             card.uuid, f"card-{index}", free, card.memory_bytes, card.core_milli, card.policy,
             card.priority, card.swap_bytes, card.context_bytes,
@@ -240,35 +261,53 @@ class Rooms:
         before = note.read_text("ascii", "replace").strip() if note.exists() else ""
         if before == boot:
             return
-        for name in ("containers", "cards"):
-            shutil.rmtree(self._here / name)
-            (self._here / name).mkdir(mode=0o755)
+        self._files.clear()
+        shutil.rmtree(self._here / "containers")
+        (self._here / "containers").mkdir(mode=0o755)
         draft = self._here / ".boot"
         draft.write_text(f"{boot}\n", encoding="ascii")
         draft.replace(note)
 
     def _tidy(self) -> None:
-        """Remove what a crash left half made, and libraries and pages that nobody uses any more."""
-        for folder in ("containers", "cards", "lib"):
+        """Remove what a crash left half made, and libraries that nobody uses any more."""
+        for folder in ("containers", "lib"):
             for path in (self._here / folder).glob(".*"):
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
-        for folder in ("lib", "cards"):
-            for path in (self._here / folder).iterdir():
-                if path != self._library and path.stat().st_nlink == 1:
-                    path.unlink()
+        for path in (self._here / "lib").iterdir():
+            if path != self._library:
+                path.unlink()  # rooms have copies
 
     def _take_up(self) -> None:
         for folder in sorted((self._here / "containers").iterdir()):
             try:
                 room = self._read(folder)
             except (OSError, InvalidDocument, StopIteration) as error:
-                self.problems.append(f"room {folder.name} cannot be read: {error}")
-                shutil.rmtree(folder, ignore_errors=True)
+                # A later agent may have made it; the container that has it goes on with it.
+                self.problems.append(f"room {folder.name} cannot be read and is left: {error}")
+                self._strange.add(folder.name)
                 continue
             self._rooms[folder.name] = room
+        if self._strange:
+            return
+        cards = {card.uuid for room in self._rooms.values() for card in room.limits.cards}
+        self._files.tidy(self._rooms, cards)
+        if all(room.limits.version == VERSION for room in self._rooms.values()):
+            # Pages of cards, as libraries of version 1 shared them.
+            shutil.rmtree(self._here / "cards", ignore_errors=True)
+
+    def _room(self, folder: Path, library: str, limits: ContainerLimits, why: str = "") -> Room:
+        account = (
+            self._files.account_of(folder.name)
+            if limits.version == VERSION
+            else folder / limits.account
+        )
+        return Room(
+            folder, f"{self._host}/containers/{folder.name}", library, limits,
+            self._files.seats, account, why,
+        )  # fmt: skip
 
     def _read(self, folder: Path) -> Room:
         with (folder / "limits").open("rb") as file:
@@ -277,7 +316,7 @@ class Rooms:
         library = next(path.name for path in sorted(folder.iterdir()) if path.suffix == ".so")
         spared = folder / "spared"
         why = spared.read_text("utf-8", "replace") if spared.exists() else ""
-        return Room(folder, f"{self._host}/containers/{folder.name}", library, limits, why)
+        return self._room(folder, library, limits, why)
 
 
 def _check(name: str) -> None:

@@ -19,6 +19,7 @@ __all__ = ["Answer", "Statement", "survey"]
 
 _OWN: Final = "partage"
 _NOTHING: Final = frozenset({"", "whole"})
+_MIXED: Final = "; others on its card have another version of it: turns are shared among those of one version only"
 _SHOWN: Final = 8
 """Processes that are named of one container."""
 
@@ -77,7 +78,7 @@ def survey(
         answer, cause, message = (
             _by_another(entry.limits)
             if entry.limits != _OWN
-            else _by_room(room, pids.get(entry.container, ()), proc)
+            else _by_room(room, pids.get(entry.container, ()), proc, mixed=_is_mixed(room, rooms))
         )
         said.append(
             Statement(
@@ -96,18 +97,27 @@ def _by_another(provider: str) -> tuple[Answer, str, str]:
     return Answer.UNKNOWN, "KeptByOthers", f"kept by {provider}, whose working is not seen here"
 
 
-def _by_room(room: Room | None, pids: tuple[int, ...], proc: Path) -> tuple[Answer, str, str]:
+def _is_mixed(room: Room | None, rooms: Mapping[str, Room]) -> bool:
+    """Whether a card of a room has tenants with a library of another version."""
+    cards = {card.uuid for card in room.limits.cards} if room else set()
+    return room is not None and any(
+        other.limits.version != room.limits.version
+        and any(card.uuid in cards for card in other.limits.cards)
+        for other in rooms.values()
+    )
+
+
+def _by_room(
+    room: Room | None, pids: tuple[int, ...], proc: Path, *, mixed: bool
+) -> tuple[Answer, str, str]:
     if room is None:
         return Answer.NO, "RoomMissing", "what the agent wrote for the container is gone"
     if room.spared:
         return Answer.NO, "NotEnforceable", room.spared
     views = [look(pid, room.inside, proc) for pid in pids]
-    force = judge(
-        room.folder, room.folder / room.library, room.limits,
-        tuple(view for view in views if view is not None),
-    )  # fmt: skip
+    force = judge(room, tuple(view for view in views if view is not None))
     if force.in_force:
-        return Answer.YES, "InForce", "held by Partage's library"
+        return Answer.YES, "InForce", f"held by Partage's library{_MIXED if mixed else ''}"
     return Answer.NO, force.faults[0].cause.value, _shortened(force)
 
 

@@ -1,0 +1,167 @@
+#include "seats.h"
+#include "lock.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#define THE_TERMS SEATS /* in place of a seat's number */
+
+static void path_of(const struct seats *seats, uint32_t i, char path[FOLDER_BYTES + 16])
+{
+    size_t length = strlen(seats->folder);
+    memcpy(path, seats->folder, length);
+    strcpy(path + length, i == THE_TERMS ? "/terms" : "/seat-");
+    if (i == THE_TERMS) return;
+    length += 6;
+    if (i >= 10) path[length++] = (char)('0' + i / 10);
+    path[length++] = (char)('0' + i % 10);
+    path[length] = 0;
+}
+
+/* Never waits: a lease that another took on the file would hold up an open that does. */
+static int open_seat(const struct seats *seats, uint32_t i, int flags)
+{
+    char path[FOLDER_BYTES + 16];
+    path_of(seats, i, path);
+    return open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+/* True: mapped, or it may be later. False: it is not the agent's file. */
+static bool open_own(struct seats *seats)
+{
+    struct stat is;
+    int file = open_seat(seats, seats->index, O_RDWR);
+    if (file < 0) return errno == EWOULDBLOCK;
+    bool good = fstat(file, &is) == 0 && S_ISREG(is.st_mode) && is.st_size == SEAT_BYTES;
+    void *memory = good ? mmap(NULL, SEAT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    close(file);
+    if (memory == MAP_FAILED) return false;
+    seats->own = memory;
+    return true;
+}
+
+static const void *open_other(const struct seats *seats, uint32_t i)
+{
+    int file = open_seat(seats, i, O_RDONLY);
+    if (file < 0) return NULL;
+    void *memory = mmap(NULL, SEAT_BYTES, PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static void open_others(struct seats *seats)
+{
+    if (!seats->said) seats->said = open_other(seats, THE_TERMS);
+    for (uint32_t i = 0; i < SEATS; i++)
+        if (i != seats->index && !seats->maps[i]) seats->maps[i] = open_other(seats, i);
+}
+
+bool seats_open(struct seats *seats, const char *folder, uint32_t index)
+{
+    size_t length = strlen(folder);
+    memset(seats, 0, sizeof *seats);
+    if (length >= sizeof seats->folder) return false;
+    memcpy(seats->folder, folder, length + 1);
+    seats->index = index;
+    seats->own = &seats->apart;
+    if (!open_own(seats)) return false;
+    open_others(seats);
+    seats->opened = clock_now();
+    return true;
+}
+
+static void copied(struct seats *seats, uint32_t i)
+{
+    if (atomic_load(&seats->view[i].magic)) seats->known[i] = true;
+    atomic_store(&seats->view[i].terms, seats->terms[i]);
+}
+
+static void is_gone(struct seats *seats, uint32_t i) { memset(&seats->view[i], 0, sizeof seats->view[i]); }
+
+/* What the agent says; until it can be read, all are as those who were promised nothing. */
+static void read_terms(struct seats *seats)
+{
+    struct iovec to = {seats->terms, sizeof seats->terms}, from = {(void *)(uintptr_t)seats->said, sizeof seats->terms};
+    long size = -1;
+    if (seats->said && !seats->by_file)
+        size = syscall(SYS_process_vm_readv, syscall(SYS_getpid), &to, 1ul, &from, 1ul, 0ul);
+    if (size != (long)sizeof seats->terms) {
+        int file = open_seat(seats, THE_TERMS, O_RDONLY);
+        if (file >= 0) size = pread(file, seats->terms, sizeof seats->terms, 0);
+        if (file >= 0) close(file);
+    }
+    for (uint32_t i = 0; i < SEATS && size != (long)sizeof seats->terms; i++)
+        seats->terms[i] = terms_pack(POLICY_BEST_EFFORT, PRIORITY_ORDINARY, 0);
+}
+
+static void read_file(struct seats *seats, uint32_t i)
+{
+    struct seat fresh;
+    int file = open_seat(seats, i, O_RDONLY);
+    bool good = file >= 0 && pread(file, &fresh, sizeof fresh, 0) == (ssize_t)sizeof fresh;
+    if (file >= 0) close(file);
+    if (good) memcpy(&seats->view[i], &fresh, sizeof fresh);
+    else is_gone(seats, i);
+    copied(seats, i);
+}
+
+/* Copies the seats of a list; one that is not there any more ends a call, and the next goes on behind it. */
+static void read_mapped(struct seats *seats, const uint32_t *list, uint32_t count)
+{
+    struct iovec to[SEATS], from[SEATS];
+    for (uint32_t i = 0; i < count; i++) {
+        to[i] = (struct iovec){&seats->view[list[i]], sizeof(struct seat)};
+        from[i] = (struct iovec){(void *)(uintptr_t)seats->maps[list[i]], sizeof(struct seat)};
+    }
+    for (uint32_t done = 0; done < count; done++) {
+        uint32_t left = count - done;
+        long size = syscall(SYS_process_vm_readv, syscall(SYS_getpid), to + done, (unsigned long)left, from + done,
+                            (unsigned long)left, 0ul);
+        if (size < 0 && errno != EFAULT) {
+            seats->by_file = true; /* a filter of system calls forbids it */
+            for (; done < count; done++) read_file(seats, list[done]);
+            return;
+        }
+        uint32_t whole = size > 0 ? (uint32_t)((size_t)size / sizeof(struct seat)) : 0;
+        for (uint32_t i = 0; i < whole && done < count; i++, done++) copied(seats, list[done]);
+        if (done < count) is_gone(seats, list[done]);
+    }
+}
+
+void seats_see(struct arbiter *arbiter, uint64_t since)
+{
+    struct seats *seats = arbiter->eyes;
+    if (seats->seen >= since) return;
+    uint64_t now = clock_now();
+    uint32_t list[SEATS], count = 0;
+    if (now - seats->opened > REOPEN_NS) {
+        seats->opened = now;
+        if (seats->own == &seats->apart) open_own(seats);
+        open_others(seats);
+        arbiter->own = seats->own;
+    }
+    bool all = now - seats->scanned > SCAN_NS;
+    if (all) {
+        seats->scanned = now;
+        read_terms(seats);
+    }
+    for (uint32_t i = 0; i < SEATS; i++) {
+        if (i == seats->index || !seats->maps[i] || !(all || seats->known[i])) continue;
+        if (seats->by_file) read_file(seats, i);
+        else list[count++] = i;
+    }
+    read_mapped(seats, list, count);
+    seats->seen = now;
+}
+
+void seats_wait(const struct seats *seats, uint32_t whose, uint32_t seen, uint64_t ns)
+{
+    struct timespec span = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
+    const struct seat *seat = whose == seats->index ? seats->own : whose < SEATS ? seats->maps[whose] : NULL;
+    /* The kernel reads the word, and says so where it cannot. */
+    if (seat && (syscall(SYS_futex, &seat->bell, FUTEX_WAIT, seen, &span, NULL, 0) == 0 || errno != EFAULT)) return;
+    nanosleep(&span, NULL);
+}

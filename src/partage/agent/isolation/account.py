@@ -1,0 +1,144 @@
+"""The account of a container: which of its processes use cards, and how much memory each counted.
+
+The layout is that of `native/include/page.h`. Whatever a container wrote is taken as a statement: numbers are
+clamped here and never used as positions.
+"""
+
+import os
+from dataclasses import dataclass
+from enum import IntFlag
+from pathlib import Path
+from typing import Final
+
+from partage.agent.isolation.shared import make, opened, word
+from partage.model.errors import InvalidDocument
+
+__all__ = [
+    "ACCOUNT_BYTES",
+    "PLACES_AT",
+    "Holding",
+    "Process",
+    "State",
+    "make_account",
+    "read_account",
+    "set_overhead",
+]
+
+_MAGIC: Final = 0x3254434341545250
+_CARDS: Final = 16
+_PLACES: Final = 1024
+_EXPORTS: Final = 512
+_BOOKS: Final = 64
+_PLACE: Final = 576
+_HOLDING: Final = 32
+PLACES_AT: Final = 64 + _CARDS * _BOOKS + _EXPORTS * 16
+_INNER_AT: Final = PLACES_AT + _PLACES * _PLACE + 3008
+ACCOUNT_BYTES: Final = _INNER_AT + _CARDS * 8192
+_VERSIONS: Final = {
+    _MAGIC: ACCOUNT_BYTES,
+    0x3154434341545250: _INNER_AT + _CARDS * 4096,
+}
+"""By their mark, the sizes of accounts whose places are at the same position; 2, and 1 of older containers."""
+_MOST: Final = 2**62
+
+
+class State(IntFlag):
+    """What a process says is in force in it."""
+
+    LIMITED = 1
+    GATED = 2
+    FAULT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Memory of a process on a card, in bytes."""
+
+    counted: int
+    allowance: int
+    overhead: int
+    swapped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that uses cards, as it entered itself."""
+
+    place: int
+    pid: int
+    """In its own pid namespace."""
+    start: int
+    """Clock ticks since boot; with the pid it names a process for good."""
+    space: int
+    """Inode of the pid namespace."""
+    state: State
+    cards: tuple[Holding, ...]
+
+
+def make_account(path: Path, *, sparse: bool = False) -> None:
+    """Make the account of a container, unless there is one.
+
+    Args:
+        path: of the file.
+        sparse: its folder has room for it and nothing else, so its blocks need not be taken now.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    make(path, ACCOUNT_BYTES, _MAGIC.to_bytes(8, "little"), sparse=sparse)
+
+
+def _check(path: Path, descriptor: int) -> None:
+    size = _VERSIONS.get(word(os.pread(descriptor, 8, 0), 0))
+    if size is None:
+        raise InvalidDocument(f"{path}: not of version 1 or 2; it was written over")
+    if os.fstat(descriptor).st_size != size:
+        raise InvalidDocument(f"{path}: not of {size} bytes; it was cut off or added to")
+
+
+def read_account(path: Path) -> tuple[Process, ...]:
+    """The processes of a container that use cards; one that died without a word is still there.
+
+    Raises:
+        InvalidDocument: The file is not an account.
+        OSError: It cannot be opened.
+    """
+    with opened(path) as descriptor:
+        _check(path, descriptor)
+        memory = os.pread(descriptor, _INNER_AT, 0).ljust(_INNER_AT, b"\0")
+    places = ((place, PLACES_AT + place * _PLACE) for place in range(_PLACES))
+    return tuple(
+        _process(memory, place, at)
+        for place, at in places
+        if word(memory, at) and not word(memory, at) & 1
+    )
+
+
+def _process(memory: bytes, place: int, at: int) -> Process:
+    owner = word(memory, at)
+    cards = tuple(
+        Holding(*(min(word(memory, card + 8 * i), _MOST) for i in range(4)))
+        for card in range(at + 32, at + 32 + _CARDS * _HOLDING, _HOLDING)
+    )
+    state = State(word(memory, at + 24) & 7)
+    return Process(
+        place, owner >> 42, owner >> 1 & (2**41 - 1), word(memory, at + 8), state, cards
+    )
+
+
+def set_overhead(path: Path, process: Process, card: int, overhead_bytes: int) -> None:
+    """Record what a process uses on a card beyond what it counted, as NVML says.
+
+    Nothing is written when the place has another owner by now.
+
+    Raises:
+        InvalidDocument: The file is not an account.
+        OSError: It cannot be opened for writing.
+    """
+    with opened(path, write=True) as descriptor:
+        _check(path, descriptor)
+        at = PLACES_AT + process.place * _PLACE
+        owner = process.pid << 42 | process.start << 1
+        if word(os.pread(descriptor, 8, at), 0) == owner:
+            overhead = min(max(overhead_bytes, 0), _MOST)
+            os.pwrite(descriptor, overhead.to_bytes(8, "little"), at + 32 + card * _HOLDING + 16)

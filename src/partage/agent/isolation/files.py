@@ -1,0 +1,167 @@
+"""The folders of what containers may write: the seats of each card, the account of each container.
+
+Each lies on memory that has room for it and nothing else, where the host sees what is mounted here; else on the
+disk, and `problem` says so.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from partage.agent.isolation.account import ACCOUNT_BYTES, make_account
+from partage.agent.isolation.limits import SEATS, CardLimits
+from partage.agent.isolation.memory import bound, is_seen, unbind
+from partage.agent.isolation.seats import (
+    FOLDER_BYTES,
+    free_seat,
+    give_seat,
+    make_seats,
+    mend_seats,
+)
+from partage.agent.isolation.shared import mend
+from partage.model.errors import InvalidDocument
+
+__all__ = ["TenantFiles"]
+
+_SEATS: Final = "seats"
+_PRIVATE: Final = "private"
+_ACCOUNT: Final = "account"
+_PROBE: Final = ".probe"
+
+
+class TenantFiles:
+    """Those of one node; for one process.
+
+    Attributes:
+        seats: folder of the seats of all cards.
+        in_memory: whether new files lie on memory of their size.
+        problem: why not; empty where they do.
+    """
+
+    def __init__(self, here: Path, host: str, mounts: Path) -> None:
+        """Folders as they are.
+
+        Args:
+            here: folder of all this, as this process sees it.
+            host: the same folder as the host sees it.
+            mounts: the host's `mountinfo`.
+
+        Raises:
+            OSError: a folder cannot be made.
+        """
+        self.seats = here / _SEATS
+        self._private = here / _PRIVATE
+        self._host, self._mounts = host, mounts
+        for folder in (self.seats, self._private):
+            folder.mkdir(mode=0o755, exist_ok=True)
+        probe = self._private / _PROBE
+        probe.mkdir(exist_ok=True)
+        why = self._bound(probe, f"{_PRIVATE}/{_PROBE}", ACCOUNT_BYTES, 1)
+        with contextlib.suppress(OSError):
+            unbind(probe)
+            probe.rmdir()
+        self.in_memory = not why
+        self.problem = why and (
+            "files that containers may write lie on the disk, which a hostile one could fill between two looks: "
+            f"memory of their size cannot be mounted ({why})"
+        )
+
+    def account_of(self, container: str) -> Path:
+        """Where a container's account is."""
+        return self._private / container / _ACCOUNT
+
+    def open_account(self, container: str) -> None:
+        """Make a container's account.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        folder = self._private / container
+        folder.mkdir(mode=0o755)
+        why = self.in_memory and self._bound(folder, f"{_PRIVATE}/{container}", ACCOUNT_BYTES, 1)
+        if why:
+            raise OSError(errno.EIO, why, str(folder))
+        make_account(folder / _ACCOUNT, sparse=self.in_memory)
+
+    def close_account(self, container: str) -> None:
+        """Remove it; nothing happens where there is none."""
+        _removed(self._private / container)
+
+    def open_seat(self, card: CardLimits) -> None:
+        """Give a container its seat.
+
+        Raises:
+            InvalidDocument: a file there is none of the agent's.
+            OSError: a file cannot be made or opened.
+        """
+        folder = self.seats / card.uuid
+        if not folder.exists():
+            folder.mkdir(mode=0o755)
+        # Not over files that tenants have: those of an agent that could not mount.
+        if self.in_memory and not any(folder.iterdir()):
+            why = self._bound(folder, f"{_SEATS}/{card.uuid}", FOLDER_BYTES, SEATS + 1)
+            if why:
+                raise OSError(errno.EIO, why, str(folder))
+        make_seats(folder)
+        give_seat(folder, card)
+
+    def close_seat(self, card: CardLimits) -> None:
+        """Free a seat; one that cannot be opened is emptied when it is given out again."""
+        with contextlib.suppress(OSError, InvalidDocument):
+            free_seat(self.seats / card.uuid, card.slot)
+
+    def close_card(self, uuid: str) -> None:
+        """Remove the seats of a card without tenants; nothing happens where there are none."""
+        _removed(self.seats / uuid)
+
+    def mend(self, containers: Collection[str]) -> None:
+        """Give all files their size again; what cannot be mended now is mended the next time."""
+        for folder in self.seats.iterdir():
+            with contextlib.suppress(OSError):
+                mend_seats(folder)
+        for container in containers:
+            with contextlib.suppress(OSError, InvalidDocument):
+                account = self.account_of(container)
+                if account.stat().st_size > ACCOUNT_BYTES:
+                    mend(account, ACCOUNT_BYTES)
+
+    def tidy(self, containers: Collection[str], cards: Collection[str]) -> None:
+        """Remove all but the accounts of these containers and the seats of these cards.
+
+        Raises:
+            OSError: a folder cannot be read.
+        """
+        for top, kept in ((self._private, containers), (self.seats, cards)):
+            for folder in top.iterdir():
+                if folder.name not in kept:
+                    _removed(folder)
+
+    def clear(self) -> None:
+        """Remove all, after a boot.
+
+        Raises:
+            OSError: a folder cannot be read.
+        """
+        self.tidy((), ())
+
+    def _bound(self, folder: Path, name: str, room_bytes: int, files: int) -> str:
+        """Why a folder is not memory of its size; empty where it is."""
+        try:
+            bound(folder, room_bytes, files)
+        except OSError as error:
+            return error.strerror or str(error)
+        if is_seen(os.path.join(self._host, name), self._mounts):  # noqa: PTH118 # the host's path
+            return ""
+        unbind(folder)
+        return "the host does not see what is mounted here"
+
+
+def _removed(folder: Path) -> None:
+    """Remove a folder, mounted or not; who has its files mounted or mapped keeps them."""
+    with contextlib.suppress(OSError):
+        unbind(folder)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,78 @@
+"""Memory of a fixed size to put files in that containers may write.
+
+A container that may write a file may make it longer, and would fill the node's disk past every limit that
+Kubernetes set for it. So these files lie on file systems in memory (tmpfs) that have room for them and for
+nothing else. Making one needs privileges, and that the host sees what this process mounts; where either is
+missing the files lie on the disk, which is told.
+"""
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Final
+
+__all__ = ["bound", "is_seen", "unbind"]
+
+_NOSUID: Final = 2
+_NODEV: Final = 4
+_NOEXEC: Final = 8
+_DETACH: Final = 2
+_PAGE: Final = 4096
+
+
+def bound(folder: Path, room_bytes: int, files: int) -> None:
+    """Mount memory on an empty folder, unless something is mounted there.
+
+    Args:
+        folder: as this process sees it.
+        room_bytes: of all its files.
+        files: how many.
+
+    Raises:
+        OSError: it cannot be mounted.
+    """
+    if os.path.ismount(folder):
+        return
+    # The root folder of the file system is one more, and so is a file that is being made.
+    options = f"size={-(-room_bytes // _PAGE) * _PAGE},nr_inodes={files + 2},mode=0755"
+    _call(
+        "mount", b"partage", os.fsencode(folder), b"tmpfs",
+        ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC), options.encode(),
+    )  # fmt: skip
+
+
+def unbind(folder: Path) -> None:
+    """Take away what is mounted on a folder; who has its files mapped or mounted keeps them.
+
+    Raises:
+        OSError: it cannot be taken away.
+    """
+    if os.path.ismount(folder):
+        _call("umount2", os.fsencode(folder), ctypes.c_int(_DETACH))
+
+
+def is_seen(path: str, mounts: Path) -> bool:
+    """Whether somebody else sees a mount at a path.
+
+    Args:
+        path: as they see it.
+        mounts: their `mountinfo`.
+    """
+    try:
+        text = mounts.read_text("utf-8", "surrogateescape")
+    except OSError:
+        return False
+    spelled = "".join(rf"\{ord(one):03o}" if one in " \t\n\\" else one for one in path)
+    return any(line.split(" ")[4:5] == [spelled] for line in text.splitlines())
+
+
+def _call(name: str, *arguments: object) -> None:
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    if function(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), os.fsdecode(_path_of(name, arguments)))
+
+
+def _path_of(name: str, arguments: tuple[object, ...]) -> bytes:
+    found = arguments[1 if name == "mount" else 0]
+    return found if isinstance(found, bytes) else b""

@@ -1,0 +1,160 @@
+"""The seats of a card: one file a tenant, and the agent's own word of what each was granted.
+
+    seats/<uuid>/seat-0 … seat-62     written by one container each, read by all of the card
+    seats/<uuid>/terms                policy, priority and quota of each, written by the agent alone
+
+The layout is that of `native/include/page.h`. Fields are words of eight bytes that are true by themselves, so
+reading needs no lock; a reader that meets a writer sees an old or a new value. Whatever a tenant wrote is
+taken as a statement. All seats are made at once and stay for as long as the card has a tenant, so that tenants know
+each other's files whoever came first.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from partage.agent.isolation.limits import SEATS, CardLimits, Policy, Priority
+from partage.agent.isolation.shared import make, mend, opened, word
+from partage.model.errors import InvalidDocument
+
+__all__ = [
+    "FOLDER_BYTES",
+    "SEAT_BYTES",
+    "Seat",
+    "free_seat",
+    "give_seat",
+    "make_seats",
+    "mend_seats",
+    "read_seat",
+    "seat_file",
+]
+
+SEAT_MAGIC: Final = 0x3254414553545250
+SEAT_BYTES: Final = 4096
+FOLDER_BYTES: Final = (SEATS + 1) * SEAT_BYTES
+"""What the files of one card take, all in all."""
+_SEAT: Final = 128
+_TERMS: Final = "terms"
+_POLICIES: Final = {
+    Policy.BEST_EFFORT: 0, Policy.FIXED_SHARE: 1, Policy.BURST_SHARE: 2, Policy.NONE: 3,
+}  # fmt: skip
+_PRIORITIES: Final = {Priority.OFFLINE: 0, Priority.ORDINARY: 1, Priority.ONLINE: 2}
+_READABLE: Final = 0o644
+_TRIES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a container says of itself on a card."""
+
+    container: int
+    beat_ns: int
+    """Last sign of life, CLOCK_MONOTONIC."""
+    has_work: bool
+    served_ns: int
+    """Device time received since the seat was made."""
+
+
+def seat_file(folder: Path, slot: int) -> Path:
+    """Where a seat is among the seats of its card."""
+    return folder / f"seat-{slot}"
+
+
+def make_seats(folder: Path) -> None:
+    """Make all seats of a card, and the terms; those that are there stay, whoever maps them goes on.
+
+    Raises:
+        OSError: the folder cannot be written, or has no room.
+    """
+    folder.mkdir(mode=0o755, exist_ok=True)
+    terms = folder / _TERMS
+    if not terms.exists():
+        make(terms, SEAT_BYTES)
+        terms.chmod(_READABLE)
+    for slot in range(SEATS):
+        path = seat_file(folder, slot)
+        if not path.exists():
+            make(path, SEAT_BYTES)
+
+
+def give_seat(folder: Path, card: CardLimits) -> None:
+    """Empty a seat for a new tenant and write down its terms.
+
+    Raises:
+        InvalidDocument: the file is none of the agent's.
+        OSError: it cannot be opened for writing, or other tenants have taken its room.
+    """
+    path = seat_file(folder, card.slot)
+    for attempt in range(_TRIES):
+        try:
+            mend(path, SEAT_BYTES)
+            with opened(path, write=True) as descriptor:
+                os.posix_fallocate(descriptor, 0, SEAT_BYTES)
+                os.pwrite(descriptor, bytes(SEAT_BYTES), 0)
+            break
+        except OSError:
+            # A seat that was cut off lost its block, and another that grew may have it.
+            if attempt == _TRIES - 1 or not mend_seats(folder):
+                raise
+    _say(folder, card.slot, _terms(card))
+
+
+def free_seat(folder: Path, slot: int) -> None:
+    """A tenant has gone: its seat is nobody's.
+
+    Raises:
+        InvalidDocument: the file is none of the agent's.
+        OSError: it cannot be opened for writing.
+    """
+    _say(folder, slot, 0)
+    mend(seat_file(folder, slot), SEAT_BYTES)
+    with opened(seat_file(folder, slot), write=True) as descriptor:
+        os.pwrite(descriptor, bytes(SEAT_BYTES), 0)
+
+
+def mend_seats(folder: Path) -> tuple[int, ...]:
+    """Give all seats of a card their size again; the slots of those that had another.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    changed = []
+    for slot in range(SEATS):
+        try:
+            if seat_file(folder, slot).lstat().st_size == SEAT_BYTES:
+                continue
+            mend(seat_file(folder, slot), SEAT_BYTES)
+        except (OSError, InvalidDocument):
+            pass  # no room yet: the next one may give it back
+        changed.append(slot)
+    return tuple(changed)
+
+
+def read_seat(folder: Path, slot: int) -> Seat | None:
+    """What the tenant of a seat says; None when nobody said anything.
+
+    Raises:
+        InvalidDocument: the file was cut off or added to, or is of another version.
+        OSError: it cannot be opened.
+    """
+    path = seat_file(folder, slot)
+    with opened(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        memory = os.pread(descriptor, _SEAT, 0)
+    if size != SEAT_BYTES:
+        raise InvalidDocument(f"{path}: not of {SEAT_BYTES} bytes; it was cut off or added to")
+    if not any(memory):
+        return None
+    if word(memory, 0) != SEAT_MAGIC:
+        raise InvalidDocument(f"{path}: not of version 2; it was written over")
+    return Seat(word(memory, 8), word(memory, 16), word(memory, 24) != 0, word(memory, 48))
+
+
+def _terms(card: CardLimits) -> int:
+    return _POLICIES[card.policy] << 32 | _PRIORITIES[card.priority] << 40 | card.core_milli
+
+
+def _say(folder: Path, slot: int, terms: int) -> None:
+    with opened(folder / _TERMS, write=True) as descriptor:
+        os.pwrite(descriptor, terms.to_bytes(8, "little"), slot * 8)

@@ -1,0 +1,97 @@
+"""Files that a container may write: how the agent makes them, opens them and sets them right.
+
+Whoever may write a file may also cut it off, make it longer, or take a lease on it. So such a file is never
+mapped here, never waited for, and never believed to have its size.
+"""
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from partage.model.errors import InvalidDocument
+
+__all__ = ["make", "mend", "opened", "word"]
+
+_PATIENCE: Final = 2.0
+"""Seconds to go on asking for a file that somebody has a lease on; the kernel ends a lease after 45."""
+_PAUSE: Final = 0.02
+_EVERYBODY: Final = 0o666
+
+
+def make(path: Path, size: int, head: bytes = b"", *, sparse: bool = False) -> None:
+    """Make a file for everybody to write, whole or not at all; one that exists is kept as it is.
+
+    Args:
+        path: of the file.
+        size: in bytes.
+        head: its first bytes; the rest are zero.
+        sparse: leave its blocks to who touches them, else they are taken now, and nobody can use them up.
+
+    Raises:
+        OSError: the folder cannot be written, or there is no room.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _EVERYBODY)
+        try:
+            os.fchmod(descriptor, _EVERYBODY)
+            os.ftruncate(descriptor, size)
+            if not sparse:
+                os.posix_fallocate(descriptor, 0, size)
+            os.pwrite(descriptor, head, 0)
+        finally:
+            os.close(descriptor)
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def opened(path: Path, *, write: bool = False) -> Iterator[int]:
+    """A descriptor of a regular file, without waiting for who has a lease on it.
+
+    Raises:
+        InvalidDocument: it is no regular file.
+        OSError: it cannot be opened.
+    """
+    flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            descriptor = os.open(path, flags)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InvalidDocument(f"{path}: not a regular file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def mend(path: Path, size: int) -> bool:
+    """Give a file its size again; whether it had another.
+
+    Raises:
+        InvalidDocument: it is no regular file.
+        OSError: it cannot be opened, or there is no room.
+    """
+    with opened(path, write=True) as descriptor:
+        changed = os.fstat(descriptor).st_size != size
+        if changed:
+            os.ftruncate(descriptor, size)
+            os.posix_fallocate(descriptor, 0, size)
+        return changed
+
+
+def word(memory: bytes, at: int) -> int:
+    """Eight bytes as a number; beyond the end they are zero."""
+    return int.from_bytes(memory[at : at + 8], "little")

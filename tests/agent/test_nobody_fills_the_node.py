@@ -1,0 +1,119 @@
+"""Files that containers may write lie on memory of their size: nobody fills the node's disk through them.
+
+Each story runs in a mount namespace of its own, where it may mount; it skips where that is not allowed.
+"""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+BEGIN = """
+import errno, os, sys
+from pathlib import Path
+from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.account import ACCOUNT_BYTES
+from partage.agent.isolation.rooms import CardQuota, Quota, Rooms
+from partage.agent.isolation.seats import SEAT_BYTES, seat_file
+
+folder = Path(sys.argv[1])
+root = folder / "root"
+(root / "proc/sys/kernel/random").mkdir(parents=True)
+(root / "proc/sys/kernel/random/boot_id").write_text("one")
+(root / "proc/1").symlink_to("/proc/self")
+(folder / "built.so").write_bytes(b"the library")
+QUOTA = Quota((CardQuota("GPU-0", 2**30, 300, Policy.FIXED_SHARE),))
+
+def agent():
+    return Rooms(folder / "built.so", folder / "state", str(folder / "state"), root)
+
+def grow(path, size=2**20):
+    "What another program may do with a file that it may write; the bytes that it got."
+    done = 0
+    with path.open("r+b", buffering=0) as file:
+        file.seek(0, os.SEEK_END)
+        try:
+            while done < size:
+                done += file.write(b"x" * 4096)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+    return done
+"""
+GROWN = """
+rooms = agent()
+assert not rooms.problems, rooms.problems
+first, second = rooms.open("container-a", QUOTA), rooms.open("container-b", QUOTA)
+seats = first.seats / "GPU-0"
+assert os.path.ismount(seats)
+assert os.path.ismount(first.account.parent)
+assert grow(seat_file(seats, 0)) == 0
+assert grow(first.account) <= ACCOUNT_BYTES  # it was sparse, and has its own size at most
+assert second.account.stat().st_blocks * 512 < ACCOUNT_BYTES
+second.account.write_bytes(bytes(ACCOUNT_BYTES))
+"""
+STOLEN = """
+rooms = agent()
+rooms.open("container-a", QUOTA)
+rooms.open("container-b", QUOTA)
+seats = rooms.rooms["container-a"].seats / "GPU-0"
+os.truncate(seat_file(seats, 0), 0)
+assert grow(seat_file(seats, 1)) == 4096  # the block that the first gave up
+rooms.close("container-a")
+room = rooms.open("container-c", QUOTA)
+assert room.limits.cards[0].slot == 0
+assert {seat_file(seats, slot).stat().st_size for slot in range(63)} == {SEAT_BYTES}
+seat_file(seats, 0).write_bytes(bytes(SEAT_BYTES))
+"""
+AGAIN = """
+agent().open("container-a", QUOTA)
+rooms = agent()
+room = rooms.rooms["container-a"]
+assert os.path.ismount(room.account.parent)
+rooms.open("container-b", QUOTA)
+rooms.close("container-a")
+assert not room.account.parent.exists()
+rooms.keep(())
+(root / "proc/sys/kernel/random/boot_id").write_text("two")
+assert not agent().rooms
+assert " " + str(folder) not in Path("/proc/self/mountinfo").read_text()
+"""
+UNSEEN = """
+(root / "proc/1").unlink()
+(root / "proc/1").mkdir()
+(root / "proc/1/mountinfo").write_text("")
+rooms = agent()
+assert "the host does not see" in rooms.problems[0], rooms.problems
+room = rooms.open("container-a", QUOTA)
+assert not os.path.ismount(room.account.parent)
+assert room.account.stat().st_size == ACCOUNT_BYTES
+assert " " + str(folder) not in Path("/proc/self/mountinfo").read_text()
+"""
+
+
+@pytest.mark.parametrize(
+    "story",
+    [GROWN, STOLEN, AGAIN, UNSEEN],
+    ids=["nothing grows", "a block that was given up", "restart and boot", "unseen by the host"],
+)
+def test_nobody_fills_the_node(tmp_path: Path, story: str) -> None:
+    """Nor takes another's room: growing ends at once, and a spoilt seat is whole for the next."""
+    enter = ["unshare", "--mount", "--propagation", "private"]
+    try:
+        allowed = subprocess.run(
+            [*enter, "mount", "-t", "tmpfs", "tmpfs", tmp_path], capture_output=True, check=False
+        )
+    except FileNotFoundError:
+        pytest.skip("unshare is missing")
+    if allowed.returncode:
+        pytest.skip("mounting is not allowed here")
+
+    done = subprocess.run(
+        [*enter, sys.executable, "-c", BEGIN + textwrap.dedent(story), str(tmp_path / "n ode")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr

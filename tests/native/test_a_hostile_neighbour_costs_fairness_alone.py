@@ -1,0 +1,239 @@
+"""What a tenant can do to another through what they share: nothing but cost it time on the card.
+
+A neighbour that means harm may write its own seat and read the others'. Each attack runs while another tenant
+works; that one must end well, with its quota and its cap as they were.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from native_world import MIB, WAIT, Tenant, World, built
+
+from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
+
+HOSTILE = 7
+"""Its slot."""
+
+
+def _seat(world: World) -> Path:
+    return seat_file(world.folder / "card-0", HOSTILE)
+
+
+def _cut_off(path: Path) -> None:
+    os.truncate(path, 0)
+    os.truncate(path, SEAT_BYTES)
+
+
+def _cut_and_left(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def _replaced(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(os.urandom(SEAT_BYTES))
+    other.replace(path)
+
+
+def _a_pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def _a_folder(path: Path) -> None:
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        path.mkdir()
+
+
+def _grown(path: Path) -> None:
+    os.truncate(path, 2**40)
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(os.urandom(SEAT_BYTES))
+
+
+def _lies(path: Path) -> None:
+    """Its turn since now and for ever, online, first of all; and the bell rings all the time."""
+    now = time.monotonic_ns()
+    words = [
+        SEAT_MAGIC, 99, now, 1, 0, 2 << 40 | 1 << 32 | 1000, 0, now,
+        now // 64 << 8 | HOSTILE + 1, now + 30_000_000, 2**62, now & 0xFFFFFFFF,
+    ]  # fmt: skip
+    with path.open("r+b", buffering=0) as file:
+        file.write(b"".join(word.to_bytes(8, "little") for word in words))
+
+
+ATTACKS = {
+    "cut off and mended": _cut_off,
+    "cut off": _cut_and_left,
+    "replaced": _replaced,
+    "a pipe": _a_pipe,
+    "a folder": _a_folder,
+    "grown": _grown,
+    "garbage": _garbage,
+    "lies": _lies,
+}
+
+
+@pytest.fixture(autouse=True)
+def _deaf() -> Iterator[None]:
+    """Who holds a lease is told by SIGIO that another opens the file; that ends a process that does nothing about it."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGIO, before)
+
+
+@contextmanager
+def _attacked(path: Path, attack: Callable[[Path], None]) -> Iterator[None]:
+    """The attack again and again, as fast as this process can, or every so often."""
+    over = threading.Event()
+
+    def again() -> None:
+        while not over.is_set():
+            attack(path)
+            over.wait(0.0005)
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _sanitized(world: World, tenant: Tenant, sanitizer: str) -> None:
+    runtime = subprocess.check_output(["gcc", f"-print-file-name=lib{sanitizer}.so"], text=True)
+    tenant.environment["LD_PRELOAD"] = f"{runtime.strip()} {tenant.library}"
+    tenant.environment["ASAN_OPTIONS"] = "detect_leaks=0:exitcode=66"
+    assert world.build.name.endswith(sanitizer)
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A modelled card, all built with the address and undefined-behaviour sanitizers."""
+    world = World(tmp_path_factory.mktemp("h"), built("native-asan", "address,undefined"))
+    yield world
+    world.close()
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_seat_under_attack_costs_its_neighbours_time_alone(checked: World, attack: str) -> None:
+    """Whatever is done to its own seat while a neighbour works: it works on, and ends well."""
+    slot = list(ATTACKS).index(attack) + 10
+    tenant = checked.tenant(slot, memory=512 * MIB, core=400, policy=Policy.BURST_SHARE)
+    _sanitized(checked, tenant, "asan")
+    path = _seat(checked)
+
+    with _attacked(path, ATTACKS[attack]):
+        done = tenant.run("load", "--way", "linked", "--seconds", "1.5", "--depth", "2")
+        memory = tenant.run("memory", "plain", str(32 * MIB), "linked")
+    if path.is_dir():
+        path.rmdir()
+    path.unlink(missing_ok=True)
+    path.write_bytes(bytes(SEAT_BYTES))
+
+    assert done.returncode == 0, done.stderr
+    assert "Sanitizer" not in done.stderr
+    assert int(done.stdout.split()[done.stdout.split().index("done") + 1]) > 0
+    assert "total 536870912" in memory.stdout, memory.stderr
+
+
+def test_a_quota_holds_whatever_a_neighbour_says(world: World) -> None:
+    """A fixed share is kept by its own books: neither more nor another's word changes it."""
+    tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
+
+    with _attacked(_seat(world), _lies):
+        done = tenant.run("load", "--seconds", "1.5", "--depth", "1")
+
+    words = done.stdout.split()
+    count, span = (int(words[words.index("done") + i]) for i in (1, 2))
+    assert 0 < count * 1_000_000 < 0.2 * (span + 50e6) + 40e6
+
+
+def test_locks_hold_nobody_up(world: World) -> None:
+    """Every lock and lease that a reader may take on what is shared: others neither wait nor fail."""
+    tenant = world.tenant(core=400, policy=Policy.BURST_SHARE)
+    folder = world.folder / "card-0"
+    held = []
+    for path in folder.iterdir():
+        descriptor = os.open(path, os.O_RDONLY)
+        held.append(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH)
+        for lease in (fcntl.F_WRLCK, fcntl.F_RDLCK):
+            try:
+                fcntl.fcntl(descriptor, fcntl.F_SETLEASE, lease)
+                break
+            except OSError:
+                continue  # not its owner, or somebody has it open
+    begun = time.monotonic()
+
+    done = tenant.run("load", "--seconds", "0.3", "--depth", "1")
+    took = time.monotonic() - begun
+    for descriptor in held:
+        os.close(descriptor)
+
+    assert done.returncode == 0, done.stderr
+    assert took < WAIT / 10
+
+
+def test_a_seat_that_opens_late_is_taken_up(world: World) -> None:
+    """A neighbour's lease on a seat keeps its tenant unheard for as long as the lease lasts, not longer."""
+    tenant = world.tenant(core=400, policy=Policy.BURST_SHARE)
+    seat = seat_file(world.folder / "card-0", 0)
+    descriptor = os.open(seat, os.O_RDONLY)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        os.close(descriptor)
+        pytest.skip(f"no leases here: {error}")
+    running = tenant.start("load", "--seconds", "2", "--depth", "1")
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+    assert not any(seat.read_bytes()[:8])
+    os.close(descriptor)
+
+    _, error = running.communicate(timeout=WAIT)
+
+    assert running.returncode == 0, error
+    assert int.from_bytes(seat.read_bytes()[:8], "little") == SEAT_MAGIC
+
+
+def test_the_library_leaves_no_file_open(world: World) -> None:
+    """A program may close every descriptor and get the numbers for files of its own."""
+    tenant = world.tenant(core=400, policy=Policy.BURST_SHARE)
+    running = tenant.start("load", "--seconds", "1", "--depth", "1")
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+
+    opened = [str(one.readlink()) for one in Path(f"/proc/{running.pid}/fd").iterdir()]
+    running.communicate(timeout=WAIT)
+
+    assert not [name for name in opened if str(world.folder) in name]
+
+
+def test_seats_are_read_by_file_where_the_kernel_may_not_copy(world: World) -> None:
+    """A filter of system calls may forbid process_vm_readv: the turn is shared all the same."""
+    tenants = [world.tenant(i, core=500, policy=Policy.BURST_SHARE) for i in range(2)]
+
+    running = [
+        tenant.start("filtered", str(world.build / "load"), "--seconds", "1", "--depth", "0")
+        for tenant in tenants
+    ]
+    done = [process.communicate(timeout=WAIT) for process in running]
+
+    assert [process.returncode for process in running] == [0, 0], done
+    counts = [int(out.split()[out.split().index("done") + 1]) for out, _ in done]
+    assert min(counts) > 0
+    assert sum(counts) < 1500
