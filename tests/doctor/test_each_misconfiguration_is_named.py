@@ -78,6 +78,12 @@ def world() -> WORLD:
             {"metadata": {"name": "p"}, "webhooks": [{"name": VALIDATE, "clientConfig": bundle}]}
         ],
         "RuntimeClass": [],
+        "Lease": [
+            {
+                "metadata": {"name": "partage-agent-n0"},
+                "spec": {"renewTime": "2026-11-19T23:59:50.000000Z"},
+            }
+        ],
     }
 
 
@@ -191,6 +197,11 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     "no-agent": (
         added("Node", {"metadata": {"name": "n1"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}),
         "node-unlabelled",
+    ),
+    "silent": (
+        added("Lease", {"metadata": {"name": "partage-agent-n0"},
+                        "spec": {"renewTime": "2026-11-19T23:54:00.000000Z"}}),
+        "agent-silent",
     ),
     "no-totals": (total("koordinator.sh/gpu-core", None), "totals-missing"),
     "contended": (total("kubernetes.io/gpu-core", "800"), "totals-contended"),

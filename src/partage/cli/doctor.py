@@ -47,7 +47,10 @@ _PATHS: Final = {
     "MutatingWebhookConfiguration": f"{_REGISTRATION}/mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
     "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
+    "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
 }
+_AGENT: Final = "partage-agent-"
+"""Before the node's name, in the name of its agent's Lease."""
 _NEEDED: Final = frozenset({"Pod", "Node"})
 _VERSIONS: Final = {"Device": "scheduling.koordinator.sh/v1alpha1"}
 _PAGE: Final = "500"
@@ -239,6 +242,7 @@ async def facts_of(
         validating=objects.get("ValidatingWebhookConfiguration"),
         runtimes=None if runtimes is None else frozenset(named(one) for one in runtimes),
         denied=denied,
+        agents=dict(_agents(objects.get("Lease") or ())),
         closed=tuple(
             (one.node, one.message)
             for one in suspicions.values()
@@ -268,6 +272,16 @@ async def facts_of(
             node.name for node in books.engine.ledger.nodes if node is not None and node.devices
         ),
     )
+
+
+def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:
+    """When each node's agent last said that it lives."""
+    for lease in leases:
+        name = str(lease.get("metadata", {}).get("name", ""))
+        moment = lease.get("spec", {}).get("renewTime")
+        if name.startswith(_AGENT) and moment:
+            with suppress(ValueError):
+                yield name.removeprefix(_AGENT), datetime.fromisoformat(str(moment))
 
 
 def _documents(objects: Objects) -> Iterator[Document]:

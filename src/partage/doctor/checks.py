@@ -17,6 +17,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     scheduling.rights,
     admission.webhooks,
     nodes.devices,
+    nodes.agents,
     nodes.totals,
     nodes.plugins,
     nodes.runtimes,

@@ -48,6 +48,7 @@ class ClusterFacts:
         mutating, validating: webhook configurations.
         runtimes: names of RuntimeClasses.
         denied: what the scheduler's account may not do, such as `create pods/binding`.
+        agents: when each node's agent last renewed its Lease, by node.
         closed: quarantines, by node and message.
         twice: cards that records give beyond their means, by node and message.
         faults: pods whose requests break a rule, with the rule.
@@ -66,6 +67,7 @@ class ClusterFacts:
     validating: Sequence[Object] | None = ()
     runtimes: frozenset[str] | None = frozenset()
     denied: tuple[str, ...] = ()
+    agents: Mapping[str, datetime] = field(default_factory=dict)
     closed: tuple[tuple[str, str], ...] = ()
     twice: tuple[tuple[str, str], ...] = ()
     faults: tuple[tuple[str, str], ...] = ()

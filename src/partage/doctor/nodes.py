@@ -7,12 +7,14 @@ from typing import Any, Final
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.vendors import names
 
-__all__ = ["closed", "devices", "faults", "plugins", "runtimes", "settings", "totals",
+__all__ = ["agents", "closed", "devices", "faults", "plugins", "runtimes", "settings", "totals",
            "twice"]  # fmt: skip
 
 _PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 _RIVALS: Final = ("nvidia-device-plugin", "k8s-device-plugin", "hami-device-plugin", "volcano-vgpu",
                   "qgpu-manager", "gpu-manager")  # fmt: skip
+_SILENT: Final = 5
+"""Minutes; the clocks of two machines may differ by some."""
 _OLD: Final = names.KUBERNETES_DOMAIN + "gpu-core"
 _COUNTS: Final = (names.COUNT_NVIDIA, names.QGPU_CORE, names.SGPU, names.KOORD_GPU_CORE)
 
@@ -87,6 +89,22 @@ def _has_cards(facts: ClusterFacts, name: str) -> bool:
         if named(one) == name
         for entry in one.get("spec", {}).get("devices") or ()
     )
+
+
+def agents(facts: ClusterFacts) -> Iterator[Finding]:
+    """Who reports a node's devices is there."""
+    nodes = {str(node["metadata"]["name"]) for node in facts.nodes}
+    for name in sorted(facts.agents.keys() & nodes):
+        minutes = (facts.now - facts.agents[name]).total_seconds() / 60
+        if minutes > _SILENT:
+            yield Finding(
+                "agent-silent", Level.ERROR, f"node {name}",
+                f"its agent renews a Lease every few seconds, and last did {minutes:.0f} minutes ago: "
+                "what is known of its devices is that old, and containers that start there are not "
+                "served",
+                f"look at the pod of Partage's agent on {name}, and whether that node reaches the "
+                "API server",
+            )  # fmt: skip
 
 
 def plugins(facts: ClusterFacts) -> Iterator[Finding]:
