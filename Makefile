@@ -32,7 +32,7 @@ test-cluster: venv ## Tests on a genuine Kubernetes control plane and containerd
 	3 | 4 | 124) echo "no genuine control plane here (see above): its tests are skipped" ;; \
 	*) exit 1 ;; esac
 	@tests/runtime/fetch || echo "no genuine container runtime here (see above): its tests are skipped"
-	@tests/tools/watching/fetch || echo "no Prometheus or no types of Grafana here (see above): their tests are skipped"
+	@timeout 600 tests/tools/watching/fetch || echo "no Prometheus or no types of Grafana here (see above): their tests are skipped"
 	@# Processes are killed here on machines that are busy: what fails is tried once more, in a fresh cluster.
 	@export PARTAGE_CLUSTER=1; \
 	$(BIN)/python -m pytest -m cluster tests/cluster tests/runtime || { \
