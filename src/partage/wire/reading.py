@@ -1,14 +1,25 @@
 """All families' readings of one pod, as one."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 
+from partage.model.device import DeviceType
+from partage.model.errors import InvalidValue
 from partage.model.policy import CardOrder
 from partage.model.request import Fault
+from partage.vendors import names
 from partage.vendors.base import PodView, Reading
+from partage.vendors.wishes import Policy, read_wishes
 from partage.wire.context import Context
 from partage.wire.routing import route, whole_cards
 
 __all__ = ["read_all"]
+
+_NVIDIA: Final = "nvidia"
+"""Whose cards' shares Partage's own library can keep."""
+_QUOTAS: Final = frozenset({Policy.FIXED_SHARE, Policy.BURST_SHARE})
+"""Policies that hold or guarantee an amount of compute."""
 
 
 def read_all(view: PodView, context: Context) -> Reading:
@@ -29,7 +40,37 @@ def read_all(view: PodView, context: Context) -> Reading:
     merged = _merged(readings, routes.notes)
     for family in context.families:
         merged = family.refine(view, merged, context.settings)
-    return merged
+    return _wishing(view, merged)
+
+
+def _wishing(view: PodView, reading: Reading) -> Reading:
+    """The reading with what is wrong with the pod's wishes about its limits, if anything is."""
+    cards = [one.request for one in reading.groups if one.request.type is DeviceType.GPU]
+    if not cards or reading.fault is not None:
+        return reading
+    try:
+        policy = read_wishes(view.annotations, {}, None).policy
+    except InvalidValue as error:
+        return replace(reading, fault=Fault(str(error)))
+    if policy is None:
+        return reading
+    said = f"annotation {names.COMPUTE_POLICY}: {policy}"
+    shares = [one for one in cards if not one.whole]
+    if not shares:
+        note = f"{said} has no effect: the pod asks for no share of a card"
+        return replace(reading, notes=(*reading.notes, note))
+    ours = [one for one in shares if not one.filter.vendors or _NVIDIA in one.filter.vendors]
+    if not ours:
+        vendors = ", ".join(sorted({name for one in shares for name in one.filter.vendors}))
+        why = f"{said} cannot be given: shares of these cards ({vendors}) are kept by their vendor"
+        return replace(reading, fault=Fault(why))
+    if policy in _QUOTAS and not any(one.core_milli for one in ours):
+        why = (
+            f"{said} cannot be given: the pod asks for memory alone and so has no quota of compute; ask for "
+            f"compute too, or choose {Policy.BEST_EFFORT}"
+        )
+        return replace(reading, fault=Fault(why))
+    return reading
 
 
 def _merged(readings: Iterable[Reading], notes: tuple[str, ...]) -> Reading:

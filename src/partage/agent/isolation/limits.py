@@ -7,11 +7,11 @@ The library refuses a file that it cannot read in full, so `write` checks everyt
 import os
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from partage.model.errors import InvalidDocument, InvalidValue
+from partage.vendors.wishes import Policy, Priority
 
 __all__ = [
     "SEATS",
@@ -37,23 +37,6 @@ _MOST: Final = (2**64 - 1) // 4
 _NAME: Final = re.compile(r"[!-.0-~]{1,63}")
 _UUID: Final = re.compile(r"[!-~]{1,63}")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
-
-
-class Policy(StrEnum):
-    """How compute is shared (seed 001); `none` leaves launches alone."""
-
-    BEST_EFFORT = "best-effort"
-    FIXED_SHARE = "fixed-share"
-    BURST_SHARE = "burst-share"
-    NONE = "none"
-
-
-class Priority(StrEnum):
-    """Who goes first on a card: online work pauses offline work at once."""
-
-    OFFLINE = "offline"
-    ORDINARY = "ordinary"
-    ONLINE = "online"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from typing import Final, Protocol
 
 from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.rooms import CardQuota, Quota
-from partage.agent.isolation.wishes import POLICIES, read_wishes
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue
+from partage.vendors.wishes import POLICIES, read_wishes
 
 __all__ = [
     "Bind",

@@ -7,6 +7,7 @@ different cards. Source: seed 001; qgpu-and-peers.md 1.1, 1.2 and 1.7.
 from typing import Final
 
 from partage.model.device import MILLI, DeviceType
+from partage.model.errors import InvalidValue
 from partage.model.policy import CardOrder, Strategy
 from partage.model.request import (
     CardFilter,
@@ -20,6 +21,7 @@ from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
 from partage.vendors.families.qgpu.rules import GIB, OFFLINE, ONLINE, Ask, RuleBroken, ask_of
 from partage.vendors.settings import Settings
+from partage.vendors.wishes import read_class
 
 __all__ = ["NAME", "VENDOR", "asking", "owned", "read"]
 
@@ -50,11 +52,10 @@ def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings
     """
     app_class = pod.annotations.get(names.QGPU_APP_CLASS, "")
     fault: Fault | None = None
-    if app_class not in ("", *_ORDERS):
-        fault = Fault(
-            f"annotation {names.QGPU_APP_CLASS} is {app_class!r}; it must be {ONLINE} or {OFFLINE}, "
-            "or be left out"
-        )
+    try:
+        read_class(pod.annotations)
+    except InvalidValue as error:
+        fault = Fault(str(error))
     groups: list[RequestGroup] = []
     notes: list[str] = []
     for container in containers:

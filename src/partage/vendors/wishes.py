@@ -2,21 +2,40 @@
 
 Seed 001 sets the policy for a node, by a label; that is the default here, and a pod may choose its own by an
 annotation. HAMi's words are understood where its pods use them. All of it was written by whoever made the
-pod: a word that is not one of the choices is an error that names them, and nothing is started.
+pod: a word that is not one of the choices is an error that names them. Admission and the engine refuse such a
+pod, and the agent does not start one that came to its node all the same; all three ask here.
 
 Source: qgpu-and-peers.md 1.4 (policies), 1.7 (online and offline); hami.md 7.4 and 7.5.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, TypeVar
 
-from partage.agent.isolation.limits import Policy, Priority
 from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
 from partage.vendors import names
 
-__all__ = ["POLICIES", "Wishes", "read_wishes"]
+__all__ = ["POLICIES", "Policy", "Priority", "Wishes", "read_class", "read_wishes"]
+
+
+class Policy(StrEnum):
+    """How compute is shared (seed 001); `none` leaves launches alone."""
+
+    BEST_EFFORT = "best-effort"
+    FIXED_SHARE = "fixed-share"
+    BURST_SHARE = "burst-share"
+    NONE = "none"
+
+
+class Priority(StrEnum):
+    """Who goes first on a card: online work pauses offline work at once."""
+
+    OFFLINE = "offline"
+    ORDINARY = "ordinary"
+    ONLINE = "online"
+
 
 POLICIES: Final[Mapping[str, Policy]] = {
     "best-effort": Policy.BEST_EFFORT,
@@ -54,15 +73,25 @@ class Wishes:
     swap_bytes: int = 0
 
 
+def read_class(annotations: Mapping[str, str]) -> Priority | None:
+    """Who goes first, as a pod's annotation says; None where it says nothing.
+
+    Raises:
+        InvalidValue: it is none of the choices; names them.
+    """
+    said = annotations.get(names.QGPU_APP_CLASS)
+    return _chosen(names.QGPU_APP_CLASS, said, _APP_CLASSES) if said else None
+
+
 def read_wishes(
-    annotations: Mapping[str, str], env: Mapping[str, str], most_swap_bytes: int = 0
+    annotations: Mapping[str, str], env: Mapping[str, str], most_swap_bytes: int | None = 0
 ) -> Wishes:
     """What a container's pod chose; annotations go before HAMi's variables.
 
     Args:
         annotations: of the pod.
         env: of the container.
-        most_swap_bytes: what the node allows a container beyond its grant.
+        most_swap_bytes: what the node allows a container beyond its grant; None before it has a node.
 
     Raises:
         InvalidValue: a choice is none, or asks for more than the node allows; names key and rule.
@@ -72,9 +101,7 @@ def read_wishes(
     if said is not None:
         policy = _chosen(names.COMPUTE_POLICY, said, POLICIES)
     priority = _HAMI_PRIORITIES.get(env.get(_HAMI_PRIORITY, ""), Priority.ORDINARY)
-    said = annotations.get(names.QGPU_APP_CLASS)
-    if said:
-        priority = _chosen(names.QGPU_APP_CLASS, said, _APP_CLASSES)
+    priority = read_class(annotations) or priority
     return Wishes(policy, priority, _swap(annotations, most_swap_bytes))
 
 
@@ -85,7 +112,7 @@ def _chosen(key: str, text: str, choices: Mapping[str, _T]) -> _T:
     return found
 
 
-def _swap(annotations: Mapping[str, str], most: int) -> int:
+def _swap(annotations: Mapping[str, str], most: int | None) -> int:
     text = annotations.get(names.MEMORY_BEYOND)
     if text is None:
         return 0
@@ -93,7 +120,9 @@ def _swap(annotations: Mapping[str, str], most: int) -> int:
         asked = Quantity.parse(text).floor()
     except InvalidQuantity as error:
         raise InvalidValue(f"annotation {names.MEMORY_BEYOND}: {error}") from error
-    if not 0 <= asked <= most:
+    if asked < 0:
+        raise InvalidValue(f"annotation {names.MEMORY_BEYOND}: {text[:64]} is less than nothing")
+    if most is not None and asked > most:
         raise InvalidValue(
             f"annotation {names.MEMORY_BEYOND}: {text[:64]} is asked; this node allows a container "
             f"0 to {most} bytes of host memory (--isolation-beyond)"
