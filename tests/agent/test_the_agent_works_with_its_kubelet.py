@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
+from partage.agent.differences import Kind
+from partage.agent.found_file import read_findings
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
@@ -19,6 +21,7 @@ from partage.agent.keeper import Keeper, Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.daemon.evicting import Evictions
 from partage.daemon.kubelet_side import KubeletOptions, KubeletSide
+from partage.daemon.reconciling import Reconciling
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.allocation import Allocation, Grant, GrantMode
@@ -90,6 +93,8 @@ class World:
     kubelet: FakeKubelet
     keeper: Keeper
     runtime: Runtime
+    side: KubeletSide
+    place: Place
 
 
 @contextlib.asynccontextmanager
@@ -111,7 +116,7 @@ async def _world(
             side.take(place)
             task = asyncio.create_task(side.run())
             try:
-                yield World(server, client, kubelet, keeper, runtime)
+                yield World(server, client, kubelet, keeper, runtime, side, place)
             finally:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -248,6 +253,124 @@ def test_who_holds_units_and_was_given_nothing_is_counted(
     _run(test())
 
     assert caplog.text.count("team/a/main holds units") == 1
+
+
+# --- four parts that must agree ----------------------------------------------------------------
+
+
+def _reconciling(world: World, folder: Path) -> Reconciling:
+    """Who compares, at its own pace."""
+    made = Reconciling(world.keeper, folder / "journal", world.side)
+    made.take(world.place)
+    return made
+
+
+def _metrics(world: World) -> str:
+    return generate_latest(world.keeper.tallies.registry).decode()
+
+
+def test_units_of_another_card_are_told_once_two_looks_have_seen_them(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kubelet chose before the API server told of the pod; in the log, by kind, and in the file for the doctor."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            world.runtime.ready.set()
+            (folder / "dev").mkdir()
+            for name in ("nvidia0", "nvidia1"):
+                (folder / "dev" / name).symlink_to("/dev/null")
+            await world.kubelet.until(GPU, 20)
+            assert await world.kubelet.admit("team", "a", "main", GPU, 1) == ("GPU-0::0",)
+            pod = _pod("a", 1, {GPU: "1"})
+            world.server.store.create(PODS, "team", pod)
+            await _until(lambda: bool(world.side.pods))
+            world.keeper.synchronize((), ())
+            record = pod["metadata"]["annotations"]
+            sandbox = PodSandbox("s-a", "a", "uid-a", "team", {}, record)
+            world.keeper.create(sandbox, Container("c-a", "s-a", "main"))
+            reconciling = _reconciling(world, folder)
+
+            await reconciling.look()
+            assert 'partage_agent_findings{kind="OtherCard"} 0.0' in _metrics(world)
+            await reconciling.look()
+            await reconciling.look()
+            assert 'partage_agent_findings{kind="OtherCard"} 1.0' in _metrics(world)
+            assert _metrics(world).count("partage_agent_findings{") == len(Kind)
+            _, told = read_findings(folder / "journal" / "findings.json")
+            assert [(one.kind, one.pod, one.container) for one in told] == [
+                ("OtherCard", "team/a", "main")
+            ]
+            world.kubelet.release("team", "a")
+            world.keeper.remove(Container("c-a"))
+            await reconciling.look()
+            assert 'partage_agent_findings{kind="OtherCard"} 0.0' in _metrics(world)
+            assert read_findings(folder / "journal" / "findings.json")[1] == []
+
+    _run(test())
+
+    assert caplog.text.count("the kubelet counts units of GPU-0, its record names GPU-1") == 1
+
+
+def test_a_pod_that_runs_with_units_and_without_a_record_is_evicted(folder: Path) -> None:
+    """Behind a proxy nobody sees its variables; the kubelet's word tells. By UID, once both parts told twice."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            world.runtime.ready.set()
+            await world.kubelet.until(GPU, 20)
+            await world.kubelet.admit("team", "old", "main", GPU, 1)
+            old = _pod("old", 0, {GPU: "1"})
+            del old["metadata"]["annotations"]
+            world.server.store.create(PODS, "team", old)
+            await _until(lambda: bool(world.side.pods))
+            sandbox = PodSandbox("s-old", "old", "uid-old", "team")
+            world.keeper.synchronize((sandbox,), (Container("c-old", "s-old", "main"),))
+            assert world.keeper.unprotected == {}
+            reconciling = _reconciling(world, folder)
+            async with _evicting(world):
+                await reconciling.look()
+                assert world.keeper.suspected == ()
+                await reconciling.look()
+                await _until(lambda: not _pods(world))
+            assert _asked(world) == 1
+
+    _run(test())
+
+
+def test_a_silent_kubelet_accuses_nobody(folder: Path) -> None:
+    """It does not answer, and no API server is there: what journal and runtime agree on is no finding."""
+
+    async def test() -> None:
+        async with _world(folder, api=False) as world:
+            await world.kubelet.stop()
+            assert await world.side.held() is None
+            assert world.side.pods is None
+            reconciling = _reconciling(world, folder)
+            await reconciling.look()
+            await reconciling.look()
+            assert reconciling.findings == []
+
+    _run(test())
+
+
+def test_of_a_node_without_devices_nothing_is_said(folder: Path) -> None:
+    """Its cards are not known yet: every container's device would be gone."""
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            _unprotected(world.keeper, "early")
+            reconciling = _reconciling(world, folder)
+            reconciling.take(replace(world.place, node=Node("n1")))
+            await reconciling.look()
+            await reconciling.look()
+            assert reconciling.findings == []
+            reconciling.take(world.place)
+            await reconciling.look()
+            await reconciling.look()
+            assert [one.kind for one in reconciling.findings] == [Kind.STARTED_UNASKED]
+
+    _run(test())
 
 
 # --- evictions -------------------------------------------------------------------------------

@@ -250,6 +250,11 @@ FILES = {
     "cdi-spec": ("var/run/cdi/x.json", "{", "cdi-spec"),
     "library": ("var/lib/partage/isolation/lib/libpartage-isolation-0000000000000000.so", "x", "isolation-library"),
     "image": ("var/lib/partage/isolation/containers/c1/spared", "the image has musl", "not-enforceable"),
+    "finding": ("var/lib/partage/agent/findings.json", json.dumps({"v": 1, "at": "2026-01-01T00:00:00Z", "findings": [
+        {"kind": "PodGone", "pod": "team/a", "container": "main", "message": "m", "done": "report", "fix": "f"}]}), "agent-finding"),
+    "findings of a newer agent": ("var/lib/partage/agent/findings.json", '{"v": 2, "at": "", "findings": []}', "unreadable"),
+    "torn findings": ("var/lib/partage/agent/findings.json", '{"v": 1, ', "unreadable"),
+    "no findings": ("var/lib/partage/agent/findings.json", '{"v": 1, "at": "", "findings": []}', ""),
     "sound": ("etc/containerd/config.toml", "version = 3\n", ""),
     "nothing": ("etc/other", "", ""),
 }  # fmt: skip

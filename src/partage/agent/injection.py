@@ -30,7 +30,7 @@ from partage.vendors.reserved import RESERVED
 from partage.vendors.settings import Settings
 from partage.wire.record import decode
 
-__all__ = ["Injected", "Place", "Refusal", "Rule", "environment", "inject", "recorded"]
+__all__ = ["Injected", "Place", "Refusal", "Rule", "conflict", "environment", "inject", "recorded"]
 
 _HARMLESS: Final = frozenset({"", VOID, "none"})
 _WIDENING: Final = (
@@ -232,7 +232,7 @@ def _with_record(
     place: Place,
     held: Iterable[Allocation],
 ) -> Injected | Refusal:
-    refusal = _conflict(allocation, place, held)
+    refusal = conflict(allocation, place, held)
     if refusal is not None:
         return refusal
     known = environment(container)
@@ -295,8 +295,14 @@ def environment(container: Container) -> dict[str, str]:
     return {key: value for key, _, value in parts}
 
 
-def _conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -> Refusal | None:
-    """Why a record cannot be honoured beside those that came before it."""
+def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -> Refusal | None:
+    """Why a record cannot be honoured beside those that came before it.
+
+    Args:
+        allocation: what it says.
+        place: where.
+        held: those that came before.
+    """
     held = tuple(held)
     if any(
         one.uid == allocation.uid and set(one.grants) != set(allocation.grants) for one in held

@@ -50,6 +50,7 @@ class Keeper:
 
     Attributes:
         unprotected: what was found running unserved, by the runtime's identity of the container.
+        suspected: what runs with devices without a record, by the kubelet's word; whoever reconciles sets it.
         tallies: what is counted.
         books: what is held, and what the runtime has.
         journal: what was written down.
@@ -88,6 +89,7 @@ class Keeper:
         self.books = Holdings(lambda: self._place().node.name)
         self._rooms_before: dict[str, str] = {}  # by containers that the journal does not know
         self.unprotected: dict[str, Unprotected] = {}
+        self.suspected: tuple[Unprotected, ...] = ()
         for entry in journal.entries.values():
             self.books.remember(entry)
         self._count()

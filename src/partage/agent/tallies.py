@@ -48,6 +48,11 @@ class Tallies:
             "Containers that hold units by the kubelet's word and that were given nothing.",
             registry=self.registry,
         )  # fmt: skip
+        self.findings = Gauge(
+            "partage_agent_findings",
+            "What records, journal, kubelet and runtime do not agree on, by kind.",
+            ["kind"], registry=self.registry,
+        )  # fmt: skip
         self.repaired = Counter(
             "partage_agent_journal_repaired",
             "Containers that were written down again after the journal had lost them.",

@@ -14,6 +14,7 @@ from partage.agent.cdi.specs import Specifications
 from partage.agent.keeper import Keeper
 from partage.daemon.agent import AgentDaemon, Asked, Companion
 from partage.daemon.evicting import Evictions
+from partage.daemon.reconciling import Kubelet, Reconciling
 from partage.kube.client import Client
 from partage.model.errors import InvalidValue
 
@@ -132,6 +133,7 @@ def kubelet_companions(
 
     def companions(agent: AgentDaemon) -> Sequence[Companion]:
         found: list[Companion] = []
+        side: Kubelet | None = None
         if given["evict_unprotected"] and client is not None:
             found.append(Evictions(client, agent.keeper))
         if folder is not None:
@@ -140,13 +142,15 @@ def kubelet_companions(
                 KubeletSide,
             )
 
-            side = KubeletSide(
+            side = served = KubeletSide(
                 given["node"], KubeletOptions(folder), agent.keeper, agent.asked,
                 random.random, client,
             )  # fmt: skip
-            agent.follow(side.take)
-            found.append(side)
-        return found
+            agent.follow(served.take)
+            found.append(served)
+        reconciling = Reconciling(agent.keeper, given["journal"], side)
+        agent.follow(reconciling.take)
+        return [*found, reconciling]
 
     return companions
 

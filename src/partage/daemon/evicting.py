@@ -39,7 +39,8 @@ class Evictions:
     async def run(self) -> None:
         """Look and evict until cancelled."""
         while True:
-            found = {one.uid: one for one in list(self._keeper.unprotected.values()) if one.uid}
+            worries = [*list(self._keeper.unprotected.values()), *self._keeper.suspected]
+            found = {one.uid: one for one in worries if one.uid}
             self._done &= found.keys()
             self._problems = {k: v for k, v in self._problems.items() if k in found}
             for uid in sorted(found.keys() - self._done):

@@ -119,6 +119,28 @@ class KubeletSide:
         finally:
             await resources.close()
 
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """What the kubelet is told of."""
+        return self._offers
+
+    @property
+    def pods(self) -> list[LivePod] | None:
+        """Pods of the node; None until the API server has told."""
+        if self._pods is None or not self._pods.synced.is_set():
+            return None
+        return list(self._pods.objects.values())
+
+    async def held(self) -> tuple[PodResources, ...] | None:
+        """Who holds which units by the kubelet's word; None while it does not tell."""
+        if self._resources is None:
+            return None
+        try:
+            return await self._resources.pods()
+        except KubeletSilent as error:
+            _LOG.debug("%s", error)
+            return None
+
     def _told(self, resource: str) -> float:
         return resource in self._plugins.registered
 

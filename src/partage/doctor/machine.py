@@ -9,8 +9,11 @@ from typing import Any, Final
 
 import yaml
 
+from partage.agent.differences import Done
+from partage.agent.found_file import NAME, read_findings
 from partage.agent.isolation.library import is_genuine
 from partage.doctor.finding import Finding, Level
+from partage.model.errors import InvalidDocument
 
 __all__ = ["examined"]
 
@@ -20,6 +23,8 @@ _KUBELET: Final = "var/lib/kubelet/config.yaml"
 _STATIC: Final = "etc/kubernetes/manifests/kube-scheduler.yaml"
 _CDI: Final = ("etc/cdi", "var/run/cdi")
 _ISOLATION: Final = "var/lib/partage/isolation"
+_FINDINGS: Final = f"var/lib/partage/agent/{NAME}"
+_WORSE: Final = frozenset({Done.EVICT, Done.REFUSE})
 _RUN: Final = ("run", "var/run")
 """The same folder on a running node; a link of the second may not hold under another root."""
 _NRI: Final = "nri/nri.sock"
@@ -60,6 +65,7 @@ def examined(root: Path) -> Iterator[Finding]:
         yield from _unasked(root)
     yield from _cdi(root)
     yield from _isolation(root)
+    yield from _agent(root)
 
 
 def _containerd(path: str, text: str) -> Iterator[Finding]:
@@ -171,6 +177,25 @@ def _static(path: str, text: str) -> Iterator[Finding]:
             "this kube-scheduler runs without --config, so it asks no extender; an upgrade of the "
             "control plane writes the file anew",
             "nothing where the chart's own kube-scheduler runs; else add --config and its volume",
+        )  # fmt: skip
+
+
+def _agent(root: Path) -> Iterator[Finding]:
+    """What the agent last found that records, journal, kubelet and runtime do not agree on."""
+    try:
+        at, findings = read_findings(root / _FINDINGS)
+    except InvalidDocument as error:
+        yield Finding(
+            "unreadable", Level.WARNING, f"/{_FINDINGS}", f"it cannot be read: {error}",
+            "run as root on the node; Partage's agent writes it anew when it starts",
+        )  # fmt: skip
+        return
+    for one in findings:
+        yield Finding(
+            "agent-finding", Level.ERROR if one.done in _WORSE else Level.WARNING,
+            f"pod {one.pod}, container {one.container}",
+            f"records, journal, kubelet and runtime must agree; {one.kind}: {one.message} "
+            f"(the agent, since {at})", one.fix,
         )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from partage.vendors.settings import Settings
 from partage.wire import record, shapes
 from partage.wire.life import finished
 
-__all__ = ["MOST_UNITS", "Asked", "Offer", "Unit", "advise", "asked_of", "offers"]
+__all__ = ["MOST_UNITS", "Asked", "Offer", "Unit", "advise", "asked_of", "offers", "requests_of"]
 
 MOST_UNITS: Final = 8192
 """Of one resource: 0.6 MB in a message that may have 4 MiB. What is above it is not offered."""
@@ -178,7 +178,7 @@ def asked_of(pods: Iterable[shapes.Pod], node: str, known: Iterable[PodResources
             )
             key = (metadata.namespace or "default", metadata.name or "", container.name or "")
             if own:
-                found.append(Asked(_requests(container), own, held.get(key, {})))
+                found.append(Asked(requests_of(container), own, held.get(key, {})))
     return found
 
 
@@ -187,7 +187,8 @@ def _age(pod: shapes.Pod) -> tuple[str, str]:
     return metadata.creation_timestamp or "", metadata.uid or ""
 
 
-def _requests(container: shapes.Container) -> dict[str, int]:
+def requests_of(container: shapes.Container) -> dict[str, int]:
+    """Units that a container asks for, by resource."""
     resources = container.resources or shapes.Resources()
     said = {**(resources.requests or {}), **(resources.limits or {})}
     found: dict[str, int] = {}

@@ -178,6 +178,7 @@ def _agent() -> str:
     tallies.injected.labels(limits="enforced").inc()
     tallies.refused.labels(rule="CardFull").inc()
     tallies.instances.labels(card="GPU-0", state="foreign").set(1)
+    tallies.findings.labels(kind="PodGone").set(1)
     tallies.registry.register(SpanSeries(NO_TRACES))
     return generate_latest(tallies.registry).decode()
 

@@ -1,0 +1,118 @@
+"""What may not agree on a node, by name, and what is done about each: the words of `reconcile`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["TABLE", "Done", "Finding", "Kind", "Meaning"]
+
+
+class Kind(StrEnum):
+    """What does not agree; stable, they are labels of a metric."""
+
+    NEVER_GIVEN = "NeverGiven"
+    STARTED_UNASKED = "StartedUnasked"
+    BAD_RECORD = "BadRecord"
+    RUNS_WITHOUT_RECORD = "RunsWithoutRecord"
+    UNITS_WITHOUT_RECORD = "UnitsWithoutRecord"
+    RECORD_CHANGED = "RecordChanged"
+    UNREADABLE = "Unreadable"
+    DEVICE_GONE = "DeviceGone"
+    CARD_OVERFULL = "CardOverfull"
+    NOT_IN_JOURNAL = "NotInJournal"
+    ENDED = "Ended"
+    POD_GONE = "PodGone"
+    POD_UNKNOWN = "PodUnknown"
+    NOT_COUNTED = "NotCounted"
+    OTHER_CARD = "OtherCard"
+    OTHER_AMOUNT = "OtherAmount"
+    UNKNOWN_UNIT = "UnknownUnit"
+    UNIT_TWICE = "UnitTwice"
+
+
+class Done(StrEnum):
+    """What the agent does about a finding, beside telling it."""
+
+    EVICT = "evict"  # the pod, with --evict-unprotected
+    REFUSE = "refuse"  # containers that would be made
+    REPAIR = "repair"  # the journal, at the next look at what the runtime has
+    REPORT = "report"  # nothing else: what runs is not touched
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What is known of a kind.
+
+    Attributes:
+        done: what the agent does.
+        fix: what people may do.
+    """
+
+    done: Done
+    fix: str
+
+
+_DELETE: Final = "delete the pod; whoever made it makes it again, and it is served"
+_KUBELET: Final = "restart the kubelet; what it counts is made anew from what runs"
+TABLE: Final[Mapping[Kind, Meaning]] = {
+    Kind.NEVER_GIVEN: Meaning(Done.EVICT, _DELETE),
+    Kind.STARTED_UNASKED: Meaning(Done.EVICT, _DELETE),
+    Kind.BAD_RECORD: Meaning(Done.EVICT, _DELETE),
+    Kind.RUNS_WITHOUT_RECORD: Meaning(Done.EVICT, _DELETE),
+    Kind.UNITS_WITHOUT_RECORD: Meaning(
+        Done.REFUSE, "have it placed by Partage's scheduler: delete it, and see its schedulerName"
+    ),
+    Kind.RECORD_CHANGED: Meaning(
+        Done.REFUSE, "find out who wrote the annotation, and delete the pod"
+    ),
+    Kind.UNREADABLE: Meaning(
+        Done.REFUSE, "run the agent that wrote the journal, or delete the pod"
+    ),
+    Kind.DEVICE_GONE: Meaning(
+        Done.REFUSE, "see the card (partage discover); delete the pod where it is gone for good"
+    ),
+    Kind.CARD_OVERFULL: Meaning(
+        Done.REFUSE, "delete one of the pods, keep both records and the scheduler's log, report it"
+    ),
+    Kind.NOT_IN_JOURNAL: Meaning(Done.REPAIR, "nothing; see that the disk is not full"),
+    Kind.ENDED: Meaning(Done.REPAIR, "nothing; see that the disk is not full"),
+    Kind.POD_GONE: Meaning(
+        Done.REPORT, "it was deleted by force: see why it does not end (crictl ps, its processes)"
+    ),
+    Kind.POD_UNKNOWN: Meaning(Done.REPORT, "see what it is: crictl inspect"),
+    Kind.NOT_COUNTED: Meaning(Done.REPORT, _KUBELET),
+    Kind.OTHER_CARD: Meaning(
+        Done.REPORT, "nothing; the kubelet tells the health of another card with the pod"
+    ),
+    Kind.OTHER_AMOUNT: Meaning(Done.REPORT, _KUBELET),
+    Kind.UNKNOWN_UNIT: Meaning(
+        Done.REPORT, "nothing while the card is away for a moment; else delete the pod"
+    ),
+    Kind.UNIT_TWICE: Meaning(Done.REPORT, _KUBELET),
+}
+"""What is done about each kind."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One thing that does not agree.
+
+    Attributes:
+        kind: which.
+        namespace, pod, uid: of the pod; the UID is empty where nobody tells it.
+        container: its name.
+        message: the same for people.
+    """
+
+    kind: Kind
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    message: str
+
+    @property
+    def who(self) -> tuple[Kind, str, str, str, str]:
+        """What makes it the same finding at another time."""
+        return self.kind, self.namespace, self.pod, self.uid, self.container

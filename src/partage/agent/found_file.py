@@ -1,0 +1,83 @@
+"""What the agent last found not to agree, as a file for who looks at the node without asking the agent."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from partage.agent.differences import TABLE, Finding
+from partage.agent.mig.journal import replace_file
+from partage.model.errors import InvalidDocument
+
+__all__ = ["NAME", "Told", "read_findings", "write_findings"]
+
+NAME: Final = "findings.json"
+_VERSION: Final = 1
+_MOST: Final = 200
+"""Findings that are written; the metric counts all."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """One finding.
+
+    Attributes:
+        kind: a name of `differences.Kind`; a newer agent may know others.
+        pod: `namespace/name`.
+        container: its name.
+        message: for people.
+        done: what the agent does about it.
+        fix: what people may do.
+    """
+
+    kind: str
+    pod: str
+    container: str
+    message: str
+    done: str
+    fix: str
+
+
+class _Document(msgspec.Struct, frozen=True):
+    v: int
+    at: str
+    findings: list[Told]
+
+
+def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
+    """Replace the file at once or not at all.
+
+    Args:
+        folder: of the journal.
+        findings: all of them.
+        at: the wall clock, for people.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    told = [
+        Told(
+            one.kind, f"{one.namespace}/{one.pod}", one.container, one.message,
+            TABLE[one.kind].done, TABLE[one.kind].fix,
+        )
+        for one in findings[:_MOST]
+    ]  # fmt: skip
+    data = msgspec.json.encode(_Document(_VERSION, at, told))
+    replace_file(folder / NAME, data)
+
+
+def read_findings(path: Path) -> tuple[str, list[Told]]:
+    """When it was written, and what; a file that is not there has none.
+
+    Raises:
+        InvalidDocument: it cannot be read, or is of another version.
+    """
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Document)
+    except FileNotFoundError:
+        return "", []
+    except (OSError, msgspec.MsgspecError, ValueError) as error:
+        raise InvalidDocument(f"{path}: {error}") from error
+    if found.v != _VERSION:
+        raise InvalidDocument(f"{path}: version {found.v}, this program reads {_VERSION}")
+    return found.at, found.findings

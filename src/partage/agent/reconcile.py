@@ -1,0 +1,346 @@
+"""Compares what four parts say of a node's containers, and names what does not agree: a pure function.
+
+    records   (API server)    what pods were given here
+    entries   (journal)       what the agent gave to which container
+    units     (PodResources)  what the kubelet has counted for which container
+    running   (runtime)       what is there, with what arrived of the agent's answer
+
+Nothing follows from what is not known: a part that does not tell is None, accuses nobody, and frees nothing. Nothing
+here gives anybody more; what is done about each kind is in `differences.TABLE`.
+
+What can be compared of the kubelet's units, and what cannot. A unit's identity begins with its card (`units`), so that
+a unit of a card that the container's grants do not name is a difference. How many units of each card a container has
+is compared with what the pod asked for in all, and not card by card: units are percents, gibibytes or sharers, grants
+are thousandths and bytes, lists are bounded, and the kubelet follows advice only where it was given in time. Units of
+other plugins' resources, CPU and memory are not looked at. Of init containers that have ended the kubelet tells
+nothing, so that their absence means nothing. The kubelet names no UID: where namespace and name are of two pods that
+are here, its word is about neither.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from partage.agent.differences import Finding, Kind
+from partage.agent.holding import Running
+from partage.agent.injection import Place, Rule, conflict, recorded
+from partage.agent.journal import Entry
+from partage.agent.kubelet.messages import PodResources
+from partage.agent.kubelet.units import Offer, requests_of
+from partage.agent.nri.messages import PodSandbox
+from partage.model.allocation import Allocation
+from partage.model.request import Phase
+from partage.vendors import names
+from partage.wire import shapes
+from partage.wire.life import finished
+
+__all__ = ["Bound", "Facts", "Units", "bound_pods", "confirmed", "counted", "reconcile"]
+
+_SHOWN: Final = 3
+"""Units that are named of one container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A pod of this node, by the API server.
+
+    Attributes:
+        uid, namespace, name: who it is.
+        record: its annotation; None without one.
+        over: its containers have ended for good.
+        asks: units by container and resource.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    record: str | None = None
+    over: bool = False
+    asks: Mapping[str, Mapping[str, int]] | None = None
+
+
+Units = Mapping[tuple[str, str, str], Mapping[str, tuple[str, ...]]]
+"""Units by namespace, pod and container, then by resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known at one moment; None of a part that does not tell.
+
+    Attributes:
+        place: the node.
+        offers: units that the agent's device plugins offer.
+        pods: of the node, by the API server.
+        entries: the journal's.
+        units: by the kubelet.
+        running: by the runtime.
+    """
+
+    place: Place
+    entries: Sequence[Entry]
+    offers: Sequence[Offer] = ()
+    pods: Sequence[Bound] | None = None
+    units: Units | None = None
+    running: Sequence[Running] | None = None
+
+
+def bound_pods(pods: Iterable[shapes.Pod], node: str) -> tuple[Bound, ...]:
+    """Pods of a node as they are compared."""
+    found = []
+    for pod in pods:
+        metadata, spec = pod.metadata, pod.spec
+        if metadata is None or not metadata.uid or spec is None or spec.node_name != node:
+            continue
+        containers = (*(spec.init_containers or ()), *(spec.containers or ()))
+        found.append(
+            Bound(
+                metadata.uid, metadata.namespace or "default", metadata.name or "",
+                (metadata.annotations or {}).get(names.ALLOCATION), finished(pod),
+                {one.name or "": requests_of(one) for one in containers},
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def counted(known: Iterable[PodResources], ours: Collection[str]) -> Units:
+    """What the kubelet says who holds, of resources that are ours."""
+    found: dict[tuple[str, str, str], dict[str, tuple[str, ...]]] = {}
+    for pod in known:
+        for container in pod.containers:
+            mine = found.setdefault((pod.namespace, pod.name, container.name), {})
+            for one in container.devices:
+                if one.resource_name in ours and one.ids:
+                    mine[one.resource_name] = mine.get(one.resource_name, ()) + one.ids
+    return {key: units for key, units in found.items() if units}
+
+
+def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:
+    """Findings of two looks in a row: what each part says is of a slightly other moment."""
+    known = {one.who for one in before}
+    return [one for one in now if one.who in known]
+
+
+def reconcile(facts: Facts) -> list[Finding]:
+    """Everything that does not agree, in order."""
+    found = [*_of_running(facts), *_of_entries(facts), *_of_cards(facts), *_of_units(facts)]
+    return sorted(set(found))
+
+
+# --- what runs, and the journal ----------------------------------------------------------------
+
+
+def _of_running(facts: Facts) -> Iterator[Finding]:
+    known = {one.container for one in facts.entries}
+    for one in facts.running or ():
+        if one.container in known:
+            if one.served is None:
+                yield _about(
+                    one, Kind.NEVER_GIVEN, "it was started without what was decided for it"
+                )
+        elif not one.uid:
+            yield _about(
+                one, Kind.POD_UNKNOWN, "it runs, and the runtime does not tell of which pod"
+            )
+        elif one.record is not None:
+            record = _read(facts, one.record, one.uid, one.namespace, one.pod)
+            if not isinstance(record, Allocation):
+                yield _about(one, Kind.BAD_RECORD, f"it runs, and {record}")
+            elif one.served is None:
+                yield _about(one, Kind.STARTED_UNASKED, "it was started while the agent was away")
+            else:
+                yield _about(one, Kind.NOT_IN_JOURNAL, "the runtime has it as served")
+
+
+def _of_entries(facts: Facts) -> Iterator[Finding]:
+    there = None if facts.running is None else {one.container for one in facts.running}
+    pods = None if facts.pods is None else {one.uid: one for one in facts.pods}
+    for one in facts.entries:
+        if there is not None and one.container not in there:
+            yield _from(one, Kind.ENDED, "the runtime does not have it any more")
+            continue
+        record = _recorded(facts, one)
+        if not isinstance(record, Allocation):
+            yield _from(one, Kind.UNREADABLE, f"the journal's {record}")
+        if pods is None:
+            continue
+        pod = pods.get(one.uid)
+        if pod is None or pod.over:
+            how = "does not have its pod" if pod is None else "says that its pod is over"
+            yield _from(one, Kind.POD_GONE, f"the API server {how}; it runs and keeps its cards")
+        if pod is not None and pod.record != one.record:
+            now = None if pod.record is None else _recorded(facts, one, pod.record)
+            if not isinstance(now, Allocation):
+                yield _from(one, Kind.RECORD_CHANGED, "its pod's record is gone or cannot be read")
+            elif isinstance(record, Allocation) and set(now.grants) != set(record.grants):
+                yield _from(
+                    one, Kind.RECORD_CHANGED, "its pod's record is another than it was given by"
+                )
+
+
+def _of_cards(facts: Facts) -> Iterator[Finding]:
+    """Devices that are gone, and cards that more was given of than they have; who came later is named."""
+    there = None if facts.running is None else {one.container: one for one in facts.running}
+    known = {one.container for one in facts.entries}
+    held: dict[str, tuple[str, Allocation]] = {}
+    for entry in facts.entries:
+        if there is None or entry.container in there:
+            record = _recorded(facts, entry)
+            if isinstance(record, Allocation):
+                held.setdefault(entry.uid, (entry.name, record))
+    for one in facts.running or ():
+        if one.container not in known and one.record is not None:
+            record = _read(facts, one.record, one.uid, one.namespace, one.pod)
+            if isinstance(record, Allocation):
+                held.setdefault(one.uid, (one.name, record))
+    before: list[Allocation] = []
+    for name, allocation in held.values():
+        refusal = conflict(allocation, facts.place, before)
+        before.append(allocation)
+        if refusal is not None:
+            gone = refusal.rule == Rule.UNKNOWN_DEVICE
+            yield Finding(
+                Kind.DEVICE_GONE if gone else Kind.CARD_OVERFULL, allocation.namespace,
+                allocation.name, allocation.uid, name, refusal.message,
+            )  # fmt: skip
+
+
+# --- what the kubelet counts -------------------------------------------------------------------
+
+
+def _of_units(facts: Facts) -> Iterator[Finding]:
+    if facts.units is None:
+        return
+    card_of = {
+        (offer.resource, unit.id): unit.card for offer in facts.offers for unit in offer.units
+    }
+    owners: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for key, units in facts.units.items():
+        for resource, ids in units.items():
+            for unit in ids:
+                owners.setdefault((resource, unit), set()).add(key[:2])
+    for key, units in facts.units.items():
+        uid = _uid(facts, *key[:2])
+        if uid is None:
+            continue
+        flat = [(resource, unit) for resource, ids in units.items() for unit in ids]
+        twice = [unit for resource, unit in flat if len(owners[resource, unit]) > 1]
+        if twice:
+            yield _finding(key, uid, Kind.UNIT_TWICE, f"another pod has the same: {_some(twice)}")
+        strange = [unit for unit in flat if unit not in card_of]
+        if strange:
+            told = _some(f"{unit} of {resource}" for resource, unit in strange)
+            yield _finding(key, uid, Kind.UNKNOWN_UNIT, f"nobody offers what it holds: {told}")
+        yield from _of_container(facts, key, uid, {card_of[one] for one in flat if one in card_of})
+        yield from _of_amounts(facts, key, uid, units)
+    yield from _of_uncounted(facts)
+
+
+def _of_container(
+    facts: Facts, key: tuple[str, str, str], uid: str, cards: set[str]
+) -> Iterator[Finding]:
+    """A container that holds units: who has no record, and whose units are of other cards."""
+    mine = [one for one in facts.entries if (one.uid, one.name) == (uid, key[2])]
+    runs = [one for one in facts.running or () if (one.uid, one.name) == (uid, key[2])]
+    if mine:
+        record = _recorded(facts, mine[-1])
+        if isinstance(record, Allocation):
+            granted = {one.uuid for one in record.grants if one.container == key[2]}
+            if cards - granted:
+                told = f"the kubelet counts units of {_some(sorted(cards - granted))}, "
+                told += f"its record names {_some(sorted(granted)) or 'none'}"
+                yield _finding(key, uid, Kind.OTHER_CARD, told)
+        return
+    known = [one.record for one in facts.pods or () if one.uid == uid]
+    known = known or [one.record for one in facts.running or () if one.uid == uid]
+    if known and all(record is None for record in known):
+        told = "the kubelet counts units for it, and its pod has no record"
+        kind = Kind.RUNS_WITHOUT_RECORD if runs else Kind.UNITS_WITHOUT_RECORD
+        yield _finding(key, uid, kind, told)
+
+
+def _of_amounts(
+    facts: Facts, key: tuple[str, str, str], uid: str, units: Mapping[str, tuple[str, ...]]
+) -> Iterator[Finding]:
+    asks = next((one.asks for one in facts.pods or () if one.uid == uid and one.asks), {})
+    for resource, ids in units.items():
+        asked = asks.get(key[2], {}).get(resource)
+        if asked is not None and asked != len(ids):
+            told = f"it asks for {asked} of {resource}, the kubelet counts {len(ids)}"
+            yield _finding(key, uid, Kind.OTHER_AMOUNT, told)
+
+
+def _of_uncounted(facts: Facts) -> Iterator[Finding]:
+    """Containers that run with devices, ask for units, and have none by the kubelet's word."""
+    ours = {offer.resource for offer in facts.offers}
+    there = {one.container for one in facts.running or ()}
+    pods = {one.uid: one for one in facts.pods or ()}
+    for one in facts.entries:
+        pod = pods.get(one.uid)
+        if one.container not in there or pod is None or _initial(facts, one):
+            continue
+        asks = (pod.asks or {}).get(one.name, {})
+        has = (facts.units or {}).get((pod.namespace, pod.name, one.name), {})
+        lacking = sorted(
+            name for name, n in asks.items() if n and name in ours and name not in has
+        )
+        if lacking and _uid(facts, pod.namespace, pod.name) == one.uid:
+            told = (
+                f"the kubelet counts nothing of {_some(lacking)} for it, and may give it to others"
+            )
+            yield _from(one, Kind.NOT_COUNTED, told)
+
+
+# --- small things ------------------------------------------------------------------------------
+
+
+def _uid(facts: Facts, namespace: str, name: str) -> str | None:
+    """Whom the kubelet means; None where that would be a guess."""
+    found = {
+        one.uid for one in facts.running or () if (one.namespace, one.pod) == (namespace, name)
+    }
+    found |= {
+        one.uid
+        for one in facts.pods or ()
+        if (one.namespace, one.name) == (namespace, name) and not one.over
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _initial(facts: Facts, one: Entry) -> bool:
+    record = _recorded(facts, one)
+    if not isinstance(record, Allocation):
+        return True
+    return all(g.phase is not Phase.MAIN for g in record.grants if g.container == one.name)
+
+
+def _recorded(facts: Facts, one: Entry, text: str | None = None) -> Allocation | str:
+    namespace, _, name = one.pod.partition("/")
+    return _read(facts, one.record if text is None else text, one.uid, namespace, name)
+
+
+def _read(facts: Facts, text: str, uid: str, namespace: str, name: str) -> Allocation | str:
+    """A record, or what is wrong with it."""
+    pod = PodSandbox("", name, uid, namespace, annotations={names.ALLOCATION: text})
+    found = recorded(pod, facts.place.node.name)
+    if found is None or isinstance(found, Allocation):
+        return found or "annotation is missing"
+    return found.message
+
+
+def _about(one: Running, kind: Kind, message: str) -> Finding:
+    return Finding(kind, one.namespace, one.pod, one.uid, one.name, message)
+
+
+def _from(one: Entry, kind: Kind, message: str) -> Finding:
+    namespace, _, name = one.pod.partition("/")
+    return Finding(kind, namespace, name, one.uid, one.name, message)
+
+
+def _finding(key: tuple[str, str, str], uid: str, kind: Kind, message: str) -> Finding:
+    return Finding(kind, key[0], key[1], uid, key[2], message)
+
+
+def _some(those: Iterable[str]) -> str:
+    found = list(those)
+    more = len(found) - _SHOWN
+    return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,132 @@
+"""Asks everybody who knows of the node's containers, again and again, and tells what does not agree.
+
+What is asked is never of the same moment: a finding counts when two looks in a row have it (`reconcile.confirmed`).
+It is told once in the log, counted by kind at `/metrics`, and kept in a file beside the journal, which
+`partage doctor --node` reads. A pod that runs with devices and without a record is handed to who evicts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+from partage.agent.differences import TABLE, Finding, Kind
+from partage.agent.found_file import write_findings
+from partage.agent.holding import Unprotected
+from partage.agent.injection import Place
+from partage.agent.keeper import Keeper
+from partage.agent.kubelet.messages import PodResources
+from partage.agent.kubelet.units import Offer
+from partage.agent.reconcile import Facts, bound_pods, confirmed, counted, reconcile
+from partage.wire import shapes
+
+__all__ = ["Kubelet", "Reconciling"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+
+
+class Kubelet(Protocol):
+    """What the side of the kubelet knows."""
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Units that it is told of."""
+
+    @property
+    def pods(self) -> Sequence[shapes.Pod] | None:
+        """Pods of the node; None while nobody tells."""
+
+    async def held(self) -> tuple[PodResources, ...] | None:
+        """Who holds which units; None while the kubelet does not tell."""
+
+
+class Reconciling:
+    """One node's; `take` what the node is, and `run` it.
+
+    Attributes:
+        findings: confirmed by the last two looks.
+    """
+
+    name: Final = "reconciling"
+
+    def __init__(
+        self, keeper: Keeper, folder: Path, kubelet: Kubelet | None = None, period: float = 30.0
+    ) -> None:
+        """Nothing is compared yet.
+
+        Args:
+            keeper: who gives containers their devices.
+            folder: of the journal.
+            kubelet: the side of the kubelet, where it is served.
+            period: seconds between two looks.
+        """
+        self._keeper = keeper
+        self._folder = folder
+        self._kubelet = kubelet
+        self._period = period
+        self._place: Place | None = None
+        self._seen: list[Finding] = []
+        self._written: list[Finding] | None = None
+        self.findings: list[Finding] = []
+        for kind in Kind:
+            keeper.tallies.findings.labels(kind).set(0)
+
+    def take(self, place: Place) -> None:
+        """Go on with the node as it is now."""
+        self._place = place
+
+    async def run(self) -> None:
+        """Compare until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._period)
+
+    async def look(self) -> None:
+        """Compare once, and tell what two looks have found."""
+        if self._place is None or not self._place.node.devices:
+            return  # of a node whose devices are not known nothing can be said
+        seen = reconcile(await self._facts(self._place))
+        found = confirmed(self._seen, seen)
+        self._seen = seen
+        self._tell(found)
+
+    async def _facts(self, place: Place) -> Facts:
+        side, books = self._kubelet, self._keeper.books
+        held = None if side is None else await side.held()
+        pods = None if side is None else side.pods
+        offers = () if side is None else side.offers
+        running = books.running
+        return Facts(
+            place,
+            list(self._keeper.journal.entries.values()),
+            offers,
+            None if pods is None else bound_pods(pods, place.node.name),
+            None if held is None else counted(held, {one.resource for one in offers}),
+            None if running is None else list(running.values()),
+        )
+
+    def _tell(self, found: list[Finding]) -> None:
+        known = {one.who for one in self.findings}
+        for one in found:
+            if one.who not in known:
+                _LOG.warning(
+                    "pod %s/%s, container %s: %s: %s (%s)", one.namespace, one.pod, one.container,
+                    one.kind, one.message, TABLE[one.kind].done,
+                )  # fmt: skip
+        self.findings = found
+        for kind in Kind:
+            self._keeper.tallies.findings.labels(kind).set(sum(one.kind is kind for one in found))
+        self._keeper.suspected = tuple(
+            Unprotected(one.namespace, one.pod, one.uid, one.container, one.message)
+            for one in found
+            if one.kind is Kind.RUNS_WITHOUT_RECORD
+        )
+        if found == self._written:
+            return
+        try:
+            write_findings(self._folder, found, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+            self._written = found
+        except OSError as error:
+            _LOG.warning("%s cannot be written: %s", self._folder, error.strerror)
