@@ -214,3 +214,119 @@ def test_it_is_used_with_the_keyboard_alone() -> None:
         assert await page.value("document.activeElement.value") == "m0"
 
     browse(tell)
+
+
+def test_what_has_not_changed_is_not_touched() -> None:
+    """A pod comes to one node: its picture is drawn, the other's elements, focus and text stay."""
+
+    async def tell(world: World, page: Page, url: str) -> None:
+        await page.open(f"{url}/#/nodes", shown("#/nodes"))
+        await page.value("document.querySelector('.nodes a[href=\"#/node/m0\"]').focus()")
+        await page.value(
+            "window.touched = new Set(); new MutationObserver((all) => all.forEach((one) => {"
+            " const node = (one.target.closest || (() => null)).call(one.target, '.nodes > li');"
+            " if (node) touched.add(node.querySelector('h2').textContent); }))"
+            ".observe(document.querySelector('.nodes'), {subtree: true, childList: true, attributes: true})"
+        )
+        await world.create(PODS, pod("later", HALF))
+        await page.until("document.querySelectorAll('.part').length === 4")
+        assert await page.value("[...touched]") == ["n0"]
+        assert await page.value("document.activeElement.textContent") == "m0"
+
+    browse(tell)
+
+
+def test_lists_are_put_in_another_order_with_the_elements_they_have() -> None:
+    """Turned around, made longer and shorter: what has a key is moved, and what is gone is gone."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        await page.open(f"{url}/#/", shown("#/"))
+        found = await page.value(
+            """(async () => {
+              const { draw, h, kept } = await import('./dashboard/dom.js');
+              const parent = document.createElement('ul');
+              const told = [];
+              let made = 0;
+              for (const keys of ['abc', 'cba', 'xcay', '', 'bd', 'd']) {
+                await draw(parent, [...keys].map((key) => kept(key, key, () => { made += 1; return h('li', {}, key, null, [' ', 1]); })));
+                told.push([parent.textContent, made]);
+              }
+              await draw(parent, ['plain ', h('b', { class: 'x', hidden: true }, 'bold')]);
+              await draw(parent, [h('b', { title: '<i>' }, '<i>'), 'text', false]);
+              return [told, parent.innerHTML];
+            })()"""
+        )
+        assert found[0] == [
+            ["a 1b 1c 1", 3], ["c 1b 1a 1", 3], ["x 1c 1a 1y 1", 5], ["", 5], ["b 1d 1", 7],
+            ["d 1", 7],
+        ]  # fmt: skip
+        assert found[1] == '<b title="&lt;i&gt;">&lt;i&gt;</b>text'
+
+    browse(tell)
+
+
+def test_it_fits_a_phone_and_a_wall() -> None:
+    """From 380 to 2,560 pixels no view scrolls sideways; only wide tables do, by themselves."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        for width in (380, 800, 2560):
+            await page.call(
+                "Emulation.setDeviceMetricsOverride",
+                width=width, height=800, deviceScaleFactor=1, mobile=False,
+            )  # fmt: skip
+            for view in VIEWS:
+                await page.open(f"{url}/{view}", shown(view))
+                over = await page.value(
+                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                )
+                assert over <= 0, (width, view)
+
+    browse(tell)
+
+
+def test_what_is_not_there_is_said_with_a_way_on() -> None:
+    """An unknown node, a list that matches nothing; then the scheduler goes away and comes back."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        await page.open(f"{url}/#/node/nope", "document.querySelector('#view .alert')")
+        text = await page.value("document.querySelector('#view').innerText")
+        assert "there is no node nope." in text
+        assert "Back to the overview" in text
+        assert len(page.problems) >= 1  # the browser itself tells of every 404
+        page.problems.clear()
+        await page.open(f"{url}/#/nodes?text=nope", "document.querySelector('#view .empty')")
+        assert "No node is like that." in await page.value("document.body.innerText")
+
+        await page.open(f"{url}/#/pods", shown("#/pods"))
+        await page.value(
+            "window.genuine = window.fetch; window.fetch = () => Promise.reject(new TypeError('gone'))"
+        )
+        await page.until("document.querySelector('#status.bad')")
+        assert "as of" in await page.value("document.querySelector('#status').textContent")
+        assert "default/fits" in await page.value("document.querySelector('#view').innerText")
+        await page.value("location.hash = '#/'")
+        await page.until("document.querySelector('#view h1')?.textContent === 'No answer'")
+        await page.value("window.fetch = window.genuine")
+        await page.until("document.querySelector('#view h1')?.textContent === 'Overview'")
+        await page.until("!document.querySelector('#status.bad')")
+
+    browse(tell)
+
+
+def test_an_empty_cluster_says_so() -> None:
+    """No nodes, no pods: each view says what would have to come."""
+
+    async def story() -> None:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running([]) as world, browsing(Path(folder)) as page:
+                url = world.cluster.addresses.dashboard
+                for view, says in (
+                    ("#/", "There are no cards."),
+                    ("#/nodes", "There are no nodes."),
+                    ("#/pods", "No pod asks for a device."),
+                ):
+                    await page.open(f"{url}/{view}", shown(view))
+                    assert says in await page.value("document.querySelector('#view').innerText")
+                assert page.problems == []
+
+    run(story())

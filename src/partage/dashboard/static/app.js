@@ -18,6 +18,7 @@ const signIn = document.getElementById("sign-in");
 
 let shown = null; // what the address says: {key, view, parts, query}
 let region = null; // where the view's document is drawn
+let seen = ""; // when the service answered last
 let asking = null;
 let timer = 0;
 
@@ -67,7 +68,8 @@ async function look(fresh) {
     const { view, parts, query } = shown;
     const { body, changed } = await read(view.path(parts, query), mine.signal);
     if (mine.signal.aborted) return;
-    if ((fresh || changed) && !(await show(view, body, () => !mine.signal.aborted))) return;
+    const other = fresh || changed || region.dataset.shows !== location.hash; // a complaint is drawn over, too
+    if (other && !(await show(view, body, () => !mine.signal.aborted))) return;
     tell(body);
   } catch (error) {
     if (mine.signal.aborted) return;
@@ -95,7 +97,8 @@ function tell(body) {
   if (body.ready === false) text = "the books are not rebuilt yet";
   else if (body.leader === false) text = "a standby: another instance decides";
   status.className = text ? "bad" : "";
-  status.textContent = text || `as of ${new Date().toLocaleTimeString()}`;
+  seen = new Date().toLocaleTimeString();
+  status.textContent = text || `as of ${seen}`;
   announce(text || (body.pods && body.pods.waiting !== undefined ? `${body.pods.waiting} pods waiting` : ""));
   if (body.names === false) ask("You see sums only: names of pods need a token that may read them.");
   else if (body.names === true) signIn.hidden = true;
@@ -105,15 +108,22 @@ function announce(text) {
   if (text && news.textContent !== text) news.textContent = text;
 }
 
+const TITLES = { 400: "Not understood", 401: "Not allowed", 403: "Not allowed", 404: "Not found" };
+
 function complain(error, fresh) {
   const known = error instanceof Refused;
+  const silent = "the scheduler does not answer; trying again";
   status.className = "bad";
-  status.textContent = known ? error.message : "the scheduler does not answer; trying again";
-  announce(status.textContent);
+  status.textContent = known ? error.message : seen ? `${silent}; as of ${seen}` : silent;
+  announce(known ? error.message : silent);
   if (known && (error.status === 401 || error.status === 403)) ask(error.message);
   if (!fresh) return;
   region.setAttribute("aria-busy", "false");
-  draw(region, h("p", { class: "alert", role: "alert" }, known ? error.message : "The scheduler does not answer. This page tries again every two seconds."));
+  delete region.dataset.shows;
+  draw(region, [
+    h("h1", {}, known ? TITLES[error.status] || "It did not work" : "No answer"),
+    h("p", { class: "alert", role: "alert" }, known ? `${error.message}.` : "The scheduler does not answer. This page tries again every two seconds."),
+    known && shown.key ? h("p", {}, h("a", { href: "#/" }, "Back to the overview")) : null]);
 }
 
 function ask(why) {

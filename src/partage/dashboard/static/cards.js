@@ -13,14 +13,14 @@ export const legend = () => h("ul", { class: "legend", "aria-label": "Colours" }
     ([name, text]) => h("li", {}, h("i", { class: name }), text)),
   h("li", {}, "C compute, M memory; dashed: not bound yet"));
 
-/** One card in brief, as an item of a list, with more below it. */
-export function card(one, more = null) {
+/** One card in brief, as an item of a list, with more below it; parts from so many percent on are named. */
+export function card(one, more = null, least = 18) {
   const name = `${one.type} ${one.minor}`;
   return h("li", { class: `card ${one.closed ? "closed" : ""}`, "data-card": name },
     h("div", { class: "card-head" }, h("span", {}, name),
       h("span", { class: one.closed ? "bad" : "quiet" }, one.closed || `${percent(one.core_milli.used)}`)),
-    lane("C", "compute", coreParts(one), null),
-    one.memory_bytes.total ? lane("M", "memory", memoryParts(one), one.axis) : null,
+    lane("C", "compute", coreParts(one), null, least),
+    one.memory_bytes.total ? lane("M", "memory", memoryParts(one), one.axis, least) : null,
     h("span", { class: "hidden" }, sentence(one)), more);
 }
 
@@ -33,10 +33,10 @@ export function largeCard(one, history) {
       one.model ? `, ${one.model}` : "", h("br"), h("code", {}, one.uuid)),
     one.closed ? h("p", { class: "bad" }, `${one.closed}: ${one.closed_detail || "takes no pods"}`) : "",
     one.foreign.length ? h("p", {}, `Not made by Partage: ${one.foreign.map((i) => `${i.profile} at ${i.start}`).join(", ")}`) : "",
-    rows.length ? table(`Pods on ${one.type} ${one.minor}`, [["pod"], ["compute", "number"], ["memory", "number"], ["how"]], rows)
+    rows.length ? table(`Pods on ${one.type} ${one.minor}`, [["pod"], ["compute", "number"], ["memory", "number"], ["how", "keep"]], rows)
       : h("p", { class: "empty" }, "Nobody is on it."),
     past(`${one.type} ${one.minor}`, history),
-  ]);
+  ], 8);
 }
 
 /** What came and went on a card, the newest first. */
@@ -88,13 +88,13 @@ function memoryParts(one) {
   }));
 }
 
-function lane(letter, name, parts, axis) {
+function lane(letter, name, parts, axis, least) {
   const ticks = axis ? Array.from({ length: axis - 1 }, (_, i) => h("span", { class: "tick", place: { left: `${100 * (i + 1) / axis}%` } })) : [];
   return h("div", { class: "row", "aria-hidden": "true" }, h("span", {}, letter),
     h("div", { class: `lane ${name}` }, ticks, parts.map(({ tenant, left, width, text, more }) => h("span", {
       class: `part ${family(tenant.protocol)} ${tenant.state === "bound" ? "" : "kept"}`, title: `${who(tenant)}: ${more}`,
       place: { left: `${Math.min(left, 100)}%`, width: `${Math.min(width, 100 - Math.min(left, 100))}%` },
-    }, width >= 18 ? text.replace(/^.*\//, "") : ""))));
+    }, width >= least ? text.replace(/^.*\//, "") : ""))));
 }
 
 /** A node's heading. */

@@ -16,8 +16,8 @@ export function render(seen) {
       tile("Memory", seen.memory_bytes, "memory", bytes),
       podsTile(seen)),
     h("div", { class: "halves" },
-      waiting(seen),
-      h("div", {}, models(seen), vendors(seen), protocols(seen))),
+      h("div", {}, waiting(seen), protocols(seen)),
+      h("div", {}, models(seen), vendors(seen))),
   ];
 }
 
@@ -78,12 +78,13 @@ const amounts = (one) => [
   [meter(one.memory_bytes, "memory", "memory", `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)}`),
     `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)}`],
 ];
+const NOTHING = h("p", { class: "empty" }, "There are no cards. Nodes report them once the agent, or a device plugin that is understood, runs there.");
 const COLUMNS = [["cards", "number"], ["compute, cards"], ["memory"]];
 
 function models(seen) {
   return h("section", { class: "panel" }, h("h2", {}, "By model"),
-    table("Use by model", [["model"], ...COLUMNS], seen.models.map((one) => [
-      h("a", { href: `#/nodes?text=${encodeURIComponent(one.model)}` }, one.model), ...amounts(one)])));
+    seen.models.length ? table("Use by model", [["model"], ...COLUMNS], seen.models.map((one) => [
+      h("a", { href: `#/nodes?text=${encodeURIComponent(one.model)}` }, one.model), ...amounts(one)])) : NOTHING);
 }
 
 function vendors(seen) {
@@ -99,7 +100,7 @@ function vendors(seen) {
     sums.set(vendor, sum);
   }
   return h("section", { class: "panel" }, h("h2", {}, "By vendor"),
-    table("Use by vendor", [["vendor"], ...COLUMNS], [...sums].map(([vendor, sum]) => [vendor, ...amounts(sum)])));
+    sums.size ? table("Use by vendor", [["vendor"], ...COLUMNS], [...sums].map(([vendor, sum]) => [vendor, ...amounts(sum)])) : NOTHING);
 }
 
 function protocols(seen) {

@@ -5,7 +5,7 @@ import { filters, pager } from "./forms.js";
 
 const LIMIT = 100;
 const STATES = {
-  waiting: "waits", held: "waits for kube-scheduler; its place is kept", reserved: "its Binding is on its way",
+  waiting: "", held: "waits for kube-scheduler; its place is kept", reserved: "its Binding is on its way",
   unknown: "its Binding was never answered; the cards stay reserved", bound: "is bound", finished: "has ended",
 };
 const MODES = { whole: "whole card", share: "share", mig: "hardware instance", vendor: "share, cut by the vendor's plugin" };
@@ -24,7 +24,8 @@ export const list = {
   render: (page, query, go) => [
     h("h1", {}, "Workloads"),
     page.pods.length ? h("section", { class: "panel" }, table("Pods with devices", COLUMNS,
-      page.pods.map((pod) => kept(pod.uid, pod, () => tr(COLUMNS, row(pod)))))) : h("p", { class: "empty" }, "No pod is like that."),
+      page.pods.map((pod) => kept(pod.uid, pod, () => tr(COLUMNS, row(pod)))))) : h("p", { class: "empty" }, query.text || query.namespace || query.state || query.code ? "No pod is like that."
+      : "No pod asks for a device."),
     pager(page.total, page.pods.length, LIMIT, query, go, `${count(page.total)} pods`),
   ],
 };
@@ -45,7 +46,7 @@ export const one = {
   render: (pod) => [
     h("h1", {}, `${pod.namespace}/${pod.name}`),
     h("p", {}, h("span", { class: `badge ${["waiting", "held"].includes(pod.state) ? "warn" : "good"}` }, pod.state), " ",
-      STATES[pod.state] || pod.state, pod.node ? [" on node ", link(["node", pod.node], pod.node)] : ""),
+      STATES[pod.state] ?? pod.state, pod.node ? [" on node ", link(["node", pod.node], pod.node)] : ""),
     pod.quarantine ? h("p", { class: "alert" }, pod.quarantine) : null,
     refusal(pod),
     pod.fits_now_on ? h("div", { class: "reason" }, h("p", {}, "Its devices are free on node ", link(["node", pod.fits_now_on], pod.fits_now_on),
