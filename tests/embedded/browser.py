@@ -42,6 +42,8 @@ class Page:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.problems: list[str] = []
+        self._traced: list[dict[str, Any]] = []
+        self._told = asyncio.Event()
 
     async def listen(self) -> None:
         """Take in what the browser says, until the connection ends."""
@@ -56,6 +58,10 @@ class Page:
             elif said["method"] == "Log.entryAdded":
                 if said["params"]["entry"]["level"] in ("error", "warning"):
                     self.problems.append(str(said["params"]["entry"]))
+            elif said["method"] == "Tracing.dataCollected":
+                self._traced += said["params"]["value"]
+            elif said["method"] == "Tracing.tracingComplete":
+                self._told.set()
             elif said["method"] == "Runtime.consoleAPICalled":
                 self.problems.append(str(said["params"]["args"]))
 
@@ -68,6 +74,27 @@ class Page:
         answer = await asyncio.wait_for(future, PATIENCE)
         assert "error" not in answer, (method, answer)
         return dict(answer["result"])
+
+    async def trace(self) -> None:
+        """Write down every task of the page's threads from now on."""
+        self._traced.clear()
+        self._told.clear()
+        await self.call("Tracing.start", categories="toplevel,__metadata")
+
+    async def tasks(self) -> list[tuple[float, float]]:
+        """Milliseconds and processor milliseconds of each task of the page's main thread since then."""
+        await self.call("Tracing.end")
+        await asyncio.wait_for(self._told.wait(), PATIENCE)
+        main = {
+            (one["pid"], one["tid"])
+            for one in self._traced
+            if one["name"] == "thread_name" and one["args"]["name"] == "CrRendererMain"
+        }
+        return [
+            (one["dur"] / 1e3, one.get("tdur", 0) / 1e3)
+            for one in self._traced
+            if one["name"].endswith("RunTask") and (one["pid"], one["tid"]) in main
+        ]
 
     async def value(self, script: str) -> Any:
         """What an expression comes to, promises awaited."""

@@ -112,16 +112,17 @@ const TITLES = { 400: "Not understood", 401: "Not allowed", 403: "Not allowed", 
 
 function complain(error, fresh) {
   const known = error instanceof Refused;
+  const title = known ? TITLES[error.status] || "It did not work" : "No answer";
   const silent = "the scheduler does not answer; trying again";
   status.className = "bad";
-  status.textContent = known ? error.message : seen ? `${silent}; as of ${seen}` : silent;
+  status.textContent = known ? (fresh ? title.toLowerCase() : error.message) : seen ? `${silent}; as of ${seen}` : silent;
   announce(known ? error.message : silent);
-  if (known && (error.status === 401 || error.status === 403)) ask(error.message);
+  if (known && (error.status === 401 || error.status === 403)) ask("A token that may read more can be given here; for one namespace's pods, name it in the filter.");
   if (!fresh) return;
   region.setAttribute("aria-busy", "false");
   delete region.dataset.shows;
   draw(region, [
-    h("h1", {}, known ? TITLES[error.status] || "It did not work" : "No answer"),
+    h("h1", {}, title),
     h("p", { class: "alert", role: "alert" }, known ? `${error.message}.` : "The scheduler does not answer. This page tries again every two seconds."),
     known && shown.key ? h("p", {}, h("a", { href: "#/" }, "Back to the overview")) : null]);
 }

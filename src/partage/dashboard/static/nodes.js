@@ -19,7 +19,7 @@ export const list = {
     legend(),
     page.nodes.length
       ? h("ul", { class: "nodes" }, page.nodes.map((node) => kept(node.name, node, () => h("li", { class: "panel" }, nodeHead(node, "h2"),
-        h("ul", { class: "cards", "aria-label": `Cards of ${node.name}` }, node.cards.map((one) => card(one)))))))
+        h("ul", { class: node.cards.length > 2 ? "cards" : "cards few", "aria-label": `Cards of ${node.name}` }, node.cards.map((one) => card(one)))))))
       : h("p", { class: "empty" }, query.text || query.only ? "No node is like that."
         : "There are no nodes. One is shown here once the API server has it."),
     pager(page.total, page.nodes.length, LIMIT, query, go, `${count(page.total)} nodes`),
