@@ -20,6 +20,7 @@ two looks 5 ms apart, which is what a verb may have to wait for.
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import statistics
@@ -161,6 +162,8 @@ async def under_churn(nodes: int, pods: int) -> None:
                 SchedulerDaemon(await world.client(), options) as daemon,
                 browsing(Path(folder)) as page,
             ):
+                gc.collect()
+                gc.freeze()  # the API server's objects are not what is measured
                 print(f"{pods} pods bound, load average {os.getloadavg()[0]:.1f}", flush=True)
                 for view in ("#/", "#/nodes", "#/nodes?order=used", "#/pods", "#/node/n0"):
                     await page.open("about:blank", "true")
