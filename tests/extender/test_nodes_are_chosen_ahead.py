@@ -208,11 +208,11 @@ async def test_a_node_that_kube_scheduler_minds_is_given_back() -> None:
 @run
 async def test_too_many_misses_end_it_for_a_while() -> None:
     """What is not taken costs a write for nothing."""
-    world = await crowd(*[f"p{number}" for number in range(12)], nodes=12)
-    for _ in range(6):
+    world = await crowd(*[f"p{number}" for number in range(40)], nodes=22)
+    for number in range(40):
         world.service.look_ahead()
-    for number in range(8):
         world.filter(queued(f"p{number}"))
+    assert world.service.books.prospects.counts["missed"] >= 32
     world.create(queued("late"))
 
     world.service.look_ahead()

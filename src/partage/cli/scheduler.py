@@ -28,6 +28,7 @@ from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.exposition import Exposition
+from partage.extender.prospects import AheadSettings
 from partage.extender.server import Faces
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
@@ -159,6 +160,15 @@ _deciding = options(
         show_default=True,
         help="Send less important pods away for those that only their devices keep waiting. What "
         "kube-scheduler preempts for by itself is not changed by it.",
+    ),
+    click.option(
+        "--ahead-from",
+        type=click.IntRange(0),
+        default=AheadSettings().nodes,
+        show_default=True,
+        metavar="NODES",
+        help="Choose nodes ahead for the pods that queue up, and nominate them, where kube-scheduler "
+        "asks about so many nodes for one pod; 0: never.",
     ),
     click.option(
         "--audit",
@@ -301,7 +311,11 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         read_port=given["read_port"],
         faces=Faces(access, series=Exposition(pods=given["pod_series"])),
         tls=tls,
-        service=ServiceSettings(seed=given["seed"], adapts=_adapts(given["gates"])),
+        service=ServiceSettings(
+            seed=given["seed"],
+            ahead=AheadSettings(given["ahead_from"]) if given["ahead_from"] else None,
+            adapts=_adapts(given["gates"]),
+        ),
         policy=policy,
         config_namespaces=given["config_namespaces"],
         election=_election(given, config) if given["leader_elect"] else None,

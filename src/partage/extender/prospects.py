@@ -34,9 +34,9 @@ __all__ = ["AheadSettings", "Prospects", "Shown"]
 
 _AT_ONCE: Final = 2
 """Choices in one go; more would keep kube-scheduler waiting for an answer."""
-_CREDIT: Final = 16
+_CREDIT: Final = 64
 """What is left to lose: a pod asked about its node alone adds one, any other takes two."""
-_MOST_CREDIT: Final = 64
+_MOST_CREDIT: Final = 128
 _PAUSE: Final = 30.0
 """Seconds without choices ahead, once too many of them were not taken."""
 
@@ -53,8 +53,8 @@ class AheadSettings:
     """
 
     nodes: int = 1000
-    most: int = 32
-    head: int = 4
+    most: int = 64
+    head: int = 8
 
 
 @dataclass(frozen=True, slots=True)
