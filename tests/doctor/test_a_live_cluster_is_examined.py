@@ -1,4 +1,4 @@
-"""`partage doctor` on the embedded cluster: told are the things it lacks by design."""
+"""`partage doctor` on the embedded cluster: what it lacks by design is no finding."""
 
 import asyncio
 import json
@@ -14,8 +14,8 @@ sys.path.append(str(Path(__file__).parents[1] / "embedded"))
 from up_world import PODS, node, pod, run, running
 
 
-def test_the_embedded_cluster_has_no_kube_scheduler() -> None:
-    """No extender and no webhook are configured there; its nodes, totals and pods are sound."""
+def test_a_new_reader_is_told_of_no_fault_that_is_none() -> None:
+    """Scheduler and admission are in the process, and a note says so; a second writer is found."""
 
     async def story() -> None:
         async with running([node(cards=1)]) as world:
@@ -23,10 +23,12 @@ def test_the_embedded_cluster_has_no_kube_scheduler() -> None:
             await world.phase("fits", "Running")
             given = ["doctor", "--kubeconfig", world.cluster.addresses.kubeconfig, "-o", "json"]
             done = await asyncio.to_thread(CliRunner().invoke, main, given)
-            assert done.exit_code == 3, done.output
-            found = {one["check"] for one in json.loads(done.stdout)["findings"]}
-            assert found == {"extender-not-configured", "webhook-missing"}
+            assert done.exit_code == 0, done.output
+            assert json.loads(done.stdout)["findings"] == []
+            assert "partage up" in done.stderr
+            await world.create(PODS, pod("mixed", runtimeClassName="no-such"))
             table = await asyncio.to_thread(CliRunner().invoke, main, given[:-2])
+            assert table.exit_code == 3, table.output
             assert "fix: " in table.stdout
 
     run(story())

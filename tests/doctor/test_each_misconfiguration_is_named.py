@@ -235,6 +235,15 @@ def test_a_sound_cluster_has_no_finding() -> None:
     assert checks(world(), ("create pods/binding",)) == ["rights"]
 
 
+def test_a_node_of_closed_cards_need_not_report_them() -> None:
+    """The controllers count healthy cards only, so a node without any has no totals."""
+    given = world()
+    given["Device"][0]["spec"]["devices"][0]["health"] = False
+    given["Node"][0]["status"]["allocatable"].clear()
+
+    assert checks(given) == []
+
+
 FILES = {
     "nri": ("etc/containerd/config.toml", "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\n", "nri-off"),
     "cdi": ("etc/containerd/config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n", "cdi-off"),

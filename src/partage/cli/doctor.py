@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -61,6 +61,9 @@ _RIGHTS: Final = (
     ("create", "events.k8s.io", "events", ""),
 )  # fmt: skip
 _ACCOUNT: Final = "system:serviceaccount:partage-system:partage-scheduler"
+
+_EMBEDDED: Final = "+partage"
+"""At the end of the version that the embedded API server says."""
 
 Objects = dict[str, list[dict[str, Any]] | None]
 
@@ -159,9 +162,24 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
         ) as client:
             objects: Objects = {kind: await _listed(client, kind, notes) for kind in _PATHS}
             denied = await _denied(client, given["account"], notes)
+            embedded = await _embedded(client)
     except KubeError as error:
         raise CannotAsk(told_of(error)) from error
-    return await facts_of(objects, datetime.now(UTC), denied, files)
+    if embedded:
+        notes.append(
+            "this is partage up, whose scheduler and admission are in its own process: how they "
+            "are installed is left out"
+        )
+    return replace(await facts_of(objects, datetime.now(UTC), denied, files), embedded=embedded)
+
+
+async def _embedded(client: Client) -> bool:
+    """Whether the API server is that of `partage up`."""
+    try:
+        told = await client.read("/version", into=dict[str, Any])
+    except KubeError:
+        return False
+    return str(told.get("gitVersion", "")).endswith(_EMBEDDED)
 
 
 async def _listed(client: Client, kind: str, notes: list[str]) -> list[dict[str, Any]] | None:

@@ -28,6 +28,11 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
 )
 
 
+_INSTALLED: Final = frozenset({scheduling.extender, admission.webhooks})
+"""Of parts that `partage up` has in its own process."""
+
+
 def diagnosed(facts: ClusterFacts) -> list[Finding]:
     """Everything that is wrong."""
-    return [finding for check in CHECKS for finding in check(facts)]
+    checks = [check for check in CHECKS if not (facts.embedded and check in _INSTALLED)]
+    return [finding for check in checks for finding in check(facts)]

@@ -55,6 +55,7 @@ class ClusterFacts:
         refused: ConfigMaps that were refused, with the reason.
         unrecorded: bound pods that ask for devices and have no record.
         known: nodes whose devices the books know.
+        embedded: whether this is `partage up`, whose scheduler and admission are in its process.
         prefix: of the webhook configurations' names.
     """
 
@@ -74,6 +75,7 @@ class ClusterFacts:
     refused: tuple[tuple[str, str], ...] = ()
     unrecorded: tuple[str, ...] = ()
     known: frozenset[str] = frozenset()
+    embedded: bool = False
 
 
 def named(one: Object) -> str:

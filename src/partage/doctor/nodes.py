@@ -83,8 +83,9 @@ def totals(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _has_cards(facts: ClusterFacts, name: str) -> bool:
+    """Whether any card takes pods; a node of closed cards reports nothing."""
     return any(
-        entry.get("type") == "gpu"
+        entry.get("type") == "gpu" and entry.get("health")
         for one in facts.devices or ()
         if named(one) == name
         for entry in one.get("spec", {}).get("devices") or ()
