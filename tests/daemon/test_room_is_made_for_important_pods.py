@@ -20,6 +20,10 @@ from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.preemption import given_up_on
 from partage.kube.events import EventRecorder
 from partage.scheduler.engine import State
+from partage.testing.kept_spans import KeptSpans
+from partage.tracing.context import trace_of
+from partage.tracing.spans import MAKE_ROOM
+from partage.tracing.tracer import NO_TRACES, Tracer
 
 HALF = {"koordinator.sh/gpu": "50"}
 FAST = PreemptionSettings(period=0.01, patience=0.05)
@@ -96,10 +100,13 @@ class Game:
 
 @asynccontextmanager
 async def game(
-    nodes: int = 1, cards: int = 1, preemption: PreemptionSettings | None = FAST
+    nodes: int = 1,
+    cards: int = 1,
+    preemption: PreemptionSettings | None = FAST,
+    tracer: Tracer = NO_TRACES,
 ) -> AsyncIterator[Game]:
     """A cluster with three priority classes."""
-    options = SchedulerOptions(preemption=preemption, tick=0.05)
+    options = SchedulerOptions(preemption=preemption, tick=0.05, tracer=tracer)
     async with world(nodes, cards) as cluster:
         for name, value in CLASSES.items():
             head = {"metadata": {"name": name}, "value": value}
@@ -108,6 +115,24 @@ async def game(
             books = daemon.service.books
             await until(lambda: len(books.engine.ledger.index) == nodes)
             yield Game(cluster, daemon)
+
+
+async def test_for_whom_room_is_made_is_told_in_its_trace() -> None:
+    """Where, and how many have to go; not whose they are."""
+    kept = KeptSpans()
+    async with game(tracer=kept) as g:
+        where = await g.runs("least", priorityClassName="low")
+        await g.waits("vip", priorityClassName="high")
+
+        await until(lambda: kept.named(MAKE_ROOM.name))
+        (span,) = kept.named(MAKE_ROOM.name)
+        trace = trace_of(g.uid("vip"), {})
+        assert (trace.trace, span) in kept.told
+        assert span.parent == trace.scheduling
+        assert span.attributes["k8s.node.name"] == where
+        assert span.attributes["partage.victims"] == 1
+        assert span.attributes["partage.outcome"] == "asked"
+        assert "least" not in str(span)
 
 
 async def test_the_least_important_pod_that_helps_goes() -> None:

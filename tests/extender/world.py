@@ -9,6 +9,7 @@ from partage.extender.bindings import BindLimits
 from partage.extender.intake import Intake
 from partage.extender.ports import Answered, Binding, Hooks, Outcome
 from partage.extender.service import SchedulerService, ServiceSettings
+from partage.extender.stories import SILENT, Stories
 from partage.model.policy import Policy
 from partage.testing.clock import InstantClock
 from partage.wire.documents import Document, decode
@@ -159,7 +160,9 @@ class FakeApi:
 class World:
     """The service and everything around it."""
 
-    def __init__(self, policy: str = "partage", **settings: Any) -> None:
+    def __init__(
+        self, policy: str = "partage", *, stories: Stories = SILENT, **settings: Any
+    ) -> None:
         self.api = FakeApi()
         self.clock = InstantClock()
         self.woken: list[str] = []
@@ -185,6 +188,7 @@ class World:
             intake=lambda: Intake(policy=Policy.parse(policy), namespaces=("kube-system",)),
             locks=self.api,
             settings=ServiceSettings(BindLimits(pause=0.5), **settings),
+            stories=stories,
         )
 
     def _queued(self) -> None:

@@ -140,7 +140,7 @@ class EmbeddedCluster:
         except (UnreadableState, OSError) as error:
             raise InvalidValue(f"{plan.file}: {error}") from error
         self.outcome = Outcome(notes=list(plan.notes))
-        self._kubelet = Kubelet(self.server, self._context)
+        self._kubelet = Kubelet(self.server, self._context, plan.tracer)
         kept = {record.name for record in self.server.store.all("nodes")}
         resumed = [node for node in plan.resumable if node.name in kept]
         self._agents = Agents(self.server, [*resumed, *plan.simulated])

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
+from partage.agent.nri.messages import Container, PodSandbox
+from partage.agent.stories import stories_of
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, LogRequest, Record, User
 from partage.embedded.definitions import DEVICES
 from partage.embedded.injection import Injection, injection
 from partage.embedded.lifetimes import FOREVER, lifetime, sleeps
 from partage.embedded.pod_status import Life, failed, finished, running
 from partage.embedded.watching import follow, now, tell
+from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
 from partage.wire.context import Context
 
@@ -45,15 +48,19 @@ class _Run:
 class Kubelet:
     """All nodes' kubelets."""
 
-    def __init__(self, server: ApiServer, context: Callable[[], Context]) -> None:
+    def __init__(
+        self, server: ApiServer, context: Callable[[], Context], tracer: Tracer = NO_TRACES
+    ) -> None:
         """A kubelet that has not started.
 
         Args:
             server: where pods come from.
             context: what pods are read against now.
+            tracer: is told what containers get, as an agent would.
         """
         self._server = server
         self._context = context
+        self._tracer = tracer
         self._runs: dict[str, _Run] = {}
 
     async def run(self) -> None:
@@ -114,16 +121,28 @@ class Kubelet:
     async def _to_its_end(self, record: Record, run: _Run) -> None:
         phase = (record.value.get("status") or {}).get("phase")
         if phase not in _OVER and not run.deleting.is_set():
-            problem = self._given(record.value).problem
+            start = self._tracer.now()
+            found = self._given(record.value)
+            problem = found.problem
             if problem:
                 message = f"Pod was rejected: {problem}"
                 status = failed("UnexpectedAdmissionError", message, now(self._server))
                 await self._write(record, status)
                 await self._tell(record, "UnexpectedAdmissionError", message, warning=True)
             else:
+                if phase != "Running":
+                    self._trace(record, found, start)
                 await self._run(record, run)
         await run.deleting.wait()
         await self._remove(record)
+
+    def _trace(self, record: Record, found: Injection, start: int) -> None:
+        """Tell what the containers of a pod get."""
+        stories = stories_of(self._tracer, record.value["spec"]["nodeName"], str)
+        known = record.metadata.get("annotations") or {}
+        pod = PodSandbox("", record.name, record.uid, record.namespace, annotations=known)
+        for name in found.cards:
+            stories.injected(pod, Container(name=name), start, "simulated")
 
     async def _run(self, record: Record, run: _Run) -> None:
         """Start the containers, again and again where the pod says so, until they end for good."""

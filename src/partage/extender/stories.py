@@ -202,11 +202,11 @@ class PodStories:
             self._happened(story, Event("refused", end, {"partage.code": refusal.code.value}))
         said = _filter_said(counts, refusal, decision)
         problem = f"{refusal.code}: {refusal.message}" if refusal is not None else ""
-        self._tell(entry, Span(FILTER, start, end, said, problem))
+        self._tell(entry, FILTER, (start, end), said, problem)
 
     def asked(self, kind: Kind, entry: PodEntry, start: int, counts: Mapping[str, int]) -> None:
         """Another verb was answered."""
-        self._tell(entry, Span(kind, start, self.now(), counts))
+        self._tell(entry, kind, (start, self.now()), counts)
 
     def step(
         self, kind: Kind, entry: PodEntry, start: int, node: str, told: tuple[str, str]
@@ -216,10 +216,10 @@ class PodStories:
         if story is None or len(story.steps) >= _STEPS:
             return
         outcome, problem = told
-        said: dict[str, Value] = {"partage.outcome": outcome}
+        said = {**_of(entry), "partage.outcome": outcome}
         if node:
             said["k8s.node.name"] = node
-        story.steps.append(Span(kind, start, self.now(), said, problem))
+        story.steps.append(Span(kind, start, self.now(), said, cut(problem)))
 
     def picked(self, entry: PodEntry, start: int, decision: str) -> None:
         """Cards were picked on the node of a bind, or not."""
@@ -239,7 +239,7 @@ class PodStories:
         if story.decision:
             said["partage.decision"] = story.decision
         steps, story.steps = tuple(story.steps), []
-        self._tell(entry, Span(BIND, start, end, said, problem, children=steps))
+        self._tell(entry, BIND, (start, end), said, problem, steps)
         if not problem:
             self._known.pop(uid, None)
             self._end(story, end, {"partage.outcome": "bound", "k8s.node.name": node})
@@ -252,7 +252,7 @@ class PodStories:
             "k8s.node.name": node, "partage.victims": victims,
             "partage.outcome": "given up" if problem else "asked",
         }  # fmt: skip
-        self._tell(entry, Span(MAKE_ROOM, start, self.now(), said, problem))
+        self._tell(entry, MAKE_ROOM, (start, self.now()), said, problem)
 
     def gone(self, uid: str) -> None:
         """The pod is no more."""
@@ -307,21 +307,17 @@ class PodStories:
         )  # fmt: skip
         self._tracer.emit(trace.trace, trace.parent, lambda: span)
 
-    def _tell(self, entry: PodEntry, span: Span) -> None:
+    def _tell(
+        self, entry: PodEntry, kind: Kind, times: tuple[int, int], said: Mapping[str, Value],
+        problem: str = "", steps: tuple[Span, ...] = (),
+    ) -> None:  # fmt: skip
         trace = _trace(entry)
 
         def build() -> Span:
-            who = _of(entry)
-            return replace(
-                span,
-                attributes={**who, **span.attributes},
-                problem=cut(span.problem),
-                children=tuple(
-                    replace(one, attributes={**who, **one.attributes}, problem=cut(one.problem))
-                    for one in span.children
-                ),
+            return Span(
+                kind, *times, {**_of(entry), **said}, cut(problem), children=steps,
                 parent=trace.scheduling,
-            )
+            )  # fmt: skip
 
         self._tracer.emit(trace.trace, trace.parent, build)
 
