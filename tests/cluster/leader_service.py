@@ -22,13 +22,17 @@ class LeaderService:
         port: where it listens on loopback.
     """
 
-    def __init__(self, port: int, leader: Callable[[], int | None]) -> None:
+    def __init__(
+        self, port: int, leader: Callable[[], int | None], address: str = "127.0.0.1"
+    ) -> None:
         """Listen.
 
         Args:
             port: where.
             leader: the port of who leads; None while nobody does, OSError where that is not known.
+            address: where the pods listen.
         """
+        self._address = address
         self.port = port
         self._leader = leader
         self._known: int | None = None
@@ -53,7 +57,7 @@ class LeaderService:
             target = self._target()
             if target is None:
                 return
-            with suppress(OSError), socket.create_connection(("127.0.0.1", target), 5) as server:
+            with suppress(OSError), socket.create_connection((self._address, target), 5) as server:
                 server.settimeout(None)
                 back = threading.Thread(target=_pump, args=(server, caller), daemon=True)
                 back.start()

@@ -10,6 +10,8 @@ ones go.
 
 import base64
 import json
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -17,13 +19,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 from chart import CHART, helm
-from control_plane import ControlPlane, control_plane, free_port
+from control_plane import KUBERNETES, ControlPlane, control_plane, free_port
 from leader_service import LeaderService
 
 SYSTEM = "partage-system"
@@ -36,12 +39,41 @@ MERGE = "application/merge-patch+json"
 WAIT_SECONDS = 60
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a profile of the chart lays itself out.
+
+    Attributes:
+        system: the namespace.
+        scheduler, beside, webhook: Deployments, and their service accounts.
+        options: of `helm install`.
+        address: where the scheduler service listens, as its pod's address.
+        read: its port for reading; 0 takes any that is free.
+        pod: name of the first instance's pod.
+    """
+
+    system: str = SYSTEM
+    scheduler: str = SCHEDULER
+    beside: str = BESIDE
+    webhook: str = WEBHOOK
+    options: tuple[str, ...] = ()
+    address: str = "127.0.0.1"
+    read: int = 0
+    pod: str = "scheduler"
+
+
 AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "rules": [
-        {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{SYSTEM}"]},
+        {
+            "level": "Metadata",
+            "userGroups": [
+                f"system:serviceaccounts:{SYSTEM}",
+                "system:serviceaccounts:koordinator-system",
+            ],
+        },
         {"level": "None"},
     ],
 }
@@ -84,8 +116,9 @@ class Stack:
         genuine: nodes that have a kubelet, whose pods are left to it.
     """
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, layout: Layout | None = None) -> None:
         self.plane = plane
+        self.layout = layout or Layout()
         self.verbs = free_port()
         self.scheduler = f"http://127.0.0.1:{free_port()}"
         self.webhook = ""
@@ -94,8 +127,10 @@ class Stack:
         self.instances: dict[str, tuple[int, int]] = {}
         self.genuine: set[str] = set()
         self._services = (
-            LeaderService(self.verbs, lambda: self.leader(0)),
-            LeaderService(int(self.scheduler.rsplit(":", 1)[1]), lambda: self.leader(1)),
+            LeaderService(self.verbs, lambda: self.leader(0), self.layout.address),
+            LeaderService(
+                int(self.scheduler.rsplit(":", 1)[1]), lambda: self.leader(1), self.layout.address
+            ),
         )
         self._quiet = threading.Event()
         self._kubelets = threading.Thread(target=self._live, daemon=True)
@@ -107,7 +142,8 @@ class Stack:
         self.plane.start_scheduler({}, "default-scheduler")
         on = "true" if webhook else "false"
         helm(
-            self.plane, "install", RELEASE, str(CHART), "-n", SYSTEM, "--create-namespace",
+            self.plane, "install", RELEASE, str(CHART), "-n", self.layout.system,
+            "--create-namespace", *self.layout.options,
             "--set", f"{NONE},webhook.enabled={on},scheduler.leaseDuration=5",
         )  # fmt: skip
         eventually(
@@ -123,31 +159,35 @@ class Stack:
             eventually("the webhook is trusted", self._admits)
         self._kubelets.start()
 
-    def start_scheduler_service(self, name: str = "scheduler", *extra: str) -> None:
+    def start_scheduler_service(self, name: str = "", *extra: str) -> None:
         """Start one instance of the scheduler service on its ports."""
+        name = name or self.layout.pod
         if name not in self.instances:
-            self.instances[name] = (free_port(), free_port())
+            self.instances[name] = (free_port(), self.layout.read or free_port())
             labels = {"app.kubernetes.io/component": "scheduler"}
             container = {"name": "scheduler", "image": "stands-for-a-process"}
             self.create(
                 {
                     "apiVersion": "v1",
                     "kind": "Pod",
-                    "metadata": {"name": name, "namespace": SYSTEM, "labels": labels},
+                    "metadata": {"name": name, "namespace": self.layout.system, "labels": labels},
                     "spec": {"containers": [container], "schedulerName": "nobody"},
                 }
             )
         verbs, read = self.instances[name]
         self.partage(
-            SCHEDULER, "--host=127.0.0.1", f"--port={verbs}", f"--read-port={read}",
+            self.layout.scheduler, f"--host={self.layout.address}",
+            f"--port={verbs}", f"--read-port={read}",
             "--tls-host=127.0.0.1", f"--identity={name}_{verbs}", f"--pod-name={name}",
-            f"--pod-namespace={SYSTEM}", *extra, name=name,
+            f"--pod-namespace={self.layout.system}", *extra, name=name,
         )  # fmt: skip
 
     def leader(self, which: int = 0) -> int | None:
         """The port of the pod with the leader's label: 0 of the verbs, 1 for reading."""
         query = "labelSelector=partage.io/leader%3Dtrue"
-        found = self.plane.call("GET", f"/api/v1/namespaces/{SYSTEM}/pods?{query}")["items"]
+        found = self.plane.call("GET", f"/api/v1/namespaces/{self.layout.system}/pods?{query}")[
+            "items"
+        ]
         names = [p["metadata"]["name"] for p in found]
         return self.instances[names[0]][which] if len(names) == 1 else None
 
@@ -161,28 +201,29 @@ class Stack:
             body = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}]
             self.plane.call("PATCH", where, body, kind="application/json-patch+json")
         self.partage(
-            WEBHOOK, "--host=127.0.0.1", f"--port={port}", f"--url={self.webhook}", name="webhook"
-        )
+            self.layout.webhook, "--host=127.0.0.1", f"--port={port}", f"--url={self.webhook}",
+            name="webhook",
+        )  # fmt: skip
 
     def start_beside(self, name: str = "kube-scheduler") -> None:
         """Start the second kube-scheduler with the chart's configuration and its Secret's files."""
-        secret = f"/api/v1/namespaces/{SYSTEM}/secrets/partage-scheduler-tls"
+        secret = f"/api/v1/namespaces/{self.layout.system}/secrets/partage-scheduler-tls"
         held = eventually(
             "the Secret is filled", lambda: self.plane.call("GET", secret).get("data")
         )
         for key in ("ca.crt", "tls.crt", "tls.key"):
             path = self.plane.folder / f"extender-{key}"
             path.write_bytes(base64.b64decode(held[key]))
-        where = f"/api/v1/namespaces/{SYSTEM}/configmaps/{BESIDE}"
+        where = f"/api/v1/namespaces/{self.layout.system}/configmaps/{self.layout.beside}"
         config = yaml.safe_load(self.plane.call("GET", where)["data"]["config.yaml"])
         (extender,) = config["extenders"]
         extender["urlPrefix"] = f"https://127.0.0.1:{self.verbs}/scheduler"
         for field, key in (("caFile", "ca.crt"), ("certFile", "tls.crt"), ("keyFile", "tls.key")):
             extender["tlsConfig"][field] = str(self.plane.folder / f"extender-{key}")
-        own = self.plane.kubeconfig(self.token(BESIDE))
+        own = self.plane.kubeconfig(self.token(self.layout.beside))
         self.plane.start_scheduler(
             config, name, f"--authentication-kubeconfig={own}",
-            f"--authorization-kubeconfig={own}", token=self.token(BESIDE),
+            f"--authorization-kubeconfig={own}", token=self.token(self.layout.beside),
         )  # fmt: skip
 
     def restart(self, name: str, *, crash: bool = False) -> None:
@@ -202,14 +243,14 @@ class Stack:
     def token(self, account: str) -> str:
         """A token of a service account, as a pod of it would get."""
         if account not in self._tokens:
-            where = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{account}/token"
+            where = f"/api/v1/namespaces/{self.layout.system}/serviceaccounts/{account}/token"
             body = {"spec": {"expirationSeconds": 86400}}
             self._tokens[account] = self.plane.call("POST", where, body)["status"]["token"]
         return self._tokens[account]
 
     def partage(self, deployment: str, *options: str, name: str) -> None:
         """Run what a Deployment of the chart runs, by its service account, with further options."""
-        where = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{deployment}"
+        where = f"/apis/apps/v1/namespaces/{self.layout.system}/deployments/{deployment}"
         spec = self.plane.call("GET", where)["spec"]["template"]["spec"]
         config = self.plane.kubeconfig(self.token(spec["serviceAccountName"]))
         given = spec["containers"][0]["args"]
@@ -318,6 +359,21 @@ class Stack:
         found = self.plane.call("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
         return [e for e in found if e["involvedObject"].get("name") == name]
 
+    def shell(self, command: str) -> str:
+        """What a printed command prints, with the genuine kubectl as administrator.
+
+        Raises:
+            AssertionError: it failed; says what it said.
+        """
+        path = f"{KUBERNETES}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],  # noqa: S607 # a document's own words
+            capture_output=True, text=True, check=False,
+            env={**os.environ, "PATH": path, "KUBECONFIG": str(self.plane.kubeconfig())},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def delete(self, name: str, namespace: str = "default") -> None:
         """Delete a pod as a user does."""
         self.plane.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}")
@@ -382,8 +438,22 @@ def documents(*paths: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def stack(folder: Path, *, webhook: bool = True, flags: Iterable[str] = ()) -> Iterator[Stack]:
+def stack(
+    folder: Path,
+    *,
+    webhook: bool = True,
+    flags: Iterable[str] = (),
+    layout: Layout | None = None,
+    before: Callable[["Stack"], None] = lambda _: None,
+) -> Iterator[Stack]:
     """A cluster with Partage that runs while the context does; nothing may be refused to it.
+
+    Args:
+        folder: an empty folder of its own.
+        webhook: whether there is one.
+        flags: further flags of the API server.
+        layout: of the chart.
+        before: what is done with the cluster before Partage comes.
 
     Raises:
         AssertionError: the chart's roles lack something that our programs asked for.
@@ -392,8 +462,9 @@ def stack(folder: Path, *, webhook: bool = True, flags: Iterable[str] = ()) -> I
     audit = (f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={folder / 'audit.log'}")  # fmt: skip
     with control_plane(folder, *audit, *flags) as plane:
         plane.start_controllers("--node-monitor-grace-period=6h")
-        made = Stack(plane)
+        made = Stack(plane, layout)
         try:
+            before(made)
             made.start(webhook=webhook)
             yield made
         finally:
@@ -401,4 +472,4 @@ def stack(folder: Path, *, webhook: bool = True, flags: Iterable[str] = ()) -> I
         assert not made.refusals()
 
 
-__all__ = ["Stack", "documents", "eventually", "pod", "stack"]
+__all__ = ["Layout", "Stack", "documents", "eventually", "pod", "stack"]

@@ -5,15 +5,12 @@ nodes (cpu, Ready) is filled in.
 """
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from control_plane import KUBERNETES
 from stack import MERGE, SYSTEM, Stack, documents, eventually, pod
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -52,29 +49,17 @@ def nodes(stack: Stack, *paths: str) -> None:
         text = small((EXAMPLES / path).read_text())
         file = stack.plane.folder / f"nodes-{number}.yaml"
         file.write_text(text)
-        shell(stack, f"kubectl create -f {file}")
+        stack.shell(f"kubectl create -f {file}")
         for one in yaml.safe_load_all(text):
             if one and one["kind"] == "Node":
                 stack.make_ready(one)
-
-
-def shell(stack: Stack, command: str) -> str:
-    """What a printed command prints."""
-    path = f"{KUBERNETES}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],  # noqa: S607 # a document's own words
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "PATH": path, "KUBECONFIG": str(stack.plane.kubeconfig())},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def apply(stack: Stack, *values: dict[str, Any]) -> None:
     """`kubectl apply` of manifests."""
     path = stack.plane.folder / "applied.yaml"
     path.write_text(small(yaml.safe_dump_all(values)))
-    shell(stack, f"kubectl apply -f {path}")
+    stack.shell(f"kubectl apply -f {path}")
 
 
 def named(path: str, name: str) -> dict[str, Any]:
@@ -86,9 +71,9 @@ def named(path: str, name: str) -> dict[str, Any]:
 def test_koordinator(stack: Stack) -> None:
     """Seed 003: the Device, the node's totals, the pod's allocation, the debug API."""
     nodes(stack, "koordinator/host04.yaml")
-    device = yaml.safe_load(shell(stack, "kubectl get device host04 -o yaml"))
+    device = yaml.safe_load(stack.shell("kubectl get device host04 -o yaml"))
     assert device["spec"]["devices"][0]["resources"]["kubernetes.io/gpu-memory"] == "16Gi"
-    totals = yaml.safe_load(shell(stack, "kubectl get node host04 -o yaml"))["status"]
+    totals = yaml.safe_load(stack.shell("kubectl get node host04 -o yaml"))["status"]
     assert totals["allocatable"]["kubernetes.io/gpu"] == "200"
 
     for name in [d["metadata"]["name"] for d in documents(EXAMPLES / "koordinator/host04-pods.yaml")]:  # fmt: skip
@@ -96,7 +81,7 @@ def test_koordinator(stack: Stack) -> None:
             continue
         apply(stack, named("koordinator/host04-pods.yaml", name))
     stack.bound("pod-example")
-    shown = yaml.safe_load(shell(stack, "kubectl get pod -n default pod-example -o yaml"))
+    shown = yaml.safe_load(stack.shell("kubectl get pod -n default pod-example -o yaml"))
     told = json.loads(
         shown["metadata"]["annotations"]["scheduling.koordinator.sh/device-allocated"]
     )
@@ -117,16 +102,16 @@ def test_koordinator(stack: Stack) -> None:
         "| awk '{print $6}'"
     )
     ours = printed.replace("koordinator-system", SYSTEM).replace("koord-", "partage-")
-    address = shell(stack, ours).strip()
+    address = stack.shell(ours).strip()
     assert address == "127.0.0.1"
     port = stack.instances["scheduler"][1]
     where = f"curl -sf {address}:{port}/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
-    summary = json.loads(shell(stack, f"{where}/host04"))
+    summary = json.loads(stack.shell(f"{where}/host04"))
     assert summary["allocateSet"]["gpu"]["default/pod-example"]["0"] == given or (
         summary["allocateSet"]["gpu"]["default/pod-example"]["1"] == given
     )
     assert summary["deviceTotal"]["kubernetes.io/gpu-core"] == "200"
-    assert "host04" in json.loads(shell(stack, where))
+    assert "host04" in json.loads(stack.shell(where))
 
 
 def test_qgpu(stack: Stack) -> None:
@@ -153,12 +138,12 @@ def test_qgpu(stack: Stack) -> None:
 def test_hami(stack: Stack) -> None:
     """Seed 002: a node turned to MIG by ConfigMap, a pod of two instances, the published metric."""
     nodes(stack, "hami/node.yaml")
-    shown = shell(stack, f"kubectl describe cm hami-device-plugin -n {SYSTEM}")
+    shown = stack.shell(f"kubectl describe cm hami-device-plugin -n {SYSTEM}")
     assert "nodeconfig" in shown
     table = {"nodeconfig": [{"name": "mig-node-a", "operatingmode": "mig", "filterdevices": {"uuid": [], "index": []}}]}  # fmt: skip
     text = json.dumps({"data": {"config.json": json.dumps(table)}})
     before = stack.plane.call("GET", f"/api/v1/namespaces/{SYSTEM}/configmaps/hami-device-plugin")
-    shell(stack, f"kubectl -n {SYSTEM} patch cm hami-device-plugin --type merge -p '{text}'")
+    stack.shell(f"kubectl -n {SYSTEM} patch cm hami-device-plugin --type merge -p '{text}'")
     try:
         published = named("hami/pods.yaml", "gpu-pod")
         apply(stack, published)
@@ -166,7 +151,7 @@ def test_hami(stack: Stack) -> None:
         assert found["spec"]["nodeName"] == "mig-node-a"
         record = json.loads(found["metadata"]["annotations"][RECORD])
         assert [d["mig"]["profile"] for d in record["containers"][0]["devices"]] == ["2g.10gb"] * 2
-        metrics = shell(stack, f"curl -sf {stack.scheduler}/metrics")
+        metrics = stack.shell(f"curl -sf {stack.scheduler}/metrics")
         assert "# TYPE nodeGPUMigInstance gauge" in metrics
         assert 'nodeid="mig-node-a",zone="vGPU"} 1' in metrics
     finally:
@@ -179,7 +164,7 @@ def test_hami(stack: Stack) -> None:
 def test_metax(stack: Stack) -> None:
     """Seed 000: the C500's Device, and a tenth of it with a fixed share."""
     nodes(stack, "metax/node.yaml")
-    shown = yaml.safe_load(shell(stack, "kubectl get device sample-node1 -o yaml"))
+    shown = yaml.safe_load(stack.shell("kubectl get device sample-node1 -o yaml"))
     assert shown["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "metax"
     apply(stack, named("metax/pods.yaml", "test-metax-sGPU"))
     found = stack.bound("test-metax-sgpu")
@@ -297,7 +282,7 @@ def test_a_dry_run_hands_out_nothing(stack: Stack, eight: None) -> None:
     """Server-side dry run completes and judges, and leaves no trace."""
     path = stack.plane.folder / "dry.yaml"
     path.write_text(yaml.safe_dump(pod("dry", {"nvidia.com/gpu": "100"})))
-    shown = yaml.safe_load(shell(stack, f"kubectl apply --dry-run=server -o yaml -f {path}"))
+    shown = yaml.safe_load(stack.shell(f"kubectl apply --dry-run=server -o yaml -f {path}"))
     assert shown["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert shown["spec"]["schedulerName"] == "partage-scheduler"
     assert stack.pod("dry") is None
