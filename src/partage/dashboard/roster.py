@@ -60,6 +60,7 @@ class Roster:
     _intake: Intake | None = None
     _seen: int = 0
     _rows: dict[str, _Row] = field(default_factory=dict)
+    _alike: dict[tuple[Shape, ...], tuple[Shape, ...]] = field(default_factory=dict)
 
     async def refresh(self, intake: Intake) -> None:
         """Take in what changed since the last time; one call at a time."""
@@ -91,7 +92,7 @@ class Roster:
 
     async def _fill(self, intake: Intake) -> None:
         """Read all pods: in order piece by piece, and then the pieces merged."""
-        self._rows, self.shapes = {}, Counter()
+        self._rows, self._alike, self.shapes = {}, {}, Counter()
         uids = list(intake.pods())
         pods: list[list[Key]] = []
         placed: list[list[Key]] = []
@@ -99,7 +100,7 @@ class Roster:
         turns: list[list[tuple[int, str, str, str]]] = []
         for start in range(0, len(uids), _PIECE):
             run = [
-                _row(entry.pod)
+                self._row(entry.pod)
                 for uid in uids[start : start + _PIECE]
                 if (entry := intake.pod(uid)) is not None and not entry.pod.finished
             ]
@@ -114,9 +115,19 @@ class Roster:
         self.pods, self.placed = await _merged(pods), await _merged(placed)
         self.waiting, self.turns = await _merged(waiting), await _merged(turns)
 
+    def _row(self, pod: Pod) -> _Row:
+        shapes = tuple(shapes_of(pod))
+        return _Row(
+            (pod.namespace, pod.name, pod.uid),
+            pod.node is None,
+            (-pod.priority, pod.namespace, pod.name, pod.uid),
+            f"{pod.key}\n{pod.node or ''}".lower(),
+            self._alike.setdefault(shapes, shapes),  # most pods ask what others ask
+        )
+
     def _take(self, uid: str, intake: Intake) -> None:
         entry, before = intake.pod(uid), self._rows.pop(uid, None)
-        after = _row(entry.pod) if entry is not None and not entry.pod.finished else None
+        after = self._row(entry.pod) if entry is not None and not entry.pod.finished else None
         if after is not None:
             self._rows[uid] = after
         if before == after:
@@ -136,16 +147,6 @@ class Roster:
             if after.waits:
                 insort(self.turns, after.turn)
             self.shapes.update(after.shapes)
-
-
-def _row(pod: Pod) -> _Row:
-    return _Row(
-        (pod.namespace, pod.name, pod.uid),
-        pod.node is None,
-        (-pod.priority, pod.namespace, pod.name, pod.uid),
-        f"{pod.key}\n{pod.node or ''}".lower(),
-        tuple(shapes_of(pod)),
-    )
 
 
 def _remove(ordered: list[_K], one: _K) -> None:
