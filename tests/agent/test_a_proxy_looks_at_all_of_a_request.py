@@ -59,6 +59,10 @@ class Slow:
         """There is time."""
         raise AssertionError
 
+    def has_room(self, container: str) -> bool:
+        """No library is to be loaded."""
+        return False
+
     def rename(self, before: str, after: str) -> None:
         """Nothing was made."""
         raise AssertionError

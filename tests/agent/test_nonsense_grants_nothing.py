@@ -228,7 +228,7 @@ def test_any_image_is_judged_inside_its_root(
         if "bin" not in links:
             (root / "bin").mkdir(exist_ok=True)
             os.mkfifo(root / "bin/fifo")
-        verdict = judge_image(root, command or ["fifo"], MappingProxyType({"PATH": "/bin"}))
+        verdict = judge_image([root], command or ["fifo"], MappingProxyType({"PATH": "/bin"}))
 
         # The machine's own C library is never what is found: only what the image holds counts.
         held = [content for name, content in files.items() if name.endswith("libc.so.6")]

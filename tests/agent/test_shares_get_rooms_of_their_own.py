@@ -471,6 +471,69 @@ def test_what_cannot_be_held_is_not_started_where_that_is_the_rule(machine: Mach
         keeper.start(_pod(SHARE), container)
 
 
+def _layers(folder: Path, **layers: Mapping[str, bytes | None]) -> list[Path]:
+    """Layers of a root, topmost first; None is a file that the layer takes away."""
+    for name, files in layers.items():
+        (folder / name).mkdir()
+        for path, content in files.items():
+            at = folder / name / path
+            at.parent.mkdir(parents=True, exist_ok=True)
+            if content is not None:
+                at.write_bytes(content)
+            elif os.geteuid():
+                pytest.skip("only root can take a file of a layer away")
+            else:
+                os.mknod(at, stat.S_IFCHR, 0)
+    return [folder / name for name in layers]
+
+
+NEW, OLD_LIBC = (b"\x7fELF\0GLIBC_2.2.5\0GLIBC_2.%d\0" % minor for minor in (41, 12))
+
+
+@pytest.mark.parametrize(
+    ("layers", "why"),
+    [
+        ({"top": {}, "base": {"lib64/libc.so.6": OLD_LIBC}}, "2.12; 2.17 or newer"),
+        ({"top": {"lib64/libc.so.6": NEW}, "base": {"lib64/libc.so.6": OLD_LIBC}}, ""),
+        ({"top": {"lib64/libc.so.6": None}, "base": {"lib64/libc.so.6": NEW}}, "no GNU C library"),
+        ({"top": {"lib64": None}, "base": {"lib64/libc.so.6": NEW}}, "no GNU C library"),
+        ({"top": {"lib64/other": b""}, "base": {"lib64/libc.so.6": NEW}}, ""),
+        ({"top": {"lib64": b"a file"}, "base": {"lib64/libc.so.6": NEW}}, "no GNU C library"),
+    ],
+    ids=["below", "above", "taken away", "folder taken away", "folder of both", "hidden"],
+)
+def test_an_image_is_judged_by_its_layers_before_it_has_a_root(
+    machine: Machine, layers: dict[str, dict[str, bytes | None]], why: str
+) -> None:
+    """As the proxy sees it: nothing is put together yet, and no process is there."""
+    container = _container(args=("/bin/true",))
+    keeper = machine.keeper()
+    keeper.create(_pod(SHARE), container)
+
+    keeper.start(_pod(SHARE), container, _layers(machine.folder, **layers))
+
+    assert keeper.isolation is not None
+    assert why in keeper.isolation.rooms.rooms[container.id].spared
+    assert bool(keeper.isolation.rooms.rooms[container.id].spared) is bool(why)
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_an_image_that_cannot_be_looked_at_is_not_started_where_that_is_the_rule(
+    machine: Machine, *, required: bool
+) -> None:
+    """Else the library stays; what comes of it is seen when it runs."""
+    keeper = machine.keeper(required=required, proc=machine.folder)
+    keeper.create(_pod(SHARE), _container())
+
+    if required:
+        with pytest.raises(Refused, match="cannot be looked at before it starts: no layers"):
+            keeper.start(_pod(SHARE), _container(), (), "no layers")
+    else:
+        keeper.start(_pod(SHARE), _container(), (), "no layers")
+        assert keeper.isolation is not None
+        assert not keeper.isolation.rooms.rooms["container-u1"].spared
+
+
 @settings(max_examples=60)
 @given(
     st.dictionaries(

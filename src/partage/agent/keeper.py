@@ -6,8 +6,9 @@ reported.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -163,19 +164,31 @@ class Keeper:
         )
         return given, adjustment
 
-    def start(self, pod: PodSandbox, container: Container) -> None:
+    def start(
+        self, pod: PodSandbox, container: Container, layers: Sequence[Path] = (), why: str = ""
+    ) -> None:
         """Keep the library out of an image that cannot load it.
+
+        Args:
+            pod: its pod.
+            container: made, not started.
+            layers: of its root, topmost first, where it has no process yet.
+            why: why there are none of these.
 
         Raises:
             Refused: there what cannot be held to its limits must not run.
         """
-        isolation = self.isolation
-        if isolation is None or container.id not in isolation.rooms.rooms:
+        isolation, name = self.isolation, self._room_of(container.id)
+        if isolation is None or name not in isolation.rooms.rooms:
             return
         where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
-        root = root_of(container.id, isolation.proc)
-        if root is None:
-            _LOG.warning("%s: its root cannot be looked at; the library stays", where)
+        running = None if layers else root_of(container.id, isolation.proc)
+        root = layers or ((running,) if running else ())
+        if not root:
+            told = f"its image cannot be looked at before it starts: {why or 'it has no process'}"
+            if isolation.required:
+                raise self._refused(Refusal(Rule.NOT_ENFORCEABLE, f"{where}: {told}"))
+            _LOG.warning("%s: %s; the library stays", where, told)
             return
         verdict = judge_image(root, container.args, environment(container))
         if verdict.why:
@@ -185,7 +198,12 @@ class Keeper:
         if isolation.required:
             rule = Rule.NOT_ENFORCEABLE
             raise self._refused(Refusal(rule, f"{where}: {verdict.why} ({rule})"))
-        isolation.rooms.spare(container.id, verdict.why)
+        isolation.rooms.spare(name, verdict.why)
+
+    def has_room(self, container: str) -> bool:
+        """Whether a container is to load the node's own library; a look from any thread."""
+        isolation = self.isolation
+        return isolation is not None and self._room_of(container) in isolation.rooms.rooms
 
     def rename(self, before: str, after: str) -> None:
         """A container has another identity now; nothing happens when the first is not known.

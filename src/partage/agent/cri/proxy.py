@@ -2,6 +2,7 @@
 
     kubelet ──> our socket ──> runtime
                     │ CreateContainer: the same decision as by NRI, put into the request
+                    │ StartContainer: not before the image was looked at, where a library is to be loaded
 
 A call is passed on without reading it: the request, its answers, metadata, time limit, end and status
 are the same on both sides. The kubelet knows no other socket, so while the agent is
@@ -16,7 +17,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ import grpc
 
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
+from partage.agent.cri.layers import made
 from partage.agent.cri.passing import PROMPT, UNBOUNDED, passed, refused, streams
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Decider, Refused
@@ -36,6 +38,7 @@ __all__ = ["Proxy", "ProxyOptions", "RenamingDecider"]
 
 _LOG: Final = logging.getLogger("partage.agent")
 _CREATE: Final = f"/{cri.RUNTIME}/CreateContainer"
+_START: Final = f"/{cri.RUNTIME}/StartContainer"
 _ENDING: Final = (
     f"/{cri.RUNTIME}/StopContainer",
     f"/{cri.RUNTIME}/RemoveContainer",
@@ -57,6 +60,18 @@ _T = TypeVar("_T")
 
 class RenamingDecider(Decider, Protocol):
     """A decider that is told the identity of a container after it was made."""
+
+    def start(
+        self, pod: PodSandbox, container: Container, layers: Sequence[Path] = (), why: str = ""
+    ) -> None:
+        """Look at a container's layers before it starts, or hear why there are none.
+
+        Raises:
+            Refused: it must not start.
+        """
+
+    def has_room(self, container: str) -> bool:
+        """Whether its image is to be looked at before it starts."""
 
     def rename(self, before: str, after: str) -> None:
         """A container has another identity now; nothing happens when the first is not known."""
@@ -264,6 +279,23 @@ class Proxy:
             await self._decided(lambda: self._ended(gone))
         return answer
 
+    async def starting(self, method: str, request: bytes, context: Any) -> bytes:
+        """Pass on that a container is to start, unless it must not."""
+        try:
+            identity = cri.Identity.decode(request).id
+            if self._decider.has_room(identity):
+                found = await made(self._runtime, identity, self.options.root)
+                pod = PodSandbox(namespace=found.pod[0], name=found.pod[1])
+                container = Container(identity, name=found.name, args=found.args, env=found.env)
+                await self._decided(
+                    lambda: self._decider.start(pod, container, found.layers, found.why)
+                )
+        except (Refused, OSError) as error:
+            await context.abort(grpc.StatusCode.UNKNOWN, f"partage: {error}")
+        except Malformed:
+            pass  # the runtime says what is wrong with it
+        return await self.forward(method, request, context)
+
     async def create(self, request: bytes, context: Any) -> bytes:
         """Decide about a container, and have it made with what was granted."""
         container: Container | None = None
@@ -394,6 +426,13 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
                 return await proxy.ending(method, request, context)
 
             return grpc.unary_unary_rpc_method_handler(ending)
+
+        if method == _START:
+
+            async def starting(request: bytes, context: Any) -> bytes:
+                return await proxy.starting(method, request, context)
+
+            return grpc.unary_unary_rpc_method_handler(starting)
 
         if streams(method):
 

@@ -3,9 +3,12 @@
 The library needs the GNU C library, 2.17 or newer; with an older one a program that is made to load it does not
 start at all. So the root is looked at while the container is made but not started, and the library is left out
 where it cannot be. The root is the image's: symbolic links are followed inside it only, nothing but regular
-files is opened, and no more is read than such a file can hold.
+files is opened, and no more is read than such a file can hold. Where it is not put together yet, it is looked at
+layer by layer, as an overlay would show it.
 """
 
+import contextlib
+import errno
 import os
 import platform
 import posixpath
@@ -46,11 +49,14 @@ class Verdict:
     why: str = ""
 
 
-def judge_image(root: Path, command: Sequence[str], env: Mapping[str, str]) -> Verdict:
+Root = Sequence[Path]
+
+
+def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Verdict:
     """Judge a container's root by its C library and its first program; whatever is there, there is an answer.
 
     Args:
-        root: of the container, as this process sees it.
+        root: the container's root as this process sees it: its layers, topmost first, or it alone.
         command: its first program with arguments.
         env: its variables.
     """
@@ -71,7 +77,7 @@ def judge_image(root: Path, command: Sequence[str], env: Mapping[str, str]) -> V
     return Verdict(True)
 
 
-def _libc(root: Path) -> tuple[int, int] | None:
+def _libc(root: Root) -> tuple[int, int] | None:
     for folder in _FOLDERS:
         content = _opened(root, f"{folder}/{_LIBC}", _MOST)
         version = newest_symbol(content) if content is not None else None
@@ -80,7 +86,7 @@ def _libc(root: Path) -> tuple[int, int] | None:
     return None
 
 
-def _program(root: Path, command: Sequence[str], env: Mapping[str, str]) -> Reach | None:
+def _program(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Reach | None:
     """What the first program is, through scripts to what runs them; None where it is not found."""
     word = command[0] if command else ""
     for _ in range(_SCRIPTS):
@@ -103,7 +109,7 @@ def _program(root: Path, command: Sequence[str], env: Mapping[str, str]) -> Reac
     return None
 
 
-def _opened(root: Path, name: str, most: int) -> bytes | None:
+def _opened(root: Root, name: str, most: int) -> bytes | None:
     """The beginning of a regular file below a root; None where there is none."""
     try:
         path = _resolved(root, name)
@@ -121,19 +127,20 @@ def _opened(root: Path, name: str, most: int) -> bytes | None:
         os.close(descriptor)
 
 
-def _resolved(root: Path, name: str) -> Path:
+def _resolved(root: Root, name: str) -> Path:
     """Where a path leads below a root, links followed as if the root were `/`."""
     waiting = deque(part for part in name.split("/") if part not in {"", "."})
     done: list[str] = []
     links = 0
+    found = root[0]
     while waiting:
         part = waiting.popleft()
         if part == "..":
             del done[-1:]
             continue
-        here = root.joinpath(*done, part)
+        found = _shown(root, [*done, part])
         try:
-            target = str(here.readlink())
+            target = str(found.readlink())
         except OSError:
             done.append(part)
             continue
@@ -143,4 +150,41 @@ def _resolved(root: Path, name: str) -> Path:
         if target.startswith("/"):
             done = []
         waiting.extendleft(part for part in reversed(target.split("/")) if part not in {"", "."})
-    return root.joinpath(*done)
+    return found
+
+
+def _shown(root: Root, parts: Sequence[str]) -> Path:
+    """What layers show at a path whose folders are no links: the topmost file, unless a layer above took it away.
+
+    Raises:
+        FileNotFoundError: no layer has it.
+    """
+    layers = list(root)
+    for depth in range(1, len(parts) + 1):
+        below: list[Path] = []
+        for layer in layers:
+            here = layer.joinpath(*parts[:depth])
+            try:
+                mode = here.lstat()
+            except OSError:
+                continue
+            if stat.S_ISCHR(mode.st_mode) and mode.st_rdev == 0:
+                break  # taken away
+            if depth == len(parts):
+                return here
+            if not stat.S_ISDIR(mode.st_mode):
+                break
+            below.append(layer)
+            if _is_opaque(here):
+                break
+        layers = below
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/".join(parts))
+
+
+def _is_opaque(folder: Path) -> bool:
+    """Whether a folder of a layer hides those below it."""
+    for name in ("trusted.overlay.opaque", "user.overlay.opaque"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(folder, name, follow_symlinks=False) == b"y":
+                return True
+    return False

@@ -1,0 +1,149 @@
+"""What a container that is made but not started will run, and of which folders its root will consist.
+
+CRI itself does not tell where a root is, and none is put together before the container starts. containerd serves
+its snapshots on the same socket: they name the layers of a root as folders of the host, topmost first. Of other
+runtimes nothing is known before the start.
+
+Source: containerd's published interface of snapshots (v1), and the details of its ContainerStatus.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from partage.agent.cri.messages import RUNTIME, ContainerName
+from partage.agent.protobuf import (
+    Malformed,
+    Message,
+    flag,
+    message,
+    messages,
+    text,
+    text_map,
+    texts,
+)
+
+__all__ = ["Made", "made"]
+
+_SNAPSHOTS: Final = "/containerd.services.snapshots.v1.Snapshots/Mounts"
+_NAMESPACE: Final = (("containerd-namespace", "k8s.io"),)
+_PATIENCE: Final = 5.0
+_LABEL: Final = "io.kubernetes.pod."
+
+
+@dataclass(frozen=True, slots=True)
+class _Question(Message):
+    id: str = text(1)
+    verbose: bool = flag(2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Status(Message):
+    metadata: ContainerName | None = message(2, ContainerName)
+    labels: Mapping[str, str] = text_map(12)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Message):
+    status: _Status | None = message(1, _Status)
+    info: Mapping[str, str] = text_map(2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot(Message):
+    snapshotter: str = text(1)
+    key: str = text(2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount(Message):
+    type: str = text(1)
+    source: str = text(2)
+    options: tuple[str, ...] = texts(4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mounts(Message):
+    mounts: tuple[_Mount, ...] = messages(1, _Mount)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A container that is made.
+
+    Attributes:
+        pod: `namespace` and name of its pod.
+        name: of the container.
+        args: its first program with arguments.
+        env: its variables.
+        layers: folders of its root as this process sees them, topmost first; empty where they are not known.
+        why: why not.
+    """
+
+    pod: tuple[str, str] = ("", "")
+    name: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    layers: tuple[Path, ...] = ()
+    why: str = ""
+
+
+async def made(channel: Any, identity: str, root: Path) -> Made:
+    """What the runtime tells of a container; whatever it answers, there is something to go by.
+
+    Args:
+        channel: to the runtime.
+        identity: of the container.
+        root: of the host's files, as this process sees them.
+    """
+    try:
+        ask = channel.unary_unary(f"/{RUNTIME}/ContainerStatus")
+        answer = _Answer.decode(
+            await ask(_Question(identity, verbose=True).encode(), timeout=_PATIENCE)
+        )
+        info = _mapping(json.loads(answer.info.get("info", "{}")))
+        status = answer.status or _Status()
+        process = _mapping(_mapping(info.get("runtimeSpec")).get("process"))
+        found = Made(
+            (status.labels.get(f"{_LABEL}namespace", ""), status.labels.get(f"{_LABEL}name", "")),
+            status.metadata.name if status.metadata else identity,
+            _texts(process.get("args")), _texts(process.get("env")),
+            why="the runtime does not tell its layers",
+        )  # fmt: skip
+        snapshot = _Snapshot(str(info.get("snapshotter", "")), str(info.get("snapshotKey", "")))
+        if not snapshot.snapshotter or not snapshot.key:
+            return found
+        ask = channel.unary_unary(_SNAPSHOTS)
+        told = await ask(snapshot.encode(), timeout=_PATIENCE, metadata=_NAMESPACE)
+        layers = _layers(_Mounts.decode(told).mounts, root)
+    except grpc.aio.AioRpcError as error:
+        return Made(name=identity, why=f"the runtime does not tell its layers: {error.details()}")
+    except (Malformed, ValueError) as error:
+        return Made(name=identity, why=f"the runtime's answer cannot be read: {error}")
+    return Made(found.pod, found.name, found.args, found.env, layers, "" if layers else found.why)
+
+
+def _layers(mounts: tuple[_Mount, ...], root: Path) -> tuple[Path, ...]:
+    """Folders that a snapshot is mounted from; none for one that is no plain or overlaid folder."""
+    if len(mounts) != 1:
+        return ()
+    options = dict(one.partition("=")[::2] for one in mounts[0].options)
+    if mounts[0].type == "bind":
+        folders = [mounts[0].source]
+    elif mounts[0].type == "overlay":
+        folders = [options.get("upperdir", ""), *options.get("lowerdir", "").split(":")]
+    else:
+        folders = []
+    return tuple(root / folder.lstrip("/") for folder in folders if folder.startswith("/"))
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
