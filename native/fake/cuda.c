@@ -2,6 +2,7 @@
 #include "cuda.h"
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +63,15 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
     link_uuid((uint32_t)device, uuid->bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid_v2(uuid, device); }
+CUresult cuDeviceGetName(char *name, int room, CUdevice device);
+CUresult cuDeviceGetName(char *name, int room, CUdevice device)
+{
+    snprintf(name, (size_t)room, "modelled card %d", device);
     return CUDA_SUCCESS;
 }
 

@@ -3,11 +3,12 @@
  * modelled one, where only a kernel's first parameter counts: its time in ns.
  *
  * Usage: load [--way dlsym|proc|linked] [--kernel spin|mul|copy] [--size N] [--seconds S] [--how kernel|graph|
- *             together|config] [--depth LAUNCHES] [--pause US] [--threads N] [--report MS] [--device N]
+ *             together|config] [--depth LAUNCHES] [--pause US] [--threads N] [--report MS] [--device N] [--timed N]
  *
  *   --size     first parameter of the kernel: ns of spin, rounds of mul, words of copy
  *   --depth    launches before each wait for the device; 0 never waits but at the end
  *   --pause    microseconds without work after each wait
+ *   --timed N  instead of all that: N launches, each waited for; prints "launch MEDIAN P99", ns that the call took
  *   --report   prints "report NS COUNT" every MS milliseconds: CLOCK_MONOTONIC and launches done so far
  *
  * Prints "ready" before the first launch and "done COUNT NS" at the end.
@@ -24,7 +25,7 @@
 
 struct plan {
     const char *way, *kernel, *how;
-    uint64_t size, depth, pause, threads, report, device;
+    uint64_t size, depth, pause, threads, report, device, timed;
     double seconds;
 };
 
@@ -100,6 +101,31 @@ static void *run(void *argument)
     return NULL;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* What the call of a launch takes on an idle stream: the driver's part and whatever stands before it. */
+static int time_launches(const struct work *work)
+{
+    uint64_t count = work->plan->timed, *took = calloc(count, sizeof *took);
+    CUstream stream;
+    if (!took) return 1;
+    must(work->driver->make_stream(&stream, 1), "cuStreamCreate");
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t began = now();
+        launch(work, stream);
+        took[i] = now() - began;
+        must(work->driver->stream_wait(stream), "cuStreamSynchronize");
+    }
+    qsort(took, count, sizeof *took, by_size);
+    printf("launch %llu %llu\n", (unsigned long long)took[count / 2], (unsigned long long)took[count * 99 / 100]);
+    free(took);
+    return 0;
+}
+
 static void *report(void *argument)
 {
     const struct plan *plan = argument;
@@ -116,7 +142,8 @@ static int read_plan(int argc, char **argv, struct plan *plan)
     const struct { const char *name; const char **text; uint64_t *number; } options[] = {
         {"--way", &plan->way, NULL}, {"--kernel", &plan->kernel, NULL}, {"--how", &plan->how, NULL},
         {"--size", NULL, &plan->size}, {"--depth", NULL, &plan->depth}, {"--pause", NULL, &plan->pause},
-        {"--threads", NULL, &plan->threads}, {"--report", NULL, &plan->report}, {"--device", NULL, &plan->device}};
+        {"--threads", NULL, &plan->threads}, {"--report", NULL, &plan->report}, {"--device", NULL, &plan->device},
+        {"--timed", NULL, &plan->timed}};
     for (int i = 1; i + 1 < argc; i += 2) {
         int known = strcmp(argv[i], "--seconds") == 0;
         if (known) plan->seconds = strtod(argv[i + 1], NULL);
@@ -147,6 +174,7 @@ int main(int argc, char **argv)
     must(work.driver->function(&work.function, module, plan.kernel), "cuModuleGetFunction");
     uint64_t bytes = strcmp(plan.kernel, "copy") == 0 ? plan.size * 4 : 512 * 256 * 4;
     if (strcmp(plan.kernel, "spin") != 0) must(work.driver->alloc(&work.buffer, bytes), "cuMemAlloc");
+    if (plan.timed) return time_launches(&work);
     printf("ready\n");
     fflush(stdout);
     uint64_t began = now();
