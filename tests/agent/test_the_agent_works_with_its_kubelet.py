@@ -313,7 +313,7 @@ def test_units_of_another_card_are_told_once_two_looks_have_seen_them(
 
 
 def test_a_pod_that_runs_with_units_and_without_a_record_is_evicted(folder: Path) -> None:
-    """Behind a proxy nobody sees its variables; the kubelet's word tells. By UID, once both parts told twice."""
+    """Behind a proxy nobody sees its variables; the kubelet's word tells. By UID, and in no exempt namespace."""
 
     async def test() -> None:
         async with _world(folder) as world:
@@ -329,8 +329,12 @@ def test_a_pod_that_runs_with_units_and_without_a_record_is_evicted(folder: Path
             assert world.keeper.unprotected == {}
             reconciling = _reconciling(world, folder)
             async with _evicting(world):
-                await reconciling.look()
-                assert world.keeper.suspected == ()
+                reconciling.take(replace(world.place, exempt=frozenset({"team"})))
+                for _ in range(3):
+                    await reconciling.look()
+                    assert world.keeper.suspected == ()
+                assert [one.kind for one in reconciling.findings] == [Kind.RUNS_WITHOUT_RECORD]
+                reconciling.take(world.place)
                 await reconciling.look()
                 await _until(lambda: not _pods(world))
             assert _asked(world) == 1

@@ -143,13 +143,14 @@ class Holdings:
             self.running.pop(container, None)
 
     def rename(self, before: str, after: str) -> None:
-        """A container has another identity now."""
-        if (held := self._held.pop(before, None)) is not None:
+        """A container has another identity now; whoever looks meanwhile sees one of both, or both."""
+        if (held := self._held.get(before)) is not None:
             self._held[after] = replace(held, container=after)
-        if (lost := self.unknown.pop(before, None)) is not None:
+        if (lost := self.unknown.get(before)) is not None:
             self.unknown[after] = lost
-        if self.running is not None and (seen := self.running.pop(before, None)) is not None:
+        if self.running is not None and (seen := self.running.get(before)) is not None:
             self.running[after] = replace(seen, container=after)
+        self.forget(before)
 
     def only(self, those: Iterable[Running]) -> None:
         """The runtime has these and no others."""

@@ -2,12 +2,13 @@
 
 What is asked is never of the same moment: a finding counts when two looks in a row have it (`reconcile.confirmed`).
 It is told once in the log, counted by kind at `/metrics`, and kept in a file beside the journal, which
-`partage doctor --node` reads. A pod that runs with devices and without a record is handed to who evicts.
+`partage doctor --node` reads. A pod that runs with devices and without a record is handed to who evicts, but for
+namespaces whose pods without a record are left alone.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -90,7 +91,7 @@ class Reconciling:
         seen = reconcile(await self._facts(self._place))
         found = confirmed(self._seen, seen)
         self._seen = seen
-        self._tell(found)
+        self._tell(found, self._place.exempt)
 
     async def _facts(self, place: Place) -> Facts:
         side, books = self._kubelet, self._keeper.books
@@ -107,7 +108,7 @@ class Reconciling:
             None if running is None else list(running.values()),
         )
 
-    def _tell(self, found: list[Finding]) -> None:
+    def _tell(self, found: list[Finding], exempt: Collection[str]) -> None:
         known = {one.who for one in self.findings}
         for one in found:
             if one.who not in known:
@@ -121,7 +122,7 @@ class Reconciling:
         self._keeper.suspected = tuple(
             Unprotected(one.namespace, one.pod, one.uid, one.container, one.message)
             for one in found
-            if one.kind is Kind.RUNS_WITHOUT_RECORD
+            if one.kind is Kind.RUNS_WITHOUT_RECORD and one.namespace not in exempt
         )
         if found == self._written:
             return
