@@ -19,6 +19,8 @@ from partage.agent.kubelet import messages as said
 
 __all__ = ["FakeKubelet", "NotAdmitted", "NotStarted", "fake_kubelet"]
 
+_ALONE = (("grpc.use_local_subchannel_pool", 1),)
+"""Every dial is a fresh one, as of a process of its own."""
 _DIALS = 10.0
 _PRE_START = 30.0
 
@@ -191,12 +193,17 @@ class FakeKubelet:
             if asked.version != said.VERSION or self.refusal:
                 why = self.refusal or "requested API version is not supported"
                 await context.abort(grpc.StatusCode.UNKNOWN, why)
-            plugin = _Plugin(asked, grpc.aio.insecure_channel(f"unix:{self._socket(asked)}"))
+            target = f"unix:{self._socket(asked)}"
+            plugin = _Plugin(asked, grpc.aio.insecure_channel(target, options=_ALONE))
             self.plugins[asked.resource_name] = plugin
             try:
                 await self._dial(plugin)
-            except (TimeoutError, grpc.aio.AioRpcError) as error:
-                del self.plugins[asked.resource_name]
+            except BaseException as error:
+                if self.plugins.get(asked.resource_name) is plugin:
+                    del self.plugins[asked.resource_name]
+                await plugin.channel.close()
+                if not isinstance(error, (TimeoutError, grpc.aio.AioRpcError)):
+                    raise  # the plugin does not wait any more
                 await context.abort(
                     grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {error}"
                 )

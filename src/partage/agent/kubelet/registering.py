@@ -143,8 +143,10 @@ class Registrar:
         Raises:
             _Moved: it was started anew, or has removed our socket.
             _Failed: it does not listen, or another process serves our socket.
-            AioRpcError: it refuses, or nobody is there.
+            AioRpcError: it refuses.
+            OSError: nobody is there.
         """
+        await self._probe()
         session = Session()
         async with self._serving(session):
             own = _file(self._own)
@@ -158,6 +160,16 @@ class Registrar:
                 raise _Failed("the kubelet took it and does not listen") from None
             self._tell(logging.INFO, "registered")
             await self._unless_moved(session.lost.wait(), since, own)
+
+    async def _probe(self) -> None:
+        """Find out whether anybody is there before anything is made for it.
+
+        Raises:
+            OSError: nobody is.
+        """
+        async with asyncio.timeout(_PATIENCE):  # a TimeoutError is an OSError
+            _, writer = await asyncio.open_unix_connection(self._files.kubelet)
+        writer.close()
 
     @contextlib.asynccontextmanager
     async def _serving(self, session: Session) -> AsyncIterator[None]:
