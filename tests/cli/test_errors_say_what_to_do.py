@@ -1,6 +1,8 @@
 """Whatever a command cannot do, its one line names the thing, the rule, and the next step."""
 
+import ast
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,48 @@ def test_commands_end_in_one_way() -> None:
         assert 'click.echo(f"Error' not in text, module.name
         assert "def _refuse" not in text, module.name
         assert "def _fail" not in text, module.name
+
+
+_STEP = re.compile(
+    r"\b(name|choose|leave|write|give|say|set|use|check|correct|add|install|mount|make|see|wait)\b"
+    r"|\bneeded\b|\bneeds\b|\bmust be\b|go together|exclude each other|stands alone"
+    r"|is not published|is the service reached|not a JSON list|partage top",
+    re.IGNORECASE,
+)
+"""Words of a next step, or of a rule that leaves no doubt about it."""
+
+
+def _told(node: ast.AST) -> str:
+    """The text of a message, with what is filled in left out."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_told, node.values))
+    return ""
+
+
+def _messages() -> dict[str, str]:
+    """Where it stands, and every message that a command ends with, as far as it words it itself."""
+    folder = Path(importlib.import_module("partage.cli").__file__ or "").parent
+    found = {}
+    for module in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            call = node.exc if isinstance(node, ast.Raise) else node
+            ends = isinstance(call, ast.Call) and getattr(call.func, "id", "") == "end"
+            if isinstance(call, ast.Call) and (ends or isinstance(node, ast.Raise)):
+                text = next((t for t in map(_told, call.args) if t.strip(":; ")), "")
+                if text:
+                    found[f"{module.name}:{node.lineno}"] = text
+    return found
+
+
+@pytest.mark.parametrize(("where", "text"), _messages().items(), ids=str)
+def test_every_message_has_a_next_step(where: str, text: str) -> None:
+    """Whatever a command says of its own before it ends tells what to do, or a rule that does."""
+    assert _STEP.search(text), f"{where}: {text}"
+
+
+def test_the_messages_were_found() -> None:
+    """The test above has something to look at, and can fail."""
+    assert len(_messages()) > 40
+    assert not _STEP.search("no model 'x'; there are A100 and H100")

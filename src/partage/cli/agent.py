@@ -96,11 +96,11 @@ def agent(**given: Any) -> None:
     except (ConfigError, InvalidDocument) as error:
         end(str(error))
     except NvmlFailed as error:
-        end(f"--mig: {error}")
+        end(f"--mig: {error}; leave --mig out where nothing is to be made")
     except InvalidValue as error:
         end(str(error))
     except OSError as error:
-        end(f"{given['host']}:{given['port']}: {error.strerror or error}")
+        end(f"{given['host']}:{given['port']}: {error.strerror or error}; name another --port")
 
 
 def _serve(plan: "_Plan", given: dict[str, Any]) -> None:
@@ -153,7 +153,9 @@ def _planned(given: dict[str, Any]) -> _Plan:
     simulated = given["simulated"]
     if simulated is not None:
         if given["devices"] or given["no_discovery"]:
-            raise InvalidDocument(f"--simulated is a way of discovery, {modes[0]} does without")
+            raise InvalidDocument(
+                f"--simulated is a way of discovery, {modes[0]} does without; leave one out"
+            )
         read_hardware(simulated, given["node"])  # a file that cannot be used is told now
     maps = tuple(_config_map(text) for text in given["config_maps"])
     reporting = ReportingSettings(
@@ -219,7 +221,8 @@ async def _described(plan: _Plan, given: dict[str, Any]) -> None:
                 configs.append(document)
     if not found:
         raise InvalidDocument(
-            f"--devices: no Node or Device named {plan.node!r} in {', '.join(files)}"
+            f"--devices: no Node or Device named {plan.node!r} in {', '.join(files)}; "
+            "name the node with --node"
         )
     context = Context.of(translate_config(configs).settings, FAMILIES)
     node = translate_node(found.get("Node"), found.get("Device"), context).node
@@ -237,7 +240,7 @@ async def _in_cluster(plan: _Plan, given: dict[str, Any], config: Config) -> Non
     try:
         driver = None if plan.mig is None else open_node(plan.mig)
     except InvalidValue as error:
-        raise InvalidValue(f"--mig: {error}") from error
+        raise InvalidValue(f"--mig: {error}; name the cluster with --kubeconfig") from error
     async with Client(config, environ=os.environ) as client:
         await _run(plan, given, client, driver)
 

@@ -308,7 +308,7 @@ def _bytes(option: str, text: str) -> int:
     try:
         return max(Quantity.parse(text).floor(), 0)
     except InvalidQuantity as error:
-        raise InvalidDocument(f"{option}: {error}") from error
+        raise InvalidDocument(f"{option}: {error}; write an amount such as 512Mi") from error
 
 
 def roots_of(given: dict[str, Any]) -> Roots:

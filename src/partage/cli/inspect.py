@@ -51,7 +51,7 @@ def inspect(node: str, **given: Any) -> None:
 
     asked, nodes = answered(given, question)
     if node and not nodes:
-        end(f"there is no node {node}. partage top nodes lists those there are", NOT_FOUND)
+        end(f"there is no node {node}. partage top nodes lists those to choose from", NOT_FOUND)
     if structured(given["output"], nodes[0] if node else {"nodes": nodes}):
         return
     wide = given["output"] == "wide"

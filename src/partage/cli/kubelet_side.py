@@ -159,4 +159,4 @@ def _needed(option: str) -> None:
     try:
         import grpc  # noqa: F401, PLC0415 # an extra
     except ImportError:
-        raise InvalidValue(f"{option}: grpcio is not installed (extra `node`)") from None
+        raise InvalidValue(f"{option}: grpcio is not installed; install partage[node]") from None

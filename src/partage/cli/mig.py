@@ -147,7 +147,7 @@ def mig(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         axis = _axis(model)
         unknown = next((name for name in names if name not in POLICIES), None)
         if unknown is not None:
-            raise InvalidValue(f"no policy {unknown!r}; there are {', '.join(POLICIES)}")
+            raise InvalidValue(f"no policy {unknown!r}; choose one of {', '.join(POLICIES)}")
         if sequences is not None:
             _only_sequences(mix, rho, wait=wait)
             offered = _sequences(sequences, axis)
@@ -167,9 +167,7 @@ def mig(  # noqa: PLR0913, PLR0917 # click passes every option by its name
 def _axis(model: str) -> MigAxis:
     card = find_card(model)
     if card is None:
-        raise InvalidValue(
-            f"no model {model!r}; there are {', '.join(MIG_CARDS)} and their aliases"
-        )
+        raise InvalidValue(f"no model {model!r}; name one of {', '.join(MIG_CARDS)}, or an alias")
     if not card.axis.length:
         raise InvalidValue(f"{card.name}: where its instances may start is not published")
     return card.axis
@@ -199,7 +197,9 @@ def _sequences(path: Path, axis: MigAxis) -> list[list[str]]:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise InvalidDocument(f"{path}: {error.strerror or error}") from None
+        raise InvalidDocument(
+            f"{path}: {error.strerror or error}; name a file of lists of profiles"
+        ) from None
     try:
         lists = msgspec.json.decode(text, type=list[list[str]])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -213,7 +213,7 @@ def _sequences(path: Path, axis: MigAxis) -> list[list[str]]:
                     there = ", ".join(p.name for p in axis.profiles)
                     raise InvalidDocument(
                         f"{path}: [{number}][{place}]: {axis.model} has no profile {name!r}; "
-                        f"it has {there}"
+                        f"name one of {there}"
                     )
                 known[name] = profile.name
     return [[known[name] for name in names] for names in lists]

@@ -287,7 +287,7 @@ def scheduler(**given: Any) -> None:
     except (ConfigError, InvalidValue, ValueError) as error:
         end(str(error))
     except OSError as error:
-        end(f"{given['host']}:{given['port']}: {error.strerror or error}")
+        end(f"{given['host']}:{given['port']}: {error.strerror or error}; name another --port")
 
 
 def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
@@ -341,7 +341,7 @@ def _adapts(gates: str) -> bool:
     for part in filter(None, gates.split(",")):
         name, _, value = part.partition("=")
         if name != _ADAPTION or value.lower() not in ("true", "false"):
-            raise InvalidValue(f"--feature-gates: {part!r} is not {_ADAPTION}=true or =false")
+            raise InvalidValue(f"--feature-gates {part!r}: write {_ADAPTION}=true or =false")
         found = value.lower() == "true"
     return found
 

@@ -51,7 +51,9 @@ def top(what: str, namespace: str, sort: str, **given: Any) -> None:
     singular = {f"{name}"[:-1]: name for name in _WHAT}
     what = singular.get(what, what)
     if what and what not in _WHAT:
-        raise click.BadParameter(f"{what!r} is not one of {', '.join(_WHAT)}", param_hint="WHAT")
+        raise click.BadParameter(
+            f"{what!r} is no list; name one of {', '.join(_WHAT)}", param_hint="WHAT"
+        )
 
     async def question(asked: Asked) -> tuple[Asked, Document]:
         return asked, await _gathered(asked, what, namespace, sort)

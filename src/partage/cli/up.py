@@ -147,7 +147,9 @@ def _found(
     names = [node.name for node in simulated]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidDocument(f"simulated node {name} is described twice")
+            raise InvalidDocument(
+                f"simulated node {name} is described twice; name each once in --nodes and -f"
+            )
     if not any(one.describe_nodes for one in found) and not resumed:
         simulated = tuple(DEFAULT_FLEET)
     return Manifests(
@@ -168,7 +170,9 @@ def _check_kubeconfig(path: Path | None) -> None:
     try:
         known = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InvalidValue(f"the kubeconfig {path} exists and cannot be read: {error}") from error
+        raise InvalidValue(
+            f"the kubeconfig {path} exists and cannot be read: {error}; name another file"
+        ) from error
     clusters = (known.get("clusters") or ()) if isinstance(known, dict) else None
     if known is not None and (
         clusters is None or [c.get("name") for c in clusters if isinstance(c, dict)] != ["partage"]

@@ -189,7 +189,7 @@ def webhook(**given: Any) -> None:
     except (ConfigError, InvalidValue, ValueError) as error:
         end(str(error))
     except OSError as error:
-        end(f"{given['host']}:{given['port']}: {error.strerror or error}")
+        end(f"{given['host']}:{given['port']}: {error.strerror or error}; name another --port")
 
 
 def _print(objects: Iterable[dict[str, Any]]) -> None:

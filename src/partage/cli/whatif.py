@@ -123,7 +123,7 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         if target is not None:
             target.write_text(page(results, ", ".join(files)), "utf-8")
     except OSError as error:
-        end(f"{target}: {error.strerror}")
+        end(f"{target}: {error.strerror}; name another file with --page")
     except (InvalidDocument, PartageError) as error:
         end(str(error))
     if output == "table":
