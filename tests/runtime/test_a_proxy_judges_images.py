@@ -1,5 +1,6 @@
 """The CRI proxy looks at an image before its container starts, in a genuine containerd."""
 
+import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -47,20 +48,20 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
 @pytest.fixture
 def started(machine: Node) -> Iterator[Callable[..., Node]]:
     """An agent with further options, and a client that asks its proxy; no pods left behind."""
-    opened = []
 
     def start(*options: str) -> Node:
         machine.agent.options = (*machine.agent.options[:12], *options)
         machine.agent.start()
-        opened.append(cri.connected(machine.runtime.folder / "cri.sock", machine.cri.logs))
-        return Node(machine.runtime, opened[0].__enter__(), machine.agent)
+        socket = machine.runtime.folder / "cri.sock"
+        client = opened.enter_context(cri.connected(socket, machine.cri.logs))
+        opened.callback(client.remove_all)
+        return Node(machine.runtime, client, machine.agent)
 
+    opened = contextlib.ExitStack()
     try:
-        yield start
+        with opened:
+            yield start
     finally:
-        machine.cri.remove_all()
-        for one in opened:
-            one.__exit__(None, None, None)
         machine.agent.stop()
         shutil.rmtree(machine.agent.folder / "journal", ignore_errors=True)
 
@@ -92,4 +93,4 @@ def test_it_does_not_start_where_that_is_the_rule(started: Callable[..., Node]) 
     with pytest.raises(grpc.RpcError) as caught:
         node.cri.start(main)
     assert "NotEnforceable" in caught.value.details()
-    assert "share, container main: the image's C library is 2.12" in caught.value.details()
+    assert "team/share, container main: the image's C library is 2.12" in caught.value.details()

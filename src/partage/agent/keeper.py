@@ -181,7 +181,9 @@ class Keeper:
         isolation, name = self.isolation, self._room_of(container.id)
         if isolation is None or name not in isolation.rooms.rooms:
             return
-        where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
+        entry = self.journal.entries.get(container.id)
+        who = entry.pod if entry else f"{pod.namespace}/{pod.name}"
+        where = f"pod {who}, container {entry.name if entry else container.name}"
         running = None if layers else root_of(container.id, isolation.proc)
         root = layers or ((running,) if running else ())
         if not root:

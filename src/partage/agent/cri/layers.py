@@ -15,12 +15,11 @@ from typing import Any, Final
 
 import grpc
 
-from partage.agent.cri.messages import RUNTIME, ContainerName
+from partage.agent.cri.messages import RUNTIME
 from partage.agent.protobuf import (
     Malformed,
     Message,
     flag,
-    message,
     messages,
     text,
     text_map,
@@ -32,7 +31,6 @@ __all__ = ["Made", "made"]
 _SNAPSHOTS: Final = "/containerd.services.snapshots.v1.Snapshots/Mounts"
 _NAMESPACE: Final = (("containerd-namespace", "k8s.io"),)
 _PATIENCE: Final = 5.0
-_LABEL: Final = "io.kubernetes.pod."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +40,7 @@ class _Question(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class _Status(Message):
-    metadata: ContainerName | None = message(2, ContainerName)
-    labels: Mapping[str, str] = text_map(12)
-
-
-@dataclass(frozen=True, slots=True)
 class _Answer(Message):
-    status: _Status | None = message(1, _Status)
     info: Mapping[str, str] = text_map(2)
 
 
@@ -76,16 +67,12 @@ class Made:
     """A container that is made.
 
     Attributes:
-        pod: `namespace` and name of its pod.
-        name: of the container.
         args: its first program with arguments.
         env: its variables.
         layers: folders of its root as this process sees them, topmost first; empty where they are not known.
         why: why not.
     """
 
-    pod: tuple[str, str] = ("", "")
-    name: str = ""
     args: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     layers: tuple[Path, ...] = ()
@@ -106,14 +93,12 @@ async def made(channel: Any, identity: str, root: Path) -> Made:
             await ask(_Question(identity, verbose=True).encode(), timeout=_PATIENCE)
         )
         info = _mapping(json.loads(answer.info.get("info", "{}")))
-        status = answer.status or _Status()
         process = _mapping(_mapping(info.get("runtimeSpec")).get("process"))
         found = Made(
-            (status.labels.get(f"{_LABEL}namespace", ""), status.labels.get(f"{_LABEL}name", "")),
-            status.metadata.name if status.metadata else identity,
-            _texts(process.get("args")), _texts(process.get("env")),
+            _texts(process.get("args")),
+            _texts(process.get("env")),
             why="the runtime does not tell its layers",
-        )  # fmt: skip
+        )
         snapshot = _Snapshot(str(info.get("snapshotter", "")), str(info.get("snapshotKey", "")))
         if not snapshot.snapshotter or not snapshot.key:
             return found
@@ -121,10 +106,10 @@ async def made(channel: Any, identity: str, root: Path) -> Made:
         told = await ask(snapshot.encode(), timeout=_PATIENCE, metadata=_NAMESPACE)
         layers = _layers(_Mounts.decode(told).mounts, root)
     except grpc.aio.AioRpcError as error:
-        return Made(name=identity, why=f"the runtime does not tell its layers: {error.details()}")
+        return Made(why=f"the runtime does not tell its layers: {error.details()}")
     except (Malformed, ValueError) as error:
-        return Made(name=identity, why=f"the runtime's answer cannot be read: {error}")
-    return Made(found.pod, found.name, found.args, found.env, layers, "" if layers else found.why)
+        return Made(why=f"the runtime's answer cannot be read: {error}")
+    return Made(found.args, found.env, layers, "" if layers else found.why)
 
 
 def _layers(mounts: tuple[_Mount, ...], root: Path) -> tuple[Path, ...]:

@@ -285,10 +285,9 @@ class Proxy:
             identity = cri.Identity.decode(request).id
             if self._decider.has_room(identity):
                 found = await made(self._runtime, identity, self.options.root)
-                pod = PodSandbox(namespace=found.pod[0], name=found.pod[1])
-                container = Container(identity, name=found.name, args=found.args, env=found.env)
+                container = Container(identity, args=found.args, env=found.env)
                 await self._decided(
-                    lambda: self._decider.start(pod, container, found.layers, found.why)
+                    lambda: self._decider.start(PodSandbox(), container, found.layers, found.why)
                 )
         except (Refused, OSError) as error:
             await context.abort(grpc.StatusCode.UNKNOWN, f"partage: {error}")
