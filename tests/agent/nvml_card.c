@@ -1,6 +1,7 @@
 /* Stand-in for libnvidia-ml.so.1. The file named by FAKE_NVML has a line a card:
  *   index minor uuid name memory bus mig lost id
  * with the product id in hexadecimal, or left out, _ for a space in the name, and lines "xid index number", each reported once a load;
+ * "process index pid bytes" (bytes 0: the driver does not tell);
  * cards 0 and 1 are joined by two NVLinks. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,9 @@ struct card { unsigned minor, mig, lost, id; char uuid[80], name[80], bus[32]; u
 struct memory { unsigned long long total, free, used; };
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };
 struct event { struct card *card; unsigned long long kind, data; unsigned gi, ci; };
+struct process { unsigned pid; unsigned long long used; unsigned gi, ci; };
+static struct { unsigned card; struct process one; } processes[64];
+static unsigned running;
 static struct card cards[16];
 static unsigned count, xids[64][2], pending, taken, listening[16];
 
@@ -18,10 +22,16 @@ static void load(void)
     FILE *file = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "", "r");
     char line[400];
     unsigned seen = 0;
-    count = 0;
+    count = running = 0;
     while (file && fgets(line, sizeof line, file)) {
         unsigned index, number;
-        if (sscanf(line, "xid %u %u", &index, &number) == 2) {
+        unsigned long long bytes;
+        if (sscanf(line, "process %u %u %llu", &index, &number, &bytes) == 3) {
+            if (running < 64) {
+                processes[running].card = index;
+                processes[running++].one = (struct process){number, bytes ? bytes : ~0ull, 0, 0};
+            }
+        } else if (sscanf(line, "xid %u %u", &index, &number) == 2) {
             if (seen++ >= pending) { xids[pending][0] = index; xids[pending++][1] = number; }
         } else if (count < 16) {
             struct card *c = &cards[count];
@@ -47,6 +57,17 @@ int nvmlDeviceGetUUID(struct card *c, char *text, unsigned n) { snprintf(text, n
 int nvmlDeviceGetName(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->name); return 0; }
 int nvmlDeviceGetMinorNumber(struct card *c, unsigned *n) { *n = c->minor; return 0; }
 int nvmlDeviceGetMemoryInfo(struct card *c, struct memory *m) { *m = (struct memory){c->memory, c->memory, 0}; return 0; }
+int nvmlDeviceGetComputeRunningProcesses_v3(struct card *c, unsigned *n, struct process *out)
+{
+    unsigned room = *n;
+    *n = 0;
+    for (unsigned i = 0; i < running; i++) {
+        if (processes[i].card != (unsigned)(c - cards)) continue;
+        if (*n < room) out[*n] = processes[i].one;
+        ++*n;
+    }
+    return *n > room ? 7 : 0;
+}
 int nvmlDeviceGetPciInfo_v3(struct card *c, struct pci *p) { memset(p, 0, sizeof *p); strcpy(p->address, c->bus); p->id = c->id; return 0; }
 int nvmlDeviceGetMigMode(struct card *c, unsigned *now, unsigned *next) { *now = *next = c->mig; return c->mig == 2 ? 3 : 0; }
 int nvmlDeviceGetNvLinkState(struct card *c, unsigned link, unsigned *on) { *on = link < 2; return c - cards < 2 && link < 4 ? 0 : 2; }

@@ -60,6 +60,11 @@ class Cards:
         ]
         self._file.write_text("\n".join([*lines, *self._xids]) + "\n")
 
+    def run(self, *processes: tuple[int, int, int]) -> None:
+        """Processes use cards: card, number, bytes (0: the driver does not tell)."""
+        lines = [f"process {card} {pid} {used}" for card, pid, used in processes]
+        self._file.write_text(self._file.read_text() + "\n".join(lines) + "\n")
+
     def unload(self) -> None:
         """The driver goes away."""
         self._file.write_text("")
@@ -327,3 +332,12 @@ def test_links_in_a_ring_are_survived(node: Node) -> None:
 
     assert found.found == ()
     assert "mlx5_0" in found.problems[0]
+
+
+def test_memory_of_processes_is_told_by_card(cards: Cards) -> None:
+    """By their numbers on the host; of a card with one that the driver does not tell, nothing is."""
+    cards.run((0, 4000, 300 * 2**20), (0, 4001, 5), (1, 4000, 0))
+
+    uses = [one.use for one in cards.search().found]
+
+    assert [use and use.processes for use in uses] == [{4000: 300 * 2**20, 4001: 5}, None]

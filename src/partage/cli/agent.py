@@ -300,6 +300,7 @@ def _statements(
             Statements(
                 daemon.keeper, daemon.tallies, daemon.meter, client, isolation.period,
                 evict=isolation.evict,
+                found=lambda: daemon.found(),  # noqa: PLW0108 # it is set after this
             ),
         )  # fmt: skip
 

@@ -10,13 +10,15 @@ already. An eviction respects disruption budgets, as kubectl drain does; it is t
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import Gauge
 
+from partage.agent.discovery.found import Inventory
+from partage.agent.isolation.overhead import Overheads
 from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.keeper import Keeper, Tallies
 from partage.agent.uses import Meter
@@ -33,6 +35,15 @@ _GRACE: Final = 3
 _SHOWN: Final = 1000
 
 Body = dict[str, Any]
+
+
+def _used(inventory: Inventory) -> dict[str, Mapping[int, int]]:
+    """Memory by card and process, of cards whose driver tells."""
+    return {
+        one.device.uuid: one.use.processes
+        for one in inventory.found
+        if one.use is not None and one.use.processes is not None
+    }
 
 
 class Statements:
@@ -54,6 +65,7 @@ class Statements:
         *,
         evict: bool = False,
         proc: Path = Path("/proc"),
+        found: Callable[[], Inventory] = Inventory,
     ) -> None:
         """Statements that nobody made yet.
 
@@ -65,7 +77,11 @@ class Statements:
             period: seconds between two looks.
             evict: whether pods that are not held to their limits are evicted.
             proc: procfs of the host.
+            found: what the last search for devices found; it tells what processes use.
         """
+        self._found, self._overheads = found, Overheads(proc)
+        self._inventory = Inventory()
+        self._used: dict[str, Mapping[int, int]] = {}
         self._keeper, self._meter, self._client = keeper, meter, client
         self._period, self._evict, self._proc = period, evict, proc
         self.said: tuple[Statement, ...] = ()
@@ -91,8 +107,12 @@ class Statements:
 
     def _look(self) -> list[Statement]:
         rooms = self._keeper.rooms
+        inventory = self._found()
+        if inventory is not self._inventory:
+            self._inventory, self._used = inventory, _used(inventory)
+        self._overheads.look(rooms, self._used)
         self._meter.look(rooms)
-        said = survey(self._keeper.entries, rooms, self._proc)
+        said = survey(self._keeper.entries, rooms, self._proc, self._overheads.above)
         if self._keeper.isolation is not None:
             self._keeper.isolation.rooms.mend()
         return said

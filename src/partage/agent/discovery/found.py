@@ -47,11 +47,13 @@ class CardUse:
         memory_bytes: by everybody.
         busy: part of the time in which anything ran, 0 to 1; None where that is not told.
         milliwatts: drawn now; None where that is not told.
+        processes: bytes by process of the host; None where that is not told.
     """
 
     memory_bytes: int
     busy: float | None = None
     milliwatts: int | None = None
+    processes: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,21 @@ class Nvidia:
         percent = self._told(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         busy = None if percent is None else min(max(percent, 0), 100) / 100
         power = self._told(lambda: int(nvml.nvmlDeviceGetPowerUsage(handle)))
-        return CardUse(max(memory, 0), busy, power)
+        return CardUse(max(memory, 0), busy, power, self._processes(handle))
+
+    def _processes(self, handle: Any) -> dict[int, int] | None:
+        """Memory by process; None where the driver does not tell, of one of them even."""
+        nvml = self._nvml
+        try:
+            found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except nvml.NVMLError:
+            return None
+        if any(one.usedGpuMemory is None or not one.pid for one in found):
+            return None
+        used: dict[int, int] = {}
+        for one in found:
+            used[int(one.pid)] = used.get(int(one.pid), 0) + int(one.usedGpuMemory)
+        return used
 
     def _told(self, ask: Callable[[], int]) -> int | None:
         """A figure; None on a card whose driver does not tell it."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from partage.agent.isolation.force import Fault, Force, judge, look
@@ -61,6 +62,7 @@ def survey(
     entries: Mapping[str, Entry],
     rooms: Mapping[str, Room],
     proc: Path = Path("/proc"),
+    above: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Statement]:
     """What is to be said of every container that holds a card.
 
@@ -68,6 +70,7 @@ def survey(
         entries: the journal's.
         rooms: by container.
         proc: procfs of the host.
+        above: containers that use more memory than they were granted, with the words for it.
     """
     pids = processes_of(rooms, proc)
     said = []
@@ -80,6 +83,8 @@ def survey(
             if entry.limits != _OWN
             else _by_room(room, pids.get(entry.container, ()), proc, mixed=_is_mixed(room, rooms))
         )
+        if entry.container in above and answer is Answer.YES:
+            answer, cause, message = Answer.NO, "MemoryBeyondCap", above[entry.container]
         said.append(
             Statement(
                 entry.container, entry.uid, entry.pod, entry.name, entry.limits,

@@ -1,0 +1,125 @@
+"""What the driver says of a container's processes counts against its cap, instead of an estimate."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from partage.agent.isolation.account import PLACES_AT, read_account
+from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.overhead import Overheads
+from partage.agent.isolation.rooms import CardQuota, Quota, Room, Rooms
+
+MIB = 2**20
+CAP = 1024 * MIB
+START = 777
+
+
+class Node:
+    """A node with one container, whose process 4000 has number 7 inside."""
+
+    def __init__(self, folder: Path) -> None:
+        boot = folder / "proc/sys/kernel/random/boot_id"
+        boot.parent.mkdir(parents=True)
+        boot.write_text("one")
+        (folder / "built.so").write_bytes(b"the library")
+        self.rooms = Rooms(folder / "built.so", folder / "state", "/state", folder)
+        quota = CardQuota("GPU-0", CAP, 300, Policy.FIXED_SHARE, context_bytes=256 * MIB)
+        self.room: Room = self.rooms.open("container-a", Quota((quota,)))
+        self.proc = folder / "proc"
+        self.process(4000, inner=7)
+        self.overheads = Overheads(self.proc)
+
+    def process(self, pid: int, inner: int, start: int = START) -> None:
+        """A process of the container, as the host's procfs tells of it."""
+        home = self.proc / str(pid)
+        home.mkdir()
+        (home / "cgroup").write_text("0::/kubepods/container-a\n")
+        (home / "status").write_text(f"Name:\tx\nNSpid:\t{pid}\t{inner}\n")
+        fields = " ".join(["S", *["0"] * 18, str(start)])
+        (home / "stat").write_text(f"{pid} (a) b) {fields} 0\n")
+
+    def counts(self, counted: int, inner: int = 7, start: int = START) -> None:
+        """What the process entered itself."""
+        with self.room.account.open("r+b") as file:
+            file.seek(PLACES_AT)
+            file.write((inner << 42 | start << 1).to_bytes(8, "little"))
+            file.seek(PLACES_AT + 32)
+            file.write(counted.to_bytes(8, "little"))
+
+    def overhead(self) -> int:
+        """What was written down."""
+        (process,) = read_account(self.room.account)
+        return process.cards[0].overhead
+
+    def samples(self, *used: dict[int, int] | None) -> None:
+        """What the driver says, look after look."""
+        for one in used:
+            told = {} if one is None else {"GPU-0": one}
+            self.overheads.look(self.rooms.rooms, told)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A container that uses a card."""
+    return Node(tmp_path)
+
+
+def test_what_is_there_beyond_what_was_counted_is_the_overhead(node: Node) -> None:
+    """The least of three looks: memory that was given back between two moments is not a context."""
+    node.counts(100 * MIB)
+
+    node.samples({4000: 460 * MIB}, {4000: 400 * MIB, 9: CAP})
+    assert node.overhead() == 0
+    node.samples({4000: 900 * MIB})
+
+    assert node.overhead() == 300 * MIB
+
+
+def test_a_sample_counts_once(node: Node) -> None:
+    """Looks between two of the driver's samples add nothing."""
+    node.counts(0)
+    told = {"GPU-0": {4000: 300 * MIB}}
+
+    for _ in range(5):
+        node.overheads.look(node.rooms.rooms, told)
+
+    assert node.overhead() == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda node: node.samples(*[{}] * 3),
+        lambda node: node.samples(*[{4001: 300 * MIB}] * 3),
+        lambda node: node.samples(None, None, None),
+        lambda node: (node.counts(0, start=START + 1), node.samples(*[{4000: MIB}] * 3)),
+        lambda node: (node.counts(0, inner=8), node.samples(*[{4000: MIB}] * 3)),
+        lambda node: (node.counts(CAP), node.samples(*[{4000: 300 * MIB} for _ in range(3)])),
+    ],
+    ids=["no process", "another's", "not told", "another start", "another number", "managed"],
+)
+def test_the_estimate_stays_where_the_driver_does_not_tell(
+    node: Node, change: Callable[[Node], object]
+) -> None:
+    """Nothing is guessed: no process, no figure, another process of that number, memory that is not there."""
+    node.counts(0)
+
+    change(node)
+
+    assert node.overhead() == 0
+
+
+def test_a_container_above_its_cap_is_named(node: Node) -> None:
+    """It passed the library by, or spoilt its account; all its processes count, known or not."""
+    node.counts(0)
+    node.process(4001, inner=8)
+    above = {4000: CAP // 2, 4001: CAP}
+
+    node.samples(dict(above), dict(above))
+    assert not node.overheads.above
+    node.samples(dict(above))
+
+    assert f"use {CAP + CAP // 2} bytes of card GPU-0" in node.overheads.above["container-a"]
+    node.samples({4000: MIB})
+    assert not node.overheads.above
