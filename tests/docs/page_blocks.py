@@ -96,6 +96,8 @@ class Untyped(NamedTuple):
 
 _INSTALL: Final = "docs/how-to/install.md"
 _ASKING: Final = "docs/reference/asking.md"
+_TRACE: Final = "docs/how-to/trace-a-pod.md"
+_TRACED: Final = "tests/tracing/test_collectors_are_sent_otlp.py"
 _FOLLOWED: Final = "tests/embedded/test_the_pages_are_followed.py"
 _OFFLINE: Final = "tests/packaging/test_the_package_is_whole.py::test_it_installs_offline_from_a_folder_of_wheels"  # fmt: skip
 _IMAGE: Final = "tests/packaging/test_the_package_is_whole.py::test_the_image_copies_all_that_the_package_is_built_from"  # fmt: skip
@@ -110,6 +112,9 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_INSTALL, "pip install"): Untyped("it would change the environment of the tests", _OFFLINE),
     (_INSTALL, "pipx install"): Untyped("pipx is not a tool of the tests; pip is what it runs", _OFFLINE),
     (_INSTALL, "uvx"): Untyped("uv is not a tool of the tests; the options are pip's", _OFFLINE),
+    (_TRACE, "docker run"): Untyped("there is no runtime of images where tests run", _TRACED),
+    (_TRACE, "pip install"): Untyped("it would change the environment of the tests", _TRACED),
+    (_TRACE, "OTEL_BSP_SCHEDULE_DELAY"): Untyped("it needs the collector of the line before", _TRACED),
     (_ASKING, 'eval "$(_PARTAGE_COMPLETE=zsh'): Untyped(
         "zsh is not there; what it would read is looked at", f"{_FOLLOWED}::STORIES"
     ),
