@@ -54,7 +54,7 @@ class KubeletOptions:
     wait: float = 5.0
     patience: float = 1.0
     period: float = 60.0
-    look: float = 0.2
+    look: float = 0.5
 
 
 class KubeletSide:

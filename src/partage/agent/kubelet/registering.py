@@ -54,7 +54,7 @@ class PluginFiles:
     """
 
     folder: Path = Path("/var/lib/kubelet/device-plugins")
-    look: float = 0.2
+    look: float = 0.5
     listening: float = 3.0
     again: Backoff = Backoff(base=0.2, cap=5.0)
 
