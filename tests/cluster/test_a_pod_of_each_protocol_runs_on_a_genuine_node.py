@@ -1,43 +1,47 @@
 """From the API server to the process in a container, with nothing between that is not genuine.
 
-API server -> kube-scheduler -> our extender -> kubelet -> device plugin -> containerd -> NRI, or the proxy
--> container. Only the cards are made up, and MetaX's own device plugin. What a container reports of itself is
-compared with its pod's record.
+Agent -> Device, labels, Lease -> API server -> kube-scheduler -> our extender -> kubelet -> device plugin ->
+containerd -> NRI, or the proxy -> container. Only the cards are made up, in the file that the agent's simulated
+backend reads, and MetaX's own device plugin: whatever else knows of the cards has it from the agent. What a
+container reports of itself is compared with its pod's record.
 """
 
 import json
-import os
 import shutil
-import stat
-import sys
 import tempfile
 import urllib.error
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import kubelet
 import pytest
 import stack as partage_stack
-from stack import MERGE, Stack, eventually
+from genuine_node import (
+    HARDWARE,
+    SLOW,
+    Node,
+    added,
+    admitted,
+    container,
+    containerd,
+    environment,
+    granted,
+    pod,
+    running,
+    says,
+)
+from stack import eventually
 from vendor_plugin import VendorPlugin
 
-from partage.agent.kubelet import messages as said
-from partage.model.allocation import Grant
 from partage.vendors import names
 from partage.wire.record import decode
-
-sys.path.append(str(Path(__file__).parents[1] / "runtime"))
-import containerd
-import cri
 
 GPU = "nvidia.com/gpu"
 CORE, MEMORY = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
 SGPU = "metax-tech.com/sgpu"
-SLOW = 180
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(
@@ -45,108 +49,6 @@ pytestmark = [
         reason=containerd.missing() or kubelet.missing() or "never",
     ),
 ]
-LABELS = {
-    "cuda": {
-        "node.koordinator.sh/gpu-vendor": "nvidia", "node.koordinator.sh/gpu-model": "Tesla-T4",
-        "nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/cuda.driver-version.full": "535.161.08",
-        "qgpu-device-enable": "enable",
-    },
-    "maca": {
-        "node.koordinator.sh/gpu-vendor": "metax", "node.koordinator.sh/gpu-model": "C500",
-    },
-}  # fmt: skip
-
-
-@dataclass
-class Node:
-    """A node with all that runs on it."""
-
-    name: str
-    stack: Stack
-    kubelet: kubelet.Kubelet
-    runtime: containerd.Containerd
-    cri: cri.Cri
-
-    def uuid(self, minor: int) -> str:
-        """Of a card."""
-        return f"{'GPU' if self.name == 'cuda' else 'MX'}-{minor}"
-
-    def device(self) -> dict[str, Any]:
-        """Its Device: two cards of 16 GiB."""
-        cards = [
-            {"type": "gpu", "health": True, "id": self.uuid(minor), "minor": minor, "resources": {
-                "koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "16Gi",
-                "koordinator.sh/gpu-memory-ratio": "100"}}
-            for minor in range(2)
-        ]  # fmt: skip
-        return {
-            "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
-            "metadata": {"name": self.name, "labels": LABELS[self.name]},
-            "spec": {"devices": cards},
-        }  # fmt: skip
-
-    def start_agent(self, *options: str) -> None:
-        """Start `partage agent` with made-up device files."""
-        folder = self.kubelet.folder.parent
-        root = folder / "host"
-        (root / "dev/dri").mkdir(parents=True)
-        files = {"cuda": ("nvidia0", "nvidia1", "nvidiactl"), "maca": ("mxcd", "dri/card0")}
-        for minor, name in enumerate(files[self.name]):
-            os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3 + 2 * minor))
-        (root / folder.parts[1]).symlink_to(f"/{folder.parts[1]}")
-        library = folder / "vgpu/libvgpu.so"
-        library.parent.mkdir()
-        library.write_text("the library\n")
-        self.stack.plane.run(
-            f"agent-{self.name}",
-            [sys.executable, "-m", "partage.cli.main", "agent", "--node", self.name, "--port", "0",
-             "--kubeconfig", str(self.stack.plane.kubeconfig()), "--host-root", str(root),
-             "--journal", str(folder / "journal"), "--kubelet-dir", str(self.kubelet.folder), "--no-discovery",
-             "--isolation", "hami-core", "--isolation-library", str(library), *options],
-        )  # fmt: skip
-
-    def offers(self, resource: str) -> str:
-        """How much of a resource its status says."""
-        found = self.stack.plane.call("GET", f"/api/v1/nodes/{self.name}")["status"]
-        return str(found["allocatable"].get(resource, "0"))
-
-    def held(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """Units by pod and resource, by the kubelet's word."""
-        path = self.kubelet.folder / "pod-resources/kubelet.sock"
-        with grpc.insecure_channel(f"unix:{path}") as channel:
-            answer = channel.unary_unary(f"/{said.POD_RESOURCES}/List")(b"", timeout=60)
-        found: dict[str, dict[str, tuple[str, ...]]] = {}
-        for pod in said.ListResponse.decode(answer).pods:
-            mine = found.setdefault(pod.name, {})
-            for container in pod.containers:
-                for device in container.devices:
-                    mine[device.resource_name] = mine.get(device.resource_name, ()) + device.ids
-        return found
-
-
-def _node(name: str, generation: str, stack: Stack, folder: Path, cleanup: ExitStack) -> Node:
-    (folder / name / "runtime").mkdir(parents=True)
-    running = containerd.running(generation, folder / name / "runtime")
-    runtime, client = cleanup.enter_context(running)
-    asked = folder / name / "cri.sock" if name == "maca" else runtime.socket
-    made = Node(
-        name,
-        stack,
-        kubelet.Kubelet(stack.plane, name, folder / name / "k", asked),
-        runtime,
-        client,
-    )
-    stack.genuine.add(name)
-    cleanup.callback(_empty, made)
-    return made
-
-
-def _empty(node: Node) -> None:
-    """End kubelet and agent, and whatever their pods left in the runtime."""
-    for process in (node.kubelet.process, f"agent-{node.name}"):
-        if process in node.stack.plane.processes:
-            node.stack.plane.processes[process].stop()
-    node.cri.remove_found()
 
 
 @pytest.fixture(scope="module")
@@ -158,25 +60,19 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
             partage_stack.stack(tmp_path_factory.mktemp("cluster")) as stack,
             ExitStack() as cleanup,
         ):
-            cuda = _node("cuda", "2.1", stack, folder, cleanup)
-            maca = _node("maca", "2.1", stack, folder, cleanup)
-            cuda.start_agent("--nri-socket", str(cuda.runtime.nri))
+            cuda = added("cuda", "2.1", stack, folder, cleanup)
+            maca = added("maca", "2.1", stack, folder, cleanup)
+            (folder / "cuda/nri.sock").symlink_to(cuda.runtime.nri)
+            cuda.start_agent("--nri-socket", str(folder / "cuda/nri.sock"))
             maca.start_agent(
                 "--cri-socket", str(maca.kubelet.runtime), "--runtime-socket",
                 str(maca.runtime.socket), "--cri-devices", str(folder / "maca/devices"),
             )  # fmt: skip
             for one in (cuda, maca):
-                stack.create(one.device())
                 eventually("the runtime is there", one.kubelet.runtime.exists, SLOW)
                 one.kubelet.start(one.runtime.folder / "cni")
             for one in (cuda, maca):
-                path = f"/api/v1/nodes/{one.name}"
-                eventually(
-                    f"{one.name} is there", lambda path=path: stack.plane.call("GET", path), SLOW
-                )
-                stack.plane.call(
-                    "PATCH", path, {"metadata": {"labels": LABELS[one.name]}}, kind=MERGE
-                )
+                eventually(f"{one.name} reports its devices", one.device, SLOW)
             plugin = VendorPlugin(maca.kubelet.folder / "device-plugins", SGPU, 32)
             cleanup.callback(plugin.close)
             eventually("the kubelet offers shares", lambda: cuda.offers(GPU) == "20", SLOW)
@@ -201,102 +97,6 @@ def emptied(nodes: dict[str, Node]) -> Iterator[None]:
     eventually("all pods are gone", lambda: not plane.call("GET", path)["items"], SLOW)
     for one in nodes.values():
         eventually("no units are held", lambda one=one: not any(one.held().values()), SLOW)
-
-
-def container(name: str, limits: dict[str, str], script: str = "sleep 1000") -> dict[str, Any]:
-    """One that needs nothing from any registry."""
-    return {
-        "name": name, "image": cri.IMAGE, "imagePullPolicy": "Never",
-        "command": ["/bin/sh", "-c", script], "resources": {"limits": limits},
-    }  # fmt: skip
-
-
-def pod(name: str, *containers: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A pod that brings nothing which a kubelet would have to mount."""
-    annotations = more.pop("annotations", {})
-    spec = {
-        "containers": list(containers), "hostNetwork": True, "enableServiceLinks": False,
-        "automountServiceAccountToken": False, "terminationGracePeriodSeconds": 1, **more,
-    }  # fmt: skip
-    return {
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations}, "spec": spec,
-    }  # fmt: skip
-
-
-def running(stack: Stack, name: str) -> Any:
-    """The pod, once the kubelet says that all its containers run.
-
-    Raises:
-        AssertionError: they do not in time; says what was told of it.
-    """
-
-    def ask() -> Any:
-        found = stack.pod(name)
-        status = found["status"]
-        all_run = status.get("containerStatuses") and all(
-            "running" in one["state"] for one in status["containerStatuses"]
-        )
-        return found if status.get("phase") == "Running" and all_run else None
-
-    try:
-        return eventually(f"pod {name} runs", ask, SLOW)
-    except AssertionError as error:
-        said_of_it = [event["message"] for event in stack.events(name)]
-        raise AssertionError(
-            f"{error}; status {stack.pod(name)['status']}; {said_of_it}"
-        ) from error
-
-
-def admitted(stack: Stack, manifest: dict[str, Any]) -> Any:
-    """The pod, running; made anew as controllers do while the kubelet knows no devices yet and fails it for good."""
-    name = manifest["metadata"]["name"]
-
-    def judged() -> Any:
-        phase = stack.pod(name)["status"].get("phase")
-        return phase if phase in ("Running", "Failed") else None
-
-    def tried() -> bool:
-        stack.create(manifest)
-        if eventually(f"the kubelet judges pod {name}", judged, SLOW) == "Running":
-            return True
-        assert stack.pod(name)["status"]["reason"] == "UnexpectedAdmissionError"
-        path = "/api/v1/namespaces/default/pods"
-        stack.plane.call("DELETE", f"{path}/{name}?gracePeriodSeconds=0")
-        eventually(
-            "the failed pod is gone",
-            lambda: (
-                name not in [p["metadata"]["name"] for p in stack.plane.call("GET", path)["items"]]
-            ),
-            SLOW,
-        )
-        return False
-
-    eventually(f"pod {name} is admitted", tried, SLOW)
-    return running(stack, name)
-
-
-def says(node: Node, found: Any, name: str, *command: str) -> str:
-    """What a command prints in a container of a pod."""
-    statuses = found["status"]["containerStatuses"] + found["status"].get(
-        "initContainerStatuses", []
-    )
-    identity = next(one["containerID"] for one in statuses if one["name"] == name)
-    return node.cri.says(identity.rpartition("/")[2], *command)
-
-
-def environment(node: Node, found: Any, name: str) -> dict[str, str]:
-    """Variables of a container, as its processes see them."""
-    lines = says(node, found, name, "env").splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line)
-
-
-def granted(found: Any, name: str) -> Grant:
-    """The one grant of a container in the record of its pod."""
-    head, node = found["metadata"], found["spec"]["nodeName"]
-    record = decode(head["annotations"][names.ALLOCATION], head["uid"], node)
-    (grant,) = [one for one in record.grants if one.container == name]
-    return grant
 
 
 def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, Node]) -> None:
@@ -327,7 +127,7 @@ def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, 
     for name in ("koordinator", "qgpu", "hami"):
         grant = granted(found[name], "main")
         env = environment(cuda, found[name], "main")
-        minor = grant.uuid.rpartition("-")[2]
+        minor = str(cuda.cards()[grant.uuid])
         assert env["NVIDIA_VISIBLE_DEVICES"] == (minor if name == "koordinator" else grant.uuid)
         assert not [key for key in env if key.startswith("PARTAGE_") and env[key]]
         files = says(cuda, found[name], "main", "sh", "-c", "ls /dev/nvidia*").split()
@@ -336,7 +136,7 @@ def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, 
     assert environment(cuda, found["hami"], "main")["CUDA_DEVICE_SM_LIMIT"] == "30"
     assert environment(cuda, found["qgpu"], "main")["CUDA_DEVICE_MEMORY_LIMIT_0"] == "5120m"
     assert environment(maca, found["metax"], "main")["METAX_PLUGIN"] == "served"
-    assert granted(found["metax"], "main").uuid.startswith("MX-")
+    assert granted(found["metax"], "main").uuid in maca.cards()
 
     held = cuda.held()
     for name, resource, units in (("hami", GPU, 1), ("qgpu", CORE, 20), ("qgpu", MEMORY, 5)):
@@ -344,6 +144,107 @@ def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, 
         assert cards == [granted(found[name], "main").uuid] * units
     assert "koordinator" not in held or not held["koordinator"]
     assert list(maca.held()["metax"]) == [SGPU]
+
+
+def test_the_cluster_knows_the_cards_from_the_agent_alone(nodes: dict[str, Node]) -> None:
+    """Device with owner, labels of the node, and a Lease that is renewed."""
+    for name, one in nodes.items():
+        plane = one.stack.plane
+        head = plane.call("GET", f"/api/v1/nodes/{name}")["metadata"]
+        device = one.device()
+        assert [found["health"] for found in device["spec"]["devices"]] == [True, True]
+        assert [found["uid"] for found in device["metadata"]["ownerReferences"]] == [head["uid"]]
+        assert head["labels"]["node.koordinator.sh/gpu-model"] == HARDWARE[name]["model"]
+        lease = f"{LEASES}/partage-agent-{name}"
+        before = plane.call("GET", lease)["spec"]["renewTime"]
+        eventually(
+            "the Lease is renewed",
+            lambda plane=plane, lease=lease, before=before: (
+                plane.call("GET", lease)["spec"]["renewTime"] > before
+            ),
+            SLOW,
+        )
+
+
+def test_a_card_that_falls_ill_takes_no_new_pod(nodes: dict[str, Node]) -> None:
+    """The kubelet offers half, pods go to the other card, one that needs both waits and says why; then it is well."""
+    cuda = nodes["cuda"]
+    stack, cards = cuda.stack, {minor: uuid for uuid, minor in cuda.cards().items()}
+    here = {"kubernetes.io/hostname": "cuda"}
+    share = {GPU: "1", "nvidia.com/gpumem": "1000"}
+    stack.create(pod("early", container("main", share)))
+    ill = granted(running(stack, "early"), "main").minor
+    try:
+        cuda.hardware(f"{ill}=Xid 79")
+
+        eventually("half of the shares are offered", lambda: cuda.offers(GPU) == "10", SLOW)
+        eventually("and of qGPU's compute", lambda: cuda.offers(CORE) == "100", SLOW)
+        wanted = {cards[minor]: minor != ill for minor in cards}
+        assert {one["id"]: one["health"] for one in cuda.device()["spec"]["devices"]} == wanted
+        asked = {"koordinator": {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"},
+                 "qgpu": {CORE: "10", MEMORY: "1"}, "hami": share}  # fmt: skip
+        for name, limits in asked.items():
+            stack.create(pod(name, container("main", limits), nodeSelector=here))
+        both = {"koordinator.sh/gpu-core": "200", "koordinator.sh/gpu-memory-ratio": "200"}
+        stack.create(pod("both", container("main", both), nodeSelector=here))
+        for name in asked:
+            assert granted(running(stack, name), "main").uuid == cards[1 - ill]
+        eventually(
+            "the one that needs both is told why it waits",
+            lambda: any("unhealthy" in one["message"].lower() for one in stack.events("both")),
+            SLOW,
+        )
+        assert stack.pod("early")["status"]["phase"] == "Running"
+    finally:
+        cuda.hardware()
+    eventually("all shares are offered again", lambda: cuda.offers(GPU) == "20", SLOW)
+    for name in ("early", *asked):
+        stack.plane.call("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=1")
+    found = running(stack, "both")
+    record = decode(
+        found["metadata"]["annotations"][names.ALLOCATION], found["metadata"]["uid"], "cuda"
+    )
+    assert {one.uuid for one in record.grants} == set(cuda.cards())
+
+
+def test_a_container_that_restarts_waits_for_who_injects(nodes: dict[str, Node]) -> None:
+    """The agent is away, then there without NRI: the container does not start without its devices, and says why."""
+    cuda = nodes["cuda"]
+    stack, nri = cuda.stack, cuda.kubelet.folder.parent / "nri.sock"
+    flag = cuda.kubelet.folder / "waits"
+    flag.mkdir()
+    script = (
+        f"test -d {flag}/once && sleep 1000; until test -e {flag}/go; do sleep 0.1; done; "
+        f"mkdir {flag}/once"
+    )
+    main = container("main", {GPU: "1", "nvidia.com/gpumem": "1000"}, script)
+    main["volumeMounts"] = [{"name": "flag", "mountPath": str(flag)}]
+    volume = {"name": "flag", "hostPath": {"path": str(flag)}}
+    stack.create(pod("waits", main, volumes=[volume]))
+    running(stack, "waits")
+
+    def waiting(words: str) -> Any:
+        found = stack.pod("waits")["status"]
+        assert found["phase"] != "Failed", found
+        (one,) = found["containerStatuses"]
+        return words in one["state"].get("waiting", {}).get("message", "") and found
+
+    cuda.agent.kill()
+    nri.unlink()
+    try:
+        (flag / "go").touch()
+        eventually("it waits for the agent", lambda: waiting("PreStartContainer"), SLOW)
+        cuda.agent.start()
+        words = "nobody would give the container its devices"
+        told = eventually("it is told why", lambda: waiting(words), SLOW)
+        assert "NRI is off" in told["containerStatuses"][0]["state"]["waiting"]["message"]
+    finally:
+        cuda.agent.start()
+        nri.symlink_to(cuda.runtime.nri)
+    found = running(stack, "waits")
+    assert found["status"]["containerStatuses"][0]["restartCount"] == 1
+    env = environment(cuda, found, "main")
+    assert env["NVIDIA_VISIBLE_DEVICES"] == granted(found, "main").uuid
 
 
 def test_eight_that_start_at_once_get_each_its_own(nodes: dict[str, Node]) -> None:
