@@ -5,11 +5,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from other_instance import instead
 from stack import MERGE, SYSTEM, Stack, documents, eventually, pod
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -68,29 +68,6 @@ def partage(stack: Stack, *words: str, good: tuple[int, ...] = (0,)) -> Any:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode in good, f"{' '.join(words)}: {done.returncode} {done.stdout}{done.stderr}"  # fmt: skip
     return json.loads(done.stdout) if "json" in words else done.stdout + done.stderr
-
-
-@contextmanager
-def instead(stack: Stack, name: str, *options: str) -> Iterator[None]:
-    """Another instance of the service leads while this lasts."""
-    stack.plane.processes["scheduler"].stop()
-    try:
-        stack.start_scheduler_service(name, *options)
-        mine = stack.instances[name][0]
-        eventually("the other instance leads", lambda: stack.leader() == mine)
-        eventually("it is ready", stack.ready)
-        yield
-    finally:
-        if name in stack.plane.processes:
-            # Gone for good: tests that restart every process must not bring it back.
-            stack.plane.processes.pop(name).stop()
-        if stack.instances.pop(name, None):
-            stack.plane.call(
-                "DELETE", f"/api/v1/namespaces/{SYSTEM}/pods/{name}?gracePeriodSeconds=0"
-            )
-        stack.plane.processes["scheduler"].start()
-        first = stack.instances["scheduler"][0]
-        eventually("the first instance leads again", lambda: stack.leader() == first)
 
 
 def test_a_record_of_a_genuine_cluster_is_replayed_to_the_same_decisions(
