@@ -117,6 +117,26 @@ async def test_a_binding_without_an_answer_is_waited_for_after_a_restart() -> No
         wire.held.set()
 
 
+async def test_who_ends_before_its_wait_is_over_leaves_the_wait_to_the_next() -> None:
+    """It has sent nothing itself, but the one before it has; that one did not give the Lease back."""
+    async with world(nodes=1, cards=1) as cluster, Proxy(cluster.url) as wire:
+        async with (
+            SchedulerDaemon(await cluster.client(wire.url), options("dead")) as dead,
+            SchedulerDaemon(await cluster.client(), options("brief", fence=LONG)) as brief,
+        ):
+            await until(lambda: dead.service.leading)
+            wire.cut = True
+            await until(lambda: brief._elector is not None and brief._elector.leading)
+            assert not brief.service.leading
+
+        async with SchedulerDaemon(await cluster.client(), options("next", fence=LONG)) as last:
+            await until(lambda: last._elector is not None and last._elector.leading)
+
+            assert last._elector is not None
+            assert not last._elector.handed_over
+            assert not last.service.leading
+
+
 @pytest.mark.parametrize("answered", [True, False], ids=["answered late", "never answered"])
 async def test_a_binding_of_the_old_leader_that_is_on_its_way_is_counted(answered: bool) -> None:  # noqa: FBT001
     """The old leader loses its Lease with a Binding in flight; the new one does not double its card."""

@@ -170,6 +170,43 @@ def test_a_lease_deleted_under_its_holder_is_no_sign_that_it_stopped() -> None:
     assert election.quiet_from == 116.0
 
 
+def test_a_lease_of_which_all_was_taken_out_is_no_sign_that_its_holder_stopped() -> None:
+    """As one that was deleted."""
+    election = Election("me", SETTINGS)
+    election.observe(HELD, "1", 100.0, 10.0)
+    election.observe(LeaseSpec(), "2", 101.0)
+
+    assert election.may_take(101.0)
+    assert election.quiet_from == 116.0
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(LeaseSpec("me", 15, "", "x", 4), id="ours: the answer to our claim was lost"),
+        pytest.param(None, id="gone as well"),
+    ],
+)
+def test_what_comes_after_an_emptied_lease_does_not_end_the_wait(found: LeaseSpec | None) -> None:
+    """Who held it before still has its time."""
+    election = Election("me", SETTINGS)
+    election.observe(HELD, "1", 100.0, 10.0)
+    election.observe(LeaseSpec("", 15, "", "x", 3), "2", 101.0)
+    election.observe(found, "3", 102.0)
+
+    assert election.quiet_from == 116.0
+
+
+@pytest.mark.parametrize("duration", [1, 2])
+def test_a_lease_that_was_given_back_ends_the_wait(duration: int) -> None:
+    """Its holder said so itself."""
+    election = Election("me", SETTINGS)
+    election.observe(HELD, "1", 100.0, 10.0)
+    election.observe(LeaseSpec("", duration, "", "x", 3), "2", 101.0)
+
+    assert election.quiet_from == 101.0
+
+
 def test_a_term_counts_changes_of_hands() -> None:
     """A renewal keeps term and start."""
     election = Election("me", SETTINGS)
@@ -448,6 +485,24 @@ async def test_a_lease_that_was_not_given_back_hands_nothing_over(how: str) -> N
             await passing(clock, lambda: office.leading)
 
             assert not elector.handed_over
+
+
+@pytest.mark.parametrize("waited", [False, True], ids=["early", "in time"])
+async def test_a_lease_is_not_given_back_while_the_one_before_may_send(waited: bool) -> None:  # noqa: FBT001
+    """Who takes it next would not know of that one, and counts from the moment it was given back."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server:
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 15, "renewTime": "x"}
+        server.store.create(
+            LEASES_PATH, "kube-system", {"metadata": {"name": "lock"}, "spec": spec}
+        )
+        async with electing(server, clock, office, "b", settled=lambda: True) as (elector,):
+            await passing(clock, lambda: office.leading)
+            quiet = elector.quiet_from
+            if waited:
+                await passing(clock, lambda: clock.monotonic() >= quiet)
+
+        assert lease(server)["holderIdentity"] == ("" if waited else "b")
 
 
 async def test_a_lease_given_back_is_seen_without_a_look_at_the_clock() -> None:

@@ -129,6 +129,7 @@ class SchedulerDaemon:
         self._loading = asyncio.Lock()
         self._doubt = asyncio.Event()
         self._reigning = self._choosing = False
+        self._fenced = self._elector is None
         self._life = Life("scheduler", self.run)
 
     def _controllers(self, client: Client) -> Sequence[Controllers]:
@@ -252,6 +253,7 @@ class SchedulerDaemon:
         it sent just before may still be on its way for as long as it waits for an answer. A leader
         that gave the Lease back has told whether it had all its answers.
         """
+        self._fenced = False
         if self._elector is not None and self._elector.handed_over:
             _LOG.info("got the lease from a leader whose Bindings have all arrived")
         else:
@@ -259,6 +261,7 @@ class SchedulerDaemon:
             left = max(0.0, quiet + self.fence - self._clock.monotonic())
             _LOG.info("got the lease; others' Bindings have %.1f s to arrive", left)
             await self._clock.sleep(left)
+        self._fenced = True
         await self._load()
         await self._check()
         await self._serve()
@@ -301,8 +304,11 @@ class SchedulerDaemon:
             await self._label.take_off()
 
     def _settled(self) -> bool:
-        """Asked when we lead no more: whether nothing that we sent can still arrive."""
-        return self.service.bindings.settled and self.service.books.settled
+        """Asked when we lead no more: whether nothing that was sent can still arrive.
+
+        Neither by us, nor by the one before us, whose time we may not have waited out.
+        """
+        return self._fenced and self.service.bindings.settled and self.service.books.settled
 
     def _may_bind(self) -> bool:
         """Asked before every Binding: whether we lead at this very moment."""

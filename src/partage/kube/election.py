@@ -132,7 +132,12 @@ class Election:
                 more; None where it does not say.
         """
         if self._quiet_from is None or spec != self._seen or version != self._seen_version:
-            self._quiet_from = now + self._sends_for(spec, stops)
+            quiet_from = now + self._sends_for(spec, stops)
+            if not _given_back(spec):
+                # A lease that is empty, gone or by now ours (that answer was lost) says nothing of
+                # when who held it before stops.
+                quiet_from = max(self.quiet_from, quiet_from)
+            self._quiet_from = quiet_from
             self._seen, self._seen_version, self._seen_at = spec, version, now
         if self.holder != self._identity:
             self._leads_until = None
@@ -143,11 +148,11 @@ class Election:
 
     def _sends_for(self, spec: LeaseSpec | None, stops: float | None) -> float:
         """Seconds for which a holder may go on sending after a lease like this was seen."""
-        if spec is None:  # deleted under its holder, who has not noticed yet
+        duration = spec.lease_duration_seconds if spec is not None else None
+        if spec is None or duration is None:
+            # Deleted or emptied under its holder, who has not noticed yet.
             return 0.0 if self.holder in {"", self._identity} else self._settings.duration
-        duration = spec.lease_duration_seconds
-        given_back = not spec.holder_identity and duration in {SETTLED, UNSETTLED}
-        if duration is None or given_back or spec.holder_identity == self._identity:
+        if _given_back(spec) or spec.holder_identity == self._identity:
             return 0.0
         return float(duration) if stops is None else min(stops, float(duration))
 
@@ -168,6 +173,13 @@ class Election:
     def resign(self) -> None:
         """Stop to lead."""
         self._leads_until = None
+
+
+def _given_back(spec: LeaseSpec | None) -> bool:
+    """Whether its last holder let go of it: it sends nothing more, nor does anybody before it."""
+    if spec is None or spec.holder_identity:
+        return False
+    return spec.lease_duration_seconds in {SETTLED, UNSETTLED}
 
 
 def micro_time(moment: datetime) -> str:

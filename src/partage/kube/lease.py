@@ -253,8 +253,13 @@ class LeaderElector:
         )
 
     async def _release(self) -> None:
-        """Let others take over at once, if the lease is still ours; if that fails, it expires."""
-        if not self.leading or self._version is None:
+        """Let others take over at once, if the lease is still ours; if that fails, it expires.
+
+        Nor is it given back while the one before us may still send: who takes it next counts from
+        our last word, and would not know.
+        """
+        early = self._clock.monotonic() < self._quiet_from
+        if not self.leading or self._version is None or early:
             self._election.resign()
             return
         self._election.resign()
