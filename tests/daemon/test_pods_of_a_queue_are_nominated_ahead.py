@@ -62,6 +62,21 @@ async def test_a_pod_that_somebody_changed_meanwhile_is_not_nominated() -> None:
         assert nominated(cluster, "p2") == ""
 
 
+async def test_who_leads_no_more_nominates_nobody() -> None:
+    """What was chosen before the Lease was lost would be a claim to whoever leads now."""
+    async with world(nodes=3) as cluster, SchedulerDaemon(await cluster.client(), PATIENT) as d:
+        await crowd(cluster, d, 3)
+        await until(lambda: nominated(cluster, "p2"))
+        where, meta = nominated(cluster, "p2"), cluster.stored("p2")["metadata"]
+        entry = d.service.books.intake.pod(meta["uid"])
+        assert entry is not None
+
+        d._notices.speaks = False
+        await d._notices._nominate(entry, "", meta["resourceVersion"])
+
+        assert nominated(cluster, "p2") == where
+
+
 async def test_who_is_not_tried_for_long_loses_the_nomination() -> None:
     """The place is given back, and kube-scheduler counts the pod nowhere any more."""
     async with world(nodes=3) as cluster, SchedulerDaemon(await cluster.client(), QUICK) as d:

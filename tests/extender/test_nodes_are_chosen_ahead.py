@@ -242,6 +242,47 @@ async def test_who_has_no_turn_for_long_loses_the_place_and_the_nomination() -> 
 
 
 @run
+async def test_a_place_kept_ahead_is_kept_for_the_binding_from_the_turn_on() -> None:
+    """However long before its turn it was chosen."""
+    world = await crowd("second")
+    world.service.look_ahead()
+    assert shown(world) == {"second": "n0"}
+    world.clock.pass_time(29.0)
+    assert world.filter(queued("second"), "n0")["NodeNames"] == ["n0"]
+
+    world.clock.pass_time(29.0)
+    await world.service.tick()
+
+    assert world.service.books.engine.states.get("uid-second") is State.HELD
+    world.clock.pass_time(2.0)
+    await world.service.tick()
+    assert "uid-second" not in world.service.books.engine.states
+
+
+@pytest.mark.parametrize("where", ["", "n1"], ids=["nowhere", "elsewhere"])
+def test_a_pod_that_others_nominate_keeps_no_place_from_before(where: str) -> None:
+    """kube-scheduler takes a nomination off for more important pods; they may have the room at once."""
+
+    async def test() -> None:
+        world = await crowd("second", nodes=2)
+        world.service.look_ahead()
+        told(world, "second", "n0")
+        world.create(
+            queued(
+                "second",
+                status={"phase": "Pending", "nominatedNodeName": where},
+                meta={"resourceVersion": "8"},
+            )
+        )
+
+        held = world.service.books.engine.ledger.allocation("uid-second")
+        assert (held.node if held else "") == where
+        assert world.filter(world.create(queued("vip", priority=9)), "n0")["NodeNames"] == ["n0"]
+
+    asyncio.run(test())
+
+
+@run
 async def test_what_was_chosen_ahead_is_no_claim_of_preemption() -> None:
     """Room for it is not kept for ever; from preemption on, what it is nominated for is a claim."""
     world = await crowd("second")

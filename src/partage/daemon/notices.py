@@ -150,8 +150,8 @@ class Notices:
     async def _nominate(self, entry: PodEntry, node: str, version: str) -> None:
         """Nominate a pod, unless anybody has changed it meanwhile: then others have to do with it."""
         pod = entry.pod
-        if node and not self._awaited(pod.uid):
-            return  # its turn has come
+        if not self.speaks or (node and not self._awaited(pod.uid)):
+            return  # another leads by now, or the pod's turn has come
         body = {
             "metadata": {"uid": pod.uid, "resourceVersion": version},
             "status": {"nominatedNodeName": node or None},

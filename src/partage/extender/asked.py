@@ -24,6 +24,7 @@ def kept(books: Books, entry: PodEntry, names: bytes, now: float) -> bool:
     if not books.prospects.stands(entry, names):
         return False
     _turn(books, entry, 1, now)
+    books.verbs.prolong(entry.pod.uid, now)
     return True
 
 

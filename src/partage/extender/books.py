@@ -127,8 +127,11 @@ class Books:
         if pod.node is not None or pod.finished:
             self.forget(pod.uid)
             return
+        ahead = pod.uid in self.prospects.shown
         if self.prospects.seen(entry, self.intake.document(pod.uid)):
             return
+        if ahead and pod.uid not in self.prospects.shown:
+            self.give_up(pod.uid, now)  # others took the nomination off, or nominated it elsewhere
         plan = self.making_room.get(pod.uid)
         if plan is not None and entry.nominated in ("", plan.node):
             return  # what the pod says of it may be late; the plan holds until it is given up

@@ -156,6 +156,15 @@ class Verbs:
             self._holds[pod.uid] = now + self.hold_seconds
         return decision
 
+    def prolong(self, uid: str, now: float) -> None:
+        """A hold that was kept ahead lasts as long from the pod's turn on as one that begins then.
+
+        Args:
+            uid: of a pod that has a hold.
+            now: seconds on any steady clock.
+        """
+        self._holds[uid] = now + self.hold_seconds
+
     def prioritize(self, pod: Pod, listed: Listed) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
 
