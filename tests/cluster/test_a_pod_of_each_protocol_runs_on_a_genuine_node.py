@@ -35,6 +35,7 @@ from genuine_node import (
 from stack import eventually
 from vendor_plugin import VendorPlugin
 
+from partage.agent.differences import Kind
 from partage.vendors import names
 from partage.wire.record import decode
 
@@ -89,7 +90,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
 
 @pytest.fixture(autouse=True)
 def emptied(nodes: dict[str, Node]) -> Iterator[None]:
-    """Leave the cluster without pods, and the nodes with nothing held."""
+    """Leave the cluster without pods, and the nodes with nothing held, no folder, and no difference of four parts."""
     yield
     plane = nodes["cuda"].stack.plane
     path = "/api/v1/namespaces/default/pods"
@@ -97,6 +98,12 @@ def emptied(nodes: dict[str, Node]) -> Iterator[None]:
     eventually("all pods are gone", lambda: not plane.call("GET", path)["items"], SLOW)
     for one in nodes.values():
         eventually("no units are held", lambda one=one: not any(one.held().values()), SLOW)
+        home = one.kubelet.folder.parent / "vgpu/containers"
+        eventually("no folder is left", lambda home=home: not [*home.glob("*")], SLOW)
+        log = one.stack.plane.processes[f"agent-{one.name}"].log.read_text()
+        # The pod that nobody placed is found; of those that were placed nothing is.
+        told = [kind for kind in Kind if f": {kind}: " in log]
+        assert set(told) <= {Kind.UNITS_WITHOUT_RECORD}, told
 
 
 def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, Node]) -> None:
