@@ -14,7 +14,7 @@ Read in the kubelet's source (v1.36.4, `pkg/kubelet/cm/devicemanager`), and why 
   nobody listens to is made again.
 * A kubelet that ended leaves its socket. Refused connections are tried again at growing intervals, and
   at once when the socket is another one.
-* gRPC remembers by its address how often a connection was refused: see `_ALONE`.
+* gRPC may share connections of one address between channels: see `_ALONE`.
 """
 
 import asyncio
@@ -36,8 +36,9 @@ _LOG: Final = logging.getLogger("partage.agent")
 _PATIENCE: Final = 10.0
 """Seconds that `Register` may take; the kubelet dials for as long."""
 _ALONE: Final = (("grpc.use_local_subchannel_pool", 1),)
-"""gRPC keeps connections by their address, with ever longer pauses after refused ones: a new channel to a
-kubelet that is back would be refused for what its predecessor did."""
+"""By default channels of a process may share the connections to one address, and with them the ever longer
+pauses after refused ones. A new channel to a kubelet that is back starts without them (a precaution: no test
+here has shown the pauses to last)."""
 _T = TypeVar("_T")
 File = tuple[int, int]
 
