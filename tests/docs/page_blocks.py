@@ -2,8 +2,8 @@
 
 A block is one of these, and `test_every_block_has_a_proof` refuses any other:
 
-* lines of a shell: a page's lines are typed in order, by tests/embedded against `partage up`; of
-  those that install something, files and values are compared with the chart;
+* lines of a shell: a page's lines are typed in order, by tests/embedded against `partage up` and,
+  where they install something, by tests/cluster against a genuine API server;
 * an outline of a command (`[--option X]`, `...`): its words and options exist;
 * manifests: the embedded cluster admits and schedules them;
 * a page that the program writes: a test compares it with what the program would write now;

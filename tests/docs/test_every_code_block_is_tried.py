@@ -1,7 +1,7 @@
 """Code blocks of all pages: data is data, commands exist, manifests are read, the site builds.
 
-What a block behind `$ partage` prints is in `test_the_pages_tell_the_truth`; lines are typed
-in tests/embedded. What is looked at here needs neither.
+What a block behind `$ partage` prints is in `test_the_pages_tell_the_truth`; every line is typed in
+tests/embedded and tests/cluster. What is looked at here needs neither.
 """
 
 import json

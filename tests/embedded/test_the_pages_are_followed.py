@@ -2,7 +2,7 @@
 
 What each page needs to be there first, and the words that stand for its reader's own names, is in
 `STORIES`; lines that nothing here can run are in `page_blocks.UNTYPED`, with the reason. Lines of
-helm, and what follows them, are looked at in tests/docs.
+helm, and what follows them, are typed in tests/cluster against a genuine API server.
 """
 
 import json
