@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from copy import copy
 from datetime import UTC, datetime
 
@@ -418,3 +419,15 @@ async def test_concurrent_requests_share_the_client() -> None:
 
         assert names == [f"p{index}" for index in range(50)]
         assert len(list(server.store.list(PODS_PATH, None))) == 50
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
+async def test_the_kernel_does_not_go_on_sending_what_was_given_up() -> None:
+    """A Binding that a broken network kept would arrive when another leads."""
+    async with KubeServer() as server, client_of(server) as client:
+        address = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1))
+        with client._sender.transport._socket(address) as made:
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
+
+        connector = client._sender.transport._session.connector
+        assert connector._socket_factory == client._sender.transport._socket

@@ -6,10 +6,11 @@ out. Redirects are not followed, since an API server sends none that a token sho
 
 import base64
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -45,6 +46,9 @@ class TransportSettings:
     """For one request, from start to the last byte of its answer."""
     connect_timeout: float = 5.0
     """For one connection, TLS included, and for waiting for a free one."""
+    unheard_timeout: float = 5.0
+    """For what was sent to be acknowledged by the other machine; after that the connection is
+    broken, and the kernel sends nothing of it any more, not even after a network has come back."""
     reload_period: float = 10.0
     """How often token and certificate files are looked at."""
     plugin_timeout: float = 30.0
@@ -99,7 +103,9 @@ class Transport:
         if not self._settings.compress:
             headers["Accept-Encoding"] = "identity"
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._settings.connections),
+            connector=aiohttp.TCPConnector(
+                limit=self._settings.connections, socket_factory=self._socket
+            ),
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=_READ_BUFFER,
@@ -114,6 +120,18 @@ class Transport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
+        """A socket whose kernel does not go on sending a request that we gave up long ago.
+
+        Otherwise it tries for minutes, and a Binding that was cut off by a broken network arrives
+        once that is whole again, when another leads.
+        """
+        made = socket.socket(*address[:3])
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            milliseconds = int(self._settings.unheard_timeout * 1000)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        return made
 
     async def send(self, request: Request, *, within: float | None = None) -> bytes:
         """Send and return the answer's body.
