@@ -1,6 +1,7 @@
 """Partage's own enforcement library, as the agent mounts it: rooms, seats, wishes, what becomes of crashes."""
 
 import os
+import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import replace
@@ -400,6 +401,24 @@ def test_a_card_has_a_number_of_seats(machine: Machine) -> None:
     with pytest.raises(InvalidValue, match="all its 63 seats"):
         rooms.open("container-63", QUOTA)
     assert len(list((machine.state / "containers").iterdir())) == 63
+
+
+def test_a_room_that_cannot_be_made_leaves_its_seat_free(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full while the library is copied: nobody sits there, and the card's folder goes."""
+    rooms = machine.rooms()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        with pytest.raises(OSError, match="No space left"):
+            rooms.open("container-a", QUOTA)
+    assert not [*(machine.state / "seats").iterdir()]
+    assert not [*(machine.state / "private").iterdir()]
+    assert rooms.open("container-a", QUOTA).limits.cards[0].slot == 0
 
 
 def test_a_library_that_is_not_there_is_told(machine: Machine) -> None:

@@ -179,6 +179,7 @@ class Rooms:
             draft.rename(folder)
         except (OSError, InvalidDocument) as error:
             shutil.rmtree(draft, ignore_errors=True)
+            self._freed(room)
             self._files.close_account(container)
             if isinstance(error, InvalidDocument):
                 raise InvalidValue(str(error)) from error
@@ -213,12 +214,16 @@ class Rooms:
         with contextlib.suppress(FileNotFoundError):
             room.folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
+        self._freed(room)
+        self._files.close_account(container)
+
+    def _freed(self, room: Room) -> None:
+        """Give back the seats of a room that is not there (any more)."""
         for card in room.limits.cards:
             if room.seats_of(card) is not None:
                 self._files.close_seat(card)
             if not any(self._tenants(card.uuid)):
                 self._files.close_card(card.uuid)
-        self._files.close_account(container)
 
     def mend(self) -> None:
         """Give files that containers cut off or made longer their size again."""
