@@ -130,6 +130,18 @@ def test_who_does_not_simply_queue_is_shown_nothing(more: Manifest) -> None:
     asyncio.run(test())
 
 
+@run
+async def test_a_pod_whose_gates_are_off_queues_up_like_any_other() -> None:
+    """The API server's condition of the gates stays until kube-scheduler has tried the pod."""
+    world = await crowd()
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    world.create(queued("second", status={"phase": "Pending", "conditions": [gated]}))
+
+    world.service.look_ahead()
+
+    assert [name for name, _ in world.nominated] == ["second"]
+
+
 @pytest.mark.parametrize("settings", [None, AheadSettings(nodes=4, head=0)], ids=["off", "few"])
 def test_nothing_is_chosen_ahead_where_a_cycle_is_cheap(settings: AheadSettings | None) -> None:
     """A nomination is a write; looking at a few nodes costs less."""

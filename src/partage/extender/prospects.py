@@ -24,7 +24,7 @@ from typing import Final
 
 from partage.extender.ports import Hooks
 from partage.extender.verbs import Verbs
-from partage.model.reason import Refusal
+from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.engine import Engine, State
 from partage.wire import shapes
 from partage.wire.documents import Document
@@ -297,7 +297,10 @@ class Prospects:
 
 
 def _tried(document: Document) -> bool:
-    """Whether kube-scheduler has said anything of the pod yet."""
+    """Whether kube-scheduler has said anything of the pod yet; gates are the API server's word, and stay."""
     shape = document.shape
     status = shape.status if isinstance(shape, shapes.Pod) else None
-    return any(one.type == "PodScheduled" for one in (status.conditions if status else None) or ())
+    return any(
+        one.type == "PodScheduled" and one.reason != ReasonCode.SCHEDULING_GATED
+        for one in (status.conditions if status else None) or ()
+    )
