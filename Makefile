@@ -38,7 +38,7 @@ test-cluster: venv ## Tests on a genuine Kubernetes control plane and containerd
 	$(BIN)/python -m pytest -m cluster tests/cluster tests/runtime || { \
 		echo "what failed is tried once more, in a fresh cluster"; \
 		$(BIN)/python -m pytest -m cluster --last-failed --last-failed-no-failures=none tests/cluster tests/runtime; }
-	$(BIN)/python -m pytest tests/observability
+	$(BIN)/python -m pytest tests/observability tests/packaging/test_the_chart_*.py
 
 check: venv ## Lint, formatting, types and import contracts
 	$(BIN)/ruff check src tests bench

@@ -1,0 +1,47 @@
+"""Values on helm's command line: `--set` makes a text of every decimal, which the chart must take as a number."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "deploy"))
+import generate  # noqa: E402 # a script beside what it writes
+
+TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
+HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
+pytestmark = pytest.mark.skipif(
+    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
+)
+
+
+@pytest.mark.parametrize("key", ["deviceMemoryScaling", "deviceCoreScaling"])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("1.5", 1.5), ("2", 2), ("0.05", 0.05), ("10.0", 10)]
+)
+def test_a_scaling_is_a_number(key: str, typed: str, meant: float) -> None:
+    """In the ConfigMap that seed 002 prints."""
+    text = generate.rendered(str(HELM), "default", "--set", f"devicePlugin.{key}={typed}")
+
+    (found,) = (
+        yaml.safe_load(one["data"]["device-config.yaml"])["nvidia"][key]
+        for one in yaml.safe_load_all(text)
+        if one and "device-config.yaml" in (one.get("data") or {})
+    )
+    assert found == meant
+    assert not isinstance(found, str)
+
+
+@pytest.mark.parametrize("typed", ["0", "0.0", "-1", "x", "1.", "1e3"])
+def test_what_is_no_scaling_is_refused(typed: str) -> None:
+    """At `helm install`, by name."""
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        generate.rendered(
+            str(HELM), "default", "--set", f"devicePlugin.deviceMemoryScaling={typed}"
+        )
+
+    assert "deviceMemoryScaling" in raised.value.stderr
