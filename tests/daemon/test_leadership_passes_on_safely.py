@@ -7,11 +7,17 @@ import pytest
 from daemon_world import World, until, world
 from proxy import Proxy
 
+from partage.daemon.binding import ApiBinder
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.bindings import BindLimits
+from partage.extender.ports import Binding, Outcome
 from partage.extender.service import ServiceSettings
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config
 from partage.kube.election import LeaseSettings
+from partage.testing.clock import InstantClock
+from partage.testing.kube_server import KubeServer
 from partage.vendors import names
 
 TIMES = LeaseSettings(duration=2, deadline=1.2, retry=0.2)
@@ -186,6 +192,26 @@ async def test_a_leader_that_lost_its_lease_sends_no_binding() -> None:
         assert "does not lead any more" in problem
         assert not wire.arrived.is_set()
         old.service.follow()
+
+
+async def test_a_process_that_stood_still_after_its_look_sends_no_binding() -> None:
+    """It had the Lease when it looked; its time counts from before that."""
+    clock = InstantClock()
+
+    def stood_still() -> bool:
+        clock.pass_time(11.0)
+        return True
+
+    async with (
+        KubeServer() as server,
+        Client(Config(ClusterConfig(server.url)), clock=clock) as client,
+    ):
+        answer = await ApiBinder(client, stood_still, within=10.0).bind(
+            Binding("default", "a", "uid-1", "n0")
+        )
+
+        assert answer.outcome is Outcome.REFUSED
+        assert server.requests == []
 
 
 async def test_the_label_is_where_the_leader_is() -> None:

@@ -5,13 +5,25 @@ import contextlib
 import socket
 from copy import copy
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
-from kube_builders import PODS_PATH, Pod, client_of, eventually, pod, put, started, stopped
+from kube_builders import (
+    PODS_PATH,
+    Pod,
+    client_of,
+    eventually,
+    pod,
+    put,
+    started,
+    stopped,
+    written,
+)
 
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import SystemClock
+from partage.kube.config import UserConfig
 from partage.kube.errors import (
     ApiError,
     ConfigError,
@@ -246,6 +258,71 @@ async def test_nobody_there_is_safe_to_ask_again() -> None:
 
     assert caught.value.outcome is Outcome.REFUSED
     assert clock.slept == [0.1]
+
+
+async def test_each_try_has_the_time_that_is_left() -> None:
+    """The server counts from when a try arrives, so it is told less each time; a fifth may go by before."""
+    clock = InstantClock()
+    async with KubeServer() as server, client_of(server, clock=clock) as client:
+        put(server, "a")
+        server.fail(Fault(status=429, retry_after="3", times=2))
+
+        await client.bind("default", "a", "n", uid="uid-1", until=clock.monotonic() + 10.0)
+
+        assert [seen.query["timeout"] for seen in server.requests] == [
+            "8000ms",
+            "5600ms",
+            "3200ms",
+        ]
+
+
+async def test_no_try_begins_when_the_time_is_over() -> None:
+    """It was refused each time, which is known, and stays so."""
+    clock = InstantClock()
+    async with KubeServer() as server, client_of(server, clock=clock) as client:
+        put(server, "a")
+        server.fail(Fault(status=429, retry_after="4", times=9))
+
+        with pytest.raises(TooManyRequests) as caught:
+            await client.bind("default", "a", "n", uid="uid-1", until=clock.monotonic() + 10.0)
+
+        assert caught.value.outcome is Outcome.REFUSED
+        assert clock.slept == [4.0, 4.0]
+        assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("left", [-1.0, 0.0, 0.0009])
+async def test_what_is_too_late_is_not_sent_at_all(left: float) -> None:
+    """To the server a time-out of nothing would mean none."""
+    clock = InstantClock()
+    async with KubeServer() as server, client_of(server, clock=clock) as client:
+        with pytest.raises(TimedOut, match="not sent") as caught:
+            await client.bind("default", "a", "n", uid="uid-1", until=clock.monotonic() + left)
+
+        assert caught.value.outcome is Outcome.REFUSED
+        assert server.requests == []
+
+
+async def test_a_try_with_fresh_credentials_has_the_time_that_is_left_too(tmp_path: Path) -> None:
+    """A plugin may take half a minute to make them."""
+
+    class Plodding(InstantClock):
+        def monotonic(self) -> float:
+            self.pass_time(0.5)
+            return super().monotonic()
+
+    file = written(tmp_path / "token", "one")
+    clock, user = Plodding(), UserConfig(token_file=file)
+    async with KubeServer() as server, client_of(server, user=user, clock=clock) as client:
+        put(server, "a")
+        await client.get(PODS, "a", namespace="default", into=Pod)
+        server.token = "two"  # noqa: S105
+        written(file, "two")
+
+        await client.bind("default", "a", "n", uid="uid-1", until=clock.monotonic() + 10.0)
+
+        refused, done = (seen.query["timeout"] for seen in server.requests[1:])
+        assert int(done.removesuffix("ms")) < int(refused.removesuffix("ms")) < 8000
 
 
 async def test_a_slow_answer_in_pieces_is_read_whole() -> None:

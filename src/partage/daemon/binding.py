@@ -41,7 +41,8 @@ class ApiBinder:
             client: an open client.
             may_bind: whether this instance leads at this very moment.
             bound: told every Binding that was carried out.
-            within: seconds that the API server itself may take for one; None leaves it to it.
+            within: seconds after the look at whether we lead in which one is over, tries and the
+                API server's own time included; None sets no such limit.
         """
         self._client = client
         self._within = within
@@ -50,6 +51,8 @@ class ApiBinder:
 
     async def bind(self, binding: Binding) -> Answered:
         """Send the Binding."""
+        # Before the look: a process that stands still after it finds its time gone.
+        start = self._client.clock.monotonic()
         if not self._may_bind():
             return Answered(Outcome.REFUSED, "this instance does not lead any more")
         try:
@@ -60,7 +63,7 @@ class ApiBinder:
                 uid=binding.uid,
                 annotations=binding.annotations,
                 labels=binding.labels,
-                within=self._within,
+                until=None if self._within is None else start + self._within,
             )
         except RequestError as error:
             return answer_of(error)

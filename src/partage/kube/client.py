@@ -301,7 +301,7 @@ class Client:
         resource_version: str | None = None,
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
-        within: float | None = None,
+        until: float | None = None,
         dry_run: bool = False,
     ) -> None:
         """Bind a pod to a node; annotations are merged into it in the same transaction.
@@ -316,8 +316,9 @@ class Client:
             resource_version: the pod's version, as a precondition.
             annotations: to add to the pod, replacing values of the same key.
             labels: to add to the pod.
-            within: seconds after which the server itself gives up, so that a request that waits
-                its turn there is not carried out long after its sender has gone.
+            until: the moment, by the client's clock, after which no further try is made, and by
+                which the server itself gives up each of them, so that one that waits its turn
+                there is not carried out long after its sender has gone.
             dry_run: bind nothing.
 
         Raises:
@@ -336,9 +337,7 @@ class Client:
         )
         path = PODS.path(namespace, pod, "binding")
         query = self._change(dry_run=dry_run)
-        if within is not None:
-            query["timeout"] = f"{within:g}s"
-        await self._sender.send(Request("POST", path, query, encode(body)))
+        await self._sender.send(Request("POST", path, query, encode(body), until=until))
 
     async def evict(
         self,

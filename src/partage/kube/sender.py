@@ -69,7 +69,7 @@ class Sender:
         """The answer's body.
 
         Args:
-            request: what to send.
+            request: what to send; not tried again after the moment that it names.
             idempotent: whether doing it twice is doing it once.
             failures: gets the error of each failed try.
 
@@ -89,11 +89,19 @@ class Sender:
                 delay = settings.backoff.delay(len(failures) - 1, self.chance())
                 wait = wait_before_retry(error, delay)
                 spent = len(failures) >= settings.attempts or wait > settings.longest_wait
-                if spent or not may_retry(error, idempotent=idempotent):
+                if (
+                    spent
+                    or self._too_late(request, wait)
+                    or not may_retry(error, idempotent=idempotent)
+                ):
                     if _in_doubt(request, failures):
                         raise UnknownOutcome(error) from error
                     raise
             await self.clock.sleep(wait)
+
+    def _too_late(self, request: Request, wait: float) -> bool:
+        """Whether its time is over after such a wait."""
+        return request.until is not None and self.clock.monotonic() + wait >= request.until
 
 
 def _in_doubt(request: Request, failures: list[RequestError]) -> bool:

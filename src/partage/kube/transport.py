@@ -9,7 +9,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
@@ -36,6 +36,11 @@ _READ_BUFFER: Final = 2**18
 """Bytes of a watch that are taken up before the socket is left to push back."""
 _ERROR_BODY: Final = 2**16
 """Bytes of an error's body that are read."""
+_CONNECTING: Final = 0.2
+"""Of what is left of a request's time, for a connection. The server gets the rest: it counts from
+when the request arrives there, and cannot know how long that took."""
+_LEAST: Final = 0.001
+"""Seconds; with less left a request is not sent. To the server a time-out of 0 means none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,18 @@ class TransportSettings:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent: method, path, query and body."""
+    """What is sent: method, path, query and body.
+
+    Where it says `until`, a moment of the transport's clock, it is not sent after that, and the
+    server is told each time to give it up by then.
+    """
 
     method: str
     path: str
     query: Mapping[str, str] | None = None
     body: bytes | None = None
     content_type: str = "application/json"
+    until: float | None = None
 
 
 class Transport:
@@ -142,7 +152,7 @@ class Transport:
 
         Raises:
             ApiError: an answer of 300 or more.
-            TransportError: no complete answer.
+            TransportError: no complete answer, or its time was over before it was sent.
             ConfigError: no usable credentials or certificates.
         """
         limits = aiohttp.ClientTimeout(
@@ -199,6 +209,8 @@ class Transport:
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("the client is not open; use it with `async with`")
+        if request.until is not None:
+            request, limits = _hurried(request, request.until - self._clock.monotonic(), limits)
         context: ssl.SSLContext | None = self._tls.context(certificate)
         # Only a tunnel has headers of its own; without TLS the proxy reads those of the request.
         sent = [*headers] if context is not None else [*headers, *self._proxy_headers.items()]
@@ -235,6 +247,24 @@ class Transport:
         return api_error(
             request.method, request.path, response.status, body[:_ERROR_BODY], retry_after=after
         )
+
+
+def _hurried(
+    request: Request, left: float, limits: aiohttp.ClientTimeout
+) -> tuple[Request, aiohttp.ClientTimeout]:
+    """The request and its limits with so many seconds left; counted anew for each time it is sent.
+
+    Raises:
+        TimedOut: none are left.
+    """
+    connecting = min(limits.connect or left, left * _CONNECTING)
+    served = int((left - connecting) * 1000)
+    if left < _LEAST or not served:
+        text = "not sent: its time was over before"
+        raise TimedOut(request.method, request.path, text, Outcome.REFUSED)
+    query = {**(request.query or {}), "timeout": f"{served}ms"}
+    total = min(limits.total or left, left)
+    return replace(request, query=query), aiohttp.ClientTimeout(total=total, connect=connecting)
 
 
 async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
