@@ -14,6 +14,7 @@ import aiohttp
 from partage.apiserver import ApiServer, DeleteOptions, Settings, serve
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
+from partage.testing.leases import given_back
 from partage.vendors import names
 
 Manifest = dict[str, Any]
@@ -201,6 +202,8 @@ async def world(
         clients = await stack.enter_async_context(contextlib.AsyncExitStack())
         made = World(api, url, clients, http)
         await made.nodes(nodes, cards)
+        lease = given_back("partage-scheduler", "default")
+        await api.create("leases.coordination.k8s.io", lease, "default")
         yield made
 
 

@@ -43,6 +43,7 @@ from partage.kube.election import LeaseSettings
 from partage.kube.informer import InformerSettings
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
+from partage.testing.leases import given_back
 from partage.vendors import names
 
 __all__ = ["HALF", "PATIENCE", "WHOLE", "Bed", "bed", "node", "pod", "until"]
@@ -314,6 +315,7 @@ async def bed(
         url = await stack.enter_async_context(serve(server))
         for definition in DEFINITIONS:
             await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
+        await server.create(LEASES, given_back("partage-scheduler", "default"), "default")
         http = await stack.enter_async_context(aiohttp.ClientSession())
         wire = await stack.enter_async_context(Wire(url))
         agents = Agents(server, nodes or (node(),))

@@ -20,6 +20,7 @@ from partage.kube.lease import LeaderElector
 from partage.kube.resources import LEASES
 from partage.testing.clock import SteppedClock
 from partage.testing.kube_server import Fault, KubeServer
+from partage.testing.leases import given_back
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = LeaseSettings()
@@ -54,6 +55,7 @@ class Candidate:
         return -1e9 if until is None else until - self.offset
 
 
+RARELY = st.just([False]) | st.lists(st.booleans(), min_size=1, max_size=60)
 DELAYS = st.lists(st.floats(0, 12), min_size=1, max_size=60)
 
 
@@ -63,14 +65,23 @@ DELAYS = st.lists(st.floats(0, 12), min_size=1, max_size=60)
     delays=DELAYS,
     lost=st.lists(st.booleans(), min_size=1, max_size=60),
     says=st.lists(st.booleans(), min_size=3, max_size=3),
+    wiped=RARELY,
+    killed=RARELY,
 )
 def test_there_is_never_a_second_leader(
-    count: int, offsets: list[float], delays: list[float], lost: list[bool], says: list[bool]
+    count: int,
+    offsets: list[float],
+    delays: list[float],
+    lost: list[bool],
+    says: list[bool],
+    wiped: list[bool],
+    killed: list[bool],
 ) -> None:
     """Slow networks, lost answers and skewed clocks: at every moment at most one leads.
 
     And whoever takes over knows a moment from which nobody before it leads, even one who learns
-    only later that it had renewed.
+    only later that it had renewed; also where leases are deleted by hand, and processes killed and
+    others begun that have seen nothing.
     """
     cell = Cell()
     actors = [Candidate(Election(f"c{i}", SETTINGS), offsets[i], says[i]) for i in range(count)]
@@ -84,9 +95,16 @@ def test_there_is_never_a_second_leader(
     sequence = count
     for _ in range(120):
         now, _, who, step = heapq.heappop(agenda)
+        if killed[next(drawn) % len(killed)]:
+            actors[who], step = (
+                Candidate(Election(f"{now}", SETTINGS), offsets[who], says[who]),
+                "read",
+            )
         actor = actors[who]
         mine = now + actor.offset
-        assert sum(a.election.leads(now + a.offset) for a in actors) <= 1
+        if wiped[next(drawn) % len(wiped)]:
+            cell.spec, cell.version, cell.stops = None, cell.version + 1, None
+        assert any(wiped) or sum(a.election.leads(now + a.offset) for a in actors) <= 1
         wait, following = delay(), "read"
         if step == "read":
             actor.read = (cell.spec, cell.version, cell.stops)
@@ -106,7 +124,7 @@ def test_there_is_never_a_second_leader(
                     taken.append((cell.version + 1, quiet))
                     assert all(one.stops <= quiet for one in actors if one is not actor)
                 cell.spec, cell.version = claim, cell.version + 1
-                cell.stops = SETTINGS.deadline if actor.says else None
+                cell.stops = actor.election.stops(sent) if actor.says else None
             if stored and not lost[next(drawn) % len(lost)]:
                 actor.claims.append((claim, sent, version))
                 following = "answer"
@@ -141,11 +159,16 @@ HELD = LeaseSpec("other", 15, "", "2026-01-01T00:00:00.000000Z", 3)
         pytest.param(HELD, 10.0, 110.0, id="says when it stops"),
         pytest.param(HELD, None, 115.0, id="does not say"),
         pytest.param(HELD, 3600.0, 115.0, id="says nonsense"),
-        pytest.param(LeaseSpec("", 1, "", "x", 3), None, 100.0, id="given back"),
-        pytest.param(LeaseSpec("", 2, "", "x", 3), None, 100.0, id="given back unsettled"),
+        pytest.param(LeaseSpec("", 1, "", "x", 3), 0.0, 100.0, id="given back"),
+        pytest.param(LeaseSpec("", 2, "", "x", 3), 0.0, 100.0, id="given back unsettled"),
+        pytest.param(LeaseSpec("", 1, "", "x", 3), None, 115.0, id="given back by others"),
+        pytest.param(LeaseSpec("", 2, "", "x", 3), None, 115.0, id="odd"),
         pytest.param(LeaseSpec("", 15, "", "x", 3), None, 115.0, id="emptied by hand"),
-        pytest.param(LeaseSpec(), None, 100.0, id="never held"),
-        pytest.param(None, None, 100.0, id="none"),
+        pytest.param(LeaseSpec("", 15, "", "x", 3), 10.0, 110.0, id="a name taken out by hand"),
+        pytest.param(LeaseSpec("", 1, "", "x", 3), 10.0, 110.0, id="all of it changed by hand"),
+        pytest.param(LeaseSpec("", 60, "", "x", 3), None, 160.0, id="of a program with more time"),
+        pytest.param(LeaseSpec(), None, 115.0, id="empty"),
+        pytest.param(None, None, 115.0, id="none"),
     ],
 )
 def test_it_is_known_from_when_the_one_before_is_quiet(
@@ -181,20 +204,24 @@ def test_a_lease_of_which_all_was_taken_out_is_no_sign_that_its_holder_stopped()
 
 
 @pytest.mark.parametrize(
-    "found",
+    ("found", "quiet"),
     [
-        pytest.param(LeaseSpec("me", 15, "", "x", 4), id="ours: the answer to our claim was lost"),
-        pytest.param(None, id="gone as well"),
+        pytest.param(
+            LeaseSpec("me", 15, "", "x", 4), 116.0, id="ours: the answer to our claim was lost"
+        ),
+        pytest.param(None, 117.0, id="gone as well"),
     ],
 )
-def test_what_comes_after_an_emptied_lease_does_not_end_the_wait(found: LeaseSpec | None) -> None:
+def test_what_comes_after_an_emptied_lease_does_not_end_the_wait(
+    found: LeaseSpec | None, quiet: float
+) -> None:
     """Who held it before still has its time."""
     election = Election("me", SETTINGS)
     election.observe(HELD, "1", 100.0, 10.0)
     election.observe(LeaseSpec("", 15, "", "x", 3), "2", 101.0)
     election.observe(found, "3", 102.0)
 
-    assert election.quiet_from == 116.0
+    assert election.quiet_from == quiet
 
 
 @pytest.mark.parametrize("duration", [1, 2])
@@ -202,9 +229,34 @@ def test_a_lease_that_was_given_back_ends_the_wait(duration: int) -> None:
     """Its holder said so itself."""
     election = Election("me", SETTINGS)
     election.observe(HELD, "1", 100.0, 10.0)
-    election.observe(LeaseSpec("", duration, "", "x", 3), "2", 101.0)
+    election.observe(LeaseSpec("", duration, "", "x", 3), "2", 101.0, 0.0)
 
     assert election.quiet_from == 101.0
+    assert election.handed_over is (duration == 1)
+
+
+def test_a_lease_that_another_program_gave_back_does_not() -> None:
+    """Kubernetes' own clients do so without waiting for what they sent, and say nothing of it."""
+    election = Election("me", SETTINGS)
+    election.observe(HELD, "1", 100.0)
+    election.observe(LeaseSpec("", 1, "", "y", 3), "2", 101.0)
+
+    assert election.may_take(101.0)
+    assert not election.handed_over
+    assert election.quiet_from == 116.0
+
+
+def test_what_a_holder_says_is_also_of_the_one_before_it() -> None:
+    """Who finds only the lease of the later one may have to wait for the earlier one."""
+    election = Election("me", SETTINGS)
+    election.observe(None, "", 100.0)
+
+    assert [election.stops(sent) for sent in (100.0, 103.0, 105.0, 200.0)] == [
+        15.0,
+        12.0,
+        10.0,
+        10.0,
+    ]
 
 
 def test_a_term_counts_changes_of_hands() -> None:
@@ -258,6 +310,7 @@ async def electing(
     """Electors at work, one for each name."""
     async with contextlib.AsyncExitStack() as stack:
         electors, tasks = [], []
+        options = {"mark": "stops", **options}
         for name in names:
             client = await stack.enter_async_context(client_of(server, clock=clock, attempts=1))
             elector = LeaderElector(
@@ -289,6 +342,11 @@ async def passing(clock: SteppedClock, condition: Any, limit: float = 60.0) -> N
         assert clock.monotonic() < end, "in vain"
         await clock.advance(0.25)
         await asyncio.sleep(0.001)
+
+
+def left_in_order(server: KubeServer) -> None:
+    """The lease was given back by whoever held it."""
+    server.store.create(LEASES_PATH, "kube-system", given_back("lock", "kube-system", "stops"))
 
 
 def lease(server: KubeServer) -> dict[str, Any]:
@@ -324,6 +382,7 @@ async def test_a_lease_given_back_is_taken_at_once() -> None:
             assert office.log == ["b starts"]
     assert office.log == ["b starts", "b ends"]
     async with KubeServer() as server:
+        left_in_order(server)
         async with electing(server, clock, office, "a"):
             await passing(clock, lambda: office.leading)
         assert lease(server)["holderIdentity"] == ""
@@ -332,7 +391,7 @@ async def test_a_lease_given_back_is_taken_at_once() -> None:
             await passing(clock, lambda: office.leading)
 
             assert clock.monotonic() - before < 1
-            assert elector.term == 1
+            assert elector.term == 2
 
 
 @pytest.mark.parametrize(
@@ -407,9 +466,10 @@ async def test_work_that_ends_gives_the_lease_back() -> None:
     """And `run` returns."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server, client_of(server, clock=clock) as client:
+        left_in_order(server)
         elector = LeaderElector(
             client, namespace="kube-system", name="lock", identity="a",
-            lead=lambda: office.hold("a"),
+            lead=lambda: office.hold("a"), mark="stops",
         )  # fmt: skip
         task = started(elector.run())
         await eventually(lambda: office.leading)
@@ -427,8 +487,9 @@ async def test_work_that_fails_passes_its_error_on() -> None:
         raise LookupError("boom")
 
     async with KubeServer() as server, client_of(server, clock=SteppedClock()) as client:
+        left_in_order(server)
         elector = LeaderElector(
-            client, namespace="kube-system", name="lock", identity="a", lead=fail
+            client, namespace="kube-system", name="lock", identity="a", lead=fail, mark="stops"
         )
         with pytest.raises(LookupError, match="boom"):
             await elector.run()
@@ -454,9 +515,10 @@ async def test_the_next_leader_is_told_whether_anything_is_on_its_way(settled: b
     """Who finds a lease given back in order need not wait for what its holder sent."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server:
+        left_in_order(server)
         async with electing(server, clock, office, "a", settled=lambda: settled) as (first,):
             await passing(clock, lambda: office.leading)
-            assert not first.handed_over  # nobody had it before
+            assert not first.handed_over  # who had it before did not say so
         async with electing(server, clock, office, "b") as (second,):
             await passing(clock, lambda: office.leading)
 
@@ -466,25 +528,40 @@ async def test_the_next_leader_is_told_whether_anything_is_on_its_way(settled: b
             assert second.handed_over is settled  # renewing does not change what was found
 
 
-@pytest.mark.parametrize("how", ["expired", "emptied by hand"])
+@pytest.mark.parametrize("how", ["expired", "emptied by hand", "given back by another program"])
 async def test_a_lease_that_was_not_given_back_hands_nothing_over(how: str) -> None:
     """What its holder sent may still arrive."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server:
         spec = {"holderIdentity": "gone", "leaseDurationSeconds": 15}
-        if how == "emptied by hand":
+        if how != "expired":
             spec["holderIdentity"] = ""
-        body = {
-            "apiVersion": LEASES.api_version,
-            "kind": "Lease",
-            "metadata": {"name": "lock", "namespace": "kube-system"},
-            "spec": spec,
-        }
+        if how == "given back by another program":
+            spec |= {"leaseDurationSeconds": 1, "renewTime": "y"}
+        # Others leave what Partage said of an earlier moment as it was.
+        body = given_back("lock", "kube-system", "stops") | {"spec": spec}
         server.store.create(LEASES_PATH, "kube-system", body)
+        seen = clock.monotonic()
         async with electing(server, clock, office, "b") as (elector,):
             await passing(clock, lambda: office.leading)
 
             assert not elector.handed_over
+            assert elector.quiet_from >= seen + SETTINGS.duration
+
+
+async def test_a_lease_that_never_was_is_one_that_was_deleted() -> None:
+    """A process that has just begun cannot tell: the one that held it may still send."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server:
+        seen = clock.monotonic()
+        async with electing(server, clock, office, "b") as (elector,):
+            await passing(clock, lambda: office.leading)
+
+            assert elector.quiet_from == seen + SETTINGS.duration
+            stored = server.store.get(LEASES_PATH, "kube-system", "lock")
+            moment, said = stored["metadata"]["annotations"]["stops"].split()
+            assert moment == stored["spec"]["renewTime"]
+            assert SETTINGS.deadline < float(said) <= SETTINGS.duration
 
 
 @pytest.mark.parametrize("waited", [False, True], ids=["early", "in time"])
@@ -509,6 +586,7 @@ async def test_a_lease_given_back_is_seen_without_a_look_at_the_clock() -> None:
     """Who waits is told by a watch: no time passes here at all."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server:
+        left_in_order(server)
         async with electing(server, clock, office, "a"):
             await eventually(lambda: office.log == ["a starts"])
             left = server.watches

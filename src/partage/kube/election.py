@@ -24,10 +24,11 @@ __all__ = [
 SETTLED: Final = 1
 """Duration in a lease that was given back with nothing of its holder's on its way, in seconds.
 
-Kubernetes' own clients write it whenever they give a lease back; nobody who takes a name out of a
-lease by hand does.
+Kubernetes' own clients write it whenever they give a lease back, whatever of theirs is on its way;
+so it counts only of who says besides that it sends nothing from that very moment on.
 """
 UNSETTLED: Final = 2
+"""The same with something on its way."""
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -71,6 +72,7 @@ class Election:
         self._seen_version = ""
         self._seen_at = 0.0
         self._quiet_from: float | None = None
+        self._given_back = False
         self._leads_until: float | None = None
 
     @property
@@ -87,11 +89,7 @@ class Election:
     def handed_over(self) -> bool:
         """Whether the lease, when last seen, was given back with nothing on its way."""
         seen = self._seen
-        return (
-            seen is not None
-            and seen.holder_identity == ""
-            and seen.lease_duration_seconds == SETTLED
-        )
+        return self._given_back and seen is not None and seen.lease_duration_seconds == SETTLED
 
     @property
     def quiet_from(self) -> float:
@@ -129,14 +127,15 @@ class Election:
             version: its resourceVersion.
             now: when its answer was there.
             stops: seconds after this very renewal from which its holder says that it sends nothing
-                more; None where it does not say.
+                more, nor does anybody before it; None where it does not say.
         """
         if self._quiet_from is None or spec != self._seen or version != self._seen_version:
-            quiet_from = now + self._sends_for(spec, stops)
-            if not _given_back(spec):
+            self._given_back = _given_back(spec, stops)
+            quiet_from = now
+            if not self._given_back:
                 # A lease that is empty, gone or by now ours (that answer was lost) says nothing of
                 # when who held it before stops.
-                quiet_from = max(self.quiet_from, quiet_from)
+                quiet_from = max(self.quiet_from, now + self._sends_for(spec, stops))
             self._quiet_from = quiet_from
             self._seen, self._seen_version, self._seen_at = spec, version, now
         if self.holder != self._identity:
@@ -148,13 +147,26 @@ class Election:
 
     def _sends_for(self, spec: LeaseSpec | None, stops: float | None) -> float:
         """Seconds for which a holder may go on sending after a lease like this was seen."""
-        duration = spec.lease_duration_seconds if spec is not None else None
-        if spec is None or duration is None:
-            # Deleted or emptied under its holder, who has not noticed yet.
-            return 0.0 if self.holder in {"", self._identity} else self._settings.duration
-        if _given_back(spec) or spec.holder_identity == self._identity:
+        ours = float(self._settings.duration)
+        if spec is None or spec.lease_duration_seconds is None:
+            # Deleted or emptied under its holder, who has not noticed yet; that nobody ever held it
+            # looks the same.
+            return ours
+        if spec.holder_identity == self._identity:
             return 0.0
-        return float(duration) if stops is None else min(stops, float(duration))
+        duration = float(spec.lease_duration_seconds)
+        if not spec.holder_identity:
+            # Emptied by hand, or given back by another program: it does not say of what it sent,
+            # and the second that it writes is no time of its own.
+            duration = max(duration, ours)
+        return duration if stops is None else min(stops, duration)
+
+    def stops(self, sent: float) -> float:
+        """What to say of a renewal sent at that moment: in how many seconds none of us sends more.
+
+        Us, and whoever held the lease before: who comes after us may never have seen that one.
+        """
+        return max(self._settings.deadline, self.quiet_from - sent)
 
     def claim(self, moment: datetime) -> LeaseSpec:
         """What to write to get or keep the lease; `moment` is the wall clock's, for readers."""
@@ -168,6 +180,7 @@ class Election:
     def won(self, spec: LeaseSpec, version: str, *, sent: float, now: float) -> None:
         """Our claim, sent at `sent`, was stored as this version."""
         self._seen, self._seen_version, self._seen_at = spec, version, now
+        self._given_back = False
         self._leads_until = sent + self._settings.deadline
 
     def resign(self) -> None:
@@ -175,9 +188,13 @@ class Election:
         self._leads_until = None
 
 
-def _given_back(spec: LeaseSpec | None) -> bool:
-    """Whether its last holder let go of it: it sends nothing more, nor does anybody before it."""
-    if spec is None or spec.holder_identity:
+def _given_back(spec: LeaseSpec | None, stops: float | None) -> bool:
+    """Whether its last holder let go of it: it sends nothing more, nor does anybody before it.
+
+    It says so itself, of the very change by which it did; a name that was taken out by hand leaves
+    what the holder said of its last renewal, and that is never that it stops at once.
+    """
+    if spec is None or spec.holder_identity or stops != 0.0:
         return False
     return spec.lease_duration_seconds in {SETTLED, UNSETTLED}
 

@@ -73,8 +73,9 @@ class LeaderElector:
             settled: asked after `lead` has ended, before the lease is given back: whether nothing
                 that it sent can still arrive. The next leader is told (`handed_over`).
             mark: the annotation in which a holder says of each renewal how long after it it stops,
-                so that the next leader need not count from the lease's end (`quiet_from`). Others
-                that hold the lease do not write it; empty writes and reads none.
+                so that the next leader need not count from the lease's end (`quiet_from`), and of a
+                lease that it gives back that it has stopped. Others that hold the lease do not
+                write it; empty writes and reads none, and nobody hands anything over.
         """
         self._settled = settled
         self._mark = mark
@@ -192,7 +193,8 @@ class LeaderElector:
         sent = clock.monotonic()
         claim = election.claim(clock.now())
         found = election.leads(sent), election.handed_over, election.quiet_from
-        stored = await (self._write(claim, self._marked(claim)) if exists else self._create(claim))
+        marked = self._marked(claim, election.stops(sent))
+        stored = await (self._write(claim, marked) if exists else self._create(claim, marked))
         self._version = stored.metadata.resource_version
         election.won(claim, self._version, sent=sent, now=clock.monotonic())
         renewed, handed_over, quiet_from = found
@@ -215,11 +217,11 @@ class LeaderElector:
         )
         return True
 
-    def _marked(self, spec: LeaseSpec) -> dict[str, Any]:
-        """Metadata that says when the writer of this renewal stops."""
+    def _marked(self, spec: LeaseSpec, stops: float) -> dict[str, Any]:
+        """Metadata that says in how many seconds the writer of this renewal stops."""
         if not self._mark:
             return {}
-        return {"annotations": {self._mark: f"{spec.renew_time} {self._settings.deadline:g}"}}
+        return {"annotations": {self._mark: f"{spec.renew_time} {stops:g}"}}
 
     def _stops(self, lease: _Lease) -> float | None:
         """What the holder says of this very renewal; of another one it says nothing."""
@@ -231,11 +233,11 @@ class LeaderElector:
             return max(0.0, float(seconds)) if math.isfinite(float(seconds)) else None
         return None
 
-    async def _create(self, spec: LeaseSpec) -> _Lease:
+    async def _create(self, spec: LeaseSpec, marked: Mapping[str, Any]) -> _Lease:
         body = {
             "apiVersion": LEASES.api_version,
             "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": self._namespace, **self._marked(spec)},
+            "metadata": {"name": self._name, "namespace": self._namespace, **marked},
             "spec": spec,
         }
         return await self._client.create(LEASES, body, namespace=self._namespace, into=_Lease)
@@ -263,13 +265,12 @@ class LeaderElector:
             self._election.resign()
             return
         self._election.resign()
-        free = {
-            "holderIdentity": "",
-            "leaseDurationSeconds": SETTLED if self._settled() else UNSETTLED,
-            "renewTime": micro_time(self._clock.now()),
-        }
+        moment = micro_time(self._clock.now())
+        free = LeaseSpec("", SETTLED if self._settled() else UNSETTLED, renew_time=moment)
         with contextlib.suppress(KubeError):
-            await self._within(self._settings.retry, self._write(free))
+            await self._within(
+                self._settings.retry, self._write(free, self._marked(free, stops=0.0))
+            )
         self._version = None
 
     async def _within(self, seconds: float, attempt: Coroutine[Any, Any, T]) -> None:

@@ -1,0 +1,31 @@
+"""A Lease as a leader leaves it that ended in order, so that a test need not wait for one before it."""
+
+from typing import Any
+
+from partage.kube.election import UNSETTLED
+from partage.kube.resources import LEASES
+from partage.vendors import names
+
+__all__ = ["given_back"]
+
+_MOMENT = "2026-01-01T00:00:00.000000Z"
+
+
+def given_back(name: str, namespace: str, mark: str = names.LEASE_DEADLINE) -> dict[str, Any]:
+    """A Lease that may be taken at once, by who then waits for what its last holder sent.
+
+    Args:
+        name: of the Lease.
+        namespace: of the Lease.
+        mark: the annotation by which its last holder says that it stopped.
+    """
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": "Lease",
+        "metadata": {
+            "name": name, "namespace": namespace, "annotations": {mark: f"{_MOMENT} 0"},
+        },
+        "spec": {
+            "holderIdentity": "", "leaseDurationSeconds": UNSETTLED, "renewTime": _MOMENT,
+        },
+    }  # fmt: skip
