@@ -28,18 +28,7 @@ run: venv ## Start a whole cluster in one process with the examples of all four 
 test: check coverage ## Lint, types, import contracts and all tests (what CI runs)
 
 test-cluster: venv ## Tests on a genuine Kubernetes control plane and containerd, fetched once into the tool cache
-	@# 124: a machine so slow that the tests would not end in time either.
-	@timeout $${PARTAGE_BUILD_SECONDS:-1800} tests/cluster/build || case $$? in \
-	3 | 4 | 124) echo "no genuine control plane here (see above): its tests are skipped" ;; \
-	*) exit 1 ;; esac
-	@tests/runtime/fetch || echo "no genuine container runtime here (see above): its tests are skipped"
-	@timeout 600 tests/tools/watching/fetch || echo "no Prometheus or no types of Grafana here (see above): their tests are skipped"
-	@# Processes are killed here on machines that are busy: what fails is tried once more, in a fresh cluster.
-	@export PARTAGE_CLUSTER=1; \
-	$(BIN)/python -m pytest -m cluster tests/cluster tests/runtime || { \
-		echo "what failed is tried once more, in a fresh cluster"; \
-		$(BIN)/python -m pytest -m cluster --last-failed --last-failed-no-failures=none tests/cluster tests/runtime; }
-	$(BIN)/python -m pytest tests/observability tests/packaging/test_the_chart_*.py
+	@tests/cluster/run
 
 check: venv ## Lint, formatting, types and import contracts
 	$(BIN)/ruff check src tests bench

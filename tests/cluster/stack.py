@@ -469,7 +469,8 @@ def stack(
             yield made
         finally:
             made.stop()
-        assert not made.refusals()
+        refused = made.refusals()
+        assert not refused, f"forbidden: {refused}"
 
 
 __all__ = ["Layout", "Stack", "documents", "eventually", "pod", "stack"]

@@ -69,7 +69,7 @@ def placed(stack: Stack) -> list[Any]:
         for container in json.loads(text)["containers"] if text else ():
             for device in container["devices"]:
                 used[device["uuid"]] = used.get(device["uuid"], 0) + device["milli"]
-    assert all(milli <= 1000 for milli in used.values()), used
+    assert all(milli <= 1000 for milli in used.values()), f"I1: {used}"
     return found
 
 
@@ -211,4 +211,4 @@ def test_what_is_forbidden_would_be_noticed(stack: Stack) -> None:
         urllib.request.urlopen(request, context=stack.plane.trust)  # noqa: S310 # the same
     seen = eventually("the audit log shows it", lambda: stack.refusals(expected=True))
     assert "secrets" in seen[-1]
-    assert stack.refusals() == []
+    assert stack.refusals() == [], "forbidden: what the chart's roles should allow"

@@ -178,6 +178,7 @@ class World:
             for container in json.loads(text)["containers"]:
                 for grant in container["devices"]:
                     found[place, grant["uuid"]] += grant["milli"]
+        assert all(milli <= 1000 for milli in found.values()), f"I1: {found}"
         return found
 
     def events(self, name: str) -> list[Manifest]:

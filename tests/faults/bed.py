@@ -336,7 +336,13 @@ async def bed(
         )  # fmt: skip
         instances = await stack.enter_async_context(contextlib.AsyncExitStack())
         made.stack = instances
-        yield made
+        try:
+            yield made
+        except Exception as error:
+            # What failed may not fail when it is run again, and what was seen would be forgotten.
+            if watchman.wrong:
+                raise AssertionError(watchman.wrong) from error
+            raise
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,164 @@
+"""What fails is run again on busy machines; what must not be, is not, and what was not run is said last."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COUNTED = """
+from pathlib import Path
+import pytest
+
+def test_it():
+    file = Path(__file__).with_suffix(".count")
+    tries = int(file.read_text()) if file.exists() else 0
+    file.write_text(str(tries + 1))
+    if tries == 0:
+        {what}
+"""
+"""A test that fails the first time."""
+
+
+def tree(folder: Path, **tests: str) -> Path:
+    """A tree like this one, with tests of its own; a name's first `_` stands for the folder's `/`."""
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "tests/tools").mkdir(parents=True)
+    (folder / "tests/docs").mkdir()
+    shutil.copy(ROOT / "tests/tools/gate.py", folder / "tests/tools")
+    (folder / "tests/conftest.py").write_text('pytest_plugins = ["gate"]\n')
+    for name, text in tests.items():
+        where, _, rest = name.partition("_")
+        (folder / "tests" / where).mkdir(exist_ok=True)
+        (folder / "tests" / where / f"test_{rest}.py").write_text(text)
+    return folder
+
+
+def session(folder: Path, *options: str, **environment: str) -> tuple[int, str]:
+    """How pytest ends there, and what it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--reruns", "2", *options],
+        cwd=folder, capture_output=True, text=True, check=False,
+        env={"PATH": "/usr/bin:/bin", **environment},
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "code"),
+    [
+        pytest.param("daemon", "raise AssertionError('not within 60 s')", 0, id="late"),
+        pytest.param("faults", "raise AssertionError(['I1: a card gives 2000'])", 20, id="I1"),
+        pytest.param("cluster", "raise AssertionError('forbidden: get nodes')", 20, id="role"),
+        pytest.param("laws", "assert 1 == 2", 20, id="law"),
+        pytest.param("laws", "pytest.fail('Timeout (>300.0s) from')", 0, id="late law"),
+    ],
+)
+def test_a_finding_fails_at_the_first_time(
+    tmp_path: Path, where: str, what: str, code: int
+) -> None:
+    """It passes when it is run again, which counts for being late and for nothing else."""
+    tree(tmp_path, **{f"{where}_one": COUNTED.format(what=what)})
+
+    ended, told = session(tmp_path)
+
+    assert ended == code, told
+    assert ("1 rerun" in told) is (code == 0), told
+
+
+def test_workers_tell_of_findings_too(tmp_path: Path) -> None:
+    """As the gate runs them: in processes of their own."""
+    tree(tmp_path, laws_one=COUNTED.format(what="assert 1 == 2"))
+
+    assert session(tmp_path, "-n", "1")[0] == 20
+
+
+SKIPPED = """
+import os
+import pytest
+
+@pytest.mark.skipif("TOOL" not in os.environ, reason="no tool here")
+def test_it():
+    pass
+"""
+
+
+def test_what_no_session_ran_is_said_last(tmp_path: Path) -> None:
+    """By reason, right before the summary line, until a later session has run it."""
+    tree(tmp_path, native_one=SKIPPED, native_two=SKIPPED, kube_three=SKIPPED)
+    file = tmp_path / "not-run.json"
+    asked = {"PARTAGE_NOT_RUN": str(file)}
+
+    lines = [line for line in session(tmp_path, **asked)[1].split("\n") if line]
+    assert lines[-3:-1] == [
+        "NOT RUN 1 of tests/kube: no tool here", "NOT RUN 2 of tests/native: no tool here",
+    ]  # fmt: skip
+    assert "3 skipped" in lines[-1]
+
+    told = session(tmp_path, "tests/native", TOOL="1", **asked)[1]
+    lines = [line for line in told.split("\n") if line]
+    assert lines[-2] == "NOT RUN 1 of tests/kube: no tool here"
+    assert list(json.loads(file.read_text())) == ["tests/kube/test_three.py::test_it"]
+
+    told = session(tmp_path, TOOL="1", **asked)[1]
+    assert not re.search("NOT RUN", told)
+
+
+@pytest.mark.parametrize(
+    ("code", "gate", "ended", "told"),
+    [
+        pytest.param(0, "1", 0, "", id="there"),
+        pytest.param(124, "1", 0, "its tests are skipped", id="no time"),
+        pytest.param(3, "1", 1, "the gate must have it", id="gate without a tool"),
+        pytest.param(4, "1", 1, "the gate must have it", id="gate without a network"),
+        pytest.param(3, "", 0, "its tests are skipped", id="at home without a tool"),
+        pytest.param(1, "", 1, "ended with 1", id="does not compile"),
+    ],
+)
+def test_only_want_of_time_skips_a_tier(
+    tmp_path: Path, code: int, gate: str, ended: int, told: str
+) -> None:
+    """The gate does without the control plane on slow machines alone; elsewhere it is skipped."""
+    endings = {"cluster/build": code, "runtime/fetch": 0, "tools/watching/fetch": 0}
+    for name, status in endings.items():
+        stub(tmp_path / "tests" / name, f"exit {status}")
+    stub(tmp_path / ".venv/bin/python", 'echo "tests with: $PARTAGE_WITHOUT"')
+    shutil.copy(ROOT / "tests/cluster/run", tmp_path / "tests/cluster/run")
+
+    done = subprocess.run(
+        [tmp_path / "tests/cluster/run"], capture_output=True, text=True, check=False,
+        env={"PATH": "/usr/bin:/bin", "PARTAGE_GATE": gate},
+    )  # fmt: skip
+
+    assert done.returncode == ended, done.stderr
+    assert told in done.stderr
+    skipped = ended == 0 and code != 0
+    assert ("with: the genuine control plane" in done.stdout) is skipped
+
+
+@pytest.mark.parametrize(("codes", "ended"), [("1 0 0", 0), ("1 1", 1), ("20", 20), ("0 0", 0)])
+def test_a_finding_is_not_tried_again_in_a_fresh_cluster(
+    tmp_path: Path, codes: str, ended: int
+) -> None:
+    """Any other failure is, once."""
+    for name in ("cluster/build", "runtime/fetch", "tools/watching/fetch"):
+        stub(tmp_path / "tests" / name, "exit 0")
+    (tmp_path / "codes").write_text("\n".join(codes.split()) + "\n")
+    stub(tmp_path / ".venv/bin/python", "code=$(head -n 1 codes); sed -i 1d codes; exit $code")
+    shutil.copy(ROOT / "tests/cluster/run", tmp_path / "tests/cluster/run")
+
+    done = subprocess.run([tmp_path / "tests/cluster/run"], check=False)
+
+    assert done.returncode == ended
+    assert not (tmp_path / "codes").read_text(), "every session was asked for"
+
+
+def stub(path: Path, text: str) -> None:
+    """A program that does this."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
