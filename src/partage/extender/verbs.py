@@ -44,6 +44,7 @@ _UNRESOLVABLE: Final = frozenset(
         ReasonCode.TEMPLATE_MISMATCH,
         ReasonCode.TYPE_MISMATCH,
         ReasonCode.NODE_POLICY,
+        ReasonCode.AGENT_SILENT,
     }
 )
 """Codes that no eviction can change."""

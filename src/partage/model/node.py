@@ -15,7 +15,7 @@ class Verdict:
     """A protocol's own objection to a node, decided where the protocol is known.
 
     Attributes:
-        protocol: whose requests it concerns.
+        protocol: whose requests it concerns; empty for those of all.
         code: the code of refusal.
         message: one sentence with the value that was found.
         sharing_only: whole-card requests are not concerned.
@@ -67,3 +67,8 @@ class Node:
     properties: Mapping[str, str] = field(default_factory=dict)
     version: int = 0
     single_numa: bool = False
+
+    @property
+    def shut(self) -> bool:
+        """Whether no device of the node is given to anybody new, whatever its protocol."""
+        return any(not one.protocol and not one.sharing_only for one in self.verdicts)

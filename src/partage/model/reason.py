@@ -23,6 +23,7 @@ class ReasonCode(StrEnum):
     INSUFFICIENT_DEVICES = "InsufficientDevices"  # rdma, fpga or a native unit of a card
     UNHEALTHY = "Unhealthy"  # the card is reported unhealthy
     CORDONED = "Cordoned"  # the card is closed to new pods by its operator
+    AGENT_SILENT = "AgentSilent"  # the node's agent is away, so nobody would serve the pod there
     QUARANTINED = "Quarantined"  # the card's books and its records disagree
     TYPE_MISMATCH = "TypeMismatch"  # wrong model or vendor of card
     UUID_MISMATCH = "UuidMismatch"  # not one of the cards named, or one of those refused
@@ -55,6 +56,7 @@ _PHRASES: Mapping[ReasonCode, str] = {
     ReasonCode.INSUFFICIENT_DEVICES: "insufficient devices",
     ReasonCode.UNHEALTHY: "unhealthy",
     ReasonCode.CORDONED: "card cordoned",
+    ReasonCode.AGENT_SILENT: "agent silent",
     ReasonCode.QUARANTINED: "quarantined",
     ReasonCode.TYPE_MISMATCH: "other card type",
     ReasonCode.UUID_MISMATCH: "other card uuid",

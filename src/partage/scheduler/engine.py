@@ -361,9 +361,9 @@ class Engine(Chooser):
         return self._stands(held)
 
     def _stands(self, held: Allocation) -> bool:
-        """Whether a hold's node is there and its cards are in order and have kept their places."""
+        """Whether a hold's node is open and its cards are in order and have kept their places."""
         index = self.ledger.index.get(held.node)
-        if index is None:
+        if index is None or self.ledger.node_at(index).shut:
             return False
         sound = {
             (card.device.type, card.device.minor, card.device.uuid)

@@ -20,6 +20,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.INSUFFICIENT_DEVICES: "ask fewer; check selectors of the hint",
     ReasonCode.UNHEALTHY: "look at the Device's conditions; repair or replace",
     ReasonCode.CORDONED: "lift `hami.io/device-cordon` or the node configuration's filter",
+    ReasonCode.AGENT_SILENT: "wait, and look at the pod of Partage's agent on the node",
     ReasonCode.QUARANTINED: "correct the record or delete the pod that the note names; correct "
     "the registration",
     ReasonCode.TYPE_MISMATCH: "change `use-gputype` or the resource name",

@@ -35,6 +35,7 @@ from partage.wire.demand import bounded
 from partage.wire.device_objects import translate_devices
 from partage.wire.documents import Document, invalid
 from partage.wire.routing import UNDECIDED
+from partage.wire.silence import silence
 
 __all__ = [
     "COPIED_LABELS",
@@ -105,6 +106,7 @@ def translate_node(
         devices=devices,
     )
     result, told = _registered(view, context)
+    silent = silence(node.annotations) if node else None
     taints, unready = _taints(node)
     single_numa, misspelt = _single_numa(labels)
     told += [unready, misspelt, _undescribed(result, view, device, context)]
@@ -118,6 +120,7 @@ def translate_node(
         uid=(node.metadata.uid if node else None) or "",
         taints=taints,
         unschedulable=bool(spec and spec.unschedulable),
+        verdicts=(silent, *result.verdicts) if silent else result.verdicts,
         single_numa=single_numa,
         allocatable={
             resource: bounded(resource, amount)

@@ -1,0 +1,44 @@
+"""What a node says of an agent that is away: an annotation that the scheduler's leader keeps.
+
+It is a fact of the API like any other, so that every instance, an offline run over a dump and a
+replay of a snapshot decide by the same, and a new leader does not have to find out anew. The text
+is written once: the moment from which on nothing was heard, and the limit in seconds.
+
+    partage.io/agent-silent: 2026-11-22T08:00:00Z 60
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from partage.model.node import Verdict
+from partage.model.reason import ReasonCode
+from partage.vendors import names
+
+__all__ = ["silence", "silence_text"]
+
+
+def silence_text(since: datetime, limit: float) -> str:
+    """The annotation's value.
+
+    Args:
+        since: when the agent was last heard, by the writer's own clock; only ever shown.
+        limit: seconds after which it counts as silent.
+    """
+    return f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} {limit:g}"
+
+
+def silence(annotations: Mapping[str, str]) -> Verdict | None:
+    """The objection of a node whose agent is away; None where none is said to be.
+
+    A value that cannot be read closes the node too; it only has no numbers to show.
+    """
+    text = annotations.get(names.AGENT_SILENT)
+    if text is None:
+        return None
+    since, _, limit = text.partition(" ")
+    try:
+        datetime.fromisoformat(since)
+        told = f"since {since}, the limit is {float(limit):g} s"
+    except ValueError:
+        told = f"as annotation {names.AGENT_SILENT} says: {text!r}"
+    return Verdict("", ReasonCode.AGENT_SILENT, f"no word from the node's agent {told}")

@@ -1,0 +1,127 @@
+"""A node whose agent is away is closed to new pods with devices, and to nothing else.
+
+Not covered: when an agent counts as silent (`controllers.heartbeats`), who writes it down (the daemon).
+"""
+
+import json
+from typing import Any
+
+from world import Manifest, World, device, document, half, node, pod, run, whole
+
+from partage.extender.explain import explain
+from partage.model.policy import Policy
+from partage.model.reason import ReasonCode, Refusal
+from partage.scheduler.engine import State
+from partage.sim.predicted import predicted
+from partage.vendors import names
+from partage.wire.documents import decode
+from partage.wire.snapshot import Snapshot, plain, snapshot_lines
+
+SINCE = "2026-11-22T08:00:00Z 60"
+
+
+def _silent(name: str = "n1", version: int = 2) -> Manifest:
+    return node(name, version, annotations={names.AGENT_SILENT: SINCE})
+
+
+@run
+async def test_a_new_pod_waits_with_the_reason_and_no_eviction_would_help() -> None:
+    """kube-scheduler is told that preemption is in vain there; explain has the numbers."""
+    world = await World().start(node(), device())
+
+    world.service.node_changed(document(_silent()))
+    answer = world.filter(world.create(pod("web", whole())))
+
+    assert not answer["NodeNames"]
+    assert not answer["FailedNodes"]
+    assert answer["FailedAndUnresolvableNodes"]["n1"].startswith("AgentSilent: ")
+    assert world.told == [("web", "AgentSilent")]
+    told = explain(world.service.books, "team", "web")
+    assert told is not None
+    assert "since 2026-11-22T08:00:00Z, the limit is 60 s" in told["reason"]["message"]
+    assert "agent" in told["next"]
+
+
+@run
+async def test_pods_without_devices_go_there_as_ever() -> None:
+    """They need no agent."""
+    world = await World().start(_silent(), device())
+
+    assert world.filter(pod("plain"))["NodeNames"] == ["n1"]
+
+
+@run
+async def test_who_runs_there_keeps_everything() -> None:
+    """Nothing is released, and the audit finds nothing."""
+    world = await World().start(node(), device())
+    await world.place(pod("web", half()))
+    before = world.service.books.engine.ledger.allocation("uid-web")
+
+    world.service.node_changed(document(_silent()))
+
+    engine = world.service.books.engine
+    assert engine.ledger.allocation("uid-web") == before
+    assert engine.states["uid-web"] is State.BOUND
+    assert world.service.audit().clean
+    assert world.quarantined == []
+
+
+@run
+async def test_a_place_that_was_kept_there_is_given_up_at_bind() -> None:
+    """The agent went between filter and bind."""
+    world = await World().start(node(), device())
+    world.filter(world.create(pod("web", whole())))
+
+    world.service.node_changed(document(_silent()))
+
+    assert "AgentSilent" in await world.bind("web")
+    assert world.service.books.engine.ledger.allocation("uid-web") is None
+
+
+@run
+async def test_who_was_refused_is_woken_when_the_agent_is_back() -> None:
+    """And nobody when it goes, or when its silence is told anew."""
+    world = await World().start(node(), device())
+    world.service.node_changed(document(_silent()))
+    manifest = world.create(pod("web", whole()))
+    world.filter(manifest)
+    later = node(version=3, annotations={names.AGENT_SILENT: "2026-11-22T09:00:00Z 60"})
+    world.service.node_changed(document(later))
+    assert world.woken == []
+
+    world.service.node_changed(document(node(version=4)))
+
+    assert world.woken == ["uid-web"]
+    assert world.filter(manifest)["NodeNames"] == ["n1"]
+
+
+@run
+async def test_other_nodes_take_over() -> None:
+    """Preemption by kube-scheduler's proposal keeps off the closed node too."""
+    world = await World().start(_silent(), device(), node("n2"), device("n2"))
+    manifest = world.create(pod("web", whole()))
+
+    assert world.filter(manifest)["NodeNames"] == ["n2"]
+
+    verbs, entry = world.service.books.verbs, world.service.books.intake.pod("uid-web")
+    assert entry is not None
+    assert verbs.preempt(entry.pod, {"n1": ["nobody"]}, {}) == {}
+
+
+@run
+async def test_a_snapshot_decides_alike() -> None:
+    """The fact is in the Node that is written to it."""
+    objects: list[dict[str, Any]] = []
+    for manifest in (_silent(), device(), pod("web", whole())):
+        found = plain(document(manifest))
+        assert found is not None
+        objects.append(found)
+    lines = b"".join(snapshot_lines(Snapshot(), objects))
+
+    (one,) = await predicted(decode("s.json", lines).documents, Policy(), 0)
+
+    assert isinstance(one.decision, Refusal)
+    assert one.decision.code is ReasonCode.AGENT_SILENT
+    assert json.loads(lines.splitlines()[1])["metadata"]["annotations"] == {
+        names.AGENT_SILENT: SINCE
+    }
