@@ -93,6 +93,8 @@ _SERVICE: Final = (
     Panel("Nodes and webhook", kind="row", width=_WIDTH, height=1),
     Panel("Days until the webhook's certificate ends", (("(partage_webhook_certificate_end_seconds > 0) / 86400 - time() / 86400", "{{instance}}"),), "d"),
     Panel("Containers with devices", (("sum(partage_agent_containers)", "served"), ("sum(partage_agent_unprotected_containers)", "not served"), ("sum(partage_agent_connected)", "agents connected"))),
+    Panel("Agents", (("sum by (state) (partage_agents)", "{{state}}"), ("increase(partage_agents_unlisted_total[$__rate_interval])", "{{instance}} looks failed")),
+          about="Nodes of silent agents take no new pod with devices."),
     Panel("Containers refused on their node", (("sum by (rule) (increase(partage_agent_refused_total[$__rate_interval]))", "{{rule}}"),)),
     Panel("Spans of traces", (("sum by (outcome) (increase(partage_trace_spans_total[$__rate_interval]))", "{{outcome}}"),)),
 )  # fmt: skip

@@ -182,6 +182,7 @@ def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
             lease = world.server.store.get(leases, "kube-node-lease", "partage-agent-n1")
             if lease is not None:
                 renewed.add(lease.value["spec"]["renewTime"])
+                assert names.AGENT in lease.value["metadata"]["labels"]
             await asyncio.sleep(0.01)
         stop.set()
         await task

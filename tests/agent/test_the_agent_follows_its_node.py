@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from partage.agent.reporting import ReportingSettings
+from partage.daemon.heartbeat import Heartbeat
 from partage.daemon.node_facts import NodeFacts
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.node import Node
 from partage.testing.kube_server import Fault, KubeServer
+from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
@@ -71,3 +74,24 @@ def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -
     asyncio.run(test())
 
     assert caplog.text.count("node n1 cannot be read") == 1
+
+
+def test_an_agent_that_reports_nothing_says_that_it_is_there() -> None:
+    """By the lease that the scheduler looks at, through refusals."""
+
+    async def test() -> None:
+        async with KubeServer() as server, _client(server) as client:
+            kept = "/apis/coordination.k8s.io/v1/leases"
+            server.fail(Fault(path="/leases", status=403, reason="Forbidden", times=2))
+            made = asyncio.Event()
+            server.store.listeners.append(lambda _event: made.set())
+            often = ReportingSettings(lease_period=0.01)
+            task = asyncio.create_task(Heartbeat(client, "n1", often).run())
+            async with asyncio.timeout(60):
+                await made.wait()
+            task.cancel()
+            (lease,) = server.store.list(kept, "kube-node-lease")
+            assert lease["metadata"]["name"] == "partage-agent-n1"
+            assert names.AGENT in lease["metadata"]["labels"]
+
+    asyncio.run(test())

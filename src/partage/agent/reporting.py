@@ -18,12 +18,23 @@ from partage.agent.registration import hami_annotations, node_labels
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.resources import LEASES, NODES, Resource
+from partage.vendors import names
 from partage.vendors.settings import HamiSettings
 
-__all__ = ["DEVICES", "AgentReporting", "ReportingSettings", "Round"]
+__all__ = [
+    "DEVICES",
+    "LEASE_PREFIX",
+    "AgentReporting",
+    "ReportingSettings",
+    "Round",
+    "renew_lease",
+]
 
 DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
 """Koordinator's Device objects."""
+
+LEASE_PREFIX: Final = "partage-agent-"
+"""What an agent's lease is called, before the node's name."""
 
 Body = dict[str, Any]
 
@@ -178,22 +189,7 @@ class AgentReporting:
         Raises:
             KubeError: the API server cannot be asked, or refuses.
         """
-        name, space = f"partage-agent-{self._node}", self._settings.namespace
-        spec = {
-            "holderIdentity": self._node,
-            "leaseDurationSeconds": self._settings.lease_seconds,
-            "renewTime": f"{self._now():%Y-%m-%dT%H:%M:%S.%fZ}",
-        }
-        try:
-            await self._client.patch(
-                LEASES, name, {"spec": spec}, kind=PatchKind.MERGE, namespace=space, into=Body
-            )
-        except NotFound:
-            body = {
-                "apiVersion": LEASES.api_version, "kind": "Lease",
-                "metadata": {"name": name, "namespace": space}, "spec": spec,
-            }  # fmt: skip
-            await self._client.create(LEASES, body, namespace=space, into=Body)
+        await renew_lease(self._client, self._node, self._settings)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -266,6 +262,33 @@ class AgentReporting:
 
     def _now(self) -> datetime:
         return self._client.clock.now().astimezone(UTC)
+
+
+async def renew_lease(client: Client, node: str, settings: ReportingSettings) -> None:
+    """Renew the lease that says that a node's agent is alive; it is made where there is none.
+
+    Its label tells it from the kubelets' in the same namespace. The scheduler closes a node whose
+    agent has a lease and does not renew it.
+
+    Raises:
+        KubeError: the API server cannot be asked, or refuses.
+    """
+    name, space = f"{LEASE_PREFIX}{node}", settings.namespace
+    spec = {
+        "holderIdentity": node,
+        "leaseDurationSeconds": settings.lease_seconds,
+        "renewTime": f"{client.clock.now().astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+    }
+    metadata = {"labels": {names.AGENT: ""}}
+    body = {"metadata": metadata, "spec": spec}
+    try:
+        await client.patch(LEASES, name, body, kind=PatchKind.MERGE, namespace=space, into=Body)
+    except NotFound:
+        made = {
+            "apiVersion": LEASES.api_version, "kind": "Lease",
+            "metadata": {**metadata, "name": name, "namespace": space}, "spec": spec,
+        }  # fmt: skip
+        await client.create(LEASES, made, namespace=space, into=Body)
 
 
 def _changes(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> Body:

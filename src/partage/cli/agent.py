@@ -41,6 +41,7 @@ from partage.cli.reading import batches
 from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.agent import AgentDaemon, AgentOptions, Companion
 from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
+from partage.daemon.heartbeat import Heartbeat
 from partage.daemon.instances import InstanceOptions, NodeInstances, open_node
 from partage.daemon.node_facts import NodeFacts
 from partage.daemon.settings import NodeSettings
@@ -273,6 +274,7 @@ async def _run(
         elif client is not None:
             context = Context.of(in_force(), FAMILIES)
             companions.append(NodeFacts(client, plan.node, context, daemon.take))
+            companions.append(Heartbeat(client, plan.node))
         return companions
 
     context = Context.of(in_force(), FAMILIES)

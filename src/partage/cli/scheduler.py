@@ -27,6 +27,7 @@ from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
+from partage.daemon.silence import LEAST, SilenceSettings
 from partage.extender.exposition import Exposition
 from partage.extender.prospects import AheadSettings
 from partage.extender.server import Faces
@@ -169,6 +170,15 @@ _deciding = options(
         metavar="NODES",
         help="Choose nodes ahead for the pods that queue up, and nominate them, where kube-scheduler "
         "asks about so many nodes for one pod; 0: never.",
+    ),
+    click.option(
+        "--agent-silence",
+        type=click.FloatRange(0),
+        default=SilenceSettings().limit,
+        show_default=True,
+        metavar="SECONDS",
+        help="Place no new pod with devices on a node whose agent has not renewed its Lease for so long; "
+        f"{LEAST:g} at least. 0: never.",
     ),
     click.option(
         "--audit",
@@ -324,11 +334,26 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         else None,
         authorize=given["authorize_reads"],
         audit=given["audit"],
+        silence=_silence(given["agent_silence"]),
         preemption=PreemptionSettings() if given["preemption"] else None,
         record=RecordSettings(given["record"], given["record_size"] * 2**20)
         if given["record"]
         else None,
     )
+
+
+def _silence(limit: float) -> SilenceSettings:
+    """When agents are silent.
+
+    Raises:
+        InvalidValue: an agent that is well would seem to be, between two renewals.
+    """
+    if 0 < limit < LEAST:
+        raise InvalidValue(
+            f"--agent-silence {limit:g}: agents renew their Leases every 12 s at most, and may miss "
+            f"one; give {LEAST:g} or more, or 0 to close no node"
+        )
+    return SilenceSettings(limit)
 
 
 def _adapts(gates: str) -> bool:

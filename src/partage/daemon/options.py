@@ -7,6 +7,7 @@ from partage.controllers.manager import ControllerSettings
 from partage.daemon.learning import LearningSettings
 from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
+from partage.daemon.silence import SilenceSettings
 from partage.extender.intake import Intake
 from partage.extender.server import Faces
 from partage.extender.service import ServiceSettings
@@ -68,6 +69,7 @@ class SchedulerOptions:
             learns none.
         preemption: how less important pods are sent away for those that only their devices keep
             waiting; None sends nobody away.
+        silence: when a node whose agent is away is closed to new pods with devices.
         record: the file that keeps every decision with what led to it; None keeps none.
         tick: seconds between two looks at what time brings.
         audit: seconds between two audits of the books against the pods that are watched.
@@ -91,6 +93,7 @@ class SchedulerOptions:
     authorize: bool = False
     learning: LearningSettings | None = LearningSettings()
     preemption: PreemptionSettings | None = PreemptionSettings()
+    silence: SilenceSettings = SilenceSettings()
     record: RecordSettings | None = None
     tick: float = 1.0
     audit: float = 60.0

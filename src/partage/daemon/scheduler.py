@@ -30,6 +30,7 @@ from partage.daemon.options import SchedulerOptions
 from partage.daemon.preempting import Preempting
 from partage.daemon.readers import AccessReviews
 from partage.daemon.recording import Recorder
+from partage.daemon.silence import AgentSilence
 from partage.daemon.watched import watched
 from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
@@ -107,6 +108,10 @@ class SchedulerDaemon:
             stories=stories_of(self.options.tracer),
         )
         self.service.meters.registry.register(SpanSeries(self.options.tracer))
+        self._silence = AgentSilence(
+            client, self._whole_books, self._notices.recorder, self._may_bind,
+            self.options.silence, self.service.meters.registry,
+        )  # fmt: skip
         controllers = self._controllers(client)
         self._companions = (*companions, *controllers)
         kinds = watched(self.options.config_namespaces)
@@ -293,6 +298,7 @@ class SchedulerDaemon:
                         self._may_bind, self.options.preemption, self.service.stories,
                     )  # fmt: skip
                     group.create_task(preempting.run(), name="scheduler:preemption")
+                group.create_task(self._silence.run(), name="scheduler:silence")
                 for companion in self._companions:
                     group.create_task(companion.run(), name="scheduler:companion")
                 await asyncio.Event().wait()

@@ -102,9 +102,10 @@ def agents(facts: ClusterFacts) -> Iterator[Finding]:
                 "agent-silent", Level.ERROR, f"node {name}",
                 f"its agent renews a Lease every few seconds, and last did {minutes:.0f} minutes ago: "
                 "what is known of its devices is that old, and containers that start there are not "
-                "served",
+                "served, so new pods with devices are kept off (AgentSilent)",
                 f"look at the pod of Partage's agent on {name}, and whether that node reaches the "
-                "API server",
+                f"API server; if none shall run there any more: kubectl -n kube-node-lease delete "
+                f"lease partage-agent-{name}",
             )  # fmt: skip
 
 

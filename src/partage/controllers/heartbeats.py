@@ -1,0 +1,109 @@
+"""Which nodes' agents are silent, from looks at the leases that they renew; pure.
+
+A lease says nothing but "I was here": it is compared with what it was at the look before, as
+leader election does, and no time in it with any clock. An agent is silent once its lease has not
+changed for as long as the limit, seen by looks without a gap. Whatever keeps us from looking (an
+API server that is away, a process that stood still) keeps agents from renewing too, so silence is
+counted afresh from the first look after it, for everybody.
+
+    heard ──limit without a change, looked at all the while──> silent ──a change──> heard
+      └────────────── the lease is gone: no agent is expected ──────────────┘
+
+A node that was closed by an earlier leader stays closed until its lease changes or is gone.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Heartbeats", "Heeded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heeded:
+    """What a look came to.
+
+    Attributes:
+        close: nodes that are open and whose agents are silent, and for how many seconds.
+        open: nodes that are closed, and whose agents are back or expected no more.
+        silent: how many agents are silent, of nodes that are closed already too.
+    """
+
+    close: Mapping[str, float] = field(default_factory=dict)
+    open: frozenset[str] = frozenset()
+    silent: int = 0
+
+
+@dataclass(slots=True)
+class _Agent:
+    """One agent's lease.
+
+    Attributes:
+        mark: what the lease said.
+        since: when it was first seen to say so; counted afresh after a gap.
+        back: it has changed since the agent was last silent, or since we first saw it.
+    """
+
+    mark: str
+    since: float
+    back: bool = False
+
+
+class Heartbeats:
+    """All agents' leases as they were at the last looks."""
+
+    def __init__(self, limit: float, gap: float) -> None:
+        """Nothing was looked at yet.
+
+        Args:
+            limit: seconds without a change after which an agent is silent.
+            gap: seconds between the ends of two looks beyond which they do not belong together.
+        """
+        self._limit, self._gap = limit, gap
+        self._agents: dict[str, _Agent] = {}
+        self._looked: float | None = None
+
+    def __len__(self) -> int:
+        """How many agents there are or have been: nodes with a lease."""
+        return len(self._agents)
+
+    def missed(self) -> None:
+        """A look failed; silence is counted afresh."""
+        self._looked = None
+
+    def look(
+        self, marks: Mapping[str, str], closed: Collection[str], asked: float, heard: float
+    ) -> Heeded:
+        """Take in all leases as they are now.
+
+        Args:
+            marks: what each node's lease says, whatever changes with each renewal.
+            closed: nodes that are closed for this reason.
+            asked: when the leases were asked for, seconds on a steady clock; they are no older.
+            heard: when the answer was there.
+        """
+        torn = self._looked is None or heard - self._looked > self._gap
+        self._looked = heard
+        before, self._agents = self._agents, {}
+        for node, mark in marks.items():
+            agent = before.get(node)
+            if agent is None:
+                agent = _Agent(mark, heard)
+            elif agent.mark != mark:
+                agent = _Agent(mark, heard, back=True)
+            elif torn:
+                agent.since = heard
+            self._agents[node] = agent
+        silent = {
+            node: asked - agent.since
+            for node, agent in self._agents.items()
+            if asked - agent.since >= self._limit
+        }
+        for node in silent:
+            self._agents[node].back = False
+        return Heeded(
+            {node: seconds for node, seconds in silent.items() if node not in closed},
+            frozenset(
+                node for node in closed if node not in self._agents or self._agents[node].back
+            ),
+            len({*silent, *(n for n in closed if n in marks and not self._agents[n].back)}),
+        )

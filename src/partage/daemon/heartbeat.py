@@ -1,0 +1,51 @@
+"""Says that a node's agent is alive where it reports nothing else: `partage agent --no-discovery`.
+
+An agent that finds devices says so beside its reports. One that serves what somebody else reports
+has to say it too, or the node would be closed as one whose agent has gone.
+"""
+
+import logging
+from typing import Final
+
+from partage.agent.reporting import ReportingSettings, renew_lease
+from partage.kube.client import Client
+from partage.kube.errors import KubeError
+
+__all__ = ["Heartbeat"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+
+
+class Heartbeat:
+    """The lease of one node's agent; `run` it."""
+
+    name = "lease"
+
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        settings: ReportingSettings = ReportingSettings(),  # noqa: B008 - a frozen value
+    ) -> None:
+        """A lease that nobody renews yet.
+
+        Args:
+            client: an open client; its clock is used.
+            node: the node's name.
+            settings: how often, and where.
+        """
+        self._client, self._node, self._settings = client, node, settings
+
+    async def run(self) -> None:
+        """Renew until cancelled; errors are told, and tried again."""
+        problem = ""
+        while True:
+            try:
+                await renew_lease(self._client, self._node, self._settings)
+                problem = ""
+            except KubeError as error:
+                if str(error) != problem:
+                    _LOG.warning("the agent's lease cannot be renewed: %s", error)
+                problem = str(error)
+            chance = self._settings.jitter * self._client.chance()
+            await self._client.clock.sleep(self._settings.lease_period * (1 + chance))

@@ -1,0 +1,210 @@
+"""Closes nodes whose agent is away to new pods with devices, and opens them when it is back.
+
+    agents' leases ──list, every 10 s──> who is silent (controllers.heartbeats)
+        ──annotation of the Node──> everybody's books, by the watch of Nodes like any other fact
+
+Only the leader looks and writes. Leases are listed and not watched: at 5,000 nodes a watch would
+tell of five hundred renewals a second, of which nothing is wanted but whether there was any. The
+list asks for the newest state, so that no server answers from a cache that stands still.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as Counted
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from partage.agent.reporting import LEASE_PREFIX, ReportingSettings
+from partage.controllers.heartbeats import Heartbeats, Heeded
+from partage.extender.books import Books
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import Conflict, Invalid, KubeError, NotFound
+from partage.kube.events import EventRecorder, Regarding
+from partage.kube.objects import Meta
+from partage.kube.resources import LEASES, NODES, Scope
+from partage.model.node import Node
+from partage.model.reason import ReasonCode
+from partage.vendors import names
+from partage.wire.silence import silence, silence_text
+
+__all__ = ["LEAST", "AgentSilence", "SilenceSettings"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_WRITERS: Final = 8
+_GAP: Final = 2.5
+"""Periods between two looks beyond which they do not belong together."""
+LEAST: Final = 30.0
+"""Seconds of the shortest limit: an agent renews every 10 to 12 s, and may miss one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceSettings:
+    """When an agent counts as silent.
+
+    Attributes:
+        limit: seconds without a renewal; 0 closes no node, and opens those that are closed.
+        period: seconds between two looks at the leases.
+        namespace: of the agents' leases.
+    """
+
+    limit: float = 60.0
+    period: float = 10.0
+    namespace: str = ReportingSettings().namespace
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    renew_time: str | None = None
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    metadata: Meta
+    spec: _Spec = _Spec()
+
+
+class AgentSilence:
+    """The loop, and its series."""
+
+    def __init__(  # what it works with
+        self,
+        client: Client,
+        books: Callable[[], Books | None],
+        recorder: EventRecorder,
+        may: Callable[[], bool],
+        settings: SilenceSettings,
+        registry: CollectorRegistry,
+    ) -> None:
+        """A loop that does not run yet.
+
+        Args:
+            client: an open client.
+            books: those in force; None while they are made.
+            recorder: takes events.
+            may: whether this instance leads at this very moment.
+            settings: when an agent is silent.
+            registry: where the series hang.
+        """
+        self._client, self._books, self._may = client, books, may
+        self._recorder, self._settings = recorder, settings
+        self._beats = self._fresh()
+        self._silent = 0
+        self._problem = ""
+        self._failed = Counted(
+            "partage_agents_unlisted",
+            "Looks at the agents' leases that failed; silence is counted afresh after each.",
+            registry=registry,
+        )
+        registry.register(self)
+
+    def _fresh(self) -> Heartbeats:
+        return Heartbeats(self._settings.limit, self._settings.period * _GAP)
+
+    def collect(self) -> Iterator[Metric]:
+        """See `prometheus_client`."""
+        found = GaugeMetricFamily(
+            "partage_agents",
+            "Nodes with an agent's lease, as the leader sees them: heard, or silent and closed.",
+            labels=["state"],
+        )
+        found.add_metric(["heard"], len(self._beats) - self._silent)
+        found.add_metric(["silent"], self._silent)
+        yield found
+
+    async def run(self) -> None:
+        """Work until cancelled; what an earlier leader counted is not known here."""
+        self._beats = self._fresh()
+        try:
+            while True:
+                await self.look()
+                await self._client.clock.sleep(self._settings.period)
+        finally:
+            self._beats, self._silent = self._fresh(), 0
+
+    async def look(self) -> None:
+        """Look at all leases once, and close and open nodes."""
+        asked = self._client.clock.monotonic()
+        try:
+            marks = await self._marks()
+        except KubeError as error:
+            self._beats.missed()
+            self._failed.inc()
+            if str(error) != self._problem:
+                _LOG.warning("agents' leases cannot be listed, no node is closed: %s", error)
+            self._problem = str(error)
+            return
+        self._problem = ""
+        books = self._books()
+        if books is None:
+            return
+        nodes = {node.name: node for node in books.engine.ledger.nodes if node is not None}
+        closed = {name for name, node in nodes.items() if _closed(node)}
+        found = self._beats.look(marks, closed, asked, self._client.clock.monotonic())
+        self._silent = found.silent
+        if found.silent * 2 > len(self._beats) > 1 and found.close:
+            _LOG.error("%d of %d agents are silent", found.silent, len(self._beats))
+        await self._write(found, nodes)
+
+    async def _marks(self) -> Mapping[str, str]:
+        """What each node's lease says; nothing where nobody is to be closed."""
+        if not self._settings.limit:
+            return {}
+        scope = Scope(LEASES, self._settings.namespace, labels=names.AGENT)
+        listed = await self._client.list_all(scope, into=_Lease)
+        # One that cannot be read never changes for us, so its agent falls silent.
+        found = {odd.meta.name or "": "" for odd in listed.undecodable}
+        found |= {
+            one.metadata.name: f"{one.metadata.uid} {one.spec.renew_time}" for one in listed.items
+        }
+        return {
+            name.removeprefix(LEASE_PREFIX): mark
+            for name, mark in found.items()
+            if name.startswith(LEASE_PREFIX)
+        }
+
+    async def _write(self, found: Heeded, nodes: Mapping[str, Node]) -> None:
+        now, turn = self._client.clock.now(), asyncio.Semaphore(_WRITERS)
+
+        async def write(node: Node, text: str | None) -> None:
+            async with turn:
+                if self._may():
+                    await self._annotate(node, text)
+
+        async with asyncio.TaskGroup() as group:
+            for name, seconds in found.close.items():
+                if name in nodes:
+                    text = silence_text(now - timedelta(seconds=seconds), self._settings.limit)
+                    group.create_task(write(nodes[name], text), name=f"silence:close:{name}")
+            for name in found.open:
+                group.create_task(write(nodes[name], None), name=f"silence:open:{name}")
+
+    async def _annotate(self, node: Node, text: str | None) -> None:
+        """Say it on the Node, in the log and as an event; the next look tries again."""
+        metadata: dict[str, Any] = {"annotations": {names.AGENT_SILENT: text}}
+        body = {"metadata": {**metadata, **({"uid": node.uid} if node.uid else {})}}
+        try:
+            await self._client.patch(
+                NODES, node.name, body, kind=PatchKind.MERGE, into=msgspec.Raw
+            )
+        except (NotFound, Conflict, Invalid):
+            return  # gone, or another node of that name
+        except KubeError as error:
+            _LOG.warning("node %s: what its agent does cannot be written: %s", node.name, error)
+            return
+        where = Regarding("v1", "Node", node.name)
+        said = silence({names.AGENT_SILENT: text}) if text is not None else None
+        if said is None:
+            _LOG.info("node %s: its agent is back, or none is expected any more", node.name)
+            self._recorder.normal(where, "AgentHeard", "new pods with devices are placed again")
+            return
+        message = f"{said.message}; no new pod with devices is placed here until it is back"
+        _LOG.warning("node %s: %s", node.name, message)
+        self._recorder.warning(where, "AgentSilent", message)
+
+
+def _closed(node: Node) -> bool:
+    return any(one.code is ReasonCode.AGENT_SILENT for one in node.verdicts)
