@@ -163,6 +163,7 @@ class Wrong(SystemClock):
     """A machine whose wall clock is wrong, and may be set while programs run."""
 
     def __init__(self, seconds: float) -> None:
+        super().__init__()
         self.wrong = timedelta(seconds=seconds)
 
     def now(self) -> datetime:

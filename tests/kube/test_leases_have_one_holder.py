@@ -6,7 +6,7 @@ import functools
 import heapq
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -448,6 +448,85 @@ async def test_a_stolen_lease_ends_the_work() -> None:
         assert elector.holder == "thief"
         await passing(clock, lambda: office.leading)
         assert clock.monotonic() - since >= 15
+
+
+@dataclass
+class Paused(SteppedClock):
+    """The clock of a machine that may be paused: its wall clock is set right afterwards."""
+
+    ahead: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def now(self) -> datetime:
+        """The wall clock as it is set."""
+        return super().now() + timedelta(seconds=self.ahead)
+
+
+async def test_a_machine_that_stood_still_leads_again_when_it_has_renewed() -> None:
+    """Its own clock does not know that the lease may have run out; the work goes on."""
+    clock, office = Paused(), Office()
+    doubts: list[float] = []
+    async with (
+        KubeServer() as server,
+        electing(server, clock, office, "a", doubted=doubts.append) as (elector,),
+    ):
+        await passing(clock, lambda: office.leading)
+
+        clock.ahead = 20.0
+        assert not elector.leading
+        since = clock.monotonic()
+        await passing(clock, lambda: elector.leading)
+
+        assert clock.monotonic() - since <= SETTINGS.retry + 0.5
+        assert doubts == pytest.approx([20.0])
+        assert office.log == ["a starts"]
+
+
+async def test_a_machine_that_stood_still_finds_that_another_leads() -> None:
+    """It did not lead for a moment after its clock was set."""
+    clock, office = Paused(), Office()
+    async with KubeServer() as server, electing(server, clock, office, "a") as (elector,):
+        await passing(clock, lambda: office.leading)
+        held = server.store.get(LEASES_PATH, "kube-system", "lock")
+        taken = {**held, "spec": {**held["spec"], "holderIdentity": "next"}}
+        server.store.update(LEASES_PATH, "kube-system", "lock", taken)
+        clock.ahead = 20.0
+
+        def ended() -> bool:
+            assert not elector.leading
+            return not office.leading
+
+        await passing(clock, ended)
+        assert elector.holder == "next"
+
+
+async def test_a_machine_that_stood_still_and_cannot_renew_leads_no_more() -> None:
+    """Until its deadline it does not know."""
+    clock, office = Paused(), Office()
+    async with KubeServer() as server, electing(server, clock, office, "a") as (elector,):
+        await passing(clock, lambda: office.leading)
+        server.fail(Fault(method="PATCH", status=500, times=999))
+        clock.ahead = 20.0
+
+        def ended() -> bool:
+            assert not elector.leading
+            return not office.leading
+
+        await passing(clock, ended)
+
+
+@pytest.mark.parametrize("ahead", [0.9, -3600.0], ids=["adjusted", "set back"])
+async def test_a_clock_that_is_adjusted_or_set_back_costs_nothing(ahead: float) -> None:
+    """Neither is what a pause looks like."""
+    clock, office = Paused(), Office()
+    async with KubeServer() as server, electing(server, clock, office, "a") as (elector,):
+        await passing(clock, lambda: office.leading)
+
+        clock.ahead = ahead
+
+        assert elector.leading
 
 
 async def test_a_renewal_that_hangs_does_not_outlast_the_deadline() -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
+import time
 from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
@@ -420,6 +422,28 @@ async def test_the_real_clock_passes() -> None:
 
     assert clock.monotonic() >= before
     assert clock.now().tzinfo is UTC
+
+
+def test_the_real_clock_goes_on_while_a_machine_is_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What ran out meanwhile is over afterwards."""
+    monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 7.0}.__getitem__)
+
+    assert SystemClock().monotonic() == 7.0
+
+
+def test_a_sandbox_without_such_a_clock_has_the_common_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Better than none."""
+
+    def refused(which: int) -> float:
+        raise OSError(errno.EINVAL, which)
+
+    monkeypatch.setattr(time, "clock_gettime", refused)
+
+    assert SystemClock().monotonic() == pytest.approx(time.monotonic(), abs=60)
 
 
 async def test_a_rate_of_ours_spreads_requests() -> None:

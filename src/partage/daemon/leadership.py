@@ -57,7 +57,12 @@ def elector(
         settled=settled,
         failed=lambda error: _LOG.warning("lease %s: %s", options.name, error),
         mark=names.LEASE_DEADLINE,
-    )
+        doubted=lambda seconds: _LOG.warning(
+            "the wall clock moved on %.1f s further than this process's own: the machine may have "
+            "stood still, or its clock was set; nothing is bound until lease %s is renewed",
+            seconds, options.name,
+        ),
+    )  # fmt: skip
 
 
 class LeaderLabel:

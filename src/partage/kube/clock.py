@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -12,11 +13,11 @@ class Clock(Protocol):
     """A source of time; tests pass one that does not wait."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Seconds since some fixed moment; never goes back, nor stops while a machine sleeps."""
         ...
 
     def now(self) -> datetime:
-        """The wall clock, in UTC; only ever written down, never compared between machines."""
+        """The wall clock, in UTC; written down, and never compared between machines."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -27,9 +28,12 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clock."""
 
+    def __init__(self) -> None:
+        self._steady = _steady()
+
     def monotonic(self) -> float:
         """See `Clock`."""
-        return time.monotonic()
+        return self._steady()
 
     def now(self) -> datetime:
         """See `Clock`."""
@@ -38,3 +42,15 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """See `Clock`."""
         await asyncio.sleep(max(0.0, seconds))
+
+
+def _steady() -> Callable[[], float]:
+    """Linux' clock that goes on while the machine is suspended, where there is one."""
+    which = getattr(time, "CLOCK_BOOTTIME", None)
+    if which is not None:
+        try:
+            time.clock_gettime(which)
+        except OSError:  # a sandbox without it
+            return time.monotonic
+        return lambda: time.clock_gettime(which)
+    return time.monotonic

@@ -4,6 +4,11 @@ Clocks of two machines are never compared. Who waits counts from when *it* last 
 change; who leads counts from before it *sent* its last renewal, and stops earlier than anyone may
 take over. So there are never two leaders as long as clocks run at about the same speed, whatever
 they show.
+
+A virtual machine that was paused is the exception: its own clock stood still. Its wall clock is set
+right sooner or later, and has then moved on further than the other one since the last renewal; from
+then on it is not known who leads, until a renewal has succeeded. The same comes of a clock that
+somebody sets forward, and costs no more than the wait for the next renewal.
 """
 
 from dataclasses import dataclass
@@ -26,6 +31,12 @@ SETTLED: Final = 1
 
 Kubernetes' own clients write it whenever they give a lease back, whatever of theirs is on its way;
 so it counts only of who says besides that it sends nothing from that very moment on.
+"""
+_APART: Final = 1.0
+"""Seconds that the wall clock may move on further than ours between two renewals.
+
+A clock that is adjusted while it runs stays below: chrony's fastest, a twelfth, makes 0.8 of the
+longest that a leader goes without one. What is less than this the fence has to spare.
 """
 UNSETTLED: Final = 2
 """The same with something on its way."""
@@ -74,6 +85,7 @@ class Election:
         self._quiet_from: float | None = None
         self._given_back = False
         self._leads_until: float | None = None
+        self._renewed: tuple[datetime, float] | None = None
 
     @property
     def holder(self) -> str:
@@ -111,8 +123,21 @@ class Election:
         return self._leads_until
 
     def leads(self, now: float) -> bool:
-        """Whether we may act as the leader at this moment."""
+        """Whether we may act as the leader at this moment, by our clock."""
         return self._leads_until is not None and now < self._leads_until
+
+    def stood_still(self, now: float, wall: datetime) -> float:
+        """Seconds for which our clock may have stood still since the last renewal; 0 if it did not.
+
+        Args:
+            now: our clock's moment.
+            wall: the wall clock's, looked at after it.
+        """
+        if self._renewed is None:
+            return 0.0
+        wall_then, then = self._renewed
+        apart = (wall - wall_then).total_seconds() - (now - then)
+        return apart if apart > _APART else 0.0
 
     def observe(
         self, spec: LeaseSpec | None, version: str, now: float, stops: float | None = None
@@ -177,11 +202,23 @@ class Election:
             acquired, term = text, self.term + 1 if self._seen is not None else 0
         return LeaseSpec(self._identity, self._settings.duration, acquired, text, term)
 
-    def won(self, spec: LeaseSpec, version: str, *, sent: float, now: float) -> None:
-        """Our claim, sent at `sent`, was stored as this version."""
+    def won(
+        self, spec: LeaseSpec, version: str, *, sent: float, now: float,
+        wall: datetime | None = None,
+    ) -> None:  # fmt: skip
+        """Our claim, sent at `sent`, was stored as this version.
+
+        Args:
+            spec: the claim.
+            version: the lease's resourceVersion.
+            sent: before it was sent.
+            now: when its answer was there.
+            wall: what the wall clock showed just before `sent`.
+        """
         self._seen, self._seen_version, self._seen_at = spec, version, now
         self._given_back = False
         self._leads_until = sent + self._settings.deadline
+        self._renewed = None if wall is None else (wall, sent)
 
     def resign(self) -> None:
         """Stop to lead."""

@@ -58,6 +58,7 @@ class LeaderElector:
         failed: Callable[[KubeError], None] | None = None,
         settled: Callable[[], bool] = lambda: False,
         mark: str = "",
+        doubted: Callable[[float], None] = lambda _: None,
     ) -> None:
         """An elector that is not yet running.
 
@@ -76,7 +77,9 @@ class LeaderElector:
                 so that the next leader need not count from the lease's end (`quiet_from`), and of a
                 lease that it gives back that it has stopped. Others that hold the lease do not
                 write it; empty writes and reads none, and nobody hands anything over.
+            doubted: told for how many seconds our clock may have stood still while we led.
         """
+        self._doubted = doubted
         self._settled = settled
         self._mark = mark
         self._changed = asyncio.Event()
@@ -94,8 +97,12 @@ class LeaderElector:
 
     @property
     def leading(self) -> bool:
-        """Whether we lead at this very moment; false as soon as the deadline has passed."""
-        return self._election.leads(self._clock.monotonic())
+        """Whether we lead at this very moment; false as soon as the deadline has passed.
+
+        Or may have: while our clock stood still, until a renewal says that nobody took over.
+        """
+        now = self._clock.monotonic()
+        return self._election.leads(now) and not self._election.stood_still(now, self._clock.now())
 
     @property
     def handed_over(self) -> bool:
@@ -168,6 +175,8 @@ class LeaderElector:
             left = until - self._clock.monotonic()
             if left <= 0:
                 return
+            if still := self._election.stood_still(self._clock.monotonic(), self._clock.now()):
+                self._doubted(still)
             await self._within(left, self._attempt())
             left = (self._election.leads_until or 0.0) - self._clock.monotonic()
             await self._clock.sleep(max(0.0, min(self._settings.retry, left)))
@@ -190,13 +199,15 @@ class LeaderElector:
             exists = await self._read()
         if not election.may_take(clock.monotonic()):
             return
+        # Whoever stops us between the two makes our clock look slow, not the wall's.
+        wall = clock.now()
         sent = clock.monotonic()
-        claim = election.claim(clock.now())
+        claim = election.claim(wall)
         found = election.leads(sent), election.handed_over, election.quiet_from
         marked = self._marked(claim, election.stops(sent))
         stored = await (self._write(claim, marked) if exists else self._create(claim, marked))
         self._version = stored.metadata.resource_version
-        election.won(claim, self._version, sent=sent, now=clock.monotonic())
+        election.won(claim, self._version, sent=sent, now=clock.monotonic(), wall=wall)
         renewed, handed_over, quiet_from = found
         if not renewed:
             self._handed_over, self._quiet_from = handed_over, quiet_from
