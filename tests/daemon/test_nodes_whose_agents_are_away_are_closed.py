@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from daemon_world import World, until, world
+from daemon_world import World, node, until, world
 from prometheus_client import CollectorRegistry
 from proxy import Proxy
 
@@ -19,9 +19,11 @@ from partage.apiserver import DeleteOptions
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.silence import AgentSilence, SilenceSettings
+from partage.extender.books import Books
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.events import EventRecorder
+from partage.model.errors import LedgerError
 from partage.testing.clock import InstantClock
 from partage.vendors import names
 
@@ -221,6 +223,51 @@ def test_a_lease_that_is_deleted_opens_the_node() -> None:
         await made.passes(10)
 
         assert made.says("n0") is None
+
+    play(story)
+
+
+def test_a_lease_that_outlives_its_node_is_nobodys() -> None:
+    """It is not told as silent; a node that comes again under the name has its agent's time anew."""
+
+    async def story(made: Game) -> None:
+        ledger = made.daemon.service.books.engine.ledger
+        await made.cluster.api.delete("nodes", "", "n0", DeleteOptions())
+        await until(lambda: "n0" not in ledger.index)
+        await made.passes(120, "n1")
+        assert made.sample("partage_agents", state="silent") == 0
+        assert made.sample("partage_agents", state="heard") == 1
+
+        await made.cluster.api.create("nodes", node("n0"))
+        await until(lambda: "n0" in ledger.index)
+        await made.passes(60, "n1")
+        assert made.says("n0") is None
+        await made.passes(10, "n1")
+        assert made.says("n0") is not None
+
+    play(story, nodes=2)
+
+
+def test_a_fault_of_ours_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and counts as a look that failed."""
+
+    async def story(made: Game) -> None:
+        def broken() -> Books | None:
+            raise LedgerError("no such books")
+
+        silence = AgentSilence(
+            made.client,
+            broken,
+            made.recorder,
+            lambda: True,
+            SilenceSettings(),
+            CollectorRegistry(),
+        )
+        task = asyncio.create_task(silence.run())
+        await until(lambda: caplog.text.count("agents cannot be looked after") > 1)
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait((task,))
 
     play(story)
 

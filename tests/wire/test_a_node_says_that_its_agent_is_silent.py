@@ -7,8 +7,10 @@ from manifests import Manifest, card, cluster, container, device, node, pod
 
 from partage.model.node import Node
 from partage.model.reason import ReasonCode
+from partage.scheduler.events import NodeSeen
 from partage.sim.offline import schedule
 from partage.vendors import names
+from partage.wire.journal import Header, Line, encode_entry, header_line, read_lines
 from partage.wire.silence import silence, silence_text
 
 MORNING = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
@@ -52,6 +54,17 @@ def test_the_moment_is_written_in_one_zone() -> None:
     moment = MORNING.astimezone(timezone(timedelta(hours=8)))
 
     assert silence_text(moment, 90.5) == "2026-11-22T08:00:00Z 90.5"
+
+
+def test_a_record_keeps_it() -> None:
+    """A replay decides by the same."""
+    seen = NodeSeen(_read(SILENT))
+    lines = [header_line(Header("one")), encode_entry("one/1", seen)]
+
+    _, line = read_lines("r.jsonl", lines)
+
+    assert isinstance(line, Line)
+    assert line.entry == seen
 
 
 @pytest.mark.parametrize("text", ["", "yes", "2026-11-22T08:00:00Z", "today 60", "60 60 60"])

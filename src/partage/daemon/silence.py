@@ -120,7 +120,11 @@ class AgentSilence:
         self._beats = self._fresh()
         try:
             while True:
-                await self.look()
+                try:
+                    await self.look()
+                except Exception:  # noqa: BLE001 # logged; who serves goes on serving
+                    self._beats.missed()
+                    _LOG.exception("agents cannot be looked after")
                 await self._client.clock.sleep(self._settings.period)
         finally:
             self._beats, self._silent = self._fresh(), 0
@@ -142,6 +146,8 @@ class AgentSilence:
         if books is None:
             return
         nodes = {node.name: node for node in books.engine.ledger.nodes if node is not None}
+        # Leases outlive their nodes.
+        marks = {name: mark for name, mark in marks.items() if name in nodes}
         closed = {name for name, node in nodes.items() if _closed(node)}
         found = self._beats.look(marks, closed, asked, self._client.clock.monotonic())
         self._silent = found.silent
@@ -176,9 +182,8 @@ class AgentSilence:
 
         async with asyncio.TaskGroup() as group:
             for name, seconds in found.close.items():
-                if name in nodes:
-                    text = silence_text(now - timedelta(seconds=seconds), self._settings.limit)
-                    group.create_task(write(nodes[name], text), name=f"silence:close:{name}")
+                text = silence_text(now - timedelta(seconds=seconds), self._settings.limit)
+                group.create_task(write(nodes[name], text), name=f"silence:close:{name}")
             for name in found.open:
                 group.create_task(write(nodes[name], None), name=f"silence:open:{name}")
 
