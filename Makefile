@@ -55,8 +55,8 @@ docs: venv ## Build the documentation as a site into build/site; a warning is an
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/mkdocs build --strict --quiet
 
-soak: venv ## Churn with random faults (SOAK_MINUTES, SOAK_RATE pods a second, SOAK_SEED): nothing lost, doubled or leaked
-	$(BIN)/python tests/faults/soak.py --minutes $${SOAK_MINUTES:-20} --rate $${SOAK_RATE:-50} --seed $${SOAK_SEED:-0} --output build/soak
+soak: venv ## Churn with random faults (SOAK_MINUTES, SOAK_RATE pods a second, SOAK_SEED, SOAK_PEACE): nothing lost, doubled or leaked, and the rate kept
+	$(BIN)/python tests/faults/soak.py --minutes $${SOAK_MINUTES:-20} --rate $${SOAK_RATE:-50} --seed $${SOAK_SEED:-0} --peace $${SOAK_PEACE:-90} --output build/soak
 
 failover: venv ## Kill the leader five times under load (FAILOVER_KILLS): how long nobody is served, and where the seconds go
 	$(BIN)/python tests/faults/failover.py --kills $${FAILOVER_KILLS:-5}

@@ -24,7 +24,15 @@ from faulty_wire import Wire
 from instances import Relay, Spawned
 
 from partage.agent.discovery.models import MODELS
-from partage.apiserver import ApiError, ApiServer, DeleteOptions, Settings, serve, write_kubeconfig
+from partage.apiserver import (
+    ApiError,
+    ApiServer,
+    DeleteOptions,
+    Settings,
+    ambient,
+    serve,
+    write_kubeconfig,
+)
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
@@ -46,7 +54,7 @@ from partage.kube.watch import WatchSettings
 from partage.testing.leases import given_back
 from partage.vendors import names
 
-__all__ = ["HALF", "PATIENCE", "WHOLE", "Bed", "bed", "node", "pod", "until"]
+__all__ = ["HALF", "PATIENCE", "QUARTER", "WHOLE", "Bed", "bed", "node", "pod", "until"]
 
 Document = dict[str, Any]
 
@@ -55,6 +63,7 @@ PATIENCE = 100.0
 SCHEDULER = "partage-scheduler"
 WHOLE = {"koordinator.sh/gpu": "100"}
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+QUARTER = {"koordinator.sh/gpu-core": "25", "koordinator.sh/gpu-memory-ratio": "25"}
 LEASES = "leases.coordination.k8s.io"
 DEVICES = "devices.scheduling.koordinator.sh"
 
@@ -108,6 +117,17 @@ async def until(true: Callable[[], object], what: str = "", seconds: float = PAT
         await asyncio.sleep(0.01)
 
 
+@dataclass(slots=True)
+class ServerClock:
+    """The API server's wall clock, which may be set: `wrong` seconds beside the machine's."""
+
+    wrong: float = 0.0
+
+    def now(self) -> float:
+        """Seconds since 1970, as this clock has it."""
+        return time.time() + self.wrong
+
+
 @dataclass
 class Bed:
     """The cluster.
@@ -120,6 +140,7 @@ class Bed:
         kube: the stand-in for kube-scheduler.
         watchman: looks at the invariants at every change.
         foreign: records may name devices that are gone.
+        clock: the API server's.
     """
 
     server: ApiServer
@@ -132,6 +153,7 @@ class Bed:
     stack: contextlib.AsyncExitStack
     folder: Path | None = None
     foreign: bool = False
+    clock: ServerClock = field(default_factory=ServerClock)
     daemons: dict[str, SchedulerDaemon] = field(default_factory=dict)
     spawned: dict[str, Spawned] = field(default_factory=dict)
 
@@ -310,7 +332,8 @@ async def bed(
         foreign: devices go away under their pods.
     """
     context = Intake().context
-    server = ApiServer(settings)
+    clock = ServerClock()
+    server = ApiServer(settings, replace(ambient(), now=clock.now))
     async with contextlib.AsyncExitStack() as stack:
         url = await stack.enter_async_context(serve(server))
         for definition in DEFINITIONS:
@@ -327,7 +350,7 @@ async def bed(
         ports = Ports(relay.url, frozenset({SCHEDULER}), lambda: context)
         kube = KubeScheduler(server, ports)
         watchman = invariants.Watchman(http, url, foreign=foreign)
-        made = Bed(server, url, wire, relay, http, kube, watchman, stack, folder, foreign)
+        made = Bed(server, url, wire, relay, http, kube, watchman, stack, folder, foreign, clock)
         await stack.enter_async_context(
             _running(
                 agents=agents.run(), kubelet=Kubelet(server, lambda: context).run(),

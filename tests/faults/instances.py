@@ -16,6 +16,7 @@ __all__ = ["Relay", "Spawned", "free_port"]
 
 
 QUICK = Path(__file__).with_name("quick_instance.py")
+SKEWED = Path(__file__).with_name("skewed_instance.py")
 
 
 def free_port() -> int:
@@ -38,6 +39,8 @@ class Spawned:
         audit: seconds between two audits.
         more: further options of the command.
         quick: not the command but `quick_instance`, with times for tests.
+        program: another command of ours, in place of the scheduler.
+        skew: seconds by which its wall clock is wrong.
         starts: how often it was started.
         paused: whether it stands still.
     """
@@ -49,6 +52,8 @@ class Spawned:
     audit: int = 1
     more: tuple[str, ...] = ()
     quick: bool = False
+    program: tuple[str, ...] = ()
+    skew: float = 0.0
     port: int = field(default_factory=free_port)
     starts: int = 0
     process: asyncio.subprocess.Process | None = None
@@ -70,12 +75,15 @@ class Spawned:
     def _command(self) -> list[str]:
         if self.quick:
             return [str(QUICK), str(self.kubeconfig), str(self.port), self.name]
+        start = [str(SKEWED), str(self.skew)] if self.skew else ["-m", "partage.cli.main"]
+        common = ["--kubeconfig", str(self.kubeconfig), "--host", "127.0.0.1",
+                  "--port", str(self.port), "--log-format", "json"]  # fmt: skip
+        if self.program:
+            return [*start, *self.program, *common, *self.more]
         return [
-            "-m", "partage.cli.main", "scheduler", "--plain",
-            "--kubeconfig", str(self.kubeconfig), "--host", "127.0.0.1",
-            "--port", str(self.port), "--lease-namespace", "default",
+            *start, "scheduler", "--plain", *common, "--lease-namespace", "default",
             "--lease-duration", str(self.lease), "--audit", str(self.audit),
-            "--identity", self.name, "--log-format", "json", *self.more,
+            "--identity", self.name, *self.more,
         ]  # fmt: skip
 
     @property

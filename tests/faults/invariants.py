@@ -62,22 +62,35 @@ def record(pod: Document) -> Document | None:
     return found if whole else None
 
 
-def taken(found: Document) -> dict[str, Counter[str]]:
-    """What a record takes, by uuid: `milli` and `bytes`; init containers by maximum."""
-    running: dict[str, Counter[str]] = {}
-    first: dict[str, Counter[str]] = {}
+def taken(pod: Document, found: Document) -> dict[str, Counter[str]]:
+    """What a pod's record takes, by uuid: `milli` and `bytes`, as Kubernetes counts.
+
+    An init container runs beside the sidecars that were started before it, and ends before the
+    others start; sidecars run on beside these.
+    """
+    given: dict[tuple[bool, str], list[tuple[str, Counter[str]]]] = {}
     for container in found["containers"]:
         for device in container["devices"]:
             amounts = Counter(milli=device["milli"], bytes=device["bytes"])
-            if container.get("init"):
-                held = first.setdefault(device["uuid"], Counter())
-                held |= amounts
-            else:
-                running.setdefault(device["uuid"], Counter()).update(amounts)
-    for uuid, amounts in first.items():
-        held = running.setdefault(uuid, Counter())
+            key = container.get("phase", "main") != "main", container["name"]
+            given.setdefault(key, []).append((device["uuid"], amounts))
+    staying: dict[str, Counter[str]] = {}
+    most: dict[str, Counter[str]] = {}
+    for one in pod["spec"].get("initContainers") or ():
+        stays = one.get("restartPolicy") == "Always"
+        for uuid, amounts in given.pop((True, one["name"]), ()):
+            beside = staying.setdefault(uuid, Counter())
+            if stays:
+                beside.update(amounts)
+            held = most.setdefault(uuid, Counter())
+            held |= beside if stays else beside + amounts
+    for rows in given.values():  # what the pod has no container for counts as running
+        for uuid, amounts in rows:
+            staying.setdefault(uuid, Counter()).update(amounts)
+    for uuid, amounts in staying.items():
+        held = most.setdefault(uuid, Counter())
         held |= amounts
-    return running
+    return most
 
 
 def capacities(devices: Iterable[Document]) -> Cards:
@@ -102,7 +115,7 @@ def over_capacity(pods: Iterable[Document], cards: Cards) -> list[str]:
         if found is None or not live(pod) or found.get("uid") != pod["metadata"]["uid"]:
             continue  # a record of another pod gives nothing; I3 tells of it
         where = pod["spec"]["nodeName"]
-        for uuid, amounts in taken(found).items():
+        for uuid, amounts in taken(pod, found).items():
             used.setdefault((where, uuid), Counter()).update(amounts)
         for container in found["containers"]:
             for device in container["devices"]:
@@ -140,7 +153,7 @@ def misplaced(pods: Iterable[Document], cards: Cards) -> list[str]:
             wrong.append(f"I3: pod {name} is on {where}, its record is of {found.get('node')}")
         wrong += [
             f"I3: pod {name} has {uuid}, which {where} does not have"
-            for uuid in taken(found)
+            for uuid in taken(pod, found)
             if (where, uuid) not in cards
         ]
     return wrong
@@ -243,7 +256,7 @@ def _books(found: Findings, *, foreign: bool) -> list[str]:
         if said is None or not live(pod) or where not in found.nodes:
             continue
         name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        for uuid, amounts in taken(said).items():
+        for uuid, amounts in taken(pod, said).items():
             if (where, uuid) in there:
                 key = (where, name, minors[where, uuid])
                 expected[key] = (amounts["milli"] // 10, amounts["bytes"])
@@ -316,7 +329,7 @@ class Watchman:
         wrong: what was ever wrong, in the order of time.
         seen: changes that were looked at.
         bound: pods that were bound, by uid, to when that was seen, on the loop's clock.
-        listener: told every change of a pod.
+        listeners: told every change of a pod.
     """
 
     def __init__(self, http: aiohttp.ClientSession, api: str, *, foreign: bool = False) -> None:
@@ -329,7 +342,7 @@ class Watchman:
         self.wrong: list[str] = []
         self.seen = 0
         self.bound: dict[str, float] = {}
-        self.listener: Callable[[str, Document], None] = lambda *_: None
+        self.listeners: list[Callable[[str, Document], None]] = []
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -368,7 +381,8 @@ class Watchman:
         self.seen += 1
         if item["spec"].get("nodeName"):
             self._placed(kind, item)
-        self.listener(kind, item)
+        for listener in self.listeners:
+            listener(kind, item)
 
     def _placed(self, kind: str, item: Document) -> None:
         uid, where = item["metadata"]["uid"], item["spec"]["nodeName"]

@@ -1,10 +1,12 @@
 """`make soak`: churn with faults for as long as you like, and nothing lost, leaked, doubled, crashed.
 
 Pods come at a steady rate, live for a few seconds and go in every way there is (`churn`), while
-faults drawn from a seed hit the instances of the scheduler (`trouble`): requests that fail or are
-lost before or after they were carried out, watches that end or lie, cards that fall ill, instances
-that are killed or stand still for longer than their Lease. Invariants are looked at at every
-change of a pod, the audit of the books every other second. At the end everything must be free.
+faults drawn from a seed hit what is around them (`trouble`): requests that fail or are lost before
+or after they were carried out, watches that end or lie, cards that fall ill, nodes and Device
+objects that go and come, clocks that are set, a webhook and instances that are killed or stand
+still. One instance's wall clock is ten minutes fast throughout. Invariants are looked at at every
+change of a pod, the audit of the books every other second, and one card has a queue before it
+(`lane`). At the end everything must be free; what else must be shown is in `verdict`.
 """
 
 import argparse
@@ -17,22 +19,32 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import invariants
 from bed import Bed, bed, node
-from churn import Churn
+from churn import SHAPES, Churn
 from instances import Spawned
+from lane import LANE, Lane
 from trouble import STEADY, Trouble
+from verdict import failed
+from webhook_process import start_webhook
 
 from partage.apiserver import ApiError
+from partage.embedded.fleet import SimulatedNode
 
 _EVENTS_SECONDS = 20.0
 _AUDIT_SECONDS = 2.0
-_SETTLED_SECONDS = 120.0
 _EMPTY_SECONDS = 600.0
+_LEASE = 15
+_UNREAD = 5
+"""Looks in a row at which a leader may not have a clean audit yet: it makes one each second."""
+_SKEW = 600.0
+_LONG_MINUTES = 10.0
 
 
 def arguments() -> argparse.Namespace:
@@ -48,30 +60,52 @@ def arguments() -> argparse.Namespace:
         "--peace", type=float, default=90.0, help="seconds that a new leader is left alone"
     )
     parser.add_argument("--quiet", action="store_true", help="no faults, for comparison")
+    parser.add_argument("--no-webhook", action="store_true", help="admit all pods unread")
     parser.add_argument("--output", type=Path, help="folder for logs and the summary")
     return parser.parse_args()
+
+
+def fleet(nodes: int) -> list[SimulatedNode]:
+    """The nodes: most of A100s, two that cut instances, two of MetaX, one with a queue."""
+    taint = {"key": LANE, "effect": "NoSchedule"}
+    return [
+        *(node(f"n{number}", 8) for number in range(nodes)),
+        *(
+            node(f"mig-{n}", 8, model="H100-80GB-HBM3", mode="mig", registers=("hami",))
+            for n in range(2)
+        ),
+        *(node(f"metax-{n}", 8, model="C500", mode="sgpu") for n in range(2)),
+        node(LANE, 1, labels={LANE: "yes"}, taints=(taint,)),
+    ]
 
 
 class Soak:
     """One run.
 
     Attributes:
-        audits: looks at the leader's audit.
-        dirty: what they found.
-        fallen: instances that ended though nobody ended them.
+        audits: clean audits of a leader that were read.
+        dirty: audits that found something, or that nobody made.
+        fallen: processes that ended though nobody ended them.
         memory: MiB of the steady instance, with the seconds since the start.
     """
 
-    def __init__(self, cluster: Bed, given: argparse.Namespace) -> None:
+    def __init__(
+        self, cluster: Bed, nodes: list[SimulatedNode], given: argparse.Namespace
+    ) -> None:
         self.cluster = cluster
         self.given = given
         chance = random.Random(given.seed)  # noqa: S311 # repeatable, nothing secret
-        self.churn = Churn(cluster, given.rate, random.Random(chance.random()))  # noqa: S311 # same
-        self.trouble = Trouble(cluster, chance, given.nodes, given.only, given.peace)
+        self.churn = Churn(
+            cluster, given.rate, random.Random(chance.random()), asked=not given.no_webhook  # noqa: S311 # same
+        )  # fmt: skip
+        self.trouble = Trouble(cluster, chance, nodes[:-1], given.only, given.peace)
+        self.lane = Lane(cluster, self._quiet)
         self.audits = 0
         self.dirty: list[str] = []
         self.fallen: list[str] = []
         self.memory: list[tuple[float, float]] = []
+        self.calm: Counter[str] = Counter()
+        self._unread = 0
         self._begun = time.monotonic()
 
     @property
@@ -84,10 +118,10 @@ class Soak:
         seconds = self.given.minutes * 60
         looking = [
             asyncio.create_task(work)
-            for work in (self._audit(), self._progress(), self._forget_events())
+            for work in (self._look(), self._progress(), self._forget_events())
         ]
         try:
-            work = [self.churn.run(seconds)]
+            work = [self.churn.run(seconds), self.lane.run(seconds), self._count(seconds)]
             work += [] if self.given.quiet else [self.trouble.run(seconds)]
             await asyncio.gather(*work)
             say("no more pods, no more faults; waiting until all is free")
@@ -97,12 +131,33 @@ class Soak:
         finally:
             for task in looking:
                 task.cancel()
-            await asyncio.gather(*looking, return_exceptions=True)
+            ended = await asyncio.gather(*looking, return_exceptions=True)
+            self.fallen += [f"the harness: {one!r}" for one in ended if isinstance(one, Exception)]
         return self._summary(found)
 
     # --- looking -----------------------------------------------------------------------------
 
-    async def _audit(self) -> None:
+    def _calm(self) -> bool:
+        """Whether the rate that was asked for must be kept now."""
+        return self.trouble.calm(self.churn.waiting, int(max(self.given.rate, 1.0)))
+
+    def _quiet(self) -> bool:
+        """Whether who waits must be served at once now."""
+        return self.trouble.quiet() and self._calm()
+
+    async def _count(self, seconds: float) -> None:
+        """Add up pods, second by second, while no announced fault lasts."""
+        end = self.passed + seconds
+        while self.passed + 1.0 < end:
+            began, calm, announced = self.passed, self._calm(), self.trouble.announced
+            made, bound = self.churn.made, self.churn.bound
+            await asyncio.sleep(1.0)
+            if calm and self._calm() and announced == self.trouble.announced:
+                self.calm["milliseconds"] += round((self.passed - began) * 1000)
+                self.calm["made"] += self.churn.made - made
+                self.calm["bound"] += self.churn.bound - bound
+
+    async def _look(self) -> None:
         """Ask the leader again and again what its audit found, and see whether all still run."""
         while True:
             await asyncio.sleep(_AUDIT_SECONDS)
@@ -123,9 +178,15 @@ class Soak:
             rows = (await answer.text()).splitlines()
         series = ("partage_audit_leaked_units{", "partage_audit_missing_units{")
         found = [row for row in rows if row.startswith(series) and float(row.split()[-1])]
-        self.audits += 1
         if found:
             self.dirty.append(f"{self.passed:.0f} s: {found}")
+        elif "partage_audit_clean 1.0" in rows:
+            self._unread = 0
+            self.audits += 1
+        elif "partage_leader 1.0" in rows:
+            self._unread += 1
+            if self._unread == _UNREAD:
+                self.dirty.append(f"{self.passed:.0f} s: the leader has no clean audit")
 
     async def _forget_events(self) -> None:
         """Delete events, of which a run makes hundreds of thousands."""
@@ -141,10 +202,11 @@ class Soak:
         """One line now and then."""
         while True:
             await asyncio.sleep(15.0)
-            there = sum(1 for _ in self.cluster.server.store.all("pods"))
+            waiting = self.churn.waiting_shapes
+            most = ", ".join(f"{count} {name}" for name, count in waiting.most_common(2))
             say(
-                f"{self.passed:6.0f} s  {self.churn.made} pods made, {self.cluster.kube.bound} "
-                f"bound, {there} there; {self.trouble.made.total()} faults; {len(self.dirty)} of "
+                f"{self.passed:6.0f} s  {self.churn.made} pods made, {self.churn.bound} bound, "
+                f"{waiting.total()} wait ({most}); {self.trouble.made.total()} faults; {len(self.dirty)} of "
                 f"{self.audits} audits found something; {len(self.cluster.watchman.wrong)} broken "
                 f"invariants; {len(self.fallen)} crashes; {self._latest_memory:.0f} MiB"
             )
@@ -155,23 +217,46 @@ class Soak:
 
     def _summary(self, found: invariants.Findings) -> dict[str, Any]:
         allocated = 'partage_pool_units{dimension="core_milli",state="allocated"}'
-        gaps, spawned = self.trouble.gaps, self.cluster.spawned.values()
-        settled = [mib for at, mib in self.memory if at > _SETTLED_SECONDS] or [0.0]
+        spawned, churn, calm = self.cluster.spawned.values(), self.churn, self.calm
+        seconds = calm["milliseconds"] / 1000
+        shapes = {name: churn.bound_by_shape[name] for name in SHAPES}
         return {
             "minutes": self.given.minutes, "seed": self.given.seed, "nodes": self.given.nodes,
+            "rate": self.given.rate, "lease": _LEASE, "quiet": self.given.quiet,
+            "only": self.given.only,
             "pods": {
-                "made": self.churn.made, "bound": self.cluster.kube.bound,
-                "not_made_because_too_many_waited": self.churn.spared,
-                "made_per_second": round(self.churn.made / (self.given.minutes * 60), 1),
+                "made": churn.made, "bound": churn.bound, "bound_by_shape": shapes,
+                "not_made_because_too_many_waited": churn.spared,
+                "made_per_second": round(churn.made / (self.given.minutes * 60), 1),
+                "kept_out_while_the_webhook_was_away": churn.refused,
             },
-            "seconds_to_bind": {str(share): _at(self.churn.waits, share) for share in (0.5, 0.9, 0.99, 1.0)},
-            "faults": dict(self.trouble.made), "requests_hit": dict(self.cluster.wire.hit),
+            "outside_of_announced_faults": {
+                "seconds": round(seconds),
+                "made_per_second": round(calm["made"] / max(seconds, 1.0), 1),
+                "bound_per_second": round(calm["bound"] / max(seconds, 1.0), 1),
+            },
+            "seconds_to_bind": {
+                str(share): _at(list(chain(*churn.waits.values())), share)
+                for share in (0.5, 0.9, 0.99, 1.0)
+            },
+            "seconds_to_bind_p90_by_shape": {n: _at(one, 0.9) for n, one in churn.waits.items()},
+            "release_to_next_binding": {
+                "all": self.lane.released, "counted": len(self.lane.gaps),
+                "p50_s": _at(self.lane.gaps, 0.5), "p99_s": _at(self.lane.gaps, 0.99),
+                "max_s": _at(self.lane.gaps, 1.0),
+            },
+            "faults": {name: self.trouble.made[name] for name in self.trouble.kinds},
+            "requests_hit": dict(self.cluster.wire.hit),
             "leader_lost": {
-                "times": len(gaps), "mean_s": round(statistics.fmean(gaps or [0.0]), 1),
-                "max_s": round(max(gaps, default=0.0), 1),
+                how: {
+                    "times": len(gaps), "mean_s": round(statistics.fmean(gaps or [0.0]), 1),
+                    "max_s": round(max(gaps, default=0.0), 1),
+                }
+                for how, gaps in self.trouble.gaps.items()
             },
             "changes_looked_at": self.cluster.watchman.seen,
-            "audits": self.audits, "audits_that_found_something": self.dirty,
+            "audits": self.audits, "audits_least": int(seconds / _AUDIT_SECONDS / 2),
+            "audits_that_found_something": self.dirty,
             "broken_invariants": self.cluster.watchman.wrong[:20],
             "units_left_at_the_end": found.metrics.get(allocated),
             "crashes": self.fallen,
@@ -179,22 +264,20 @@ class Soak:
             "cpu_seconds": {
                 **{one.name: _cpu(one) for one in spawned}, "all else": round(time.process_time(), 1),
             },
-            "memory_mib": {
-                "after_two_minutes": round(settled[0]), "end": round(settled[-1]),
-                "most": round(max(settled)),
-            },
+            "memory_mib": self._memory(),
         }  # fmt: skip
 
-
-def good(summary: dict[str, Any]) -> bool:
-    """Whether nothing went wrong."""
-    return not (
-        summary["audits_that_found_something"]
-        or summary["broken_invariants"]
-        or summary["crashes"]
-        or summary["units_left_at_the_end"]
-        or any(summary["tracebacks"].values())
-    )
+    def _memory(self) -> dict[str, float]:
+        """Medians of the second and the last fifth of the run; of a short run they say nothing."""
+        whole = self.given.minutes * 60
+        early = [mib for at, mib in self.memory if 0.2 * whole <= at < 0.4 * whole]
+        late = [mib for at, mib in self.memory if 0.8 * whole <= at < whole]
+        seen = self.given.minutes >= _LONG_MINUTES and early and late
+        return {
+            "seen": bool(seen), "early": round(statistics.median(early or [0.0])),
+            "late": round(statistics.median(late or [0.0])),
+            "most": round(max((mib for _, mib in self.memory), default=0.0)),
+        }  # fmt: skip
 
 
 def say(text: str) -> None:
@@ -232,16 +315,22 @@ async def main() -> int:
     with tempfile.TemporaryDirectory(prefix="partage-soak-") as made:
         folder = given.output or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
-        fleet = [node(f"n{number}", 8) for number in range(given.nodes)]
-        async with bed(*fleet, folder=folder) as cluster:
+        nodes = fleet(given.nodes)
+        async with bed(*nodes, folder=folder) as cluster:
             for name in (STEADY, *(f"other-{n}" for n in range(given.instances))):
-                await cluster.spawn(name, lease=15)
+                skew = _SKEW if name == "other-0" else 0.0
+                await cluster.spawn(name, lease=_LEASE, skew=skew)
+            if not given.no_webhook:
+                await start_webhook(cluster)
             await cluster.led()
-            summary = await Soak(cluster, given).run()
+            summary = await Soak(cluster, nodes, given).run()
+    wrong = summary["failed"] = failed(summary)
     say(json.dumps(summary, indent=2))
     if given.output:
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    return 0 if good(summary) else 1
+    for sentence in wrong:
+        say(f"FAILED: {sentence}")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
