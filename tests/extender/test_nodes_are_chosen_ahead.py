@@ -163,17 +163,81 @@ def test_nothing_is_chosen_ahead_where_a_cycle_is_cheap(settings: AheadSettings 
 @run
 async def test_a_place_kept_ahead_gives_way_to_a_pod_that_has_its_turn() -> None:
     """It was promised to nobody; who lost it is tried there first all the same, then everywhere."""
-    world = await crowd("second", nodes=2)
+    world = await crowd("second", "third", nodes=2)
     world.service.look_ahead()
-    told(world, "second", "n0")
+    told(world, "third", "n1")
 
     answer = world.filter(world.create(queued("large", 2)), "n0", "n1")
-    world.filter(world.create(queued("larger", 2)), "n0", "n1")
 
     assert answer["NodeNames"] == ["n1"]
-    assert world.told == [("larger", "InsufficientCards")]
+    assert shown(world) == {"second": "n0"}
+    assert world.filter(queued("third"), "n0", "n1")["NodeNames"] == ["n0"]
     assert shown(world) == {}
-    assert world.filter(queued("second"), "n0")["NodeNames"] == ["n0"]
+
+
+@run
+async def test_a_place_kept_ahead_stays_where_giving_it_up_helps_nobody() -> None:
+    """Not a pod that finds no room all the same, nor one that may not go there."""
+    world = await crowd("second", nodes=2)
+    world.service.look_ahead()
+    world.filter(world.create(queued("full", 2)), "n1")
+
+    world.filter(world.create(queued("large", 2)), "n0", "n1")
+    world.filter(world.create(queued("elsewhere", 1)), "n1")
+
+    assert world.told == [("large", "InsufficientCards"), ("elsewhere", "InsufficientCards")]
+    assert shown(world) == {"second": "n0"}
+
+
+@run
+async def test_of_the_places_kept_ahead_as_few_are_given_up_as_will_do() -> None:
+    """Of the least important, and of these of whose turn is furthest off."""
+    world = await crowd("a", "b", "c", "d", nodes=3)
+    world.create(queued("vip", priority=5))
+    for _ in range(3):
+        world.service.look_ahead()
+    assert shown(world) == {"vip": "n0", "a": "n2", "b": "n2", "c": "n1", "d": "n1"}
+
+    one = world.filter(world.create(queued("one")))["NodeNames"]
+    kept = shown(world)
+    two = world.filter(world.create(queued("two", 2, priority=5)))["NodeNames"]
+
+    assert (one, kept) == (["n1"], {"vip": "n0", "a": "n2", "b": "n2", "c": "n1"})
+    assert (two, shown(world)) == (["n2"], {"vip": "n0", "c": "n1"})
+
+
+@run
+async def test_one_place_kept_ahead_is_given_up_rather_than_two() -> None:
+    """Even where their turns are further off."""
+    world = await crowd("a", "b", "c", nodes=3)
+    for _ in range(2):
+        world.service.look_ahead()
+    assert shown(world) == {"a": "n0", "b": "n2", "c": "n2"}
+    world.filter(world.create(queued("full", 2)), "n1")
+    world.service.pod_gone("uid-first")
+
+    answer = world.filter(world.create(queued("large", 2)))
+
+    assert answer["NodeNames"] == ["n0"]
+    assert shown(world) == {"b": "n2", "c": "n2"}
+
+
+@run
+async def test_a_quota_that_places_kept_ahead_use_up_is_given_back_by_one_after_another() -> None:
+    """Wherever they are, but only those of its namespace."""
+    world = await crowd("a", "b", nodes=3)
+    world.service.look_ahead()
+    limit = {"requests.koordinator.sh/gpu": "300"}
+    quota = {
+        "apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": "team"}, "spec": {"hard": limit},
+    }  # fmt: skip
+    world.service.config_changed(document(quota))
+
+    answer = world.filter(world.create(queued("now")))
+
+    assert answer["NodeNames"]
+    assert list(shown(world)) == ["a"]
 
 
 @run
@@ -244,13 +308,35 @@ async def test_who_has_no_turn_for_long_loses_the_place_and_the_nomination() -> 
     world.nominated.clear()
 
     world.clock.pass_time(31.0)
-    await world.service.tick()
-    await world.service.tick()
+    for _ in range(5):
+        await world.service.tick()
+    assert world.nominated == [("second", "")]
+    world.clock.pass_time(10.0)
+    await world.service.tick()  # that write was lost
     told(world, "second", "")
+    world.clock.pass_time(10.0)
     await world.service.tick()
 
     assert world.nominated == [("second", ""), ("second", "")]
+    assert world.service.books.prospects.counts["withdrawn"] == 1
     assert "uid-second" not in world.service.books.engine.states
+
+
+@run
+async def test_a_nomination_is_taken_off_what_the_pod_is_by_now() -> None:
+    """It was changed before the write arrived, which is refused then."""
+    world = await crowd("second")
+    world.service.look_ahead()
+    told(world, "second", "n0")
+    world.clock.pass_time(31.0)
+    await world.service.tick()
+    world.nominated.clear()
+
+    said = {"phase": "Pending", "nominatedNodeName": "n0"}
+    world.create(queued("second", status=said, meta={"resourceVersion": "8"}))
+    await world.service.tick()
+
+    assert world.nominated == [("second", "")]
 
 
 @run
@@ -333,9 +419,41 @@ async def test_new_books_remember_whom_the_old_ones_nominated() -> None:
     parts = [node("n0"), device("n0", card(0), card(1)), nominated]
 
     await world.start(*parts)
+    world.nominated.clear()
+    await world.service.tick()
 
     assert world.service.books.nomination("uid-second") == ""
     assert world.service.books.engine.states.get("uid-second") is not State.HELD
+    assert world.nominated == [("second", "")]
+
+
+@run
+async def test_new_books_remember_what_nobody_has_told_of_yet() -> None:
+    """It was on its way while they were made: no claim either, and taken off."""
+    world = await crowd("second")
+    world.service.look_ahead()
+    parts = [node("n0"), device("n0", card(0), card(1)), queued("second")]
+    await world.start(*parts)
+
+    told(world, "second", "n0")
+    world.nominated.clear()
+    await world.service.tick()
+
+    assert world.service.books.nomination("uid-second") == ""
+    assert world.nominated == [("second", "")]
+
+
+@run
+async def test_new_books_remember_nobody_who_is_gone() -> None:
+    """Nobody would ever tell of it."""
+    world = await crowd("second")
+    world.service.look_ahead()
+    told(world, "second", "n0")
+
+    await world.start(node("n0"), device("n0"))
+
+    assert world.service.books.prospects._told == {}
+    assert world.service.books.prospects._stale == {}
 
 
 @run

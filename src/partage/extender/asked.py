@@ -43,11 +43,21 @@ def fitting(books: Books, entry: PodEntry, listed: Listed, now: float) -> Answer
     _turn(books, entry, len(listed.names), now)
     one = not entry.flexible
     answer = books.verbs.filter(entry.pod, listed, now, one=one)
-    refusal = answer.refusal
-    if refusal is None or refusal.code is ReasonCode.INVALID_REQUEST:
-        return answer
-    if books.make_way(entry.pod):
+    index, among = books.engine.ledger.index, listed.among
+
+    def asked(node: str) -> bool:
+        at = index.get(node, -1)
+        return at >= 0 and (among is None or bool(among[at]))
+
+    moved = False
+    while (
+        (refusal := answer.refusal) is not None
+        and refusal.code is not ReasonCode.INVALID_REQUEST
+        and books.make_way(entry.pod, refusal, asked)
+    ):
+        moved = True
         answer = books.verbs.filter(entry.pod, listed, now, one=one)
+    if moved:
         books.settle(now)
     return answer
 

@@ -150,7 +150,9 @@ class Bindings:
         books.prospects.came(entry, 0, now)
         try:
             decision = books.verbs.bind(entry.pod, args.node)
-            if isinstance(decision, Refusal) and books.make_way(entry.pod):
+            while isinstance(decision, Refusal) and books.make_way(
+                entry.pod, decision, args.node.__eq__
+            ):
                 decision = books.verbs.bind(entry.pod, args.node)
         except LedgerError as error:
             return f"{error}; what became of its Binding is not known yet"

@@ -204,12 +204,12 @@ class Books:
         self.verbs.forget_hold(uid)
         self.settle(now)
 
-    def make_way(self, pod: Pod) -> bool:
+    def make_way(self, pod: Pod, refusal: Refusal, asked: Callable[[str], bool]) -> bool:
         """Places that are kept ahead go to a pod that has its turn and found no room; whether any did.
 
-        The caller asks for the pod again, and then settles.
+        The caller asks for the pod again, until it has room or nothing helps, and then settles.
         """
-        ceded = self.prospects.cede(pod.priority)
+        ceded = self.prospects.cede(pod, refusal, asked)
         for uid in ceded:
             self._follow(self.engine.handle(HoldEnded(uid)))
             self.verbs.forget_hold(uid)
@@ -353,7 +353,7 @@ class Books:
     def tick(self, now: float) -> None:
         """What time brings: holds end, and the next batch of waiting pods is woken."""
         self._follow(self.verbs.expire(now))
-        self.prospects.expire()
+        self.prospects.expire(now)
         # A nomination outlives its hold, which is taken anew while there is room.
         for node, mates in self._nominated.items():
             if any(uid not in self.engine.ledger for uid in mates):

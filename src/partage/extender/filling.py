@@ -39,7 +39,7 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
         if intake.pod(waiting.entry.pod.uid) is not None:
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
     books.counts += before.counts
-    books.prospects.remember(before.prospects)
+    books.prospects.remember(before.prospects, intake.pods())
     for entry in list(intake.pods().values()):
         books.pod_seen(entry, now)
     # New books may have room that the old ones had not, and no event will ever say so.

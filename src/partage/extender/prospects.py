@@ -19,11 +19,13 @@ nodes in one call on, and while most of those that were chosen ahead are taken. 
 it, whatever part of them kube-scheduler looks at.
 """
 
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from partage.extender.ports import Hooks
 from partage.extender.verbs import Verbs
+from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.engine import Engine, State
 from partage.wire import shapes
@@ -39,6 +41,8 @@ _CREDIT: Final = 64
 _MOST_CREDIT: Final = 128
 _PAUSE: Final = 30.0
 """Seconds without choices ahead, once too many of them were not taken."""
+_REPEAT: Final = 10.0
+"""Seconds after which a nomination is taken off once more that is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,14 @@ class _Told:
     Attributes:
         node: which.
         heard: the API server has told of it.
+        withdrawn: the version of the pod that it was to be taken off of; empty before.
+        again: when it may be taken off once more, seconds on the service's steady clock.
     """
 
     node: str
     heard: bool = False
+    withdrawn: str = ""
+    again: float = 0.0
 
 
 class Prospects:
@@ -184,9 +192,20 @@ class Prospects:
         if queue is not None and queue.pop(uid, None) is not None and not queue:
             del self._queues[priority]
 
-    def remember(self, before: "Prospects") -> None:
-        """Take over from books that were made anew what nobody else knows."""
-        self._told.update({uid: one for uid, one in before._told.items() if one.heard})  # noqa: SLF001
+    def remember(self, before: "Prospects", pods: Container[str]) -> None:
+        """Take over from books that were made anew what nobody else knows.
+
+        Also of nominations that nobody has told of yet: they may be on their way. Places are not
+        kept any more, so what was nominated for them is taken off.
+
+        Args:
+            before: those of the old books.
+            pods: uids of all that are there.
+        """
+        told = {uid: one for uid, one in before._told.items() if uid in pods}  # noqa: SLF001
+        self._told.update(told)
+        kept = before._stale | {uid: one.entry for uid, one in before.shown.items()}  # noqa: SLF001
+        self._stale.update({uid: entry for uid, entry in kept.items() if uid in told})
         self._schedulers |= before._schedulers  # noqa: SLF001 # its own kind
         self._asked = before._asked  # noqa: SLF001
         self._credit, self._pause = before._credit, before._pause  # noqa: SLF001
@@ -230,13 +249,53 @@ class Prospects:
         if self._credit <= 0:
             self._credit, self._pause = _CREDIT, now + _PAUSE
 
-    def cede(self, priority: int) -> list[str]:
-        """Whose places go to a pod of this priority that has its turn and found no room."""
-        ceded = [uid for uid, one in self.shown.items() if one.entry.pod.priority <= priority]
+    def cede(self, pod: Pod, refusal: Refusal, asked: Callable[[str], bool]) -> Sequence[str]:
+        """Whose places go to a pod that has its turn and found no room: of as few as will do.
+
+        Nobody's where all of them would not help, nor of more important pods. Of the others the
+        least important go first, and among these who was chosen last.
+
+        Args:
+            pod: the pod.
+            refusal: why it found none.
+            asked: whether it may have a node.
+        """
+        may = sorted(
+            (uid for uid in reversed(self.shown) if self._priority(uid) <= pod.priority),
+            key=self._priority,
+        )
+        if refusal.code is ReasonCode.QUOTA_EXCEEDED:
+            # What each counts is known only when it is gone; the caller asks again.
+            namespace = pod.namespace
+            ceded: Sequence[str] = [
+                u for u in may if self.shown[u].entry.pod.namespace == namespace
+            ][:1]
+        else:
+            ceded = self._fewest(pod, [uid for uid in may if asked(self.shown[uid].node)])
         for uid in ceded:
             self._stale[uid] = self.shown.pop(uid).entry
         self.counts["ceded"] += len(ceded)
         return ceded
+
+    def _priority(self, uid: str) -> int:
+        return self.shown[uid].entry.pod.priority
+
+    def _fewest(self, pod: Pod, may: Sequence[str]) -> Sequence[str]:
+        """Of these, the least that make room for a pod on one node; none where all do not."""
+        nodes: dict[str, list[str]] = {}
+        for uid in may:
+            nodes.setdefault(self.shown[uid].node, []).append(uid)
+        found: list[Sequence[str]] = []
+        for node, uids in nodes.items():
+            if self._engine.fits_without(pod, node, uids):
+                needed = uids
+                for uid in reversed(uids):
+                    fewer = [other for other in needed if other != uid]
+                    if fewer and self._engine.fits_without(pod, node, fewer):
+                        needed = fewer
+                found.append(needed)
+        # The first of equals: whose turn is furthest off.
+        return min(found, key=lambda uids: (self._priority(uids[-1]), len(uids)), default=())
 
     # --- choosing ahead ----------------------------------------------------------------------
 
@@ -284,16 +343,25 @@ class Prospects:
                 return entry
         return None
 
-    def expire(self) -> None:
-        """Take back what was shown to pods whose turn did not come while their places were kept."""
+    def expire(self, now: float) -> None:
+        """Take back what was shown to pods whose turn did not come while their places were kept.
+
+        Args:
+            now: seconds on the service's steady clock.
+        """
         for uid in [u for u in self.shown if self._engine.states.get(u) is not State.HELD]:
             self._stale[uid] = self.shown.pop(uid).entry
         for uid, entry in self._stale.items():
             # Until the API server has told of the nomination, there is nothing to take back.
-            told = self._told.get(uid)
-            if uid not in self._engine.states and told is not None and told.node and told.heard:
-                self.counts["withdrawn"] += 1
-                self._hooks.nominated(entry, "", self._versions[uid])
+            told, version = self._told.get(uid), self._versions.get(uid, "")
+            if told is None or not told.node or not told.heard or uid in self._engine.states:
+                continue
+            # Once is enough, unless the pod was changed meanwhile or the write was lost.
+            if told.withdrawn == version and now < told.again:
+                continue
+            self.counts["withdrawn"] += not told.withdrawn
+            told.withdrawn, told.again = version, now + _REPEAT
+            self._hooks.nominated(entry, "", version)
 
 
 def _tried(document: Document) -> bool:
