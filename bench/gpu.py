@@ -38,6 +38,8 @@ ACCOUNT_MARK = b"PRTACCT2"
 POLICIES = {"best-effort": 0, "fixed-share": 1, "burst-share": 2, "none": 3}
 MIB = 2**20
 GRANULE = 2 * MIB
+GRAPHS = ("graph", "node", "capture")
+"""Ways in which a graph comes to allocate (native/tests/memory.c)."""
 MISSED: list[str] = []
 """What was required and did not come out."""
 TORCH = """
@@ -156,6 +158,7 @@ class Driver:
 
     def __init__(self) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
+        self._device = 0
 
     def call(self, name: str, *arguments: object) -> None:
         code = getattr(self._cuda, name)(*arguments)
@@ -167,12 +170,21 @@ class Driver:
         handle, total = ctypes.c_int(), ctypes.c_size_t()
         identity, name = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(128)
         self.call("cuDeviceGet", ctypes.byref(handle), device)
+        self._device = handle.value
         self.call("cuDeviceGetUuid", identity, handle)
         self.call("cuDeviceGetName", name, 128, handle)
         self.call("cuDeviceTotalMem_v2", ctypes.byref(total), handle)
         digits = bytes(identity).hex()
         parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
         return Card(device, "GPU-" + "-".join(parts), name.value.decode(), total.value)
+
+    def free(self) -> int:
+        """Bytes that the driver has left, by its own word: this process is under no limits."""
+        context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
+        self.call("cuCtxSetCurrent", context)
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
 
 
 def load(kind: Kind, seconds: float, *more: str) -> list[str]:
@@ -241,8 +253,11 @@ def memory(card: Card) -> None:
     print(
         "memory: path, cap, cap less what was allocated until refused, driver's code (2: out of memory)"
     )
-    for path in ("plain", "small", "pitch", "managed", "handle", "pool", "array"):
-        chunk = {"small": 65536, "pool": 32 * MIB}.get(path, GRANULE)
+    paths = ("plain", "small", "pitch", "managed", "handle", "pool", "newpool", "array")
+    for path in paths + GRAPHS:
+        chunk = 65536 if path == "small" else GRANULE
+        if "pool" in path or path in GRAPHS:
+            chunk = 32 * MIB
         cap = (64 if path == "small" else 2048) * MIB
         with card.folder() as folder:
             done = subprocess.run(
@@ -265,6 +280,43 @@ def memory(card: Card) -> None:
         good = codes == {"2"} and all(0 <= one < max(chunk, GRANULE) + GRANULE for one in left)
         told = ", ".join(f"{one / MIB:.2f} MiB" for one in left)
         row(path, f"{cap // MIB} MiB", told, "/".join(codes), judged(good, f"memory {path}"))
+
+
+def held(driver: Driver, where: dict[str, str], command: list[str]) -> int:
+    """What the card has less while a program keeps its memory."""
+    before = driver.free()
+    process = subprocess.Popen([str(BUILD / command[0]), *command[1:]], env=where, text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    for line in process.stdout:
+        if line.startswith(("total", "s ")):
+            break
+    taken = before - driver.free()
+    process.communicate("", timeout=60)
+    return taken
+
+
+def graph_memory(card: Card, driver: Driver) -> None:
+    """By the driver's word, not by ours: what graphs hold at the cap, beside plain allocations at the cap."""
+    print(
+        "memory of graphs at a cap of 2048 MiB: taken by the driver's word, less what plain allocations take"
+    )
+    cap = 2048 * MIB
+    commands = {
+        path: ["memory", path, str(32 * MIB), "dlsym", "hold"] for path in ("plain", *GRAPHS)
+    }
+    nodes = ",".join(["K700"] * 4)
+    commands["sum"] = ["graphs", "dlsym", f"a={nodes}", "i:a", "s", "hold"]
+    plain = 0
+    for path, command in commands.items():
+        with card.folder() as folder:
+            where = card.environment(folder, 0, card.limits(1000, "none", cap))
+            taken = held(driver, where, command)
+        plain = plain or taken
+        if path != "plain":
+            good = taken - plain <= 2 * 32 * MIB
+            told = "four of 700 MiB in one" if path == "sum" else ""
+            row(f"{path} held", f"{(taken - plain) / MIB:+.2f} MiB", told, "<= 64 MiB",
+                judged(good, f"memory of graphs, {path}"))  # fmt: skip
 
 
 def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None:
@@ -371,6 +423,7 @@ def kills(card: Card, count: int, until: float) -> None:
         ["memory", "plain", str(GRANULE)],
         ["memory", "handle", str(4 * MIB)],
         ["memory", "pool", str(32 * MIB)],
+        ["memory", "capture", str(32 * MIB)],
     ]  # fmt: skip
     done, begun = 0, time.monotonic()
     with card.folder() as folder:
@@ -452,7 +505,8 @@ def main() -> None:
     until = begun + options.budget
     build()
     try:
-        card = Driver().card(options.device)
+        driver = Driver()
+        card = driver.card(options.device)
     except OSError as error:
         sys.exit(f"gpu: no CUDA driver on this machine ({error}); nothing was measured")
     load_before = os.getloadavg()[0]
@@ -460,6 +514,7 @@ def main() -> None:
         f"{card.name}, {card.total // MIB} MiB, {card.uuid}; load average {load_before:.1f} of {os.cpu_count()}"
     )
     memory(card)
+    graph_memory(card, driver)
     large = sized(card, "matrix arithmetic", "mul", 1000, 20_000, 6)
     wide = sized(card, "elementwise", "copy", 300, 2**24, 16)
     small = sized(card, "many small", "mul", 8, 100, 256)

@@ -1,4 +1,4 @@
-/* Stand-in for libcuda.so.1: devices, contexts, streams, events, kernels, graphs and modules. */
+/* Stand-in for libcuda.so.1: devices, contexts, streams, events, kernels and modules. */
 #include "cuda.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -133,6 +133,31 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* A green context stands on the primary one, and work in it is not told from that one's. */
+struct cu_green { CUdevice device; };
+CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice device, unsigned flags)
+{
+    CUcontext context;
+    (void)resources, (void)flags;
+    CUresult result = cuDevicePrimaryCtxRetain(&context, device);
+    if (result != CUDA_SUCCESS) return result;
+    *green = calloc(1, sizeof **green);
+    (*green)->device = device;
+    return CUDA_SUCCESS;
+}
+CUresult cuGreenCtxDestroy(CUgreen green)
+{
+    CUresult result = cuDevicePrimaryCtxRelease_v2(green->device);
+    free(green);
+    return result;
+}
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green);
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green)
+{
+    *context = &primaries[green->device];
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     pthread_mutex_lock(&primary_lock);
@@ -183,12 +208,12 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 }
 CUresult cuStreamDestroy_v2(CUstream stream) { free(stream); return CUDA_SUCCESS; }
 
-static uint64_t stream_id(CUstream stream)
+uint64_t fake_stream(CUstream stream)
 {
     return (uintptr_t)stream < 16 ? (uint64_t)(uintptr_t)stream : stream->id;
 }
 
-static int captures_on(CUstream stream) { return (uintptr_t)stream >= 16 && stream->graph != NULL; }
+CUgraph fake_captured(CUstream stream) { return (uintptr_t)stream >= 16 ? stream->graph : NULL; }
 
 static CUresult about_stream(uint32_t kind, CUstream stream)
 {
@@ -196,7 +221,7 @@ static CUresult about_stream(uint32_t kind, CUstream stream)
     CUresult refused = fake_unsafe();
     if (refused) return refused;
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
-    return fake_ask((struct request){.kind = kind, .context = fake_current->id, .stream = stream_id(stream)}, &answer);
+    return fake_ask((struct request){.kind = kind, .context = fake_current->id, .stream = fake_stream(stream)}, &answer);
 }
 
 CUresult cuStreamQuery(CUstream stream);
@@ -228,11 +253,11 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 {
     CUresult refused = fake_unsafe();
     uint64_t i = (uintptr_t)event % FAKE_EVENTS;
-    if (refused || captures_on(stream)) return refused ? refused : 901;
+    if (refused || fake_captured(stream)) return refused ? refused : 901;
     atomic_store(&event_time[i], link_is_instant() ? link_now() : 0);
     uint64_t name = i + FAKE_EVENTS * (atomic_fetch_add(&event_round[i], 1) + 1);
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
-    return fake_ask((struct request){.kind = ASK_MARK, .context = fake_current->id, .stream = stream_id(stream),
+    return fake_ask((struct request){.kind = ASK_MARK, .context = fake_current->id, .stream = fake_stream(stream),
                                      .a = name, .b = link_now()}, NULL);
 }
 static CUresult about_event(uint32_t kind, CUevent event, uint64_t *time)
@@ -261,15 +286,15 @@ CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
     return result;
 }
 
-static CUresult run(uint64_t ns, CUstream stream)
+CUresult fake_run(uint64_t ns, CUstream stream)
 {
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
-    if (captures_on(stream)) {
+    if (fake_captured(stream)) {
         stream->graph->ns += ns;
         stream->graph->kernels++;
         return CUDA_SUCCESS;
     }
-    return fake_ask((struct request){.kind = ASK_KERNEL, .context = fake_current->id, .stream = stream_id(stream),
+    return fake_ask((struct request){.kind = ASK_KERNEL, .context = fake_current->id, .stream = fake_stream(stream),
                                      .a = ns, .b = link_now()}, NULL);
 }
 
@@ -285,22 +310,22 @@ static uint64_t duration(void **params)
 CUresult cuLaunchKernel(LAUNCH_ARGS, void **extra)
 {
     UNUSED_SHAPE, (void)extra;
-    return run(duration(params), stream);
+    return fake_run(duration(params), stream);
 }
 CUresult cuLaunchKernel_ptsz(LAUNCH_ARGS, void **extra)
 {
     UNUSED_SHAPE, (void)extra;
-    return run(duration(params), stream ? stream : CU_STREAM_PER_THREAD);
+    return fake_run(duration(params), stream ? stream : CU_STREAM_PER_THREAD);
 }
 CUresult cuLaunchCooperativeKernel(LAUNCH_ARGS)
 {
     UNUSED_SHAPE;
-    return run(duration(params), stream);
+    return fake_run(duration(params), stream);
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
 {
     (void)function, (void)extra;
-    return run(duration(params), config->hStream);
+    return fake_run(duration(params), config->hStream);
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
@@ -312,7 +337,7 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
     return CUDA_SUCCESS;
 }
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
-CUresult cuStreamIsCapturing(CUstream stream, int *status) { *status = captures_on(stream); return CUDA_SUCCESS; }
+CUresult cuStreamIsCapturing(CUstream stream, int *status) { *status = fake_captured(stream) != NULL; return CUDA_SUCCESS; }
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
     if ((uintptr_t)stream < 16) return CUDA_ERROR_INVALID_VALUE;
@@ -323,25 +348,12 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
-    if (!captures_on(stream)) return CUDA_ERROR_INVALID_VALUE;
+    if (!fake_captured(stream)) return CUDA_ERROR_INVALID_VALUE;
     *graph = stream->graph;
     stream->graph = NULL;
     atomic_fetch_sub(&global_captures, stream->mode == 0);
     return atomic_exchange(&broken_captures, 0) ? 901 : CUDA_SUCCESS;
 }
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-    (void)flags;
-    *exec = calloc(1, sizeof **exec);
-    **exec = (struct cu_graph_exec){graph->ns, graph->memory, 0};
-    return CUDA_SUCCESS;
-}
-CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return run(graph->ns, stream); }
-CUresult cuGraphExecDestroy(CUgraphExec graph) { free(graph); return CUDA_SUCCESS; }
-CUresult cuGraphDestroy(CUgraph graph);
-CUresult cuGraphDestroy(CUgraph graph) { free(graph); return CUDA_SUCCESS; }
-
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
     (void)image;

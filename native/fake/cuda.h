@@ -12,8 +12,8 @@
 
 struct cu_context { uint64_t id; CUdevice device; uint32_t retained; };
 struct cu_stream { uint64_t id; CUgraph graph; int mode; int broken; };
-struct cu_graph { uint64_t ns, kernels, memory; };
-struct cu_graph_exec { uint64_t ns, memory; CUdevice device; };
+struct cu_graph_node { int type, ended; CUmemAllocNode params; CUgraph child; CUgraphNode next; };
+struct cu_graph { uint64_t ns, kernels; CUgraphNode first; };
 struct cu_module { CUdevice device; };
 
 extern __thread CUcontext fake_current;
@@ -26,6 +26,16 @@ uint64_t fake_serial(void);
 int fake_ask(struct request request, struct answer *answer);
 /* While a capture is active elsewhere, a thread that did not step aside ends it. */
 CUresult fake_unsafe(void);
+/* Puts work on a stream: into its graph while that is captured. */
+CUresult fake_run(uint64_t ns, CUstream stream);
+uint64_t fake_stream(CUstream stream);
+/* The graph that a stream is captured into; NULL: none. */
+CUgraph fake_captured(CUstream stream);
+/* A node of an allocation, or of its end; what a graph allocated ends with this as well (FAKE_OF_GRAPH). */
+CUresult fake_graph_allocate(CUgraph graph, CUdevice device, uint64_t bytes, CUdeviceptr *pointer);
+CUresult fake_graph_free(CUgraph graph, CUdeviceptr pointer);
+void fake_graph_freed(uint64_t owner);
+#define FAKE_OF_GRAPH (1ull << 63)
 /* Remembers and recalls what lies at an address or behind a handle. */
 void fake_note(uint64_t key, uint64_t bytes, uint64_t other);
 int fake_recall(uint64_t key, uint64_t *bytes, uint64_t *other, int forget);

@@ -75,7 +75,8 @@ static CUresult release(uint64_t key)
 {
     uint64_t bytes, device;
     if (!fake_recall(key, &bytes, &device, 1)) return CUDA_ERROR_INVALID_VALUE;
-    fake_give((CUdevice)device, bytes);
+    if (device & FAKE_OF_GRAPH) fake_graph_freed(device);
+    else fake_give((CUdevice)device, bytes);
     return CUDA_SUCCESS;
 }
 
@@ -167,6 +168,36 @@ CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
     *handle = found;
     return drop_handle(found, 1);
 }
+/* What is bound to a multicast object stays as long as it is bound. */
+CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
+CUresult cuMulticastCreate(CUmemHandle *many, const void *prop)
+{
+    (void)prop;
+    *many = fake_serial() | 1ull << 61;
+    return CUDA_SUCCESS;
+}
+CUresult cuMulticastBindMem(CUmemHandle many, size_t many_offset, CUmemHandle handle, size_t offset, size_t bytes,
+                            unsigned long long flags)
+{
+    (void)offset, (void)flags;
+    CUresult result = drop_handle(handle, 1);
+    if (result == CUDA_SUCCESS) fake_note(many + many_offset, bytes, handle);
+    return result;
+}
+CUresult cuMulticastBindAddr(CUmemHandle many, size_t many_offset, CUdeviceptr pointer, size_t bytes,
+                             unsigned long long flags)
+{
+    uint64_t size, handle;
+    if (!fake_recall(pointer | 1ull << 63, &size, &handle, 0)) return CUDA_ERROR_INVALID_VALUE;
+    return cuMulticastBindMem(many, many_offset, handle, 0, bytes, flags);
+}
+CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many_offset, size_t bytes)
+{
+    uint64_t size, handle;
+    (void)device, (void)bytes;
+    if (!fake_recall(many + many_offset, &size, &handle, 1)) return CUDA_ERROR_INVALID_VALUE;
+    return drop_handle(handle, -1);
+}
 /* A shared handle is a number: the size of what is behind it. */
 CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared, int type)
 {
@@ -246,7 +277,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool
 {
     uint64_t whole = (bytes + 511) / 512 * 512;
     CUresult result = CUDA_SUCCESS;
-    (void)stream;
+    if (fake_captured(stream)) return fake_graph_allocate(fake_captured(stream), pool->device, bytes, pointer);
     pthread_mutex_lock(&lock);
     uint64_t need = pool->used + whole > pool->reserved ? pool->used + whole - pool->reserved : 0;
     need = (need + FAKE_POOL_STEP - 1) / FAKE_POOL_STEP * FAKE_POOL_STEP;
@@ -267,15 +298,44 @@ CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
     cuDeviceGetMemPool(&pool, fake_current->device);
     return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
 }
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
     uint64_t bytes, pool;
-    (void)stream;
+    if (fake_captured(stream)) return fake_graph_free(fake_captured(stream), pointer);
     if (!fake_recall(pointer, &bytes, &pool, 1)) return CUDA_ERROR_INVALID_VALUE;
+    if (pool & FAKE_OF_GRAPH) {
+        fake_graph_freed(pool);
+        return CUDA_SUCCESS;
+    }
+    if (bytes == 0) return CUDA_SUCCESS; /* imported */
     pthread_mutex_lock(&lock);
     ((CUpool)(uintptr_t)pool)->used -= bytes;
     pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+/* A pointer of another process: its address, size and pid. */
+CUresult cuMemPoolExportPointer(CUpoolPointer *shared, CUdeviceptr pointer)
+{
+    uint64_t values[3] = {pointer, 0, (uint64_t)getpid()}, other;
+    if (!fake_recall(pointer, &values[1], &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    memset(shared, 0, sizeof *shared);
+    memcpy(shared, values, sizeof values);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type, unsigned long long flags);
+CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type, unsigned long long flags)
+{
+    (void)shared, (void)type, (void)flags;
+    *pool = calloc(1, sizeof **pool);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpoolPointer *shared)
+{
+    uint64_t values[3];
+    (void)pool;
+    memcpy(values, shared, sizeof values);
+    *pointer = fake_address(values[1]);
+    fake_note(*pointer, 0, values[1] >> 20 << 32);
     return CUDA_SUCCESS;
 }
 
@@ -319,8 +379,8 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, ui
 {
     static const char *const endings[] = {"_v2", "", NULL};
     char name[128];
-    (void)version;
     *address = NULL;
+    if (version >= 12000 && strcmp(symbol, "cuGraphInstantiate") == 0) symbol = "cuGraphInstantiateWithFlags";
     for (int i = 0; endings[i] && !*address; i++) {
         snprintf(name, sizeof name, "%s%s%s", symbol, endings[i], flags & CU_PROC_PER_THREAD_STREAM ? "_ptsz" : "");
         *address = symbol_of("libcuda.so.1", name);

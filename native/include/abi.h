@@ -25,6 +25,7 @@ typedef struct cu_array *CUarray;
 typedef struct cu_mipmap *CUmipmap;
 typedef struct cu_pool *CUpool;
 typedef struct cu_external *CUexternal;
+typedef struct cu_green *CUgreen;
 
 enum {
     CUDA_SUCCESS = 0,
@@ -39,6 +40,7 @@ enum {
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
 };
 
 typedef struct { unsigned char bytes[16]; } CUuuid;
@@ -105,8 +107,30 @@ typedef struct {
     CUdeviceptr dptr;
 } CUmemAllocNode;
 
+typedef struct {
+    int type, reserved0[3];
+    union {
+        long long reserved1[29];
+        CUmemAllocNode alloc;
+        struct { CUdeviceptr dptr; } free;
+        struct { CUgraph graph; int ownership; } graph;
+    };
+    long long reserved2;
+} CUnodeParams;
+
+typedef struct {
+    unsigned long long flags;
+    CUstream hUploadStream;
+    CUgraphNode hErrNode_out;
+    int result_out;
+} CUinstantiateParams;
+
+typedef struct { unsigned char reserved[64]; } CUpoolPointer;
+
 enum { CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 };
-enum { CU_GRAPH_MEM_RESERVED_CURRENT = 2 };
+enum { CU_GRAPH_MEM_USED_CURRENT = 0, CU_GRAPH_MEM_RESERVED_CURRENT = 2 };
+enum { CU_NODE_KERNEL = 0, CU_NODE_GRAPH = 4, CU_NODE_MEM_ALLOC = 10, CU_NODE_MEM_FREE = 11 };
+enum { CU_INSTANTIATE_AUTO_FREE = 1, CU_INSTANTIATE_UPLOAD = 2 };
 enum { CU_LIMIT_MALLOC_HEAP_SIZE = 2 };
 enum { CU_POINTER_DEVICE_ORDINAL = 9 };
 enum { CU_CAPTURE_RELAXED = 2 };

@@ -196,6 +196,51 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
     return result;
 }
 
+static void end_primary(CUdevice device)
+{
+    lock_take(&primary);
+    before_end(device, false);
+    if (CALL(cuDevicePrimaryCtxRelease_v2, device) == CUDA_SUCCESS) let_go(device, false);
+    lock_give(&primary);
+}
+
+/*
+ * A green context is a part of the primary one, which it keeps alive: that is what is counted. What is allocated in it
+ * is the primary's as well, and outlives it.
+ */
+EXPORT CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice device, unsigned flags)
+{
+    CUcontext context;
+    if (!green || !card_of(device)) return CALL(cuGreenCtxCreate, green, resources, device, flags);
+    lock_take(&primary);
+    CUresult result = retain(&context, device);
+    lock_give(&primary);
+    if (result != CUDA_SUCCESS) return result;
+    result = CALL(cuGreenCtxCreate, green, resources, device, flags);
+    struct entry entry = {.other = (uint64_t)(unsigned)device, .kind = KIND_GREEN};
+    if (result == CUDA_SUCCESS) {
+        entry.key = (uint64_t)(uintptr_t)*green;
+        if (ledger_put(entry)) return result;
+        CALL(cuGreenCtxDestroy, *green);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    end_primary(device);
+    return result;
+}
+
+EXPORT CUresult cuGreenCtxDestroy(CUgreen green)
+{
+    struct entry entry;
+    CUcontext context = NULL;
+    bool known = ledger_take(KIND_GREEN, (uint64_t)(uintptr_t)green, &entry);
+    /* Its events must be let go while it still stands. */
+    if (known && ASK((CUcontext *, CUgreen), cuCtxFromGreenCtx, &context, green) == CUDA_SUCCESS) forget_gates(context);
+    CUresult result = CALL(cuGreenCtxDestroy, green);
+    if (known && result == CUDA_SUCCESS) end_primary((CUdevice)entry.other);
+    else if (known) ledger_put(entry);
+    return result;
+}
+
 /* Device memory that a load took: the fall of free memory while it ran. */
 static uint64_t free_memory(struct card *card)
 {

@@ -65,6 +65,8 @@ static bool is_unknown_variant(const char *base, const void *found)
 void *driver_standin_versioned(const char *base, int version, int per_thread, void *found)
 {
     int best = -1;
+    /* Since CUDA 12 this name means the form with flags. */
+    if (version >= 12000 && strcmp(base, "cuGraphInstantiate") == 0) base = "cuGraphInstantiateWithFlags";
     for (int i = 0; i < HOOK_COUNT; i++) {
         if (strcmp(rows[i].base, base) != 0) continue;
         if (driver_hooked((enum hook)i) == found) return rows[i].ours;

@@ -30,6 +30,9 @@
     HOOK(cuMemUnmap, "cuMemUnmap", 10020, 0, CUDA)                                                     \
     HOOK(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000, 0, CUDA)                   \
     HOOK(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, 0, CUDA)             \
+    HOOK(cuMulticastBindMem, "cuMulticastBindMem", 12010, 0, CUDA)                                      \
+    HOOK(cuMulticastBindAddr, "cuMulticastBindAddr", 12010, 0, CUDA)                                    \
+    HOOK(cuMulticastUnbind, "cuMulticastUnbind", 12010, 0, CUDA)                                        \
     HOOK(cuMemAllocAsync, "cuMemAllocAsync", 11020, 0, CUDA)                                           \
     HOOK(cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, 1, CUDA)                                      \
     HOOK(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, 0, CUDA)                           \
@@ -37,6 +40,10 @@
     HOOK(cuMemPoolCreate, "cuMemPoolCreate", 11020, 0, CUDA)                                           \
     HOOK(cuMemPoolDestroy, "cuMemPoolDestroy", 11020, 0, CUDA)                                         \
     HOOK(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, 0, CUDA)                                           \
+    HOOK(cuMemPoolExportPointer, "cuMemPoolExportPointer", 11020, 0, CUDA)                              \
+    HOOK(cuMemPoolImportPointer, "cuMemPoolImportPointer", 11020, 0, CUDA)                              \
+    HOOK(cuMemFreeAsync, "cuMemFreeAsync", 11020, 0, CUDA)                                              \
+    HOOK(cuMemFreeAsync_ptsz, "cuMemFreeAsync", 11020, 1, CUDA)                                         \
     HOOK(cuArrayCreate_v2, "cuArrayCreate", 3020, 0, CUDA)                                             \
     HOOK(cuArray3DCreate_v2, "cuArray3DCreate", 3020, 0, CUDA)                                         \
     HOOK(cuArrayDestroy, "cuArrayDestroy", 2000, 0, CUDA)                                              \
@@ -60,6 +67,8 @@
     HOOK(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0, CUDA)                    \
     HOOK(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", 7000, 0, CUDA)                            \
     HOOK(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 0, CUDA)                        \
+    HOOK(cuGreenCtxCreate, "cuGreenCtxCreate", 12040, 0, CUDA)                                          \
+    HOOK(cuGreenCtxDestroy, "cuGreenCtxDestroy", 12040, 0, CUDA)                                        \
     HOOK(cuModuleLoad, "cuModuleLoad", 2000, 0, CUDA)                                                  \
     HOOK(cuModuleLoadData, "cuModuleLoadData", 2000, 0, CUDA)                                          \
     HOOK(cuModuleLoadDataEx, "cuModuleLoadDataEx", 2010, 0, CUDA)                                      \
@@ -81,6 +90,17 @@
     HOOK(cuGraphLaunch, "cuGraphLaunch", 10000, 0, CUDA)                                               \
     HOOK(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, 1, CUDA)                                          \
     HOOK(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, 0, CUDA)                             \
+    HOOK(cuGraphAddNode, "cuGraphAddNode", 12020, 0, CUDA)                                              \
+    HOOK(cuGraphAddNode_v2, "cuGraphAddNode", 12030, 0, CUDA)                                           \
+    HOOK(cuGraphInstantiate, "cuGraphInstantiate", 10000, 0, CUDA)                                      \
+    HOOK(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000, 0, CUDA)                                   \
+    HOOK(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040, 0, CUDA)                    \
+    HOOK(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 12000, 0, CUDA)                  \
+    HOOK(cuGraphInstantiateWithParams_ptsz, "cuGraphInstantiateWithParams", 12000, 1, CUDA)             \
+    HOOK(cuGraphUpload, "cuGraphUpload", 11010, 0, CUDA)                                                \
+    HOOK(cuGraphUpload_ptsz, "cuGraphUpload", 11010, 1, CUDA)                                           \
+    HOOK(cuGraphExecUpdate, "cuGraphExecUpdate", 10020, 0, CUDA)                                        \
+    HOOK(cuGraphExecUpdate_v2, "cuGraphExecUpdate", 12000, 0, CUDA)                                     \
     HOOK(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, 0, CUDA)                                     \
     HOOK(cuStreamBeginCapture, "cuStreamBeginCapture", 10000, 0, CUDA)                                 \
     HOOK(cuStreamBeginCapture_ptsz, "cuStreamBeginCapture", 10000, 1, CUDA)                            \
@@ -120,6 +140,11 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle 
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
 CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address);
 CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared, int type);
+CUresult cuMulticastBindMem(CUmemHandle many, size_t many_offset, CUmemHandle handle, size_t offset, size_t bytes,
+                            unsigned long long flags);
+CUresult cuMulticastBindAddr(CUmemHandle many, size_t many_offset, CUdeviceptr pointer, size_t bytes,
+                             unsigned long long flags);
+CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many_offset, size_t bytes);
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream);
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream);
@@ -127,6 +152,10 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUpool
 CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props);
 CUresult cuMemPoolDestroy(CUpool pool);
 CUresult cuMemPoolTrimTo(CUpool pool, size_t keep);
+CUresult cuMemPoolExportPointer(CUpoolPointer *shared, CUdeviceptr pointer);
+CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpoolPointer *shared);
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
 CUresult cuArrayCreate_v2(CUarray *array, const CUarrayShape *shape);
 CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3D *shape);
 CUresult cuArrayDestroy(CUarray array);
@@ -150,6 +179,8 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxReset(CUdevice device);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice device, unsigned flags);
+CUresult cuGreenCtxDestroy(CUgreen green);
 CUresult cuModuleLoad(CUmodule *module, const char *path);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, void *options, void **values);
@@ -177,7 +208,19 @@ CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream);
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count,
                                 CUmemAllocNode *params);
-CUresult cuGraphExecDestroy(CUgraphExec graph);
+CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count, CUnodeParams *params);
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, const void *edges, size_t count,
+                           CUnodeParams *params);
+CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *fault, char *log, size_t room);
+CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *fault, char *log, size_t room);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUinstantiateParams *params);
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUinstantiateParams *params);
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream);
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream);
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *fault, int *why);
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *info);
+CUresult cuGraphExecDestroy(CUgraphExec exec);
 CUresult cuStreamBeginCapture(CUstream stream);
 CUresult cuStreamBeginCapture_ptsz(CUstream stream);
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);

@@ -75,29 +75,22 @@ EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned count,
     return CALL(cuLaunchCooperativeKernelMultiDevice, list, count, flags);
 }
 
-/* A graph with allocations of its own may not start while the container is at its cap. */
-static bool may_allocate(CUgraphExec graph)
-{
-    struct card *card = card_current();
-    if (!card || !memory_of_graphs(card)) return true;
-    (void)graph;
-    return memory_room(card);
-}
-
 static CUresult launch_graph(CUgraphExec graph, CUstream stream, bool per_thread)
 {
     struct ticket ticket;
-    if (!may_allocate(graph)) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct graph_hold kept = {0};
+    CUstream used = per_thread && !stream ? CU_STREAM_PER_THREAD : stream;
+    /* Launched into a capture it becomes part of another graph, and is weighed with that. */
+    if (!is_captured(used) && !graph_admit(graph, used, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;
     enter(&ticket, stream, per_thread, (uint64_t)(uintptr_t)graph);
     CUresult result = per_thread ? CALL(cuGraphLaunch_ptsz, graph, stream) : CALL(cuGraphLaunch, graph, stream);
+    graph_settle(&kept);
     return leave(&ticket, result);
 }
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream, false); }
 
 EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream, true); }
-
-EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) { return CALL(cuGraphExecDestroy, graph); }
 
 static CUresult began(CUresult result)
 {

@@ -7,12 +7,12 @@
 
 enum kind { KIND_POINTER = 1, KIND_SMALL, KIND_SWAP, KIND_HANDLE, KIND_MAPPING, KIND_ARRAY, KIND_MIPMAP,
             KIND_IMPORT, KIND_EXTERNAL, KIND_POOL, KIND_CONTEXT, KIND_MODULE, KIND_LIBRARY, KIND_HEAP,
-            KIND_GRAPHS, KIND_MEMORY_GRAPH };
+            KIND_GRAPHS, KIND_EXEC, KIND_BINDING, KIND_GREEN };
 
 struct entry {
     uint64_t key;
     uint64_t bytes;
-    uint64_t other;  /* kind's own: references of a handle, handle of a mapping */
+    uint64_t other;  /* kind's own: references of a handle, handle of a mapping or binding, device of a green context */
     uint64_t context; /* freed with this context; 0 outlives all */
     uint32_t card;
     uint32_t kind;   /* 0: free */

@@ -58,6 +58,8 @@ void memory_release(const struct entry *entry)
         memory_give(&all->place->cards[entry->card].swapped, entry->bytes);
     } else if (entry->kind == KIND_CONTEXT) {
         memory_give(&all->place->cards[entry->card].allowance, entry->bytes);
+    } else if (entry->kind == KIND_EXEC) {
+        graph_ended(entry);
     } else if (entry->kind == KIND_SMALL) {
         lock_take(&card->small_lock);
         uint64_t before = whole_granules(card->small_bytes);
@@ -159,7 +161,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
     /* Taken out before the driver may give the address to another thread. */
     struct entry entry;
     bool known = ledger_take(KIND_POINTER, pointer, &entry) || ledger_take(KIND_SMALL, pointer, &entry) ||
-                 ledger_take(KIND_SWAP, pointer, &entry);
+                 ledger_take(KIND_SWAP, pointer, &entry) || ledger_take(KIND_IMPORT, pointer, &entry);
     CUresult result = CALL(cuMemFree_v2, pointer);
     if (known && result == CUDA_SUCCESS) memory_release(&entry);
     else if (known) ledger_put(entry);
@@ -187,12 +189,6 @@ bool memory_view(struct card *card, uint64_t *used, uint64_t *most)
     *used = memory_used(all->account, card->index, &all->self, clock_now());
     if (*used > *most) *used = *most;
     return true;
-}
-
-bool memory_room(struct card *card)
-{
-    uint64_t used, most;
-    return !memory_view(card, &used, &most) || used < most;
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)

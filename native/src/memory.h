@@ -25,10 +25,28 @@ void memory_release(const struct entry *entry);
 bool memory_view(struct card *card, uint64_t *used, uint64_t *most);
 /* Brings the counts of pools and graphs up to date; `trim` also has pools give back what they can. */
 void pools_refresh(struct card *card, bool trim);
-/* Is anything left below the cap? Has a graph of this process memory of its own? */
-bool memory_room(struct card *card);
-bool memory_of_graphs(struct card *card);
+/* Brings one entry to `bytes`; false: that would pass the cap, and the entry stays as it is. */
+bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force);
+/* Counts memory that was opened by a handle, unless the container exported it itself; false: past the cap. */
+bool memory_import(const CUdeviceptr *pointer, uint64_t handle);
 uint64_t context_now(void);
 void memory_count_refusal(struct card *card);
+
+/* What is counted for the launch of a graph, until it is settled. */
+struct graph_hold {
+    uint64_t held[CARDS];
+    uint32_t cards; /* a bit each */
+    bool any;
+};
+/* Counts what a launch may add; false: past the cap, and nothing is held. */
+bool graph_admit(CUgraphExec exec, CUstream stream, struct graph_hold *kept);
+/* After it: counts what graphs hold by the driver's word instead. */
+void graph_settle(const struct graph_hold *kept);
+/* May an allocation of so many bytes be part of a graph? */
+bool graph_may_add(struct card *card, uint64_t bytes);
+/* The count of graphs brought up to date, their unused memory given back if `trim`. */
+void graphs_refresh(struct card *card, bool trim);
+/* An instance whose entry went with its context. */
+void graph_ended(const struct entry *entry);
 
 #endif

@@ -116,6 +116,63 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
     return result;
 }
 
+/*
+ * Memory bound to a multicast object stays as long as it is bound, with or without its handle. It ends with the exact
+ * unbinding; an object that goes away with something bound leaves that counted.
+ */
+static uint64_t binding_key(CUmemHandle many, size_t offset, CUdevice device)
+{
+    uint64_t words[] = {many, offset, (uint64_t)(unsigned)device};
+    return handle_hash(words, sizeof words);
+}
+
+static void bound(CUmemHandle many, size_t offset, CUmemHandle handle)
+{
+    struct entry entry;
+    if (!ledger_find(KIND_HANDLE, handle, &entry)) return;
+    change(handle, MAPPED, 0);
+    CUdevice device = container_get()->cards[entry.card].device;
+    ledger_put((struct entry){.key = binding_key(many, offset, device), .other = handle, .card = entry.card,
+                              .kind = KIND_BINDING});
+}
+
+EXPORT CUresult cuMulticastBindMem(CUmemHandle many, size_t many_offset, CUmemHandle handle, size_t offset, size_t bytes,
+                                   unsigned long long flags)
+{
+    lock_take(&physical);
+    CUresult result = CALL(cuMulticastBindMem, many, many_offset, handle, offset, bytes, flags);
+    if (result == CUDA_SUCCESS) bound(many, many_offset, handle);
+    lock_give(&physical);
+    return result;
+}
+
+EXPORT CUresult cuMulticastBindAddr(CUmemHandle many, size_t many_offset, CUdeviceptr pointer, size_t bytes,
+                                    unsigned long long flags)
+{
+    CUmemHandle handle;
+    lock_take(&physical);
+    CUresult result = CALL(cuMulticastBindAddr, many, many_offset, pointer, bytes, flags);
+    /* Which memory that is the driver says, and gives a reference with it. */
+    if (result == CUDA_SUCCESS &&
+        CALL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer) == CUDA_SUCCESS) {
+        bound(many, many_offset, handle);
+        CALL(cuMemRelease, handle);
+    }
+    lock_give(&physical);
+    return result;
+}
+
+EXPORT CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many_offset, size_t bytes)
+{
+    struct entry entry;
+    lock_take(&physical);
+    CUresult result = CALL(cuMulticastUnbind, many, device, many_offset, bytes);
+    if (result == CUDA_SUCCESS && ledger_take(KIND_BINDING, binding_key(many, many_offset, device), &entry))
+        change(entry.other, 0, MAPPED);
+    lock_give(&physical);
+    return result;
+}
+
 /* Memory of another process by handle. What this container exported to itself is counted already. */
 EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
@@ -125,11 +182,11 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
     return result;
 }
 
-static CUresult opened(CUresult result, CUdeviceptr *pointer, const CUipcMem *handle)
+bool memory_import(const CUdeviceptr *pointer, uint64_t handle)
 {
     struct container *all = container_get();
-    struct card *card = result == CUDA_SUCCESS && pointer ? card_current() : NULL;
-    if (!card || !all || export_is_ours(all->account, handle_hash(handle, sizeof *handle), &all->self)) return result;
+    struct card *card = pointer ? card_current() : NULL;
+    if (!card || !all || export_is_ours(all->account, handle, &all->self)) return true;
     CUdeviceptr base;
     size_t bytes = 0;
     ASK((CUdeviceptr *, size_t *, CUdeviceptr), cuMemGetAddressRange_v2, &base, &bytes, *pointer);
@@ -137,10 +194,16 @@ static CUresult opened(CUresult result, CUdeviceptr *pointer, const CUipcMem *ha
     struct entry entry = {.key = *pointer, .bytes = bytes, .context = context_now(), .card = card->index,
                           .kind = KIND_IMPORT};
     if (memory_reserve(card, bytes)) {
-        if (ledger_put(entry)) return CUDA_SUCCESS;
+        if (ledger_put(entry)) return true;
         memory_return(card, bytes);
     }
     memory_count_refusal(card);
+    return false;
+}
+
+static CUresult opened(CUresult result, CUdeviceptr *pointer, const CUipcMem *handle)
+{
+    if (result != CUDA_SUCCESS || memory_import(pointer, handle_hash(handle, sizeof *handle))) return result;
     CALL(cuIpcCloseMemHandle, *pointer);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 
 static struct lock pools;
-static _Atomic bool graphs_allocate; /* a graph of this process has memory of its own */
+static _Atomic bool imports; /* memory of another process' pool was taken in */
 
 static bool ask_pool(CUpool pool, int attribute, uint64_t *value)
 {
@@ -12,8 +12,7 @@ static bool ask_pool(CUpool pool, int attribute, uint64_t *value)
     return ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, attribute, value) == CUDA_SUCCESS;
 }
 
-/* Brings one entry to `bytes`; false: that would pass the cap, and the entry stays as it is. */
-static bool bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force)
+bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force)
 {
     struct container *all = container_get();
     struct entry entry = {.key = key, .card = card->index, .kind = (uint32_t)kind};
@@ -31,15 +30,6 @@ static bool bring(struct card *card, enum kind kind, uint64_t key, uint64_t byte
     return true;
 }
 
-static void refresh_graphs(struct card *card)
-{
-    uint64_t bytes = 0;
-    if (!atomic_load(&graphs_allocate) || card->device < 0) return;
-    if (ASK((CUdevice, int, void *), cuDeviceGetGraphMemAttribute, card->device, CU_GRAPH_MEM_RESERVED_CURRENT,
-            &bytes) == CUDA_SUCCESS)
-        bring(card, KIND_GRAPHS, card->index, bytes, true);
-}
-
 void pools_refresh(struct card *card, bool trim)
 {
     struct entry entry;
@@ -49,17 +39,10 @@ void pools_refresh(struct card *card, bool trim)
         CUpool pool = (CUpool)(uintptr_t)entry.key;
         if (entry.card != card->index) continue;
         if (trim) CALL(cuMemPoolTrimTo, pool, 0);
-        if (ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes)) bring(card, KIND_POOL, entry.key, bytes, true);
+        if (ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes)) memory_bring(card, KIND_POOL, entry.key, bytes, true);
     }
-    if (trim && atomic_load(&graphs_allocate) && card->device >= 0) ASK((CUdevice), cuDeviceGraphMemTrim, card->device);
-    refresh_graphs(card);
     lock_give(&pools);
-}
-
-bool memory_of_graphs(struct card *card)
-{
-    (void)card;
-    return atomic_load(&graphs_allocate);
+    graphs_refresh(card, trim);
 }
 
 static bool is_captured(CUstream stream)
@@ -67,14 +50,6 @@ static bool is_captured(CUstream stream)
     int status = 0;
     if (atomic_load(&captures) == 0) return false;
     return ASK((CUstream, int *), cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status == 1;
-}
-
-/* An allocation inside a graph is made at launch; what can never fit is refused at once. */
-static bool graph_may_hold(struct card *card, uint64_t bytes)
-{
-    uint64_t used, most;
-    atomic_store(&graphs_allocate, true);
-    return !memory_view(card, &used, &most) || (bytes <= most && used <= most - bytes);
 }
 
 /* Room in the pool, or below the cap: counted before the driver grows the pool. */
@@ -95,11 +70,11 @@ static CUresult settle(struct card *card, CUpool pool, CUdeviceptr *pointer, CUs
 {
     uint64_t reserved, key = (uint64_t)(uintptr_t)pool;
     lock_take(&pools);
-    bool good = ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) && bring(card, KIND_POOL, key, reserved, false);
+    bool good = ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) && memory_bring(card, KIND_POOL, key, reserved, false);
     lock_give(&pools);
     if (good || result != CUDA_SUCCESS) return result;
     /* The pool grew by more than was asked, and past the cap: give back, then say what the driver would. */
-    ASK((CUdeviceptr, CUstream), cuMemFreeAsync, *pointer, stream);
+    CALL(cuMemFreeAsync, *pointer, stream);
     CALL(cuStreamSynchronize, stream);
     pools_refresh(card, true);
     *pointer = 0;
@@ -111,7 +86,7 @@ static CUresult settle(struct card *card, CUpool pool, CUdeviceptr *pointer, CUs
 static bool admit(struct card *card, CUpool pool, uint64_t bytes, CUstream stream)
 {
     uint64_t grown;
-    if (is_captured(stream)) return graph_may_hold(card, bytes);
+    if (is_captured(stream)) return graph_may_add(card, bytes);
     if (!prepare(card, pool, bytes, &grown)) {
         memory_count_refusal(card);
         return false;
@@ -185,13 +160,36 @@ EXPORT CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
     return result;
 }
 
-EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count,
-                                       CUmemAllocNode *params)
+/* Memory of a pool of another process. What this container exported to itself is counted already. */
+EXPORT CUresult cuMemPoolExportPointer(CUpoolPointer *shared, CUdeviceptr pointer)
 {
-    struct card *card = params ? card_of(params->poolProps.location.id) : NULL;
-    if (card && !graph_may_hold(card, params->bytesize)) {
-        memory_count_refusal(card);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return CALL(cuGraphAddMemAllocNode, node, graph, needs, count, params);
+    CUresult result = CALL(cuMemPoolExportPointer, shared, pointer);
+    struct container *all = result == CUDA_SUCCESS && shared ? container_get() : NULL;
+    if (all) export_note(all->account, handle_hash(shared, sizeof *shared), &all->self);
+    return result;
 }
+
+EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpoolPointer *shared)
+{
+    uint64_t handle = shared ? handle_hash(shared, sizeof *shared) : 0; /* before the driver could change it */
+    CUresult result = CALL(cuMemPoolImportPointer, pointer, pool, shared);
+    atomic_store(&imports, true);
+    if (result != CUDA_SUCCESS || memory_import(pointer, handle)) return result;
+    CALL(cuMemFree_v2, *pointer);
+    *pointer = 0;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+#define FREES(name)                                                                                      \
+    EXPORT CUresult name(CUdeviceptr pointer, CUstream stream)                                           \
+    {                                                                                                    \
+        struct entry entry;                                                                              \
+        bool known = atomic_load(&imports) && ledger_take(KIND_IMPORT, pointer, &entry);                 \
+        CUresult result = CALL(name, pointer, stream);                                                   \
+        if (known && result == CUDA_SUCCESS) memory_release(&entry);                                     \
+        else if (known) ledger_put(entry);                                                               \
+        return result;                                                                                   \
+    }
+
+FREES(cuMemFreeAsync)
+FREES(cuMemFreeAsync_ptsz)

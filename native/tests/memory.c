@@ -2,11 +2,13 @@
  * Allocates by one path until it is refused, gives all back, and does it again. For the modelled card.
  *
  * Usage: memory PATH CHUNK_BYTES [WAY] [hold]
- *   PATH  plain small pitch managed handle pool array import heap context module show
+ *   PATH  plain small pitch managed handle pool newpool array import heap context module show
+ *         graph node capture   graphs that allocate a chunk in two parts and keep it, made in three ways
  * Prints "refused CODE", "total BYTES" of each round, "info TOTAL FREE" as the driver shows them before and
  * after. With `hold`, keeps the first round and waits for the end of its standard input.
  */
 #include "../tools/driver.h"
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,73 @@
 
 static const struct driver *driver;
 static uint64_t held[MOST], spaces[MOST];
+static CUgraphExec execs[MOST];
 static CUcontext context;
+static CUpool pool; /* of the path newpool, or the card's own */
+static CUstream stream;
+
+static bool is_graph(const char *path)
+{
+    return strcmp(path, "graph") == 0 || strcmp(path, "node") == 0 || strcmp(path, "capture") == 0;
+}
+
+/* Half a chunk, as a node of a graph. */
+static CUresult add(const char *path, CUgraph graph, CUdeviceptr *pointer, size_t half)
+{
+    CUnodeParams params = {.type = CU_NODE_MEM_ALLOC};
+    CUgraphNode node;
+    CUresult result;
+    params.alloc = (CUmemAllocNode){.poolProps = {.allocType = 1, .location = {CU_LOCATION_DEVICE, 0}}, .bytesize = half};
+    if (strcmp(path, "graph") == 0) result = driver->add_alloc(&node, graph, NULL, 0, &params.alloc);
+    else result = driver->add_node(&node, graph, NULL, NULL, 0, &params);
+    *pointer = params.alloc.dptr;
+    return result;
+}
+
+/* A graph of two allocations, launched: they stay when it is gone. */
+static CUresult launch(const char *path, int i, size_t half)
+{
+    CUgraph graph = NULL;
+    CUdeviceptr *first = (CUdeviceptr *)&held[i], *second = (CUdeviceptr *)&spaces[i];
+    CUresult result, ended = CUDA_SUCCESS;
+    if (strcmp(path, "capture") == 0) {
+        if (!stream) must(driver->make_stream(&stream, 1), "cuStreamCreate");
+        must(driver->begin(stream, 0), "cuStreamBeginCapture");
+        result = driver->alloc_async(first, half, stream);
+        if (result == CUDA_SUCCESS) result = driver->alloc_async(second, half, stream);
+        ended = driver->end(stream, &graph);
+    } else {
+        must(driver->new_graph(&graph, 0), "cuGraphCreate");
+        result = add(path, graph, first, half);
+        if (result == CUDA_SUCCESS) result = add(path, graph, second, half);
+    }
+    if (result == CUDA_SUCCESS) result = ended;
+    if (result == CUDA_SUCCESS) result = driver->instantiate_old(&execs[i], graph, 0);
+    if (graph) must(driver->end_graph(graph), "cuGraphDestroy");
+    if (result != CUDA_SUCCESS) return result;
+    result = driver->launch_graph(execs[i], stream);
+    if (result != CUDA_SUCCESS) must(driver->end_exec(execs[i]), "cuGraphExecDestroy");
+    else must(driver->context_wait(), "cuCtxSynchronize");
+    return result;
+}
+
+static void open_pool(const char *path)
+{
+    CUpoolProps props = {.allocType = 1, .location = {CU_LOCATION_DEVICE, 0}};
+    if (strcmp(path, "newpool") == 0) must(driver->new_pool(&pool, &props), "cuMemPoolCreate");
+}
+
+/* What a pool or the graphs keep for another time, given back. */
+static void close_pool(const char *path)
+{
+    must(driver->set_current(context), "cuCtxSetCurrent");
+    must(driver->context_wait(), "cuCtxSynchronize");
+    if (strcmp(path, "newpool") == 0) must(driver->end_pool(pool), "cuMemPoolDestroy");
+    if (is_graph(path)) must(driver->trim_graphs(0), "cuDeviceGraphMemTrim");
+    if (strcmp(path, "pool") != 0) return;
+    must(driver->own_pool(&pool, 0), "cuDeviceGetMemPool");
+    must(driver->trim_pool(pool, 0), "cuMemPoolTrimTo");
+}
 
 static CUresult import(CUdeviceptr *pointer, size_t chunk)
 {
@@ -50,6 +118,8 @@ static CUresult take(const char *path, size_t chunk, int i)
     if (strcmp(path, "managed") == 0) return driver->alloc_managed(pointer, chunk, 1);
     if (strcmp(path, "handle") == 0) return map(&spaces[i], &held[i], chunk);
     if (strcmp(path, "pool") == 0) return driver->alloc_async(pointer, chunk, NULL);
+    if (strcmp(path, "newpool") == 0) return driver->alloc_from(pointer, chunk, pool, NULL);
+    if (is_graph(path)) return launch(path, i, chunk / 2);
     if (strcmp(path, "array") == 0) return driver->array((CUarray *)&held[i], &shape);
     if (strcmp(path, "import") == 0) return import(pointer, chunk);
     if (strcmp(path, "heap") == 0) return driver->set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, (8ull << 20) + chunk * (size_t)(i + 1));
@@ -61,7 +131,13 @@ static CUresult take(const char *path, size_t chunk, int i)
 static void give(const char *path, size_t chunk, int i)
 {
     if (strcmp(path, "handle") == 0) must(driver->unmap(spaces[i], chunk), "cuMemUnmap");
-    else if (strcmp(path, "pool") == 0) must(driver->free_async(held[i], NULL), "cuMemFreeAsync");
+    else if (strcmp(path, "pool") == 0 || strcmp(path, "newpool") == 0)
+        must(driver->free_async(held[i], NULL), "cuMemFreeAsync");
+    else if (is_graph(path)) {
+        must(driver->free_async(held[i], stream), "cuMemFreeAsync");
+        must(driver->release_memory(spaces[i]), "cuMemFree");
+        must(driver->end_exec(execs[i]), "cuGraphExecDestroy");
+    }
     else if (strcmp(path, "array") == 0) must(driver->end_array((CUarray)(uintptr_t)held[i]), "cuArrayDestroy");
     else if (strcmp(path, "import") == 0) must(driver->end_import(held[i]), "cuIpcCloseMemHandle");
     else if (strcmp(path, "heap") == 0) must(driver->set_limit(CU_LIMIT_MALLOC_HEAP_SIZE, 8ull << 20), "cuCtxSetLimit");
@@ -92,6 +168,7 @@ int main(int argc, char **argv)
         CUresult result = CUDA_SUCCESS;
         int count = 0;
         must(driver->set_current(context), "cuCtxSetCurrent");
+        open_pool(path);
         while (count < MOST && (result = take(path, chunk, count)) == CUDA_SUCCESS) count++;
         printf("refused %d\ntotal %zu\n", result, (size_t)count * chunk);
         if (argc > 4) {
@@ -100,6 +177,7 @@ int main(int argc, char **argv)
             return 0;
         }
         while (count-- > 0) give(path, chunk, count);
+        close_pool(path);
     }
     show();
     return 0;

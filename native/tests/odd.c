@@ -1,7 +1,9 @@
 /*
- * Corners of one process: what NVML shows, a fork, memory passed within the container. For the modelled card.
+ * Corners of one process: what NVML shows, a fork, memory passed within the container, pools of others, bindings,
+ * green contexts. For the modelled card.
  *
- * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE
+ * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
+ *            import | many | green
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -94,6 +96,93 @@ static int pass_memory(const char *path, int parent)
     return 0;
 }
 
+static size_t used(void)
+{
+    size_t free, total;
+    must(driver->info(&free, &total), "cuMemGetInfo");
+    return total - free;
+}
+
+static int pass_pool(const char *path, int parent)
+{
+    CUpoolPointer shared;
+    CUdeviceptr pointer;
+    CUpool pool;
+    FILE *file = fopen(path, parent ? "w" : "r");
+    open_card();
+    if (!file) return 6;
+    if (parent) {
+        must(driver->alloc_async(&pointer, 256 * MIB, NULL), "cuMemAllocAsync");
+        must(driver->export_pointer(&shared, pointer), "cuMemPoolExportPointer");
+        if (fwrite(&shared, sizeof shared, 1, file) != 1 || fclose(file)) return 6;
+        puts("passed");
+        fflush(stdout);
+        while (getchar() != EOF) {}
+        return 0;
+    }
+    if (fread(&shared, sizeof shared, 1, file) != 1) return 6;
+    must(driver->import_pool(&pool, NULL, 1, 0), "cuMemPoolImportFromShareableHandle");
+    must(driver->import_pointer(&pointer, pool, &shared), "cuMemPoolImportPointer");
+    printf("used %zu\n", used());
+    return 0;
+}
+
+/* Pointers of another container's pool, until they are refused; freed in both ways. */
+static int import_foreign(void)
+{
+    CUdeviceptr pointers[64];
+    uint64_t foreign[8] = {0x1000, 128 * MIB, 1};
+    CUpoolPointer shared;
+    CUpool pool;
+    int count = 0, result;
+    open_card();
+    memcpy(&shared, foreign, sizeof shared);
+    must(driver->import_pool(&pool, NULL, 1, 0), "cuMemPoolImportFromShareableHandle");
+    while ((result = driver->import_pointer(&pointers[count], pool, &shared)) == CUDA_SUCCESS && count < 63) count++;
+    printf("refused %d\nused %zu\n", result, used());
+    while (count-- > 0) {
+        if (count % 2) must(driver->release_memory(pointers[count]), "cuMemFree");
+        else must(driver->free_async(pointers[count], NULL), "cuMemFreeAsync");
+    }
+    printf("used %zu\n", used());
+    return 0;
+}
+
+/* Memory whose handle is gone, but which is bound to a multicast object. */
+static int bind_many(void)
+{
+    CUallocationProp prop = {.type = 1, .location = {CU_LOCATION_DEVICE, 0}};
+    CUmemHandle many, handle;
+    open_card();
+    must(driver->make_many(&many, NULL), "cuMulticastCreate");
+    must(driver->create(&handle, 128 * MIB, &prop, 0), "cuMemCreate");
+    must(driver->bind(many, 0, handle, 0, 128 * MIB, 0), "cuMulticastBindMem");
+    must(driver->release_handle(handle), "cuMemRelease");
+    printf("used %zu\n", used());
+    must(driver->unbind(many, 0, 0, 128 * MIB), "cuMulticastUnbind");
+    printf("used %zu\n", used());
+    return 0;
+}
+
+/* Without a primary context of its own a program still has one. */
+static int make_green(void)
+{
+    CUgreen green[2];
+    CUcontext context;
+    driver = driver_find("dlsym");
+    if (!driver) return 4;
+    must(driver->init(0), "cuInit");
+    for (int i = 0; i < 2; i++) must(driver->make_green(&green[i], NULL, 0, 1), "cuGreenCtxCreate");
+    must(driver->of_green(&context, green[0]), "cuCtxFromGreenCtx");
+    must(driver->set_current(context), "cuCtxSetCurrent");
+    printf("used %zu\n", used());
+    must(driver->end_green(green[0]), "cuGreenCtxDestroy");
+    printf("used %zu\n", used());
+    must(driver->end_green(green[1]), "cuGreenCtxDestroy");
+    printf("used %zu\n", used());
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -101,5 +190,9 @@ int main(int argc, char **argv)
     if (strcmp(what, "fork") == 0) return fork_child(0);
     if (strcmp(what, "fork-after") == 0) return fork_child(1);
     if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0);
+    if (argc > 2 && strncmp(what, "pool", 4) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
+    if (strcmp(what, "import") == 0) return import_foreign();
+    if (strcmp(what, "many") == 0) return bind_many();
+    if (strcmp(what, "green") == 0) return make_green();
     return 2;
 }

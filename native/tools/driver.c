@@ -6,6 +6,13 @@
 
 static struct driver driver;
 
+#ifdef LINKED
+/* Weak: a program linked with all of them still starts where the driver lacks one. */
+#define WEAK(name, exported, asked) extern __typeof__(exported) exported __attribute__((weak));
+NEWER(WEAK)
+#undef WEAK
+#endif
+
 void must(CUresult result, const char *call)
 {
     if (result == CUDA_SUCCESS) return;
@@ -26,6 +33,9 @@ static const struct driver *by_dlsym(void *library)
     if (!driver.name) return missing(#exported);
     USED(FIND)
 #undef FIND
+#define FIND(name, exported, asked) driver.name = (__typeof__(driver.name))dlsym(library, #exported);
+    NEWER(FIND)
+#undef FIND
     return &driver;
 }
 
@@ -39,6 +49,10 @@ static const struct driver *by_address(void *library)
         return missing(asked);
     USED(FIND)
 #undef FIND
+#define FIND(name, exported, asked)                                                                      \
+    if (find(asked, (void **)&driver.name, 12080, 0, &status) != CUDA_SUCCESS) driver.name = NULL;
+    NEWER(FIND)
+#undef FIND
     return &driver;
 }
 
@@ -48,6 +62,7 @@ const struct driver *driver_find(const char *way)
 #define FIND(name, exported, asked) driver.name = exported;
     if (strcmp(way, "linked") == 0) {
         USED(FIND)
+        NEWER(FIND)
         return &driver;
     }
 #undef FIND

@@ -12,10 +12,18 @@ CUresult cuEventCreate(CUevent *event, unsigned flags);
 CUresult cuEventRecord(CUevent event, CUstream stream);
 CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
 CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t align, CUdeviceptr wish,
                              unsigned long long flags);
+
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count,
+                               CUdeviceptr pointer);
+CUresult cuDeviceGraphMemTrim(CUdevice device);
+CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device);
+CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type, unsigned long long flags);
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green);
+CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
 
 /* X(name in the table, exported name, name asked of cuGetProcAddress) */
 #define USED(X)                                                                                          \
@@ -64,8 +72,35 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t align, C
     X(import_memory, cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle")                                        \
     X(end_import, cuIpcCloseMemHandle, "cuIpcCloseMemHandle")
 
+/* The same; a driver may be without these, and a program that uses one has seen to it. */
+#define NEWER(X)                                                                                         \
+    X(new_graph, cuGraphCreate, "cuGraphCreate")                                                         \
+    X(end_graph, cuGraphDestroy, "cuGraphDestroy")                                                       \
+    X(add_alloc, cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode")                                       \
+    X(add_free, cuGraphAddMemFreeNode, "cuGraphAddMemFreeNode")                                          \
+    X(add_node, cuGraphAddNode_v2, "cuGraphAddNode")                                                     \
+    X(instantiate_old, cuGraphInstantiateWithFlags, "cuGraphInstantiate")                                \
+    X(instantiate_with, cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams")                    \
+    X(upload, cuGraphUpload, "cuGraphUpload")                                                            \
+    X(end_exec, cuGraphExecDestroy, "cuGraphExecDestroy")                                                \
+    X(trim_graphs, cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim")                                         \
+    X(own_pool, cuDeviceGetMemPool, "cuDeviceGetMemPool")                                                \
+    X(new_pool, cuMemPoolCreate, "cuMemPoolCreate")                                                      \
+    X(end_pool, cuMemPoolDestroy, "cuMemPoolDestroy")                                                    \
+    X(trim_pool, cuMemPoolTrimTo, "cuMemPoolTrimTo")                                                     \
+    X(alloc_from, cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync")                                    \
+    X(export_pointer, cuMemPoolExportPointer, "cuMemPoolExportPointer")                                  \
+    X(import_pool, cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle")             \
+    X(import_pointer, cuMemPoolImportPointer, "cuMemPoolImportPointer")                                  \
+    X(make_green, cuGreenCtxCreate, "cuGreenCtxCreate")                                                  \
+    X(of_green, cuCtxFromGreenCtx, "cuCtxFromGreenCtx")                                                  \
+    X(end_green, cuGreenCtxDestroy, "cuGreenCtxDestroy")                                                 \
+    X(make_many, cuMulticastCreate, "cuMulticastCreate")                                                 \
+    X(bind, cuMulticastBindMem, "cuMulticastBindMem")                                                    \
+    X(unbind, cuMulticastUnbind, "cuMulticastUnbind")
+
 #define MEMBER(name, exported, asked) __typeof__(&exported) name;
-struct driver { USED(MEMBER) };
+struct driver { USED(MEMBER) NEWER(MEMBER) };
 #undef MEMBER
 
 /* `way`: "dlsym", "proc" or, in programs linked with the driver, "linked". NULL with a message if it fails. */

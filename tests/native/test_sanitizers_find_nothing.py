@@ -14,9 +14,12 @@ COMMANDS = [
     ["memory", "small", "65536", "linked"],
     ["memory", "handle", str(64 * MIB), "linked"],
     ["memory", "pool", str(64 * MIB), "linked"],
+    ["memory", "node", str(64 * MIB), "linked"],
+    ["memory", "capture", str(64 * MIB), "linked"],
+    ["graphs", "linked", "a=K200", "b=K200", "d=K200", "i:a", "i:b", "i:d", "T:abd", "s", "d:a", "m"],
     ["load", "--way", "linked", "--seconds", "0.4", "--threads", "3", "--size", "50000"],
     ["load", "--way", "linked", "--seconds", "0.4", "--threads", "2", "--how", "graph"],
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS)

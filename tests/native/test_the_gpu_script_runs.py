@@ -47,7 +47,11 @@ def test_it_runs_to_its_end_with_nothing_but_python(world: World) -> None:
     assert done.returncode == 0, done.stderr
     told = done.stdout
     assert re.findall(r"^  (\w+) +\d+ MiB +.*2 +ok$", told, re.MULTILINE) == [
-        "plain", "small", "pitch", "managed", "handle", "pool", "array",
+        "plain", "small", "pitch", "managed", "handle", "pool", "newpool", "array",
+        "graph", "node", "capture",
+    ]  # fmt: skip
+    assert re.findall(r"^  (\w+) held +[+-]\d+\.\d\d MiB .*ok$", told, re.MULTILINE) == [
+        "graph", "node", "capture", "sum",
     ]  # fmt: skip
     assert re.search(r"gated, cap not reached +\d+ ns +p99 \d+ ns", told)
     assert "PyTorch" in told

@@ -1,0 +1,390 @@
+/*
+ * Memory that graphs allocate themselves.
+ *
+ * An allocation of a graph is an address when its node is made, and memory from the first launch (or upload) on. So
+ * a graph is weighed when it is instantiated: the driver is asked for its nodes, however they came about (added,
+ * captured, in a child graph), and each card's part is the span of all addresses, those used twice counted once.
+ * Before a launch as much is counted as it can add at most; after it, what the driver says that all graphs hold.
+ */
+#include "memory.h"
+#include "driver.h"
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEPTH 32                 /* of graphs inside graphs */
+#define STREAM_NS 10000000000ull /* a launch at the cap waits so long for its stream's work */
+#define UNKNOWN (1ull << 62)     /* where allocations lie whose address the driver does not tell */
+
+struct span { uint64_t from, to; uint32_t card; };
+
+struct weight {
+    uint64_t need[CARDS];
+    bool any, keeps; /* has memory of its own; leaves some of it after a launch */
+};
+
+struct nodes {
+    struct span *spans;
+    uint32_t count, room, allocated, freed;
+};
+
+static struct lock graphs;
+static _Atomic bool any;          /* a graph of this process has memory of its own */
+static uint64_t launching[CARDS]; /* counted for launches that are being made */
+static uint64_t existing[CARDS];  /* what all graphs need that can be launched */
+static uint64_t orphaned[CARDS];  /* what graphs needed that are gone, but may have left */
+
+static bool note_span(struct nodes *nodes, const CUmemAllocNode *params)
+{
+    struct card *card = params->poolProps.location.type == CU_LOCATION_DEVICE ? card_of(params->poolProps.location.id)
+                                                                              : NULL;
+    nodes->allocated++;
+    if (!card) return true;
+    if (nodes->count == nodes->room) {
+        uint32_t room = nodes->room ? nodes->room * 2 : 64;
+        struct span *grown = realloc(nodes->spans, room * sizeof *grown);
+        if (!grown) return false;
+        nodes->spans = grown;
+        nodes->room = room;
+    }
+    uint64_t bytes = whole_granules(params->bytesize), from = params->dptr / GRANULE * GRANULE;
+    if (!from) from = UNKNOWN + nodes->count * (UNKNOWN >> 20);
+    uint64_t to = params->dptr ? whole_granules(params->dptr + params->bytesize) : from + bytes;
+    nodes->spans[nodes->count++] = (struct span){from, to, card->index};
+    return true;
+}
+
+/* Every allocation of a graph and of those inside it; false: out of host memory. */
+static bool read_nodes(CUgraph graph, struct nodes *nodes, int depth)
+{
+    size_t count = 0;
+    bool good = true;
+    if (ASK((CUgraph, CUgraphNode *, size_t *), cuGraphGetNodes, graph, NULL, &count) != CUDA_SUCCESS || !count)
+        return true;
+    CUgraphNode *list = calloc(count, sizeof *list);
+    if (!list) return false;
+    if (ASK((CUgraph, CUgraphNode *, size_t *), cuGraphGetNodes, graph, list, &count) != CUDA_SUCCESS) count = 0;
+    for (size_t i = 0; i < count && good; i++) {
+        CUmemAllocNode params;
+        CUgraph child = NULL;
+        int type = -1;
+        ASK((CUgraphNode, int *), cuGraphNodeGetType, list[i], &type);
+        nodes->freed += type == CU_NODE_MEM_FREE;
+        if (type == CU_NODE_MEM_ALLOC &&
+            ASK((CUgraphNode, CUmemAllocNode *), cuGraphMemAllocNodeGetParams, list[i], &params) == CUDA_SUCCESS)
+            good = note_span(nodes, &params);
+        if (type == CU_NODE_GRAPH && depth < DEPTH &&
+            ASK((CUgraphNode, CUgraph *), cuGraphChildGraphNodeGetGraph, list[i], &child) == CUDA_SUCCESS)
+            good = read_nodes(child, nodes, depth + 1);
+    }
+    free(list);
+    return good;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    if (x->card != y->card) return x->card < y->card ? -1 : 1;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+static bool weigh(CUgraph graph, struct weight *weight)
+{
+    struct nodes nodes = {0};
+    memset(weight, 0, sizeof *weight);
+    bool good = read_nodes(graph, &nodes, 0);
+    if (good && nodes.count) {
+        uint64_t end = 0;
+        qsort(nodes.spans, nodes.count, sizeof *nodes.spans, by_place);
+        for (uint32_t i = 0; i < nodes.count; i++) {
+            struct span *span = &nodes.spans[i];
+            if (i == 0 || span->card != span[-1].card) end = 0;
+            uint64_t from = span->from > end ? span->from : end;
+            if (span->to > from) weight->need[span->card] += span->to - from;
+            if (span->to > end) end = span->to;
+        }
+        weight->any = true;
+        weight->keeps = nodes.freed < nodes.allocated;
+        atomic_store(&any, true);
+    }
+    free(nodes.spans);
+    return good;
+}
+
+/* What graphs hold by the driver's word, brought into the count. The lock is held. */
+static uint64_t refresh(struct card *card)
+{
+    uint64_t bytes = 0;
+    if (card->device < 0 || ASK((CUdevice, int, void *), cuDeviceGetGraphMemAttribute, card->device,
+                                CU_GRAPH_MEM_RESERVED_CURRENT, &bytes) != CUDA_SUCCESS)
+        return 0;
+    memory_bring(card, KIND_GRAPHS, card->index, bytes, true);
+    if (bytes == 0) orphaned[card->index] = 0;
+    return bytes;
+}
+
+void graphs_refresh(struct card *card, bool trim)
+{
+    if (!atomic_load(&any)) return;
+    lock_take(&graphs);
+    if (trim && card->device >= 0) ASK((CUdevice), cuDeviceGraphMemTrim, card->device);
+    refresh(card);
+    lock_give(&graphs);
+}
+
+/*
+ * Counts what a launch that needs `need` can add: never more than that, nor more than all graphs need together, since
+ * none runs twice at a time. `fresh` is what the graph needs that is not among the existing ones yet.
+ */
+static bool hold(struct card *card, uint64_t need, uint64_t fresh, uint64_t *held)
+{
+    struct container *all = container_get();
+    uint32_t i = card->index;
+    lock_take(&graphs);
+    uint64_t now = refresh(card) + launching[i], most = existing[i] + orphaned[i] + fresh;
+    if (most < now) most = now;
+    if (most > now + need) most = now + need;
+    uint64_t more = most - now;
+    bool good = more == 0 || memory_take(all->account, all->place, i, more, card->limits->memory, &all->self, clock_now());
+    if (good) launching[i] += *held = more;
+    lock_give(&graphs);
+    return good;
+}
+
+static void settle(struct card *card, uint64_t held)
+{
+    lock_take(&graphs);
+    refresh(card);
+    launching[card->index] -= held;
+    memory_return(card, held);
+    lock_give(&graphs);
+}
+
+/* Waits for what must end anyway before work on this stream begins. */
+static void await(CUstream stream)
+{
+    struct timespec pause = {0, 200000};
+    for (uint64_t begun = clock_now(); clock_now() - begun < STREAM_NS; nanosleep(&pause, NULL))
+        if (atomic_load(&captures) || ASK((CUstream), cuStreamQuery, stream) != CUDA_ERROR_NOT_READY) return;
+}
+
+/* The same, after having others give back what they do not use. */
+static bool obtain(struct card *card, uint64_t need, uint64_t fresh, CUstream stream, uint64_t *held)
+{
+    if (hold(card, need, fresh, held)) return true;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        if (card->limits->memory && need > card->limits->memory) break;
+        if (attempt) await(stream);
+        pools_refresh(card, true);
+        if (hold(card, need, fresh, held)) return true;
+    }
+    memory_count_refusal(card);
+    return false;
+}
+
+void graph_settle(const struct graph_hold *kept)
+{
+    struct container *all = kept->any ? container_get() : NULL;
+    for (uint32_t i = 0; all && i < all->limits.count; i++)
+        if (kept->cards >> i & 1) settle(&all->cards[i], kept->held[i]);
+}
+
+static bool obtain_all(const struct weight *weight, bool fresh, CUstream stream, struct graph_hold *kept)
+{
+    struct container *all = weight->any ? container_get() : NULL;
+    *kept = (struct graph_hold){.any = weight->any};
+    for (uint32_t i = 0; all && i < all->limits.count; i++) {
+        uint64_t need = weight->need[i];
+        if (need == 0) continue;
+        if (!obtain(&all->cards[i], need, fresh ? need : 0, stream, &kept->held[i])) {
+            graph_settle(kept);
+            return false;
+        }
+        kept->cards |= 1u << i;
+    }
+    return true;
+}
+
+static uint64_t key_of(CUgraphExec exec, uint32_t card) { return (uint64_t)(uintptr_t)exec ^ (uint64_t)card << 56; }
+
+bool graph_admit(CUgraphExec exec, CUstream stream, struct graph_hold *kept)
+{
+    struct container *all = atomic_load(&any) ? container_get() : NULL;
+    struct weight weight = {0};
+    struct entry entry;
+    for (uint32_t i = 0; all && i < all->limits.count; i++) {
+        if (!ledger_find(KIND_EXEC, key_of(exec, i), &entry)) continue;
+        weight.need[i] = entry.bytes;
+        weight.any = true;
+    }
+    return obtain_all(&weight, false, stream, kept);
+}
+
+/* Keeps what an instance needs; more than before if it was known. */
+static bool keep(CUgraphExec exec, const struct weight *weight)
+{
+    struct container *all = weight->any ? container_get() : NULL;
+    bool good = true;
+    lock_take(&graphs);
+    for (uint32_t i = 0; all && i < all->limits.count && good; i++) {
+        struct entry entry = {.key = key_of(exec, i), .context = context_now(), .card = i, .kind = KIND_EXEC};
+        if (weight->need[i] == 0) continue;
+        ledger_find(KIND_EXEC, entry.key, &entry);
+        entry.other |= weight->keeps;
+        uint64_t more = weight->need[i] > entry.bytes ? weight->need[i] - entry.bytes : 0;
+        entry.bytes += more;
+        good = ledger_put(entry);
+        if (good) existing[i] += more;
+    }
+    lock_give(&graphs);
+    return good;
+}
+
+/* An instance is gone; what its launches left may be there still. */
+static void drop(const struct entry *entry)
+{
+    lock_take(&graphs);
+    existing[entry->card] -= entry->bytes;
+    if (entry->other) orphaned[entry->card] += entry->bytes;
+    lock_give(&graphs);
+}
+
+void graph_ended(const struct entry *entry) { drop(entry); }
+
+static CUresult destroy(CUgraphExec exec)
+{
+    struct container *all = atomic_load(&any) ? container_get() : NULL;
+    struct entry entries[CARDS];
+    uint32_t known = 0;
+    /* Taken out before the driver may give the address to another thread. */
+    for (uint32_t i = 0; all && i < all->limits.count; i++)
+        known |= (uint32_t)ledger_take(KIND_EXEC, key_of(exec, i), &entries[i]) << i;
+    CUresult result = CALL(cuGraphExecDestroy, exec);
+    for (uint32_t i = 0; known >> i; i++) {
+        if (!(known >> i & 1)) continue;
+        if (result == CUDA_SUCCESS) drop(&entries[i]);
+        else ledger_put(entries[i]);
+    }
+    return result;
+}
+
+static bool could_fit(const struct weight *weight)
+{
+    struct container *all = weight->any ? container_get() : NULL;
+    for (uint32_t i = 0; all && i < all->limits.count; i++) {
+        uint64_t most = all->limits.cards[i].memory;
+        if (most == 0 || weight->need[i] <= most) continue;
+        memory_count_refusal(&all->cards[i]);
+        return false;
+    }
+    return true;
+}
+
+/* Did the driver take more for it already than there is? Then it is none of ours to keep. */
+static bool is_within(const struct weight *weight)
+{
+    struct container *all = weight->any ? container_get() : NULL;
+    for (uint32_t i = 0; all && i < all->limits.count; i++) {
+        if (weight->need[i] == 0 || all->limits.cards[i].memory == 0) continue;
+        for (int attempt = 0; attempt < 2; attempt++) {
+            pools_refresh(&all->cards[i], attempt > 0);
+            if (memory_used(all->account, i, &all->self, clock_now()) <= all->limits.cards[i].memory) break;
+            if (attempt == 0) continue;
+            memory_count_refusal(&all->cards[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+#define INSTANTIATES(name, upload, stream, args, ...)                                                    \
+    EXPORT CUresult name args                                                                            \
+    {                                                                                                    \
+        struct graph_hold kept = {0};                                                                    \
+        struct weight weight;                                                                            \
+        if (!exec || !graph || !container_get()) return CALL(name, __VA_ARGS__);                          \
+        if (!weigh(graph, &weight) || !could_fit(&weight)) return CUDA_ERROR_OUT_OF_MEMORY;              \
+        if ((upload) && !obtain_all(&weight, true, stream, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;      \
+        CUresult result = CALL(name, __VA_ARGS__);                                                       \
+        bool good = result != CUDA_SUCCESS || keep(*exec, &weight);                                      \
+        graph_settle(&kept);                                                                             \
+        if (result != CUDA_SUCCESS || (good && is_within(&weight))) return result;                       \
+        destroy(*exec);                                                                                  \
+        *exec = NULL;                                                                                    \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                                 \
+    }
+#define OF_OLD (CUgraphExec *exec, CUgraph graph, CUgraphNode *fault, char *log, size_t room)
+#define WITH_PARAMS (CUgraphExec *exec, CUgraph graph, CUinstantiateParams *params)
+#define PARAMS_UPLOAD params && params->flags & CU_INSTANTIATE_UPLOAD
+
+INSTANTIATES(cuGraphInstantiate, false, NULL, OF_OLD, exec, graph, fault, log, room)
+INSTANTIATES(cuGraphInstantiate_v2, false, NULL, OF_OLD, exec, graph, fault, log, room)
+INSTANTIATES(cuGraphInstantiateWithFlags, flags & CU_INSTANTIATE_UPLOAD, NULL,
+             (CUgraphExec *exec, CUgraph graph, unsigned long long flags), exec, graph, flags)
+INSTANTIATES(cuGraphInstantiateWithParams, PARAMS_UPLOAD, params->hUploadStream, WITH_PARAMS, exec, graph, params)
+INSTANTIATES(cuGraphInstantiateWithParams_ptsz, PARAMS_UPLOAD, params->hUploadStream, WITH_PARAMS, exec, graph, params)
+
+#define UPLOADS(name)                                                                                    \
+    EXPORT CUresult name(CUgraphExec exec, CUstream stream)                                              \
+    {                                                                                                    \
+        struct graph_hold kept;                                                                          \
+        if (!graph_admit(exec, stream, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;                          \
+        CUresult result = CALL(name, exec, stream);                                                      \
+        graph_settle(&kept);                                                                             \
+        return result;                                                                                   \
+    }
+
+UPLOADS(cuGraphUpload)
+UPLOADS(cuGraphUpload_ptsz)
+
+static CUresult updated(CUgraphExec exec, CUgraph graph, CUresult result)
+{
+    struct weight weight;
+    /* A driver that lets graphs with memory be updated could have changed their need. */
+    if (result == CUDA_SUCCESS && atomic_load(&any) && weigh(graph, &weight)) keep(exec, &weight);
+    return result;
+}
+
+EXPORT CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *fault, int *why)
+{
+    return updated(exec, graph, CALL(cuGraphExecUpdate, exec, graph, fault, why));
+}
+
+EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *info)
+{
+    return updated(exec, graph, CALL(cuGraphExecUpdate_v2, exec, graph, info));
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) { return destroy(exec); }
+
+/* What can never fit is refused when it is added; the rest shows when the graph is instantiated. */
+bool graph_may_add(struct card *card, uint64_t bytes)
+{
+    if (card->limits->memory == 0 || whole_granules(bytes) <= card->limits->memory) return true;
+    memory_count_refusal(card);
+    return false;
+}
+
+static bool may_add(const CUmemAllocNode *params)
+{
+    bool on_card = params && params->poolProps.location.type == CU_LOCATION_DEVICE;
+    struct card *card = on_card ? card_of(params->poolProps.location.id) : NULL;
+    return !card || graph_may_add(card, params->bytesize);
+}
+
+#define ADDS(name, node_params, args, ...)                                                               \
+    EXPORT CUresult name args                                                                            \
+    {                                                                                                    \
+        return may_add(node_params) ? CALL(name, __VA_ARGS__) : CUDA_ERROR_OUT_OF_MEMORY;                \
+    }
+#define GENERIC params && params->type == CU_NODE_MEM_ALLOC ? &params->alloc : NULL
+
+ADDS(cuGraphAddMemAllocNode, params,
+     (CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count, CUmemAllocNode *params), node, graph,
+     needs, count, params)
+ADDS(cuGraphAddNode, GENERIC,
+     (CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count, CUnodeParams *params), node, graph,
+     needs, count, params)
+ADDS(cuGraphAddNode_v2, GENERIC,
+     (CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, const void *edges, size_t count, CUnodeParams *params),
+     node, graph, needs, edges, count, params)
