@@ -43,6 +43,8 @@ GPU = "nvidia.com/gpu"
 CORE, MEMORY = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
 SGPU = "metax-tech.com/sgpu"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+QUICK = partage_stack.Layout(options=("--set", "scheduler.agentSilenceSeconds=30"))
+"""An agent that is away is noticed as soon as may be."""
 pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(
@@ -58,7 +60,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
     folder = Path(tempfile.mkdtemp(prefix="ptg"))
     try:
         with (
-            partage_stack.stack(tmp_path_factory.mktemp("cluster")) as stack,
+            partage_stack.stack(tmp_path_factory.mktemp("cluster"), layout=QUICK) as stack,
             ExitStack() as cleanup,
         ):
             cuda = added("cuda", "2.1", stack, folder, cleanup)
@@ -252,6 +254,39 @@ def test_a_container_that_restarts_waits_for_who_injects(nodes: dict[str, Node])
     assert found["status"]["containerStatuses"][0]["restartCount"] == 1
     env = environment(cuda, found, "main")
     assert env["NVIDIA_VISIBLE_DEVICES"] == granted(found, "main").uuid
+
+
+def test_a_node_whose_agent_is_away_takes_nobody_new(nodes: dict[str, Node]) -> None:
+    """Who runs there runs on; who comes waits, instead of failing at the kubelet, and starts when the agent does."""
+    cuda = nodes["cuda"]
+    stack, here = cuda.stack, {"kubernetes.io/hostname": "cuda"}
+    share = {GPU: "1", "nvidia.com/gpumem": "1000"}
+    stack.create(pod("stays", container("main", share), nodeSelector=here))
+    running(stack, "stays")
+
+    def silent() -> bool:
+        head = stack.plane.call("GET", "/api/v1/nodes/cuda")["metadata"]
+        return names.AGENT_SILENT in head.get("annotations", {})
+
+    cuda.agent.kill()
+    try:
+        eventually("the node is closed", silent, SLOW)
+        stack.create(pod("comes", container("main", share), nodeSelector=here))
+        eventually(
+            "it is told why it waits",
+            lambda: any("AgentSilent" in one["message"] for one in stack.events("comes")),
+            SLOW,
+        )
+        assert stack.pod("comes")["status"]["phase"] == "Pending"
+        (one,) = stack.pod("stays")["status"]["containerStatuses"]
+        assert ("running" in one["state"], one["restartCount"]) == (True, 0)
+    finally:
+        cuda.agent.start()
+    found = running(stack, "comes")
+    assert not silent()
+    assert (
+        environment(cuda, found, "main")["NVIDIA_VISIBLE_DEVICES"] == granted(found, "main").uuid
+    )
 
 
 def test_eight_that_start_at_once_get_each_its_own(nodes: dict[str, Node]) -> None:
