@@ -3,12 +3,16 @@
 Each story runs in a mount namespace of its own, where it may mount; it skips where that is not allowed.
 """
 
+import errno
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from partage.agent.isolation import memory
+from partage.agent.isolation.files import TenantFiles
 
 BEGIN = """
 import errno, os, sys
@@ -90,13 +94,44 @@ assert not os.path.ismount(room.account.parent)
 assert room.account.stat().st_size == ACCOUNT_BYTES
 assert " " + str(folder) not in Path("/proc/self/mountinfo").read_text()
 """
+STAYS = """
+import ctypes
+from partage.agent.isolation import files
+from partage.agent.isolation.memory import unbind
+
+BIND = 4096
+rooms = agent()
+room = rooms.open("container-a", QUOTA)
+theirs = folder / "theirs"
+theirs.mkdir()
+(theirs / "kept").write_text("of somebody else")
+inner = folder / "state/private/old/inner"
+inner.mkdir(parents=True)
+done = ctypes.CDLL(None).mount(os.fsencode(theirs), os.fsencode(inner), None, ctypes.c_ulong(BIND), None)
+assert done == 0 and not os.path.ismount(inner)  # of the same file system: no device tells
+
+def refused(folder):
+    raise OSError(errno.EPERM, "not allowed", str(folder))
+
+files.unbind = refused
+rooms.close("container-a")
+assert room.account.stat().st_size == ACCOUNT_BYTES
+files.unbind = unbind
+agent()  # which tidies
+assert (theirs / "kept").read_text() == "of somebody else"
+assert inner.exists()
+assert not room.account.parent.exists()
+"""
 
 
 @pytest.mark.parametrize(
     "story",
-    [GROWN, STOLEN, AGAIN, UNSEEN],
-    ids=["nothing grows", "a block that was given up", "restart and boot", "unseen by the host"],
-)
+    [GROWN, STOLEN, AGAIN, UNSEEN, STAYS],
+    ids=[
+        "nothing grows", "a block that was given up", "restart and boot", "unseen by the host",
+        "a mount that stays",
+    ],
+)  # fmt: skip
 def test_nobody_fills_the_node(tmp_path: Path, story: str) -> None:
     """Nor takes another's room: growing ends at once, and a spoilt seat is whole for the next."""
     enter = ["unshare", "--mount", "--propagation", "private"]
@@ -117,3 +152,43 @@ def test_nobody_fills_the_node(tmp_path: Path, story: str) -> None:
     )
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("points", "kept"),
+    [
+        (["/", "/elsewhere"], False),
+        (["{folder}x"], False),
+        (["{folder}"], True),
+        (["{folder}/inner\\040one"], True),
+        (None, True),
+    ],
+    ids=["none", "beside", "on it", "below", "not told"],
+)
+def test_nothing_is_removed_through_a_mount(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    points: list[str] | None,
+    kept: bool,  # noqa: FBT001
+) -> None:
+    """What is behind one that stays is not ours to remove; where mounts cannot be told, neither."""
+
+    def refused(folder: Path, room_bytes: int, files: int) -> None:
+        raise OSError(errno.EPERM, f"not {files} files of {room_bytes} bytes", str(folder))
+
+    monkeypatch.setattr("partage.agent.isolation.files.bound", refused)
+    files = TenantFiles(tmp_path, str(tmp_path), tmp_path / "mountinfo")
+    folder = tmp_path / "private" / "old one"
+    folder.mkdir()
+    (folder / "file").touch()
+    spelled = str(folder).replace(" ", r"\040")
+    lines = [
+        f"1 2 0:3 / {point.format(folder=spelled)} rw - ext4 x rw\n" for point in points or ()
+    ]
+    if points is not None:
+        (tmp_path / "mountinfo").write_text("".join(lines))
+    monkeypatch.setattr(memory, "_OWN", tmp_path / "mountinfo")
+
+    files.close_account("old one")
+
+    assert (folder / "file").exists() is kept

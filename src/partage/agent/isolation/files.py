@@ -6,6 +6,7 @@ disk, and `problem` says so.
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 from collections.abc import Collection
@@ -14,7 +15,7 @@ from typing import Final
 
 from partage.agent.isolation.account import ACCOUNT_BYTES, make_account
 from partage.agent.isolation.limits import SEATS, CardLimits
-from partage.agent.isolation.memory import bound, is_seen, unbind
+from partage.agent.isolation.memory import bound, is_seen, mounted, unbind
 from partage.agent.isolation.seats import (
     FOLDER_BYTES,
     free_seat,
@@ -27,6 +28,7 @@ from partage.model.errors import InvalidDocument
 
 __all__ = ["TenantFiles"]
 
+_LOG: Final = logging.getLogger("partage.agent")
 _SEATS: Final = "seats"
 _PRIVATE: Final = "private"
 _ACCOUNT: Final = "account"
@@ -161,7 +163,20 @@ class TenantFiles:
 
 
 def _removed(folder: Path) -> None:
-    """Remove a folder, mounted or not; who has its files mounted or mapped keeps them."""
-    with contextlib.suppress(OSError):
+    """Remove a folder, mounted or not; who has its files mounted or mapped keeps them.
+
+    Nothing is removed through a mount that stays: what is behind it may be another's, or in use. It
+    is told, and tried again when folders are tidied.
+    """
+    try:
         unbind(folder)
+        still = mounted(folder)
+    except OSError as error:
+        _LOG.warning(
+            "folder %s is left: what is mounted there cannot be taken away: %s", folder, error
+        )
+        return
+    if still:
+        _LOG.warning("folder %s is left: something is mounted at %s", folder, still)
+        return
     shutil.rmtree(folder, ignore_errors=True)

@@ -11,13 +11,14 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["bound", "is_seen", "unbind"]
+__all__ = ["bound", "is_seen", "mounted", "unbind"]
 
 _NOSUID: Final = 2
 _NODEV: Final = 4
 _NOEXEC: Final = 8
 _DETACH: Final = 2
 _PAGE: Final = 4096
+_OWN: Final = Path("/proc/self/mountinfo")
 
 
 def bound(folder: Path, room_bytes: int, files: int) -> None:
@@ -62,8 +63,33 @@ def is_seen(path: str, mounts: Path) -> bool:
         text = mounts.read_text("utf-8", "surrogateescape")
     except OSError:
         return False
-    spelled = "".join(rf"\{ord(one):03o}" if one in " \t\n\\" else one for one in path)
-    return any(line.split(" ")[4:5] == [spelled] for line in text.splitlines())
+    return _spelled(path) in _points(text)
+
+
+def mounted(folder: Path) -> str:
+    """What is mounted on a folder or below it, as this process sees it; empty where nothing is.
+
+    Also of the folder's own file system, which no number of a device gives away.
+
+    Raises:
+        OSError: it cannot be told.
+    """
+    # Of the folder itself a link is not followed: nobody who removes it does.
+    here = _spelled(os.path.join(os.path.realpath(folder.parent), folder.name))  # noqa: PTH118 # text
+    for point in _points(_OWN.read_text("utf-8", "surrogateescape")):
+        if point == here or point.startswith(f"{here}/"):
+            return point
+    return ""
+
+
+def _points(text: str) -> list[str]:
+    """Where something is mounted, by a `mountinfo`, in its spelling."""
+    return [line.split(" ", 5)[4] for line in text.splitlines() if line.count(" ") > 3]
+
+
+def _spelled(path: str) -> str:
+    """A path as a `mountinfo` spells it."""
+    return "".join(rf"\{ord(one):03o}" if one in " \t\n\\" else one for one in path)
 
 
 def _call(name: str, *arguments: object) -> None:
