@@ -13,7 +13,7 @@ import copy
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from typing import Any
 import aiohttp
 import invariants
 from faulty_wire import Wire
+from handing import HandingKubelet
 from instances import Relay, Spawned
+from watchman import Watchman
 
 from partage.agent.discovery.models import MODELS
 from partage.apiserver import (
@@ -39,7 +41,6 @@ from partage.daemon.scheduler import SchedulerDaemon
 from partage.embedded.agents import Agents
 from partage.embedded.definitions import DEFINITIONS
 from partage.embedded.fleet import SimulatedNode
-from partage.embedded.kubelet import Kubelet
 from partage.embedded.scheduling import KubeScheduler, Ports
 from partage.extender.bindings import BindLimits
 from partage.extender.intake import Intake
@@ -139,7 +140,8 @@ class Bed:
         relay: where kube-scheduler finds who leads.
         kube: the stand-in for kube-scheduler.
         watchman: looks at the invariants at every change.
-        foreign: records may name devices that are gone.
+        handed: what the kubelets handed to containers.
+        foreign: pods whose record is forged, or whose card is taken away.
         clock: the API server's.
     """
 
@@ -149,10 +151,11 @@ class Bed:
     relay: Relay
     http: aiohttp.ClientSession
     kube: KubeScheduler
-    watchman: invariants.Watchman
+    watchman: Watchman
+    handed: invariants.Handed
     stack: contextlib.AsyncExitStack
     folder: Path | None = None
-    foreign: bool = False
+    foreign: frozenset[str] = frozenset()
     clock: ServerClock = field(default_factory=ServerClock)
     daemons: dict[str, SchedulerDaemon] = field(default_factory=dict)
     spawned: dict[str, Spawned] = field(default_factory=dict)
@@ -299,7 +302,7 @@ class Bed:
         while True:
             with contextlib.suppress(aiohttp.ClientError, KeyError, OSError, TimeoutError):
                 found = await self.look()
-                wrong = invariants.findings(found, foreign=self.foreign)
+                wrong = invariants.findings(found, self.handed, self.foreign)
             if not wrong:
                 break
             assert time.monotonic() < started + PATIENCE, wrong
@@ -321,7 +324,7 @@ def told(scenario: str, seconds: float) -> None:
 @contextlib.asynccontextmanager
 async def bed(
     *nodes: SimulatedNode, settings: Settings | None = None, folder: Path | None = None,
-    foreign: bool = False,
+    foreign: Collection[str] = (),
 ) -> AsyncIterator[Bed]:  # fmt: skip
     """A cluster of these nodes, without an instance of the scheduler.
 
@@ -329,7 +332,7 @@ async def bed(
         nodes: one of two cards by default.
         settings: of the API server.
         folder: for processes.
-        foreign: devices go away under their pods.
+        foreign: names of pods whose record is forged, or whose card is taken away.
     """
     context = Intake().context
     clock = ServerClock()
@@ -349,11 +352,16 @@ async def bed(
         stack.push_async_callback(relay.stop)
         ports = Ports(relay.url, frozenset({SCHEDULER}), lambda: context)
         kube = KubeScheduler(server, ports)
-        watchman = invariants.Watchman(http, url, foreign=foreign)
-        made = Bed(server, url, wire, relay, http, kube, watchman, stack, folder, foreign, clock)
+        kubelet = HandingKubelet(server, lambda: context)
+        excused = frozenset(foreign)
+        watchman = Watchman(http, url, kubelet.handed, excused)
+        made = Bed(
+            server, url, wire, relay, http, kube, watchman, kubelet.handed, stack, folder, excused,
+            clock,
+        )  # fmt: skip
         await stack.enter_async_context(
             _running(
-                agents=agents.run(), kubelet=Kubelet(server, lambda: context).run(),
+                agents=agents.run(), kubelet=kubelet.run(),
                 scheduling=kube.run(), watchman=watchman.run(),
             )
         )  # fmt: skip

@@ -30,6 +30,8 @@ class Wire:
         chance: asked for a fault where none that was set matches; for random faults.
         distort: what becomes of each event of a watch of pods; None leaves them.
         hit: how often a fault of which kind hit a request.
+        struck: method and path of each of these.
+        gather: seconds for which what watches bring is kept together; a write costs much.
     """
 
     def __init__(self, target: str) -> None:
@@ -38,6 +40,8 @@ class Wire:
         self.chance: Callable[[web.Request], Fault | None] = lambda _: None
         self.distort: Distortion | None = None
         self.hit: dict[str, int] = {}
+        self.struck: list[tuple[str, str]] = []
+        self.gather = 0.0
         self._faults: list[Fault] = []
         self._frozen: dict[str, tuple[int, bytes]] = {}
         self._watches: dict[asyncio.Task[Any], tuple[web.Request, web.StreamResponse]] = {}
@@ -141,6 +145,7 @@ class Wire:
         fault = self._fault(request, watching=watching)
         if fault is not None:
             self._count(fault)
+            self.struck.append((request.method, request.path))
             if fault.delay:
                 await asyncio.sleep(fault.delay)
             if fault.executed:
@@ -220,6 +225,8 @@ class Wire:
             sent = whole if distort is None else [new for old in whole for new in distort(old)]
             if sent:
                 await response.write(b"".join(one + b"\n" for one in sent))
+            if self.gather:
+                await asyncio.sleep(self.gather)
 
 
 def _asked(request: web.Request) -> dict[str, str]:

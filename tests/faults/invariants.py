@@ -2,29 +2,34 @@
 
     I1  no card is over its capacity in any dimension
     I2  the service's books say what the pods' records say, and its audit finds nothing
-    I3  no pod runs on a device that its record does not name
+    I3  no pod runs on a device that its record does not name: its record is its own, of its node and
+        of cards that are there, and its containers were handed exactly these
     I4  nothing is reserved for nobody
     I5  every pod that waits has a reason that holds now
 
 Nothing of Partage is imported here: what is checked and what checks share no line.
 """
 
-import asyncio
 import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 
-__all__ = ["Findings", "Watchman", "amount", "findings", "live", "look", "over_capacity", "record"]
+__all__ = [
+    "DEVICES", "PODS", "Cards", "Document", "Findings", "Handed", "amount", "capacities", "findings",
+    "live", "look", "misplaced", "over_capacity", "record", "unlike",
+]  # fmt: skip
 
 Document = Mapping[str, Any]
 Cards = Mapping[tuple[str, str], Counter[str]]
 """What each device has, by node and uuid."""
+Handed = Mapping[str, Mapping[str, frozenset[str]]]
+"""Devices that containers were handed when they started: by pod's uid and container, the uuids."""
 
 RECORD = "partage.io/allocation"
 SUMMARIES = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
@@ -159,6 +164,27 @@ def misplaced(pods: Iterable[Document], cards: Cards) -> list[str]:
     return wrong
 
 
+def unlike(pods: Iterable[Document], handed: Handed) -> list[str]:
+    """I3: pods whose containers were handed something else than their record names."""
+    wrong = []
+    for pod in pods:
+        given = handed.get(pod["metadata"]["uid"])
+        if given is None or not live(pod):
+            continue  # not started yet, or over
+        said: dict[str, set[str]] = {}
+        for container in (record(pod) or {}).get("containers", ()):
+            uuids = {one["uuid"] for one in container["devices"] if one["type"] == "gpu"}
+            said.setdefault(container["name"], set()).update(uuids)
+        for name in given.keys() | said.keys():
+            got, named = given.get(name, frozenset()), said.get(name, set())
+            if got != named:
+                wrong.append(
+                    f"I3: container {name} of pod {pod['metadata']['name']} was handed "
+                    f"{sorted(got)}, its record names {sorted(named)}"
+                )
+    return wrong
+
+
 def asks(pod: Document) -> bool:
     """Whether the pod asks for a device."""
     containers = [*pod["spec"].get("containers", ()), *pod["spec"].get("initContainers", ())]
@@ -219,21 +245,24 @@ async def look(http: aiohttp.ClientSession, api: str, service: str) -> Findings:
     return found
 
 
-def findings(found: Findings, *, foreign: bool = False) -> list[str]:
+def findings(
+    found: Findings, handed: Handed | None = None, foreign: Collection[str] = ()
+) -> list[str]:
     """Every invariant that does not hold.
 
     Args:
         found: what was read.
-        foreign: records may name devices that are not there; for scenarios that take them away.
+        handed: what containers were handed, where that is known.
+        foreign: names of pods whose record is forged, or whose card was taken away.
     """
     cards = capacities(found.devices)
+    own = [pod for pod in found.pods if pod["metadata"]["name"] not in foreign]
     wrong = over_capacity(found.pods, cards)
-    if not foreign:
-        wrong += misplaced(found.pods, cards)
-    return [*wrong, *_books(found, foreign=foreign), *_nobodys(found), *_reasons(found)]
+    wrong += misplaced(own, cards) + unlike(own, handed or {})
+    return [*wrong, *_books(found, foreign), *_nobodys(found), *_reasons(found)]
 
 
-def _books(found: Findings, *, foreign: bool) -> list[str]:
+def _books(found: Findings, foreign: Collection[str]) -> list[str]:
     """I2."""
     wrong = []
     value = found.metrics
@@ -266,8 +295,11 @@ def _books(found: Findings, *, foreign: bool) -> list[str]:
             for minor, texts in cards.items():
                 parts = {k.rpartition("/")[2]: amount(v) for k, v in texts.items()}
                 booked[where, name, minor] = (parts["gpu-core"], parts.get("gpu-memory", 0))
-    if foreign:
-        booked = {key: held for key, held in booked.items() if key in expected}
+    booked = {
+        key: held
+        for key, held in booked.items()
+        if key in expected or key[1].rpartition("/")[2] not in foreign
+    }
     if booked != expected:
         extra = {k: v for k, v in booked.items() if expected.get(k) != v}
         lacking = {k: v for k, v in expected.items() if booked.get(k) != v}
@@ -320,79 +352,3 @@ def _parsed(text: str) -> dict[str, float]:
             name, _, value = row.rpartition(" ")
             found[name] = float(value)
     return found
-
-
-class Watchman:
-    """Follows all pods and devices, and looks at I1 and I3 at every single change.
-
-    Attributes:
-        wrong: what was ever wrong, in the order of time.
-        seen: changes that were looked at.
-        bound: pods that were bound, by uid, to when that was seen, on the loop's clock.
-        listeners: told every change of a pod.
-    """
-
-    def __init__(self, http: aiohttp.ClientSession, api: str, *, foreign: bool = False) -> None:
-        self._http = http
-        self._api = api
-        self._foreign = foreign
-        self._pods: dict[str, Document] = {}
-        self._cards: dict[str, Cards] = {}
-        self._on: dict[str, dict[str, Document]] = {}
-        self.wrong: list[str] = []
-        self.seen = 0
-        self.bound: dict[str, float] = {}
-        self.listeners: list[Callable[[str, Document], None]] = []
-
-    async def run(self) -> None:
-        """Follow until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow(DEVICES, self._device))
-            group.create_task(self._follow(PODS, self._pod))
-
-    async def _follow(self, path: str, tell: Any) -> None:
-        async with self._http.get(self._api + path) as answer:
-            listed = await answer.json()
-        for item in listed["items"]:
-            tell("ADDED", item)
-        version = listed["metadata"]["resourceVersion"]
-        while True:
-            query = f"?watch=true&resourceVersion={version}"
-            async with self._http.get(
-                self._api + path + query, timeout=aiohttp.ClientTimeout(None)
-            ) as answer:
-                rest = b""
-                async for piece in answer.content.iter_any():
-                    *rows, rest = (rest + piece).split(b"\n")
-                    for row in rows:
-                        event = json.loads(row)
-                        assert event["type"] != "ERROR", event
-                        version = event["object"]["metadata"]["resourceVersion"]
-                        if event["type"] != "BOOKMARK":
-                            tell(event["type"], event["object"])
-
-    def _device(self, kind: str, item: Document) -> None:
-        name = item["metadata"]["name"]
-        self._cards.pop(name, None)
-        if kind != "DELETED":
-            self._cards[name] = capacities([item])
-
-    def _pod(self, kind: str, item: Document) -> None:
-        self.seen += 1
-        if item["spec"].get("nodeName"):
-            self._placed(kind, item)
-        for listener in self.listeners:
-            listener(kind, item)
-
-    def _placed(self, kind: str, item: Document) -> None:
-        uid, where = item["metadata"]["uid"], item["spec"]["nodeName"]
-        self.bound.setdefault(uid, asyncio.get_running_loop().time())
-        mates = self._on.setdefault(where, {})
-        mates.pop(uid, None)
-        if kind == "DELETED" or not live(item):
-            return
-        mates[uid] = item
-        cards = self._cards.get(where, {})
-        self.wrong += over_capacity(mates.values(), cards)
-        if not self._foreign and cards:
-            self.wrong += misplaced([item], cards)

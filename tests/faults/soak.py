@@ -44,6 +44,7 @@ _LEASE = 15
 _UNREAD = 5
 """Looks in a row at which a leader may not have a clean audit yet: it makes one each second."""
 _SKEW = 600.0
+_GATHER_SECONDS = 0.02
 _LONG_MINUTES = 10.0
 
 
@@ -54,7 +55,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=50.0, help="pods a second")
     parser.add_argument("--seed", type=int, default=0, help="of pods and faults")
     parser.add_argument("--nodes", type=int, default=40, help="of eight cards each")
-    parser.add_argument("--instances", type=int, default=2, help="besides one that is not killed")
+    parser.add_argument("--instances", type=int, default=1, help="besides one that is not killed")
     parser.add_argument("--only", default="", help="faults whose name holds this text")
     parser.add_argument(
         "--peace", type=float, default=90.0, help="seconds that a new leader is left alone"
@@ -317,6 +318,7 @@ async def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         nodes = fleet(given.nodes)
         async with bed(*nodes, folder=folder) as cluster:
+            cluster.wire.gather = _GATHER_SECONDS
             for name in (STEADY, *(f"other-{n}" for n in range(given.instances))):
                 skew = _SKEW if name == "other-0" else 0.0
                 await cluster.spawn(name, lease=_LEASE, skew=skew)

@@ -58,7 +58,7 @@ async def test_an_ill_card_takes_nobody_and_serves_again_once_it_is_well() -> No
 
 async def test_a_card_that_is_swapped_is_another_card() -> None:
     """A new UUID under the old number: what its pod has cannot be told, so the node takes nobody."""
-    async with bed(node(cards=2), foreign=True) as cluster:
+    async with bed(node(cards=2), foreign={"before"}) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("before", WHOLE)

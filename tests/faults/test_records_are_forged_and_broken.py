@@ -40,7 +40,7 @@ BROKEN = {
 @pytest.mark.parametrize("how", BROKEN)
 async def test_a_record_that_is_broken_under_a_running_pod_frees_nothing(how: str) -> None:
     """What it held stays closed, the operator is told by name, and others go on elsewhere."""
-    async with bed(node(cards=1), node("n1", 1), foreign=True) as cluster:
+    async with bed(node(cards=1), node("n1", 1), foreign={"a"}) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
         await cluster.pod("a", WHOLE)
@@ -66,7 +66,7 @@ async def test_a_record_that_is_broken_under_a_running_pod_frees_nothing(how: st
 
 async def test_a_copied_record_gives_its_pod_nothing() -> None:
     """A pod that brings the record of another one is told of, and does not start."""
-    async with bed(node(cards=2), foreign=True) as cluster:
+    async with bed(node(cards=2), foreign={"thief"}) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("owner", WHOLE)
@@ -86,7 +86,7 @@ async def test_a_copied_record_gives_its_pod_nothing() -> None:
 
 async def test_a_pod_that_was_bound_by_somebody_else_does_not_start() -> None:
     """`nodeName` by hand, without a record: refused on its node, and the card goes to others."""
-    async with bed(node(cards=1), foreign=True) as cluster:
+    async with bed(node(cards=1)) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.create(pod("by-hand", WHOLE, nodeName="n0"))
