@@ -163,9 +163,7 @@ class AgentSilence:
         listed = await self._client.list_all(scope, into=_Lease)
         # One that cannot be read never changes for us, so its agent falls silent.
         found = {odd.meta.name or "": "" for odd in listed.undecodable}
-        found |= {
-            one.metadata.name: f"{one.metadata.uid} {one.spec.renew_time}" for one in listed.items
-        }
+        found |= {one.metadata.name: one.spec.renew_time or "" for one in listed.items}
         return {
             name.removeprefix(LEASE_PREFIX): mark
             for name, mark in found.items()
@@ -212,4 +210,6 @@ class AgentSilence:
 
 
 def _closed(node: Node) -> bool:
-    return any(one.code is ReasonCode.AGENT_SILENT for one in node.verdicts)
+    return bool(node.verdicts) and any(
+        one.code is ReasonCode.AGENT_SILENT for one in node.verdicts
+    )
