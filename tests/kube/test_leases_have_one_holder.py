@@ -661,6 +661,27 @@ async def test_a_lease_is_not_given_back_while_the_one_before_may_send(waited: b
         assert lease(server)["holderIdentity"] == ("" if waited else "b")
 
 
+@pytest.mark.parametrize(("deleted", "duration"), [(0, 1), (1, 2)], ids=["never", "once"])
+async def test_a_lease_that_was_gone_is_not_given_back_as_settled(
+    deleted: int, duration: int
+) -> None:
+    """What was waited for at the start of the work is not what came since."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server:
+        left_in_order(server)
+        async with electing(server, clock, office, "a", settled=lambda: True) as (elector,):
+            await passing(clock, lambda: office.leading)
+            for _ in range(deleted):
+                server.store.delete(LEASES_PATH, "kube-system", "lock", {})
+            end = clock.monotonic() + 30.0
+            await passing(clock, lambda: clock.monotonic() >= end)
+            assert elector.leading
+
+        assert office.log == ["a starts", "a ends"]
+        assert lease(server)["holderIdentity"] == ""
+        assert lease(server)["leaseDurationSeconds"] == duration
+
+
 async def test_a_lease_given_back_is_seen_without_a_look_at_the_clock() -> None:
     """Who waits is told by a watch: no time passes here at all."""
     clock, office = SteppedClock(), Office()

@@ -85,6 +85,7 @@ class LeaderElector:
         self._changed = asyncio.Event()
         self._handed_over = False
         self._quiet_from = 0.0
+        self._interrupted = False
         self._client = client
         self._clock = client.clock
         self._namespace = namespace
@@ -155,6 +156,7 @@ class LeaderElector:
 
     async def _reign(self) -> bool:
         """Lead until the lease is lost (False) or `lead` ends (True)."""
+        self._interrupted = False
         lead = asyncio.create_task(_run(self._lead), name=f"lease:{self._name}:lead")
         renew = asyncio.create_task(self._renew(), name=f"lease:{self._name}:renew")
         try:
@@ -211,6 +213,9 @@ class LeaderElector:
         renewed, handed_over, quiet_from = found
         if not renewed:
             self._handed_over, self._quiet_from = handed_over, quiet_from
+            # Where we led already it was gone in between, and got back within our own time. Nobody
+            # who waits as we do led meanwhile; but `lead` has waited for nobody since.
+            self._interrupted = True
 
     async def _read(self) -> bool:
         """Look at the lease; False if there is none."""
@@ -277,7 +282,8 @@ class LeaderElector:
             return
         self._election.resign()
         moment = micro_time(self._clock.now())
-        free = LeaseSpec("", SETTLED if self._settled() else UNSETTLED, renew_time=moment)
+        settled = self._settled() and not self._interrupted
+        free = LeaseSpec("", SETTLED if settled else UNSETTLED, renew_time=moment)
         with contextlib.suppress(KubeError):
             await self._within(
                 self._settings.retry, self._write(free, self._marked(free, stops=0.0))
