@@ -204,10 +204,15 @@ bool arbiter_want(struct arbiter *me, uint64_t now)
     }
     see(me, now - LATE_NS);
     own = me->own;
-    /* Who wakes starts where the others stand: it neither saved up time nor pays for time alone. */
+    /*
+     * Who wakes starts where the others stand: it neither saved up time nor pays for time alone. It is first among
+     * equals, unless it only paused, or it could be so again and again.
+     */
+    bool slept = !is_past(LOAD(own->active), now, WINDOW_NS);
     uint64_t least = standing(me, now), slack = QUANTUM_NS * 1000 / weight(me, now);
     uint64_t clock = LOAD(*me->clock);
-    if (least < UINT64_MAX / 2 && (clock < least || clock > least + slack)) STORE(*me->clock, least);
+    if (least < UINT64_MAX / 2 && (clock < least || clock > least + slack))
+        STORE(*me->clock, slept && least ? least - 1 : least);
     STORE(own->wants, now ? now : 1);
     arbiter_beat(me, now);
     return true;

@@ -193,6 +193,21 @@ static void fixed_shares(uint64_t seconds)
     }
 }
 
+/* Sixteen, no two alike. */
+static void uneven_shares(uint64_t seconds)
+{
+    const uint32_t quotas[MAX] = {200, 150, 100, 100, 80, 60, 50, 50, 40, 40, 30, 30, 20, 20, 20, 10};
+    struct tenant many[MAX] = {0};
+    double points[MAX];
+    for (uint32_t i = 0; i < MAX; i++) {
+        many[i] = (struct tenant){.policy = POLICY_FIXED_SHARE, .quota = quotas[i], .kernel = (i % 4 + 1) * MS / 2};
+        points[i] = quotas[i] / 10.0;
+    }
+    steady("fixed-share uneven", many, MAX, points, seconds);
+    for (uint32_t i = 0; i < MAX; i++) many[i] = (struct tenant){.policy = POLICY_BURST_SHARE, .quota = quotas[i], .kernel = MS};
+    steady("burst-share uneven", many, MAX, points, seconds);
+}
+
 static void bursts(uint64_t seconds)
 {
     struct tenant three[3] = {{.policy = POLICY_BURST_SHARE, .quota = 50}, {.policy = POLICY_BURST_SHARE, .quota = 50},
@@ -233,6 +248,77 @@ static void online_first(void)
     expect("offline after the return time", 0, two[0].done - offline, 1000 * MS, 100);
 }
 
+/* How far each was from its part of a time that began at `from`, in any part of it. */
+static uint64_t furthest(struct tenant *tenants, uint32_t count, const double *parts, uint64_t from, uint64_t span)
+{
+    uint64_t before[MAX], most = 0;
+    for (uint32_t i = 0; i < count; i++) before[i] = tenants[i].done;
+    for (uint64_t now = from; now < from + span; now += MS) {
+        simulate(tenants, count, now, now + MS);
+        for (uint32_t i = 0; i < count; i++) {
+            double off = (double)(tenants[i].done - before[i]) - parts[i] * (double)(now + MS - from);
+            uint64_t by = (uint64_t)(off < 0 ? -off : off);
+            if (by > most) most = by;
+        }
+    }
+    return most;
+}
+
+static void within(const char *what, uint64_t is, uint64_t most, bool at_least)
+{
+    bool good = at_least ? is >= most : is <= most;
+    if (!good) printf("%s: %.2f ms, %s %.2f  WRONG\n", what, (double)is / 1e6, at_least ? "at least" : "at most", (double)most / 1e6);
+    failures += !good;
+}
+
+/*
+ * Two are busy, a third wakes, sleeps and wakes again, at many points of the others' turns. After 50 ms it has its
+ * guarantee of them (or a whole turn, where that is less), and from then on nobody is further from its part of the card,
+ * at any moment, than one turn, the work launched ahead of it and ten wake-ups (1 ms), or its part of two turns of the
+ * others; neither are the two when it has left. It sleeps long enough that what it had ahead of its quota is paid: a turn
+ * is 400 ms of 5 %.
+ */
+static void wakes(const uint32_t *quotas, uint64_t kernel)
+{
+    uint64_t turn = QUANTUM_NS + 8 * MS + kernel + 10 * latest;
+    uint32_t all = quotas[0] + quotas[1] + quotas[2];
+    double three[3], two[3] = {quotas[0], quotas[1], 0};
+    uint64_t least = UINT64_MAX, most = 0, after = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        three[i] = (double)quotas[i] / all, two[i] /= quotas[0] + quotas[1];
+        uint64_t others = (uint64_t)(three[i] * 2 * (double)(QUANTUM_NS + kernel));
+        if (others > turn) turn = others;
+    }
+    for (uint64_t phase = 0; phase < 12; phase++) {
+        struct tenant tenants[3] = {0};
+        for (uint32_t i = 0; i < 3; i++)
+            tenants[i] = (struct tenant){.policy = POLICY_BURST_SHARE, .quota = quotas[i], .kernel = kernel, .from = i == 2 ? UINT64_MAX : 0};
+        open_card(tenants, 3);
+        uint64_t now = 300 * MS + phase * 5300000;
+        simulate(tenants, 3, MS, now);
+        for (int again = 0; again < 2; again++) {
+            uint64_t before = tenants[2].done, by;
+            tenants[2].from = now, tenants[2].until = now + 450 * MS;
+            simulate(tenants, 3, now, now + 50 * MS);
+            if (tenants[2].done - before < least) least = tenants[2].done - before;
+            by = furthest(tenants, 3, three, now + 50 * MS, 400 * MS);
+            if (by > most) most = by;
+            simulate(tenants, 3, now + 450 * MS, now + 500 * MS);
+            by = furthest(tenants, 2, two, now + 500 * MS, 200 * MS);
+            if (by > after) after = by;
+            simulate(tenants, 3, now + 700 * MS, now + 1000 * MS);
+            now += 1000 * MS;
+        }
+    }
+    uint64_t guarantee = 50 * MS * quotas[2] / 1000;
+    printf("%u/%u and %u wakes, kernels of %.1f ms: %.1f ms of the first 50 (guaranteed %.1f); then %.1f ms off, %.1f when it left\n",
+           quotas[0], quotas[1], quotas[2], (double)kernel / 1e6, (double)least / 1e6, (double)guarantee / 1e6,
+           (double)most / 1e6, (double)after / 1e6);
+    within("first 50 ms of a tenant that woke", least, guarantee < QUANTUM_NS - STEP ? guarantee : QUANTUM_NS - STEP, true);
+    within("off its part from 50 ms on", most, turn, false);
+    within("off its part 50 ms after another left", after, turn, false);
+}
+
 /* Beside a liar nobody keeps its share, but nobody starves. */
 static void beside_a_liar(uint64_t seconds)
 {
@@ -253,8 +339,11 @@ int main(int argc, char **argv)
     if (seconds < 1 || seconds > 1000) return fprintf(stderr, "simulate: 1 to 1000 seconds\n"), 2;
     if (argc > 2) latest = 1 + 1000 * strtoull(argv[2], NULL, 10);
     fixed_shares(seconds);
+    uneven_shares(seconds);
     bursts(seconds);
     online_first();
+    const uint32_t quotas[][3] = {{50, 50, 100}, {250, 250, 500}, {450, 450, 100}, {300, 600, 100}, {50, 900, 50}, {333, 333, 333}};
+    for (uint32_t i = 0; i < sizeof quotas / sizeof *quotas; i++) wakes(quotas[i], 300000), wakes(quotas[i], 3 * MS);
     beside_a_liar(seconds);
     printf("%d wrong\n", failures);
     return failures != 0;
