@@ -3,7 +3,10 @@
 import fcntl
 import os
 import shutil
+import socket
+import struct
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +79,36 @@ class Tenant:
         return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
 
+class Meter:
+    """What the modelled card itself counted: device time, whatever the processes around it made of theirs."""
+
+    HELLO, SERVED = 1, 14  # native/fake/wire.h
+
+    def __init__(self, path: Path) -> None:
+        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link.connect(str(path))
+        self._ask(self.HELLO, 1 << 60 | os.getpid())
+
+    def _ask(self, kind: int, argument: int) -> tuple[int, int]:
+        self._link.send(struct.pack("<IIQQQQ", kind, 0, 0, 0, argument, 0))
+        _, _, first, second = struct.unpack("<iIQQ", self._link.recv(24))
+        return first, second
+
+    def served(self, *processes: subprocess.Popen[str]) -> list[int]:
+        """Device ns of each process that runs, since it started."""
+        return [self._ask(self.SERVED, process.pid)[0] for process in processes]
+
+    def over(self, seconds: float, *processes: subprocess.Popen[str]) -> list[int]:
+        """Device ns that each received over a time."""
+        before = self.served(*processes)
+        time.sleep(seconds)
+        return [now - then for now, then in zip(self.served(*processes), before, strict=True)]
+
+    def close(self) -> None:
+        """Let the card go."""
+        self._link.close()
+
+
 class World:
     """One modelled card and its tenants, in one folder."""
 
@@ -95,9 +128,11 @@ class World:
         )
         assert self.card.stdout is not None
         assert self.card.stdout.readline() == "ready\n"
+        self.meter = Meter(self.socket)
 
     def close(self) -> None:
         """End the card; programs that still run see the driver fail."""
+        self.meter.close()
         self.card.kill()
         self.card.communicate()
 
