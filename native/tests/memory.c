@@ -164,6 +164,7 @@ int main(int argc, char **argv)
     must(driver->init(0), "cuInit");
     must(driver->retain(&context, 0), "cuDevicePrimaryCtxRetain");
     show();
+    fflush(stdout); /* from here on it is at work */
     for (int round = 0; round < 2 && strcmp(path, "show") != 0; round++) {
         CUresult result = CUDA_SUCCESS;
         int count = 0;

@@ -21,33 +21,58 @@ from partage.agent.isolation.seats import (
 )
 from partage.model.errors import InvalidDocument
 
-KILLS = int(os.environ.get("PARTAGE_KILLS", "30"))
+KILLS = int(os.environ.get("PARTAGE_KILLS", "200"))
+CAP = 512 * MIB
+COMMANDS = [
+    ["load", "--seconds", "60", "--depth", "4", "--size", "300000"],
+    ["load", "--seconds", "60", "--how", "graph", "--threads", "2", "--size", "50000"],
+    ["load", "--seconds", "60", "--threads", "3", "--depth", "0", "--size", "100000"],
+    ["memory", "plain", str(MIB), "dlsym", "hold"],
+    ["memory", "handle", str(4 * MIB), "dlsym", "hold"],
+    ["memory", "pool", str(4 * MIB), "dlsym", "hold"],
+    ["memory", "capture", str(4 * MIB), "dlsym", "hold"],
+]
 
 
-def test_after_random_kills_nothing_hangs_and_nothing_is_lost(world: World) -> None:
+def killed(
+    processes: list[subprocess.Popen[str]], chance: random.Random, *, working: bool
+) -> None:
+    """Kill each at a random point: of its start, or of steady work once it says that it is in it."""
+    for process in processes:
+        assert process.stdout is not None
+        if working:
+            assert process.stdout.readline(), "ended by itself"
+        time.sleep(chance.random() * 0.02)
+        process.kill()
+    for process in processes:
+        process.communicate()
+
+
+@pytest.mark.parametrize("working", [False, True], ids=["starting", "working"])
+def test_after_random_kills_nothing_hangs_and_nothing_is_lost(
+    world: World, *, working: bool
+) -> None:
     """Tenants are killed at random points; then each has its whole cap and gets its turn."""
     chance = random.Random(20)
     tenants = [
-        world.tenant(slot, memory=512 * MIB, core=200, policy=Policy.BURST_SHARE)
-        for slot in range(4)
+        world.tenant(slot, memory=CAP, core=200, policy=Policy.BURST_SHARE) for slot in range(4)
     ]
-    commands = [
-        ["load", "--seconds", "60", "--depth", "4", "--size", "300000"],
-        ["load", "--seconds", "60", "--how", "graph", "--threads", "2", "--size", "50000"],
-        ["memory", "plain", str(MIB)],
-        ["memory", "handle", str(4 * MIB)],
-        ["memory", "pool", str(4 * MIB)],
-    ]
-    for _ in range(KILLS):
-        process = chance.choice(tenants).start(*chance.choice(commands))
-        time.sleep(chance.random() * 0.08)
-        process.kill()
-        process.communicate()
+    for _ in range(KILLS // 8):
+        started = [tenant.start(*chance.choice(COMMANDS)) for tenant in tenants]
+        killed(started, chance, working=working)
 
     for tenant in tenants:
         done = tenant.run("memory", "plain", str(32 * MIB))
-        assert "total 536870912" in done.stdout, done.stderr
-        assert tenant.run("load", "--seconds", "0.05").returncode == 0
+        assert f"total {CAP}" in done.stdout, done.stderr
+        assert f"info {CAP} {CAP} {CAP}" in done.stdout
+    last = tenants[0].start("load", "--seconds", "60", "--depth", "0")
+    assert last.stdout is not None
+    assert last.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    (served,) = world.meter.over(0.4, last)
+    last.kill()
+    last.communicate()
+    assert served > 0.2 * 0.4e9, "the dead still have turns"
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
