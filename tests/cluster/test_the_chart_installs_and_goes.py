@@ -266,23 +266,6 @@ def test_published_roles_are_the_floor(name: str) -> None:
     assert subject == {"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}
 
 
-def test_every_further_verb_is_in_the_table() -> None:
-    """What the chart allows the service beyond the document is explained, verb by verb."""
-    table = (DEPLOY.parent / "docs" / "reference" / "rbac.md").read_text()
-    rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")]
-    told = {
-        (resource.strip().removesuffix(" of elasticgpu.io"), verb.strip())
-        for row in rows
-        for resource in row[1].split(",")
-        for verb in row[2].split(",")
-    }
-    role = one(objects("default"), "ClusterRole", "partage-scheduler")
-    for (group, resource), allowed in verbs(role).items():
-        name = f"{resource}.{group}" if group == "scheduling.koordinator.sh" else resource
-        for verb in allowed:
-            assert (name, "all" if verb == "*" else verb) in told, (name, verb)
-
-
 def test_published_objects_have_their_published_names() -> None:
     """Seed 001: names, namespace, replicas and requests."""
     found = objects("qgpu", "--set", "agent.enabled=true")

@@ -1,0 +1,143 @@
+"""Every right that the chart gives anybody is in the tables of docs/reference/rbac.md, and they promise no more."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "deploy"))
+import generate  # noqa: E402 # a script beside what it writes
+
+TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
+HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
+pytestmark = pytest.mark.skipif(
+    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
+)
+
+EVERYTHING = (
+    "--set", "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",
+    "--set", "agent.evictUnprotected=true,scheduler.preemption=true",
+)  # fmt: skip
+PROGRAMS = {
+    "Scheduler service": "scheduler", "Second kube-scheduler": "kubeScheduler",
+    "Webhook": "webhook", "Node agent": "agent",
+}  # fmt: skip
+"""Headings of the page, and what the chart's `names` call it."""
+GROUPS = {
+    "leases": "coordination.k8s.io", "poddisruptionbudgets": "policy",
+    "tokenreviews": "authentication.k8s.io", "subjectaccessreviews": "authorization.k8s.io",
+    "mutatingwebhookconfigurations": "admissionregistration.k8s.io",
+    "validatingwebhookconfigurations": "admissionregistration.k8s.io",
+}  # fmt: skip
+"""Of resources that the page names alone, as they have one name in all groups."""
+CLUSTERS_OWN = {
+    "system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader",
+}  # fmt: skip
+VERBS = re.compile(r"\b(get|list|watch|create|update|patch|delete|all)\b")
+
+
+class Right(NamedTuple):
+    """One verb on one resource.
+
+    Attributes:
+        program: who has it, as `names` call it.
+        where: `cluster`, or the namespace.
+        resource: with its group.
+        named: whether it is for objects by their names only.
+        verb: the verb; `all` for any.
+    """
+
+    program: str
+    where: str
+    resource: str
+    named: bool
+    verb: str
+
+
+def granted(profile: str, *options: str) -> Iterator[Right]:
+    """What the roles of a profile give."""
+    names = yaml.safe_load((generate.CHART / "values.yaml").read_text())["names"]
+    if profile != "default":
+        text = (generate.CHART / "profiles" / f"{profile}.yaml").read_text()
+        names |= yaml.safe_load(text).get("names", {})
+    programs = {name: program for program, name in names.items()}
+    spaces = {
+        None: "cluster", "kube-system": "configNamespaces",
+        generate.NAMESPACES[profile]: "release",
+    }  # fmt: skip
+    for one in rendered(profile, *options):
+        if one["kind"] not in ("Role", "ClusterRole"):
+            continue
+        head = one["metadata"]
+        space = head.get("namespace")
+        for rule in one["rules"]:
+            assert set(rule) <= {"apiGroups", "resources", "resourceNames", "verbs"}, rule
+            (group,) = rule["apiGroups"]
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    yield Right(
+                        programs[head["name"]], spaces.get(space, space),
+                        f"{resource}.{group}".rstrip("."), "resourceNames" in rule,
+                        "all" if verb == "*" else verb,
+                    )  # fmt: skip
+
+
+def rendered(profile: str, *options: str) -> list[dict[str, Any]]:
+    """The objects of a profile."""
+    text = generate.rendered(str(HELM), profile, *options)
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def told() -> Iterator[Right]:
+    """What the page's tables say; the line above each says of which role it is."""
+    program = where = ""
+    for line in (ROOT / "docs/reference/rbac.md").read_text().splitlines():
+        if line.startswith("## "):
+            program = PROGRAMS[line[3:]]
+        elif line.startswith("ClusterRole "):
+            where = "cluster"
+        elif found := re.match(r"Role in (each of )?(the release|`([a-zA-Z-]+)`)", line):
+            where = found[3] or "release"
+        elif line.startswith("| ") and not line.startswith(("| ---", "| resource |")):
+            resources, verbs = line.split(" | ")[:2]
+            plain = re.sub("`[^`]*`", "", resources.removeprefix("| "))
+            named = re.search(r", (the one|HAMi's two by name)", plain)
+            kinds, _, group = plain[: named.start() if named else None].partition(" of ")
+            for kind in kinds.split(", "):
+                for verb in VERBS.findall(re.sub("`[^`]*`", "", verbs)):
+                    resource = f"{kind}.{group or GROUPS.get(kind, '')}".rstrip(".")
+                    yield Right(program, where, resource, named is not None, verb)
+
+
+def test_the_tables_are_the_roles() -> None:
+    """With everything switched on: each right of each profile has its row, and each row its right."""
+    given = {right for profile in generate.NAMESPACES for right in granted(profile, *EVERYTHING)}
+
+    assert given == set(told())
+
+
+@pytest.mark.parametrize("profile", generate.NAMESPACES)
+def test_a_profile_as_it_comes_gives_no_more(profile: str) -> None:
+    """And the scheduler has its floor."""
+    given = set(granted(profile))
+
+    assert given <= set(told())
+    assert Right("scheduler", "cluster", "pods/binding", named=False, verb="create") in given
+
+
+@pytest.mark.parametrize("profile", generate.NAMESPACES)
+def test_every_binding_is_to_a_role_of_ours_or_one_that_the_page_names(profile: str) -> None:
+    """No account of the chart is bound to anything else."""
+    found = rendered(profile, *EVERYTHING)
+    ours = {o["metadata"]["name"] for o in found if o["kind"] in ("Role", "ClusterRole")}
+    bound = {o["roleRef"]["name"] for o in found if o["kind"].endswith("RoleBinding")}
+    page = (ROOT / "docs/reference/rbac.md").read_text()
+
+    assert bound - ours == CLUSTERS_OWN
+    assert all(f"`{name}`" in page for name in CLUSTERS_OWN)
