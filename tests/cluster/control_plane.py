@@ -234,6 +234,7 @@ class ControlPlane:
                 f"--tls-private-key-file={self.folder / 'server.key'}",
                 f"--token-auth-file={self.folder / 'tokens.csv'}",
                 "--authorization-mode=RBAC",
+                "--allow-privileged=true",  # as kubeadm starts it: node agents need it
                 "--service-account-issuer=https://127.0.0.1/accounts",
                 f"--service-account-key-file={self.folder / 'accounts.key'}",
                 f"--service-account-signing-key-file={self.folder / 'accounts.key'}",

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import kubelet
 from control_plane import Process
-from stack import Stack, eventually
+from stack import Layout, Stack, eventually
 
 from partage.agent.kubelet import messages as said
 from partage.model.allocation import Grant
@@ -32,6 +32,17 @@ HARDWARE = {
     "maca": {"model": "C500", "cards": 2},
 }
 """What the simulated backend of each node finds."""
+LAYOUT = Layout(
+    options=(
+        "--set", "agent.enabled=true,agent.devicePlugin.enabled=true,agent.evictUnprotected=true",
+        "--set", "agent.discovery.qgpu=true,agent.isolation.provider=hami-core",
+        # An agent that is away is noticed as soon as may be.
+        "--set", "scheduler.agentSilenceSeconds=30",
+        # Its DaemonSet makes no pods: the test runs what they would run.
+        "--set", "agent.nodeSelector.nowhere=here",
+    )
+)  # fmt: skip
+"""The chart with an agent that does all there is but instances, which want a driver."""
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 
 
@@ -66,7 +77,7 @@ class Node:
         return {one["id"]: one["minor"] for one in self.device()["spec"]["devices"]}
 
     def start_agent(self, *options: str) -> None:
-        """Start `partage agent` with made-up device files."""
+        """Start what the chart's DaemonSet runs, by its account, with made-up device files."""
         folder = self.kubelet.folder.parent
         root = folder / "host"
         (root / "dev/dri").mkdir(parents=True)
@@ -77,12 +88,11 @@ class Node:
         library = folder / "vgpu/libvgpu.so"
         library.parent.mkdir()
         library.write_text("the library\n")
-        self.stack.plane.run(
-            f"agent-{self.name}",
-            [sys.executable, "-m", "partage.cli.main", "agent", "--node", self.name, "--port", "0",
-             "--kubeconfig", str(self.stack.plane.kubeconfig()), "--host-root", str(root),
-             "--journal", str(folder / "journal"), "--kubelet-dir", str(self.kubelet.folder),
-             "--simulated", str(self.hardware()), "--period", "0.5", "--qgpu", "--isolation", "hami-core", "--isolation-library", str(library), *options],
+        self.stack.agent(
+            self.name, "--host-root", str(root), "--journal", str(folder / "journal"),
+            "--kubelet-dir", str(self.kubelet.folder),
+            "--simulated", str(self.hardware()), "--period", "0.5",
+            "--isolation-library", str(library), *options,
         )  # fmt: skip
 
     def offers(self, resource: str) -> str:
@@ -118,6 +128,8 @@ def added(name: str, generation: str, stack: Stack, folder: Path, cleanup: ExitS
         client,
     )
     stack.genuine.add(name)
+    # There before its agent, whose token names it.
+    stack.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     cleanup.callback(_empty, made)
     return made
 

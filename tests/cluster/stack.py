@@ -46,6 +46,7 @@ class Layout:
     Attributes:
         system: the namespace.
         scheduler, beside, webhook: Deployments, and their service accounts.
+        agent: the DaemonSet, and its service account.
         options: of `helm install`.
         address: where the scheduler service listens, as its pod's address.
         read: its port for reading; 0 takes any that is free.
@@ -56,6 +57,7 @@ class Layout:
     scheduler: str = SCHEDULER
     beside: str = BESIDE
     webhook: str = WEBHOOK
+    agent: str = "partage-agent"
     options: tuple[str, ...] = ()
     address: str = "127.0.0.1"
     read: int = 0
@@ -72,6 +74,7 @@ AUDIT = {
             "userGroups": [
                 f"system:serviceaccounts:{SYSTEM}",
                 "system:serviceaccounts:koordinator-system",
+                "system:serviceaccounts:kube-system",  # profiles qgpu and hami
             ],
         },
         {"level": "None"},
@@ -257,17 +260,75 @@ class Stack:
         program = [sys.executable, "-m", "partage.cli.main", *given, "--kubeconfig", str(config)]
         self.plane.run(name, [*program, *options])
 
-    def refusals(self, *, expected: bool = False) -> list[str]:
-        """Requests of our programs that the API server forbade; or those that a test provoked."""
-        found = []
+    def agent(self, node: str, *options: str) -> None:
+        """Run what the chart's DaemonSet runs on a node, by the token of a pod of it there, with further options.
+
+        The pod is an object that has ended: no kubelet runs it, and its token is good all the same.
+        """
+        space = f"/api/v1/namespaces/{self.layout.system}"
+        where = f"/apis/apps/v1/namespaces/{self.layout.system}/daemonsets/{self.layout.agent}"
+        spec = self.plane.call("GET", where)["spec"]["template"]["spec"]
+        name, account = f"agent-{node}", spec["serviceAccountName"]
+        stands = {
+            "nodeName": node, "serviceAccountName": account, "automountServiceAccountToken": False,
+            "containers": [{"name": "agent", "image": "stands-for-a-process"}],
+        }  # fmt: skip
+        head = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
+        self.plane.call("POST", f"{space}/pods", {**head, "spec": stands})
+        ended = {"status": {"phase": "Succeeded"}}
+        self.plane.call("PATCH", f"{space}/pods/{name}/status", ended, kind=MERGE)
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": name}
+        body = {"spec": {"expirationSeconds": 86400, "boundObjectRef": bound}}
+        made = self.plane.call("POST", f"{space}/serviceaccounts/{account}/token", body)
+        config = self.plane.kubeconfig(made["status"]["token"])
+        given = [a.replace("$(NODE_NAME)", node) for a in spec["containers"][0]["args"]]
+        program = [sys.executable, "-m", "partage.cli.main", *given, "--kubeconfig", str(config)]
+        self.plane.run(name, [*program, "--host", "127.0.0.1", "--port", "0", *options])
+
+    def used(self, account: str) -> set[tuple[str, str]]:
+        """Verbs and resources, with their subresources, that the API server allowed an account."""
+        user = f"system:serviceaccount:{self.layout.system}:{account}"
+        return {
+            (one["verb"], "/".join(filter(None, (what["resource"], what.get("subresource")))))
+            for one in self._audited()
+            if one["user"]["username"] == user and one["responseStatus"]["code"] < 300
+            for what in [one["objectRef"]]
+        }
+
+    def rights(self, name: str) -> set[tuple[str, str]]:
+        """Verbs and resources of the chart's roles of a name, in all namespaces."""
+        base = "/apis/rbac.authorization.k8s.io/v1"
+        found = [
+            one for kind in ("clusterroles", "roles")
+            for one in self.plane.call("GET", f"{base}/{kind}")["items"]
+            if one["metadata"]["name"] == name
+        ]  # fmt: skip
+        return {
+            (verb, resource) for one in found for rule in one["rules"]
+            for verb in rule["verbs"] for resource in rule["resources"]
+        }  # fmt: skip
+
+    def _audited(self) -> Iterator[dict[str, Any]]:
+        """Requests of our programs that were answered, as the API server wrote them down."""
         for line in (self.plane.folder / "audit.log").read_text().splitlines():
             event = json.loads(line)
+            if "responseStatus" in event:
+                yield event
+
+    def refusals(self, *, expected: bool = False) -> list[str]:
+        """Requests of our programs that the API server forbade; or those that a test provoked.
+
+        What a ValidatingAdmissionPolicy denies, another node's object to an agent, is as much forbidden.
+        """
+        found = []
+        for event in self._audited():
             provoked = "metadata.name%3Dprobe" in event["requestURI"]
             moment = event["requestReceivedTimestamp"]
             if any(begun <= moment <= ready for begun, ready in self._starts):
                 continue
-            if event.get("responseStatus", {}).get("code") == 403 and provoked == expected:
-                told = event["responseStatus"].get("message", "")
+            told = event["responseStatus"].get("message", "")
+            forbidden = event["responseStatus"]["code"] == 403 or "denied request" in told
+            if forbidden and provoked == expected:
                 found.append(
                     f"{event['user']['username']} {event['verb']} {event['requestURI']}: {told}"
                 )

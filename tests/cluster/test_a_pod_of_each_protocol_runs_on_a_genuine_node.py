@@ -20,6 +20,7 @@ import pytest
 import stack as partage_stack
 from genuine_node import (
     HARDWARE,
+    LAYOUT,
     SLOW,
     Node,
     added,
@@ -43,8 +44,6 @@ GPU = "nvidia.com/gpu"
 CORE, MEMORY = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
 SGPU = "metax-tech.com/sgpu"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-QUICK = partage_stack.Layout(options=("--set", "scheduler.agentSilenceSeconds=30"))
-"""An agent that is away is noticed as soon as may be."""
 pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(
@@ -60,7 +59,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
     folder = Path(tempfile.mkdtemp(prefix="ptg"))
     try:
         with (
-            partage_stack.stack(tmp_path_factory.mktemp("cluster"), layout=QUICK) as stack,
+            partage_stack.stack(tmp_path_factory.mktemp("cluster"), layout=LAYOUT) as stack,
             ExitStack() as cleanup,
         ):
             cuda = added("cuda", "2.1", stack, folder, cleanup)
@@ -76,6 +75,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
                 one.kubelet.start(one.runtime.folder / "cni")
             for one in (cuda, maca):
                 eventually(f"{one.name} reports its devices", one.device, SLOW)
+                plugins = one.kubelet.folder / "device-plugins/kubelet.sock"
+                eventually("the kubelet takes plugins", plugins.exists, SLOW)
             plugin = VendorPlugin(maca.kubelet.folder / "device-plugins", SGPU, 32)
             cleanup.callback(plugin.close)
             eventually("the kubelet offers shares", lambda: cuda.offers(GPU) == "20", SLOW)
@@ -365,6 +366,50 @@ def test_a_kubelet_that_restarts_is_told_again(nodes: dict[str, Node]) -> None:
     env = environment(cuda, after, "main")
     assert env["NVIDIA_VISIBLE_DEVICES"] == granted(after, "main").uuid
     eventually("both are counted", lambda: set(cuda.held()) == {"before", "after"}, SLOW)
+
+
+def test_what_started_unasked_is_evicted(nodes: dict[str, Node]) -> None:
+    """A container that no device plugin is asked about starts again while the agent is away: its pod is evicted."""
+    cuda = nodes["cuda"]
+    stack = cuda.stack
+    flag = cuda.kubelet.folder / "unasked"
+    flag.mkdir()
+    script = f"test -e {flag}/go && sleep 1000; until test -e {flag}/go; do sleep 0.1; done"
+    amounts = {"koordinator.sh/gpu-core": "40", "koordinator.sh/gpu-memory-ratio": "40"}
+    main = container("main", amounts, script)
+    main["volumeMounts"] = [{"name": "flag", "mountPath": str(flag)}]
+    volume = {"name": "flag", "hostPath": {"path": str(flag)}}
+    stack.create(pod("unasked", main, volumes=[volume]))
+    running(stack, "unasked")
+
+    def again() -> bool:
+        (one,) = stack.pod("unasked")["status"]["containerStatuses"]
+        return one["restartCount"] == 1 and "running" in one["state"]
+
+    cuda.agent.kill()
+    try:
+        (flag / "go").touch()
+        eventually("it runs again", again, SLOW)
+    finally:
+        cuda.agent.start()
+
+    eventually("it is evicted", lambda: not stack.pod("unasked"), SLOW)
+    assert "pod default/unasked is evicted" in cuda.agent.log.read_text()
+    cuda.agent.log.write_text("")  # it found what it should, and no other test should
+
+
+def test_the_agents_use_every_right_that_they_have(nodes: dict[str, Node]) -> None:
+    """All that their roles give was asked for and allowed; what is refused to them fails the module."""
+    stack = nodes["cuda"].stack
+    stack.create(pod("told", container("main", {GPU: "1", "nvidia.com/gpumem": "1000"})))
+    running(stack, "told")
+
+    def unused() -> Any:
+        rights = stack.rights("partage-agent")
+        return (rights - stack.used("partage-agent"), rights)
+
+    eventually("all is used", lambda: not unused()[0], SLOW)
+    assert unused()[1]
 
 
 def test_a_pod_that_nobody_placed_gets_nothing(nodes: dict[str, Node]) -> None:
