@@ -3,10 +3,12 @@
     go mod download k8s.io/{api,apimachinery,apiextensions-apiserver}@v0.28.15 …
     python tests/versions/condense.py "$(go env GOMODCACHE)/k8s.io" 0.28.15 … 0.37.1
 
-Writes `fields.txt`: one line a field of each type that a document of ours can contain, with the
-versions that have it where those are not all. Descriptions are not taken.
+Writes `fields.txt`: one line a field of each type that a document of ours can contain, with `!` where it must be
+given, and one line an enumeration with its values, each with the versions that have it so where those are not all.
+Descriptions are not taken.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import Final
@@ -14,7 +16,7 @@ from typing import Final
 HERE: Final = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tools" / "schema"))
 
-from tabulate import Tables  # noqa: E402
+from tabulate import PACKAGES, Tables  # noqa: E402
 
 ROOTS: Final = {
     "core": "Binding ConfigMap Event Namespace Node Pod ResourceQuota Secret Service ServiceAccount",
@@ -32,19 +34,46 @@ ROOTS: Final = {
 }
 
 
+ENUM: Final = re.compile(r"^// \+enum\n(?:// .*\n|//\n)*type (\w+) string$", re.MULTILINE)
+VALUE: Final = re.compile(r'^\s*(?:const )?\w+\s+(\w+)\s*=\s*"([^"]+)"', re.MULTILINE)
+
+
 class Lenient(Tables):
-    """Tables in which a type of a package that is not read counts as anything."""
+    """Tables in which a type of a package that is not read counts as anything, and enumerations keep their names."""
+
+    def __init__(self, cache: Path, version: str) -> None:
+        """Read all packages."""
+        super().__init__(cache, version)
+        self.enums = {
+            f"{package}.{name}": values
+            for package, (module, folder, _) in PACKAGES.items()
+            for name, values in enumerations(cache / f"{module}@v{version}" / folder).items()
+        }
 
     def kind_of(self, package: str, text: str) -> str:
         """See `Tables.kind_of`."""
+        bare = text.lstrip("*")
+        name = bare if "." in bare else f"{package}.{bare}"
+        if name in self.enums:
+            return name
         try:
             return str(super().kind_of(package, text))
         except SystemExit:
             return "any"
 
 
+def enumerations(folder: Path) -> dict[str, list[str]]:
+    """The values of types that a server lets have no others."""
+    found: dict[str, list[str]] = {}
+    for file in sorted(folder.glob("types*.go")):
+        text = file.read_text()
+        for name in ENUM.findall(text):
+            found[name] = sorted({value for of, value in VALUE.findall(text) if of == name})
+    return found
+
+
 def fields(cache: Path, version: str) -> dict[str, str]:
-    """Every field of one version, as `package.Type.field`, with its kind."""
+    """Every field of one version, as `package.Type.field`, with its kind; and every enumeration, with its values."""
     tables = Lenient(cache, version)
     for package, names in ROOTS.items():
         for name in names.split():
@@ -53,9 +82,29 @@ def fields(cache: Path, version: str) -> dict[str, str]:
     found = {}
     for package, types in tables.out.items():
         for name, lines in types.items():
+            optional = tables.parsed[package][0][name].optional | inlined(tables, package, name)
             for line in lines:
-                field, kind, *_ = line.split()
-                found[f"{package}.{name}.{field.rstrip('!?')}"] = kind
+                mark, kind, *_ = line.split()
+                field = mark.rstrip("!?")
+                found[f"{package}.{name}.{field}"] = kind + ("" if field in optional else "!")
+    used = {kind.strip("[]{}!") for kind in found.values()}
+    return found | {
+        name: "|".join(values) for name, values in tables.enums.items() if name in used
+    }
+
+
+def inlined(tables: Tables, package: str, name: str) -> set[str]:
+    """Optional fields of the structs that a struct embeds."""
+    found: set[str] = set()
+    for json_name, _, go_type, _ in tables.parsed[package][0][name].fields:
+        if not json_name:
+            alias, _, inner = go_type.rpartition(".")
+            owner = {"metav1": "meta", "v1": "core"}.get(alias, package)
+            for where in (owner, "meta", "core"):
+                struct = tables.parsed[where][0].get(inner)
+                if struct is not None:
+                    found |= struct.optional | inlined(tables, where, inner)
+                    break
     return found
 
 

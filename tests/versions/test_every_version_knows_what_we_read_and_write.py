@@ -2,7 +2,8 @@
 
 `fields.txt` is made from the published Go types (`condense.py`). A field that a server does not
 know it drops without a word, or refuses in strict mode; so each one that is not in all versions is
-named here, and `docs/reference/versions.md` says what follows.
+named here, and `docs/reference/versions.md` says what follows. A value of another type, one that an
+enumeration does not have, and a field that must be given and is not, it refuses.
 """
 
 import types
@@ -44,6 +45,13 @@ POLICIES_SINCE = "1.30"
 """ValidatingAdmissionPolicy of v1."""
 
 
+SCALARS: dict[str, tuple[type, ...]] = {
+    "string": (str,), "bytes": (str,), "bool": (bool,), "int": (int,), "long": (int,),
+    "float": (int, float), "quantity": (str, int, float), "intorstring": (str, int),
+    "time": (str,), "microtime": (str,), "any": (object,),
+}  # fmt: skip
+
+
 class Fields:
     """The fields of all versions."""
 
@@ -55,14 +63,19 @@ class Fields:
             name, kind, *minors = line.split()
             known = frozenset(minors or self.versions)
             self.kinds.setdefault(name, []).append((kind, known))
-        self.types = {name.rpartition(".")[0] for name in self.kinds}
+        self.types = {name.rpartition(".")[0] for name in self.kinds if name.count(".") == 2}
+        self.required: dict[str, set[str]] = {}
+        for name, found in self.kinds.items():
+            if any(kind.endswith("!") for kind, _ in found):
+                type_, _, field = name.rpartition(".")
+                self.required.setdefault(type_, set()).add(field)
 
     def kind(self, type_: str, field: str, version: str) -> str:
         """What a field holds in a version; empty where there is no such field."""
-        for kind, known in self.kinds.get(f"{type_}.{field}", ()):
-            if version in known:
-                return kind
-        return ""
+        return self._stated(f"{type_}.{field}", version).rstrip("!")
+
+    def _stated(self, name: str, version: str) -> str:
+        return next((kind for kind, known in self.kinds.get(name, ()) if version in known), "")
 
     def unknown(self, kind: str, value: Any, version: str, path: str = "") -> Iterator[str]:
         """Fields of a document that the version does not have."""
@@ -82,6 +95,34 @@ class Fields:
                     yield from self.unknown(found, inner, version, where)
                 else:
                     yield where
+
+    def wrong(self, kind: str, value: Any, version: str, path: str = "") -> Iterator[str]:
+        """Values of a whole document that the version refuses; fields that it does not have are left to `unknown`."""
+        if value is None:
+            return
+        if kind.startswith(("[", "{")) and isinstance(value, list if kind[0] == "[" else dict):
+            for one in value.values() if isinstance(value, dict) else value:
+                yield from self.wrong(kind[1:-1], one, version, path)
+        elif kind in self.types and isinstance(value, dict):
+            for field in sorted(self.required.get(kind, ())):
+                if self._stated(f"{kind}.{field}", version).endswith("!") and field not in value:
+                    yield f"{path}.{field} is not given".lstrip(".")
+            for field, inner in value.items():
+                found = self.kind(kind, field, version) or "any"
+                yield from self.wrong(found, inner, version, f"{path}.{field}".lstrip("."))
+        elif not self._scalar(kind, value, version):
+            yield f"{path} is no {kind}: {value!r}"
+
+    def _scalar(self, kind: str, value: Any, version: str) -> bool:
+        """Whether a value that holds no others is one of a kind."""
+        if kind in SCALARS:
+            right = isinstance(value, SCALARS[kind])
+            return right and (kind in ("bool", "any") or not isinstance(value, bool))
+        if kind in self.types or kind.startswith(("[", "{")):
+            return False
+        values = self._stated(kind, version)
+        # A type without fields is nowhere in the tables.
+        return value in values.split("|") if values else isinstance(value, dict)
 
     def missing(self, shape: type, kind: str, version: str, seen: set[str]) -> Iterator[str]:
         """Fields of a shape that the version does not have."""
@@ -179,17 +220,50 @@ def chart() -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_field_of_the_chart_is_known(version: str) -> None:
-    """Before 1.30 the rules against forging are not of v1, and the chart refuses to install."""
+def installable(version: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Objects of the chart with their types; before 1.30 the rules against forging are not of v1, and it refuses to install."""
     old = VERSIONS.index(version) < VERSIONS.index(POLICIES_SINCE)
-    found = set()
     for one in chart():
         kind = KINDS.get(one["kind"], f"core.{one['kind']}")
         if old and one["kind"].startswith("ValidatingAdmissionPolicy"):
             continue
         assert kind in fields().types, one["kind"]
-        found |= {(one["kind"], where) for where in fields().unknown(kind, one, version)}
+        yield kind, one
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_field_of_the_chart_is_known(version: str) -> None:
+    """By its name."""
+    found = {
+        (one["kind"], where)
+        for kind, one in installable(version)
+        for where in fields().unknown(kind, one, version)
+    }
+
+    assert not found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_value_of_the_chart_is_taken(version: str) -> None:
+    """By its type, by the values that an enumeration has, and by what must be given."""
+    found = {
+        (one["kind"], one["metadata"]["name"], told)
+        for kind, one in installable(version)
+        for told in fields().wrong(kind, one, version)
+    }
+
+    assert not found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_value_that_is_sent_is_taken(version: str) -> None:
+    """Patches give a part, so that only what they give is judged."""
+    found = {
+        (kind, told)
+        for kind, body in bodies()
+        for told in fields().wrong(kind, body, version)
+        if not told.endswith("is not given")
+    }
 
     assert not found
 
@@ -202,6 +276,35 @@ def test_a_field_that_is_not_there_is_found() -> None:
     assert list(fields().unknown("core.Pod", wrong, "1.36")) == ["spec.containers.colour"]
     assert list(fields().unknown("core.Pod", late, "1.31")) == ["spec.resources"]
     assert not list(fields().unknown("core.Pod", late, "1.32"))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"hostNetwork": "yes"}, "spec.hostNetwork is no bool: 'yes'"),
+        ({"priority": True}, "spec.priority is no int: True"),
+        ({"containers": {}}, "spec.containers is no [core.Container]: {}"),
+        ({"containers": [{"image": "i"}]}, "spec.containers.name is not given"),
+        ({"restartPolicy": "Often"}, "spec.restartPolicy is no core.RestartPolicy: 'Often'"),
+        ({"nodeSelector": {"a": 1}}, "spec.nodeSelector is no string: 1"),
+    ],
+)
+def test_a_value_that_is_refused_is_found(change: dict[str, Any], told: str) -> None:
+    """The walk sees each kind of mistake, and only that."""
+    spec: dict[str, Any] = {"containers": [{"name": "a"}], "restartPolicy": "Never"}
+
+    assert not list(fields().wrong("core.Pod", {"spec": spec}, "1.36"))
+    assert list(fields().wrong("core.Pod", {"spec": spec | change}, "1.36")) == [told]
+
+
+def test_values_are_those_of_the_version() -> None:
+    """A toleration by `Gt` came with 1.35."""
+    late = {"spec": {"containers": [], "tolerations": [{"operator": "Gt"}]}}
+
+    assert not list(fields().wrong("core.Pod", late, "1.35"))
+    assert list(fields().wrong("core.Pod", late, "1.34")) == [
+        "spec.tolerations.operator is no core.TolerationOperator: 'Gt'"
+    ]
 
 
 def test_the_chart_asks_for_a_version_that_has_its_rules() -> None:

@@ -79,9 +79,10 @@ ALIASES = {"metav1": "meta", "v1": None, "corev1": "core", "apiv1": "core", "v1c
 
 @dataclass
 class Struct:
-    """One Go struct: its lines of fields, and whether it is replaced as a whole."""
+    """One Go struct: its lines of fields, which of them may be left out, whether it is replaced as a whole."""
 
     fields: list[tuple[str, str, str, list[str]]] = field(default_factory=list)
+    optional: set[str] = field(default_factory=set)
     atomic: bool = False
 
 
@@ -150,6 +151,8 @@ def add_field(struct: Struct, line: str, comments: list[str]) -> None:
         options.append("#" + number[1])
     pointer = match[2].startswith(("*", "[]", "map["))
     omit = "omitempty" in flags or "omitzero" in flags
+    if omit or "+optional" in comments:
+        struct.optional.add(name)
     mark = "!" if not omit else ("" if pointer and match[2].startswith("*") else "?")
     struct.fields.append(("" if "inline" in flags else name, mark, match[2], options))
 
