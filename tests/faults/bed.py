@@ -168,10 +168,11 @@ class Bed:
         return await self.stack.enter_async_context(Client(config, **more))
 
     async def daemon(
-        self, name: str = "one", options: SchedulerOptions = QUICK, fence: float = 0.1, **more: Any
-    ) -> SchedulerDaemon:
+        self, name: str = "one", options: SchedulerOptions = QUICK, fence: float = 0.1,
+        pod: tuple[str, str] | None = None, **more: Any,
+    ) -> SchedulerDaemon:  # fmt: skip
         """Another instance in this process; the first needs no long fence."""
-        election = ElectionOptions("default", times=TIMES, fence=fence)
+        election = ElectionOptions("default", times=TIMES, fence=fence, pod=pod)
         made = SchedulerDaemon(
             await self.client(**more), replace(options, identity=name, election=election)
         )

@@ -31,6 +31,8 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _COMPONENT: Final = "partage-scheduler"
 _WRITERS: Final = 8
 """Wake-ups on their way at a time."""
+_AGAIN: Final = 1.0
+"""Seconds after which a wake-up that was refused is tried again."""
 _MOST: Final = 10_000
 """Wake-ups that wait to be written; beyond, the oldest is dropped: the pod is woken again later."""
 
@@ -144,8 +146,13 @@ class Notices:
                 continue
             uid, _ = self._asleep.popitem(last=False)
             entry, shown = self._find(uid), self._shown.pop(uid, None)
-            if entry is not None and entry.pod.node is None:
-                await self._touch(entry, shown)
+            if entry is None or entry.pod.node is not None or await self._touch(entry, shown):
+                continue
+            # Nobody else would: kube-scheduler looks at its waiting pods every five minutes.
+            await self._client.clock.sleep(_AGAIN)
+            if shown is not None:
+                self._shown.setdefault(uid, shown)
+            self.wake([uid])
 
     async def _nominate(self, entry: PodEntry, node: str, version: str) -> None:
         """Nominate a pod, unless anybody has changed it meanwhile: then others have to do with it."""
@@ -166,7 +173,8 @@ class Notices:
         except KubeError as error:
             _LOG.warning("pod %s cannot be nominated for node %s: %s", pod.key, node, error)
 
-    async def _touch(self, entry: PodEntry, shown: str | None) -> None:
+    async def _touch(self, entry: PodEntry, shown: str | None) -> bool:
+        """Change a pod; whether that is settled. A conflict is not: the pod may still be this one."""
         pod = entry.pod
         where = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": shown or None}}
         moment = self._client.clock.now().isoformat(timespec="microseconds")
@@ -181,10 +189,14 @@ class Notices:
                 PODS, pod.name, body,
                 kind=PatchKind.MERGE, namespace=pod.namespace, into=msgspec.Raw,
             )  # fmt: skip
-        except (NotFound, Conflict):
-            pass  # gone, or another pod of that name
+        except NotFound:
+            return True
+        except Conflict:
+            return False
         except KubeError as error:
-            _LOG.warning("pod %s cannot be woken: %s", pod.key, error)
+            _LOG.warning("pod %s cannot be woken yet: %s", pod.key, error)
+            return False
+        return True
 
 
 def _regarding(entry: PodEntry) -> Regarding:

@@ -25,7 +25,7 @@ from partage.extender.preemption import abandoned, again, plans, preemptors
 from partage.extender.stories import SILENT, Stories
 from partage.extender.waiting import WaitingPod
 from partage.kube.client import Client, PatchKind
-from partage.kube.errors import Conflict, EvictionBlocked, KubeError, NotFound
+from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder, Regarding
 from partage.kube.resources import PODS, Scope
 from partage.model.pod import Pod
@@ -213,8 +213,9 @@ class Preempting:
                 }  # fmt: skip
                 await self._status(other, {"conditions": [condition]})
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
-        except (NotFound, Conflict):
-            return  # gone already, or another of that name
+        except NotFound:
+            return  # gone already
+        # A conflict does not say that it is gone: taken so, its room would be waited for for ever.
         except EvictionBlocked:
             _LOG.info("pod %s is spared: its disruption budget is used up", pod.key)
             raise
