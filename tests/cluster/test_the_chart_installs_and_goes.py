@@ -258,7 +258,7 @@ def verbs(role: Manifest) -> dict[tuple[str, str], set[str]]:
 @pytest.mark.parametrize("name", FLOOR)
 def test_published_roles_are_the_floor(name: str) -> None:
     """Every verb of the document is there, under the document's names, in its namespace."""
-    found = objects("qgpu", "--set", "agent.enabled=true")
+    found = objects("qgpu")
     have = verbs(one(found, "ClusterRole", name))
     for what, wanted in FLOOR[name].items():
         assert have[what] >= wanted, what
@@ -268,7 +268,7 @@ def test_published_roles_are_the_floor(name: str) -> None:
 
 def test_published_objects_have_their_published_names() -> None:
     """Seed 001: names, namespace, replicas and requests."""
-    found = objects("qgpu", "--set", "agent.enabled=true")
+    found = objects("qgpu")
     deployment = one(found, "Deployment", "qgpu-scheduler")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert deployment["spec"]["replicas"] == 1
@@ -276,7 +276,7 @@ def test_published_objects_have_their_published_names() -> None:
     (manager,) = one(found, "DaemonSet", "qgpu-manager")["spec"]["template"]["spec"]["containers"]
     assert manager["resources"]["requests"] == {"cpu": "200m", "memory": "300M"}
     assert one(found, "Service", "qgpu-scheduler")["metadata"]["namespace"] == "kube-system"
-    assert not [o for o in objects("qgpu") if o["kind"] == "DaemonSet"]
+    assert not [o for o in objects("default") if o["kind"] == "DaemonSet"]
 
 
 def test_nothing_waits_for_a_webhook_that_is_gone(plane: ControlPlane) -> None:

@@ -193,7 +193,9 @@ def _planned(given: dict[str, Any]) -> _Plan:
         )
         if discovers
         else None,
-        InstanceOptions(given["mig_journal"], given["cdi_dir"]) if given["mig"] else None,
+        InstanceOptions(given["mig_journal"], given["cdi_dir"], roots_of(given).libraries)
+        if given["mig"]
+        else None,
         maps,
     )
 
@@ -241,7 +243,9 @@ async def _in_cluster(plan: _Plan, given: dict[str, Any], config: Config) -> Non
     try:
         driver = None if plan.mig is None else open_node(plan.mig)
     except InvalidValue as error:
-        raise InvalidValue(f"--mig: {error}; name the cluster with --kubeconfig") from error
+        raise InvalidValue(
+            f"--mig: {error}; leave --mig out where nothing is to be made"
+        ) from error
     async with Client(config, environ=os.environ) as client:
         await _run(plan, given, client, driver)
 

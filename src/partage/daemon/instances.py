@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from partage.agent.discovery.nvidia import load_library
 from partage.agent.giving import Instance, Made
 from partage.agent.keeper import Tallies
 from partage.agent.mig import runner
@@ -31,7 +32,7 @@ from partage.kube.client import Client
 from partage.kube.informer import Informer
 from partage.kube.mirror import Change, Interrupted, Odd
 from partage.kube.resources import PODS, Scope
-from partage.model.errors import InvalidDocument
+from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.mig import MigSlice
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
@@ -50,19 +51,24 @@ class InstanceOptions:
     Attributes:
         journal: folder of its journals; it must outlive a reboot.
         cdi: folder of CDI specifications.
+        libraries: folders in which the driver's library is looked for, before the loader's own.
     """
 
     journal: Path = Path("/var/lib/partage/mig")
     cdi: Path = Path("/var/run/cdi")
+    libraries: tuple[Path, ...] = ()
 
 
 def open_node(options: InstanceOptions) -> runner.Node:
     """The driver of this machine, and the files.
 
     Raises:
-        InvalidValue: nvidia-ml-py is not installed.
+        InvalidValue: nvidia-ml-py is not installed, or the driver's library cannot be loaded.
         NvmlFailed: no driver is loaded.
     """
+    problem = load_library(options.libraries)
+    if problem:
+        raise InvalidValue(problem)
     driver = NvidiaDriver.open()
     journals = FileJournals(options.journal)
     return runner.Node(driver, journals, Specs(options.cdi), read_epoch, read_numbers)

@@ -11,7 +11,8 @@ import ctypes
 import importlib
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from partage.agent.discovery import pci
@@ -20,7 +21,7 @@ from partage.agent.discovery.health import HealthBook
 from partage.model.device import Device, DeviceType, Topology
 from partage.vendors import names
 
-__all__ = ["Nvidia", "label_text"]
+__all__ = ["Nvidia", "label_text", "load_library"]
 
 _VENDOR: Final = 0x10DE
 _DISPLAY: Final = 0x03
@@ -32,6 +33,20 @@ _MOST_CARDS: Final = 64
 _PREFIX: Final = "NVIDIA "
 _MOST_MINOR: Final = 2**16
 _OUTSIDE: Final = re.compile(r"[^-A-Za-z0-9_.]+")
+
+
+def load_library(folders: Iterable[Path]) -> str:
+    """Load the driver's library from the first folder that has it; why it cannot be, empty when it was or is in none.
+
+    Loaded once by its path, it is the one that the loader finds by its name from then on.
+    """
+    file = next((one / _SONAME for one in folders if (one / _SONAME).is_file()), None)
+    if file is not None:
+        try:
+            ctypes.CDLL(str(file))
+        except OSError as error:
+            return f"{file} cannot be loaded: {error}"
+    return ""
 
 
 class Nvidia:
@@ -84,14 +99,9 @@ class Nvidia:
             nvml: Any = importlib.import_module("pynvml")
         except ImportError:
             return "nvidia-ml-py is not installed; install the extra partage[nvidia]"
-        for folder in roots.libraries:
-            if (folder / _SONAME).is_file():
-                try:
-                    # Loaded once by its path, it is the one that is found by its name.
-                    ctypes.CDLL(str(folder / _SONAME))
-                except OSError as error:
-                    return f"{folder / _SONAME} cannot be loaded: {error}"
-                break
+        problem = load_library(roots.libraries)
+        if problem:
+            return problem
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:

@@ -1,0 +1,122 @@
+"""What an operator of seed 001 or 002 finds after an install with the profile, and no further value."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "deploy"))
+import generate  # noqa: E402 # a script beside what it writes
+
+TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
+HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
+needs_helm = pytest.mark.skipif(
+    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
+)
+KUSTOMIZE = ROOT / "deploy" / "kustomize"
+
+Manifest = dict[str, Any]
+
+
+def _plain(profile: str) -> list[Manifest]:
+    """The plain manifests, which tests compare with the chart."""
+    return list(yaml.safe_load_all((KUSTOMIZE / profile / "partage.yaml").read_text()))
+
+
+def _objects(profile: str, *values: str) -> list[Manifest]:
+    options = [part for value in values for part in ("--set", value)]
+    text = generate.rendered(str(HELM), profile, *options)
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def _container(found: list[Manifest], kind: str, name: str) -> Manifest:
+    (hit,) = (o for o in found if o["kind"] == kind and o["metadata"]["name"] == name)
+    (container,) = hit["spec"]["template"]["spec"]["containers"]
+    result: Manifest = container
+    return result
+
+
+QGPU = [
+    ("DaemonSet", "qgpu-manager", {"memory": "300M", "cpu": "200m"}, "kube-system"),
+    ("ClusterRole", "qgpu-manager", None, None),
+    ("ServiceAccount", "qgpu-manager", None, "kube-system"),
+    ("ClusterRoleBinding", "qgpu-manager", None, None),
+    ("Deployment", "qgpu-scheduler", {"memory": "800M", "cpu": "1"}, "kube-system"),
+    ("ClusterRole", "qgpu-scheduler", None, None),
+    ("ClusterRoleBinding", "qgpu-scheduler", None, None),
+    ("ServiceAccount", "qgpu-scheduler", None, "kube-system"),
+    ("Service", "qgpu-scheduler", None, "kube-system"),
+]
+"""The table of seed 001: name, kind, requests, namespace (it gives the bindings, which have none, one too)."""
+
+
+@pytest.mark.parametrize(("kind", "name", "requests", "namespace"), QGPU)
+def test_every_object_of_the_qgpu_document_is_there(
+    kind: str, name: str, requests: dict[str, str] | None, namespace: str | None
+) -> None:
+    """With the document's requests, and no limits, of which it names none."""
+    found = _plain("qgpu")
+
+    (hit,) = (o for o in found if o["kind"] == kind and o["metadata"]["name"] == name)
+
+    assert hit["metadata"].get("namespace") == namespace
+    if requests is not None:
+        resources = _container(found, kind, name)["resources"]
+        assert resources["requests"] == requests
+        assert not resources.get("limits")
+
+
+def _arguments(profile: str, name: str) -> tuple[list[str], dict[str, str]]:
+    found = _plain(profile)
+    (hit,) = (o for o in found if o["kind"] == "DaemonSet")
+    selector: dict[str, str] = hit["spec"]["template"]["spec"]["nodeSelector"]
+    return _container(found, "DaemonSet", name)["args"], selector
+
+
+def test_the_qgpu_manager_enforces_policies_on_qgpus_nodes() -> None:
+    """One on every node with the add-on's label, privileged, which holds pods to the nodes' policies."""
+    given, selector = _arguments("qgpu", "qgpu-manager")
+
+    assert selector == {"qgpu-device-enable": "enable"}
+    assert {"--isolation=partage", "--qgpu", "--kubelet-dir=/var/lib/kubelet"} <= set(given)
+    assert "--isolation-policy=best-effort" in given
+    security = _container(_plain("qgpu"), "DaemonSet", "qgpu-manager")["securityContext"]
+    assert security["privileged"]
+
+
+def test_hamis_device_plugin_cuts_cards_and_holds_shares() -> None:
+    """Seed 002: instances are its doing; shares are held in HAMi-core's place; nodes are registered as HAMi does."""
+    given, selector = _arguments("hami", "hami-device-plugin")
+
+    assert selector == {"gpu": "on"}
+    assert {"--mig", "--isolation=partage", "--hami", "--kubelet-dir=/var/lib/kubelet"} <= set(
+        given
+    )
+    assert "--config-map=kube-system/hami-device-plugin" in given
+
+
+@needs_helm
+def test_simulated_cards_are_not_cut() -> None:
+    """A trial of the profile runs on nodes without a driver, which --mig would ask for at once."""
+    found = _objects("hami", "agent.simulated.model=Tesla-T4", "agent.simulated.cards=1")
+
+    assert "--mig" not in _container(found, "DaemonSet", "hami-device-plugin")["args"]
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("profile", "told"), [("qgpu", "qgpu-device-enable=enable"), ("hami", "gpu=on")]
+)
+def test_the_notes_say_which_nodes_it_runs_on(profile: str, told: str) -> None:
+    """Without the label nothing would run, and nobody would know why."""
+    values = str(generate.CHART / "profiles" / f"{profile}.yaml")
+    command = [str(HELM), "install", "x", str(generate.CHART), "--dry-run=client", "-f", values]
+
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert f"kubectl label node NODE {told}" in said.partition("NOTES:")[2]
