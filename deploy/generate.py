@@ -98,11 +98,11 @@ def dashboards() -> dict[str, str]:
 
 
 def rendered(helm: str, profile: str, *options: str) -> str:
-    """What `helm template` makes of a profile."""
+    """What `helm template` makes of a profile, without what uninstalling runs."""
     values = [] if profile == "default" else ["-f", str(CHART / "profiles" / f"{profile}.yaml")]
     command = [
         helm, "template", "partage", str(CHART), "-n", NAMESPACES[profile],
-        "--kube-version", KUBE_VERSION, *values, *options,
+        "--kube-version", KUBE_VERSION, "--no-hooks", *values, *options,
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 # a program of the tool cache
 

@@ -17,6 +17,7 @@ from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, ClientSettings, PatchKind
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.errors import Conflict, NotFound
+from partage.kube.resources import LEASES
 from partage.kube.retry import Backoff
 from partage.vendors import names
 
@@ -188,6 +189,35 @@ def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
         await task
 
     run(story, period=0.01, lease_period=0.01)
+
+
+def test_a_lease_goes_with_its_node() -> None:
+    """Its owner is the Node, from the first renewal on that knows it, as of the kubelet's own Lease."""
+
+    async def story(world: World) -> None:
+        lease: dict[str, Any] = {}
+
+        async def renewed() -> list[str]:
+            nonlocal lease
+            await world.reporting.renew()
+            found = world.server.store.get(
+                "leases.coordination.k8s.io", "kube-node-lease", "partage-agent-n1"
+            )
+            assert found is not None
+            lease = found.value
+            return [one["uid"] for one in lease["metadata"].get("ownerReferences", [])]
+
+        assert await renewed() == []
+        await world.reporting.once()
+        node = world.server.store.get("nodes", "", "n1")
+        assert node is not None
+
+        assert await renewed() == [node.uid]
+        await world.client.delete(LEASES, "partage-agent-n1", namespace="kube-node-lease")
+        assert await renewed() == [node.uid]
+        assert lease["spec"]["holderIdentity"] == "n1"
+
+    run(story)
 
 
 def test_a_file_of_simulated_devices_is_followed(tmp_path: Path) -> None:

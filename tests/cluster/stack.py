@@ -334,6 +334,13 @@ class Stack:
                 )
         return found
 
+    @contextmanager
+    def forbidden_meanwhile(self) -> Iterator[None]:
+        """What is forbidden to our programs meanwhile does not count: their rights are taken away."""
+        begun = now()
+        yield
+        self._starts.append((begun, "9999"))
+
     def ready(self) -> bool:
         """Whether the scheduler service says that it is ready."""
         with urllib.request.urlopen(f"{self.scheduler}/readyz", timeout=5) as answer:  # noqa: S310

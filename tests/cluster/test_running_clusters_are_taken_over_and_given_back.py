@@ -287,7 +287,7 @@ def test_what_runs_counts_new_pods_go_around_it_and_all_goes_back(stack: Stack) 
     before = hami_sees(stack), koordinator_sees(stack)
     for name in ("kube-scheduler", "scheduler", "webhook"):
         stack.plane.processes.pop(name).stop()
-    helm(stack.plane, "uninstall", RELEASE, "-n", SYSTEM)
+    helm(stack.plane, "uninstall", RELEASE, "-n", SYSTEM, "--no-hooks")
     assert (hami_sees(stack), koordinator_sees(stack)) == before
     assert "koord-node" in stack.shell(f"kubectl get {DEVICES}")
     # Nothing of ours is in their way: HAMi places who waits, and a new pod of its own.

@@ -166,7 +166,7 @@ def test_it_comes_changes_goes_back_and_leaves_nothing(plane: ControlPlane, prof
     assert plane.call("GET", config)["data"]["policy"] == "binpack"
     helm(plane, "rollback", "partage", "1", "-n", space)
     assert plane.call("GET", config)["data"]["policy"] != "binpack"
-    helm(plane, "uninstall", "partage", "-n", space)
+    helm(plane, "uninstall", "partage", "-n", space, "--no-hooks")  # nobody runs a Job here
     eventually("all of it is gone", lambda: not left(plane, found))
     kinds = json.dumps(plane.call("GET", f"/api/v1/namespaces/{space}/secrets")["items"])
     assert "helm" not in kinds
@@ -284,7 +284,7 @@ def test_nothing_waits_for_a_webhook_that_is_gone(plane: ControlPlane) -> None:
     log = plane.folder / "audit.log"
     before = len(log.read_text().splitlines()) if log.exists() else 0
     helm(plane, "install", "order", str(CHART), "-n", "order", "--create-namespace", "--set", "crds.keep=false")  # fmt: skip
-    helm(plane, "uninstall", "order", "-n", "order")
+    helm(plane, "uninstall", "order", "-n", "order", "--no-hooks")
     gone = [
         event["objectRef"]["resource"]
         for event in map(json.loads, log.read_text().splitlines()[before:])

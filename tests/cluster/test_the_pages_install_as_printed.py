@@ -67,8 +67,8 @@ STORIES = {
         then={
             "kubectl -n partage-system get lease": "kubectl apply -f lease.yaml",
             # Another way to install, thus in another cluster: what is left of the one before goes.
-            "helm install hami": f"helm uninstall partage -n partage-system && {FORGOTTEN}",
-            "kubectl apply -k": f"helm uninstall hami -n kube-system && {FORGOTTEN}",
+            "helm install hami": f"helm uninstall partage -n partage-system --no-hooks && {FORGOTTEN}",
+            "kubectl apply -k": f"helm uninstall hami -n kube-system --no-hooks && {FORGOTTEN}",
         }
     ),
     "docs/how-to/trace-a-pod.md": Story(

@@ -101,6 +101,9 @@ _TRACED: Final = "tests/tracing/test_collectors_are_sent_otlp.py"
 _FOLLOWED: Final = "tests/embedded/test_the_pages_are_followed.py"
 _OFFLINE: Final = "tests/packaging/test_the_package_is_whole.py::test_it_installs_offline_from_a_folder_of_wheels"  # fmt: skip
 _IMAGE: Final = "tests/packaging/test_the_package_is_whole.py::test_the_image_copies_all_that_the_package_is_built_from"  # fmt: skip
+_UNINSTALL: Final = "docs/how-to/uninstall.md"
+_LEFT: Final = "tests/cluster/test_nothing_is_left_after_it_ran.py::test_nothing_is_left"
+_FILES: Final = "tests/docs/test_what_pages_show_comes_out.py::test_a_nodes_files_go"
 UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_INSTALL, "docker build"): Untyped("there is no builder of images where tests run", _IMAGE),
     (_INSTALL, "docker push"): Untyped("there is no registry to push to", _IMAGE),
@@ -115,6 +118,9 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_TRACE, "docker run"): Untyped("there is no runtime of images where tests run", _TRACED),
     (_TRACE, "pip install"): Untyped("it would change the environment of the tests", _TRACED),
     (_TRACE, "OTEL_BSP_SCHEDULE_DELAY"): Untyped("it needs the collector of the line before", _TRACED),
+    (_UNINSTALL, "helm uninstall"): Untyped("it runs a Job, and the page's cluster has no nodes", _LEFT),
+    (_UNINSTALL, "awk"): Untyped("it is for a node's own root folder", _FILES),
+    (_UNINSTALL, "rm -rf"): Untyped("the same", _FILES),
     (_ASKING, 'eval "$(_PARTAGE_COMPLETE=zsh'): Untyped(
         "zsh is not there; what it would read is looked at", f"{_FOLLOWED}::STORIES"
     ),

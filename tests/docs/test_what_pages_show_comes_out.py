@@ -5,6 +5,7 @@ Each block here is taken from its page, given to the program or compared with wh
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -345,3 +346,31 @@ def test_the_drawing_names_packages() -> None:
     for name in ("ledger", "engine"):
         assert name in drawn
         assert list((ROOT / "src/partage").glob(f"*/{name}.py"))
+
+
+def test_a_nodes_files_go(tmp_path: Path) -> None:
+    """Mounted seats and all, in a name space of mounts where `/var/lib` and `/run` are folders of the test."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:  # noqa: S607 # util-linux
+        pytest.skip("mounts of one's own need root and util-linux")
+    left = tmp_path / "left"
+    script = f"""
+    set -e
+    mkdir {tmp_path}/lib {tmp_path}/run
+    mount --bind {tmp_path}/lib /var/lib
+    mount --bind {tmp_path}/run /run
+    mkdir -p /var/lib/partage/agent /var/lib/partage/isolation/seats/a /var/lib/other /run/partage /run/cdi
+    mkdir /run/lock; touch /var/lib/partage/agent/containers.jsonl /run/cdi/partage.io-mig_a_0.json /run/cdi/nvidia.yaml
+    mount -t tmpfs partage /var/lib/partage/isolation/seats/a
+    touch /var/lib/partage/isolation/seats/a/seat
+    """
+    lines = block("docs/how-to/uninstall.md", "awk").text.replace("/var/run", "/run")
+
+    subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "bash", "-c",  # noqa: S607 # util-linux
+         f"{script}\n{lines}\nfind /var/lib /run -type f > {left}"],
+        check=True,
+    )  # fmt: skip
+
+    assert left.read_text().split() == ["/run/cdi/nvidia.yaml"]
+    assert not (tmp_path / "lib/partage").exists()
+    assert (tmp_path / "lib/other").is_dir()

@@ -189,7 +189,8 @@ class AgentReporting:
         Raises:
             KubeError: the API server cannot be asked, or refuses.
         """
-        await renew_lease(self._client, self._node, self._settings)
+        uid = ((self._seen.node or {}).get("metadata") or {}).get("uid")
+        await renew_lease(self._client, self._node, self._settings, str(uid or ""))
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -264,11 +265,19 @@ class AgentReporting:
         return self._client.clock.now().astimezone(UTC)
 
 
-async def renew_lease(client: Client, node: str, settings: ReportingSettings) -> None:
+async def renew_lease(
+    client: Client, node: str, settings: ReportingSettings, uid: str = ""
+) -> None:
     """Renew the lease that says that a node's agent is alive; it is made where there is none.
 
     Its label tells it from the kubelets' in the same namespace. The scheduler closes a node whose
-    agent has a lease and does not renew it.
+    agent has a lease and does not renew it. It goes with its Node, as the kubelet's does.
+
+    Args:
+        client: an open client; its clock is used.
+        node: the node's name.
+        settings: where, and for how long.
+        uid: of the Node; empty where it is not known yet.
 
     Raises:
         KubeError: the API server cannot be asked, or refuses.
@@ -279,7 +288,10 @@ async def renew_lease(client: Client, node: str, settings: ReportingSettings) ->
         "leaseDurationSeconds": settings.lease_seconds,
         "renewTime": f"{client.clock.now().astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
     }
-    metadata = {"labels": {names.AGENT: ""}}
+    metadata: Body = {"labels": {names.AGENT: ""}}
+    if uid:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+        metadata["ownerReferences"] = [owner]
     body = {"metadata": metadata, "spec": spec}
     try:
         await client.patch(LEASES, name, body, kind=PatchKind.MERGE, namespace=space, into=Body)

@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "top": "partage.cli.top",
     "up": "partage.cli.up",
     "webhook": "partage.cli.webhook",
+    "withdraw": "partage.cli.withdraw",
 }
 """Subcommand to the module that holds it under the same name."""
 

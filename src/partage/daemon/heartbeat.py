@@ -5,11 +5,12 @@ has to say it too, or the node would be closed as one whose agent has gone.
 """
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 from partage.agent.reporting import ReportingSettings, renew_lease
 from partage.kube.client import Client
-from partage.kube.errors import KubeError
+from partage.kube.errors import KubeError, NotFound
+from partage.kube.resources import NODES
 
 __all__ = ["Heartbeat"]
 
@@ -38,10 +39,11 @@ class Heartbeat:
 
     async def run(self) -> None:
         """Renew until cancelled; errors are told, and tried again."""
-        problem = ""
+        problem = uid = ""
         while True:
             try:
-                await renew_lease(self._client, self._node, self._settings)
+                uid = uid or await self._uid()
+                await renew_lease(self._client, self._node, self._settings, uid)
                 problem = ""
             except KubeError as error:
                 if str(error) != problem:
@@ -49,3 +51,11 @@ class Heartbeat:
                 problem = str(error)
             chance = self._settings.jitter * self._client.chance()
             await self._client.clock.sleep(self._settings.lease_period * (1 + chance))
+
+    async def _uid(self) -> str:
+        """Of the Node; empty where there is none."""
+        try:
+            node = await self._client.get(NODES, self._node, into=dict[str, Any])
+        except NotFound:
+            return ""
+        return str(node["metadata"]["uid"])

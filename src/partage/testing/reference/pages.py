@@ -68,7 +68,7 @@ def commands_page() -> str:
         "Pages with examples and documents: [schedule](schedule.md), [up](up.md), "
         "[explain, top, inspect](asking.md), [doctor](doctor.md), [snapshot and replay](replay.md), "
         "[simulate](simulate.md), [scheduler](scheduler.md), [webhook](webhook.md), [agent](agent.md), "
-        "[discover](agent-discovery.md).\n"
+        "[discover](agent-discovery.md), [withdraw](../how-to/uninstall.md).\n"
     )
     return text + "".join(
         _command(path, command) for path, command in _walk("partage", entry.load())

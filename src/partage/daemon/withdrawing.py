@@ -1,0 +1,144 @@
+"""Takes back what Partage wrote in a cluster, once none of its programs writes any more.
+
+Nodes whose devices pods still hold are left as they are, and told of: without its totals a node's
+kubelet may end such pods when it restarts, and a scheduler that knows no records may give their
+cards again either way.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from partage.controllers.withdrawal import AGENT_LEASE, removals, reported_by, running, users
+from partage.kube.client import Client, PatchKind
+from partage.kube.errors import NotFound
+from partage.kube.resources import LEASES, NODES, PODS, Resource, Scope
+
+__all__ = ["Outcome", "withdraw"]
+
+Object = dict[str, Any]
+_DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
+_LEASES: Final = Scope(LEASES, "kube-node-lease")
+_LOOK: Final = 1.0
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        running: pods of Partage that run; then nothing was done.
+        left: why each node is left as it is.
+        done: how many things were taken back.
+    """
+
+    running: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    done: int = 0
+
+
+async def withdraw(
+    client: Client,
+    told: Callable[[str], None],
+    *,
+    wait: float = 0.0,
+    force: bool = False,
+    dry_run: bool = False,
+) -> Outcome:
+    """Take back labels, annotations and totals of nodes, Device objects and Leases.
+
+    Args:
+        client: an open client; its clock is used.
+        told: hears what is done, a line each.
+        wait: seconds that Partage's pods may take to end.
+        force: do it while its pods run, and on nodes whose devices pods hold.
+        dry_run: tell, and change nothing.
+
+    Raises:
+        KubeError: the API server cannot be asked, or refuses; what was done stays done.
+    """
+    deadline = client.clock.monotonic() + wait
+    while True:
+        pods = await _listed(client, Scope(PODS))
+        ours = running(pods)
+        if not ours or force or client.clock.monotonic() >= deadline:
+            break
+        await client.clock.sleep(_LOOK)
+    if ours and not force:
+        return Outcome(running=tuple(ours))
+    held = {} if force else users(pods)
+    done = 0
+    async for line in _done(client, set(held), dry_run=dry_run):
+        told(line)
+        done += 1
+    return Outcome(left=tuple(_left(node, names) for node, names in held.items()), done=done)
+
+
+def _left(node: str, pods: list[str]) -> str:
+    more = f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else ""
+    return f"node {node}: pods that hold its devices run there: {', '.join(pods[:_SHOWN])}{more}"
+
+
+async def _done(client: Client, held: set[str], *, dry_run: bool) -> AsyncIterator[str]:
+    """Do it, a line for each change."""
+    for lease in await _listed(client, _LEASES):
+        name = lease["metadata"]["name"]
+        if name.startswith(AGENT_LEASE):
+            uid = lease["metadata"]["uid"]
+            if await _deleted(client, LEASES, name, uid, _LEASES.namespace, dry_run=dry_run):
+                yield f"lease {name}: deleted"
+    for device in await _listed(client, Scope(_DEVICES)):
+        name, uid = device["metadata"]["name"], device["metadata"]["uid"]
+        if name in held:
+            continue
+        if not reported_by(device):
+            async for line in _taken(client, _DEVICES, "device", device, dry_run=dry_run):
+                yield line
+        elif await _deleted(client, _DEVICES, name, uid, None, dry_run=dry_run):
+            yield f"device {name}: deleted"
+    for node in await _listed(client, Scope(NODES)):
+        if node["metadata"]["name"] not in held:
+            async for line in _taken(client, NODES, "node", node, dry_run=dry_run):
+                yield line
+
+
+async def _taken(
+    client: Client, kind: Resource, word: str, value: Object, *, dry_run: bool
+) -> AsyncIterator[str]:
+    name = value["metadata"]["name"]
+    for one in removals(value):
+        try:
+            await client.patch(
+                kind, name, one.body, kind=PatchKind.MERGE, subresource=one.subresource,
+                dry_run=dry_run, into=Object,
+            )  # fmt: skip
+        except NotFound:
+            return
+        yield f"{word} {name}: removed {', '.join(one.keys)}"
+
+
+async def _deleted(
+    client: Client, kind: Resource, name: str, uid: str, namespace: str | None, *, dry_run: bool
+) -> bool:
+    try:
+        await client.delete(kind, name, namespace=namespace, uid=uid, dry_run=dry_run)
+    except NotFound:
+        return False
+    return True
+
+
+async def _listed(client: Client, scope: Scope) -> list[Object]:
+    """All objects of a kind; none of a kind that the cluster does not have."""
+    found: list[Object] = []
+    query = scope.query | {"limit": "500"}
+    while True:
+        try:
+            page = await client.read(scope.path, into=Object, query=query)
+        except NotFound:
+            return found
+        found += page.get("items") or []
+        again = (page.get("metadata") or {}).get("continue")
+        if not again:
+            return found
+        query["continue"] = again
