@@ -41,8 +41,9 @@ def partage(tmp_path: Path) -> Iterator[Stack]:
 def test_nothing_is_left(partage: Stack) -> None:
     """Where nobody holds devices at once; where pods do, when they are gone; what others wrote stays."""
     others = [one for one in documents(EXAMPLES / "host04.yaml") if one["kind"] == "Device"]
-    partage.add_nodes([node("n1", OPERATOR), node("host04", {"pool": "b"}), *others])
+    partage.add_nodes([node("n1", OPERATOR), node("host04", {"pool": "b"})])
     before = {name: shown(partage, name) for name in ("n1", "host04")}
+    partage.add_nodes(others)
     agent(partage, "n1")
     eventually(
         "the agent's totals are there", lambda: "kubernetes.io/gpu" in totals(partage, "n1")

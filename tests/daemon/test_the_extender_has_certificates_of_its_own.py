@@ -4,6 +4,7 @@ import base64
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from daemon_world import world
 
 from partage.cli.scheduler import scheduler
+from partage.daemon.certificates import SECRETS
 from partage.daemon.mutual import mutual_tls
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
@@ -82,3 +84,23 @@ def test_options_that_do_not_go_together_are_named(
     done = CliRunner().invoke(scheduler, ["--kubeconfig", str(config), *given])
     assert done.exit_code == 2
     assert told in done.output
+
+
+async def test_whoever_made_the_secret_can_remove_it() -> None:
+    """What helm knows its own objects by outlives the filling; without it, uninstalling leaves keys behind."""
+    async with world() as here:
+        client = await here.client()
+        notes = {
+            "meta.helm.sh/release-name": "partage",
+            "meta.helm.sh/release-namespace": NAMESPACE,
+        }
+        labels = {"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/part-of": "partage"}
+        head = {"name": SECRET, "namespace": NAMESPACE, "annotations": notes, "labels": labels}
+        empty = {"apiVersion": "v1", "kind": "Secret", "metadata": head, "type": "Opaque"}
+        await client.create(SECRETS, empty, namespace=NAMESPACE, into=dict[str, Any])
+
+        async with mutual_tls(client, NAMESPACE, SECRET, ["127.0.0.1"]):
+            held = here.stored(SECRET, "secrets", NAMESPACE)
+
+        assert held["data"]["tls.key"]
+        assert (held["metadata"]["annotations"], held["metadata"]["labels"]) == (notes, labels)

@@ -30,12 +30,16 @@ SECRETS: Final = Resource("", "v1", "secrets")
 _TRIES: Final = 8
 
 
+_KEPT: Final = ("annotations", "ownerReferences", "finalizers")
 _MANAGER: Final = "app.kubernetes.io/part-of"
 _WHO: Final = "partage"
 
 
 class _SecretMeta(Meta, frozen=True):
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[dict[str, Any]] | None = None
+    finalizers: list[str] | None = None
 
 
 class _Secret(msgspec.Struct, frozen=True):
@@ -132,6 +136,9 @@ class CertificateStore:
             "name": self.name, "namespace": self.namespace, "labels": labels,
         }  # fmt: skip
         if held is not None:
+            # Kept: helm removes only what still says by annotations that it is its own.
+            known = msgspec.to_builtins(held.metadata)
+            metadata |= {key: known[key] for key in _KEPT if known.get(key)}
             metadata["resourceVersion"] = held.metadata.resource_version or ""
         parts = {
             "ca.crt": bundle.trusted,
