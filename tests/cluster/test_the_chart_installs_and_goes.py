@@ -59,9 +59,14 @@ def options_of(found: list[Manifest]) -> list[str]:
 
 
 def bare(found: list[Manifest]) -> list[Manifest]:
-    """Admission objects without labels, in order of kind."""
+    """Admission objects of pods without labels, in order of kind."""
     kinds = ("WebhookConfiguration", "AdmissionPolicy", "AdmissionPolicyBinding")
-    ours = [o for o in found if o["kind"].endswith(kinds)]
+    others = ("-own-node", "-config-namespaces")
+    ours = [
+        o
+        for o in found
+        if o["kind"].endswith(kinds) and not o["metadata"]["name"].endswith(others)
+    ]
     for o in ours:
         o["metadata"].pop("labels", None)
     return sorted(ours, key=lambda o: str(o["kind"]))

@@ -114,6 +114,28 @@ def test_koordinator(stack: Stack) -> None:
     assert "host04" in json.loads(stack.shell(where))
 
 
+MORE = {
+    "pod-percent": {"gpu-core": "100", "gpu-memory": "16Gi", "gpu-memory-ratio": "100"},
+    "pod-ratio": {"gpu-core": "100", "gpu-memory": "16Gi", "gpu-memory-ratio": "100"},
+    "pod-bytes": {"gpu-core": "100", "gpu-memory": "16Mi", "gpu-memory-ratio": "0"},
+}
+"""Seed 003's further requests, and what each is given; the page's 16Mi are all compute and less than a percent of memory."""
+
+
+def test_koordinators_further_requests(stack: Stack) -> None:
+    """Seed 003, "more apply": each on its own, by the genuine scheduler."""
+    nodes(stack, "koordinator/host04.yaml")
+    for name, wanted in MORE.items():
+        apply(stack, named("koordinator/host04-pods.yaml", name))
+        found = stack.bound(name)
+        notes = found["metadata"]["annotations"]
+        (given,) = json.loads(notes["scheduling.koordinator.sh/device-allocated"])["gpu"]
+        have = {key.split("/")[1]: amount for key, amount in given["resources"].items()}
+        assert have == wanted, name
+        stack.delete(name)
+        eventually("it is gone", lambda name=name: stack.pod(name) is None)
+
+
 def test_qgpu(stack: Stack) -> None:
     """Seed 001: a Deployment with 30 % and 5 GiB a pod, a whole card, and what waits."""
     nodes(stack, "qgpu/nodes.yaml")
@@ -174,6 +196,24 @@ def test_metax(stack: Stack) -> None:
     assert told["koordinator.sh/gpu-core"] == "10"
     assert told["koordinator.sh/gpu-memory"] == "1Gi"
     assert notes["metax-tech.com/sgpu-qos-policy"] == "fixed-share"
+
+
+def test_a_map_that_nobody_would_read_is_warned_of(stack: Stack) -> None:
+    """Seed 000 prints its ConfigMap without a namespace: `kubectl apply` says where Partage reads it."""
+    text = (EXAMPLES / "metax/config.yaml").read_text().replace("  namespace: kube-system\n", "")
+    file = stack.plane.folder / "metax.yaml"
+    file.write_text(text)
+    try:
+        said = stack.shell(f"kubectl apply -f {file} 2>&1")
+        assert "Warning" in said
+        assert "reads this ConfigMap only in kube-system, partage-system" in said
+        assert "Warning" not in stack.shell(f"kubectl apply -n kube-system -f {file} 2>&1")
+        eventually(
+            "it is in force", lambda: "metax-device-config" in json.dumps(stack.get("/api/config"))
+        )
+    finally:
+        stack.shell(f"kubectl delete -f {file}")
+        stack.shell(f"kubectl delete -n kube-system -f {file}")
 
 
 @pytest.fixture

@@ -171,6 +171,17 @@ def twice(given: WORLD) -> None:
 MIXED = asking("mixed", AMOUNTS | {"tke.cloud.tencent.com/qgpu-core": "50"})
 MIXED["status"] = {"phase": "Pending"}
 
+
+def elsewhere(given: WORLD) -> None:
+    """A ConfigMap as seed 000 prints it, applied where the scheduler service does not look."""
+    args = ["scheduler", "--config-namespace=kube-system", "--config-namespace=partage-system"]
+    given["Pod"].append(pod("partage-scheduler", containers=[{"name": "scheduler", "args": args}]))
+    for namespace in ("default", "kube-system"):
+        head = {"name": "metax-device-config", "namespace": namespace}
+        data = {"version": "v1", "cluster-config": 'mode: "native"'}
+        given["ConfigMap"].append({"metadata": head, "data": data})
+
+
 CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     "extender": (configured(extenders=[]), "extender-not-configured"),
     "upgrade": (lost, "extender-lost"),
@@ -214,6 +225,7 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
         added("ConfigMap", {"metadata": {"name": "partage-config"}, "data": {"policy": "best"}}),
         "config-refused",
     ),
+    "config elsewhere": (elsewhere, "config-unread"),
 }  # fmt: skip
 
 

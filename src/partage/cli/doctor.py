@@ -32,12 +32,14 @@ from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from partage.kube.loading import load_config
 from partage.kube.resources import Resource
 from partage.model.errors import InvalidDocument
+from partage.wire.config import keys_read
 from partage.wire.documents import Document, decode
 
 __all__ = ["doctor", "facts_of"]
 
 FOUND: Final = 3
 _CONFIG: Final = "KubeSchedulerConfiguration"
+_CONFIG_OPTION: Final = "--config-namespace="
 _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _PATHS: Final = {
     "Pod": "/api/v1/pods",
@@ -244,8 +246,9 @@ async def facts_of(
         denied: see `ClusterFacts`.
         files: kube-scheduler configurations that no ConfigMap holds, by name.
     """
+    namespaces = _config_namespaces(objects.get("Pod") or ())
     documents = list(_documents(objects))
-    books = await _books(documents)
+    books = await _books(documents, namespaces)
     entries = books.intake.pods().values()
     runtimes = objects.get("RuntimeClass")
     configs = objects.get("ConfigMap") or []
@@ -281,6 +284,11 @@ async def facts_of(
             if entry.pod.node is None and entry.pod.request.fault is not None
         ),
         refused=tuple(books.intake.problems.items()),
+        unread=tuple(
+            (f"ConfigMap {one.namespace}/{one.name}", ", ".join(namespaces))
+            for one in documents
+            if namespaces and one.namespace not in namespaces and keys_read(one)
+        ),
         unrecorded=tuple(
             entry.pod.key
             for entry in entries
@@ -311,7 +319,20 @@ def _documents(objects: Objects) -> Iterator[Document]:
                 yield from decode("cluster", msgspec.json.encode(given)).documents
 
 
-async def _books(documents: list[Document]) -> Books:
+def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:
+    """Where the scheduler service reads ConfigMaps, by its own options; empty where it reads all."""
+    given = (
+        str(argument)
+        for pod in pods
+        for container in pod.get("spec", {}).get("containers") or ()
+        if (container.get("args") or [""])[0] == "scheduler"
+        for argument in container["args"]
+    )
+    found = {one.removeprefix(_CONFIG_OPTION) for one in given if one.startswith(_CONFIG_OPTION)}
+    return tuple(sorted(found))
+
+
+async def _books(documents: list[Document], namespaces: tuple[str, ...]) -> Books:
     by: dict[str, list[Document]] = {}
     for document in documents:
         by.setdefault(document.kind, []).append(document)
@@ -319,7 +340,8 @@ async def _books(documents: list[Document]) -> Books:
         by.get("ConfigMap", []), by.get("Device", []), permuted(by.get("Node", []), 0),
         by.get("Pod", []),
     )  # fmt: skip
-    return await filled(Books(Intake(), Hooks()), Books(Intake(), Hooks()), inputs, 0.0)
+    first, second = (Books(Intake(namespaces=namespaces), Hooks()) for _ in range(2))
+    return await filled(first, second, inputs, 0.0)
 
 
 def _schedulers(configs: Iterable[Object]) -> dict[str, Object]:

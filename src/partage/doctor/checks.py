@@ -25,6 +25,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     nodes.twice,
     nodes.faults,
     nodes.settings,
+    nodes.unread,
 )
 
 

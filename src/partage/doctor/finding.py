@@ -53,6 +53,7 @@ class ClusterFacts:
         twice: cards that records give beyond their means, by node and message.
         faults: pods whose requests break a rule, with the rule.
         refused: ConfigMaps that were refused, with the reason.
+        unread: ConfigMaps in namespaces that the service does not read, with the namespaces that it does.
         unrecorded: bound pods that ask for devices and have no record.
         known: nodes whose devices the books know.
         embedded: whether this is `partage up`, whose scheduler and admission are in its process.
@@ -73,6 +74,7 @@ class ClusterFacts:
     twice: tuple[tuple[str, str], ...] = ()
     faults: tuple[tuple[str, str], ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
     unrecorded: tuple[str, ...] = ()
     known: frozenset[str] = frozenset()
     embedded: bool = False

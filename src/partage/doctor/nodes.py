@@ -8,7 +8,7 @@ from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.vendors import names
 
 __all__ = ["agents", "closed", "devices", "faults", "plugins", "runtimes", "settings", "totals",
-           "twice"]  # fmt: skip
+           "twice", "unread"]  # fmt: skip
 
 _PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 _RIVALS: Final = ("nvidia-device-plugin", "k8s-device-plugin", "hami-device-plugin", "volcano-vgpu",
@@ -191,4 +191,16 @@ def settings(facts: ClusterFacts) -> Iterator[Finding]:
             "config-refused", Level.ERROR, name,
             f"it was refused, and what was in force stays: {why}",
             "correct the field; it applies at once",
+        )  # fmt: skip
+
+
+def unread(facts: ClusterFacts) -> Iterator[Finding]:
+    """Every ConfigMap that would set something is where it is read."""
+    for name, namespaces in facts.unread:
+        yield Finding(
+            "config-unread", Level.ERROR, name,
+            f"ConfigMaps are read in {namespaces} only, because whoever may write one decides what nodes "
+            "have; so nothing of this one is in force",
+            f"apply it with -n {namespaces.split(', ', maxsplit=1)[0]} and delete this one, or add its namespace "
+            "to the chart's configNamespaces",
         )  # fmt: skip
