@@ -1,6 +1,7 @@
 """Writes what in deploy/ follows from the program: the chart's files and the plain manifests.
 
     .venv/bin/python deploy/generate.py files       the chart's files/: definitions, rules, configuration
+    .venv/bin/python deploy/generate.py schema      descriptions in values.schema.json, from the comments of values.yaml
     .venv/bin/python deploy/generate.py dashboards  deploy/observability/*.json, from the tables of panels.py
     .venv/bin/python deploy/generate.py kustomize   deploy/kustomize, from `helm template` (needs helm)
 
@@ -18,6 +19,7 @@ from panels import DASHBOARDS, dashboard
 
 from partage.daemon.beside import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
 from partage.embedded.definitions import DEFINITIONS, DEVICES
+from partage.testing.reference.pages import value_comments
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
@@ -97,6 +99,26 @@ def dashboards() -> dict[str, str]:
     return {f"{uid}.json": json.dumps(dashboard(uid), indent=2) + "\n" for uid in DASHBOARDS}
 
 
+def schema() -> dict[str, str]:
+    """The chart's schema, each value described by the comment above it in values.yaml; editors show it."""
+    told = value_comments((CHART / "values.yaml").read_text(encoding="utf-8"))
+    made = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    described(made, told, ())
+    return {"values.schema.json": json.dumps(made, indent=2, ensure_ascii=False) + "\n"}
+
+
+def described(node: dict[str, Any], told: dict[str, str], path: tuple[str, ...]) -> None:
+    """Describe the properties below a node of a schema."""
+    for name, below in node.get("properties", {}).items():
+        here = (*path, name)
+        rest = {key: value for key, value in below.items() if key != "description"}
+        below.clear()
+        if ".".join(here) in told:
+            below["description"] = told[".".join(here)]
+        below.update(rest)
+        described(below, told, here)
+
+
 def rendered(helm: str, profile: str, *options: str) -> str:
     """What `helm template` makes of a profile, without what uninstalling runs."""
     values = [] if profile == "default" else ["-f", str(CHART / "profiles" / f"{profile}.yaml")]
@@ -130,10 +152,12 @@ def kustomize(helm: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write files, dashboards or kustomize."""
+    """Write files, schema, dashboards or kustomize."""
     what, *rest = sys.argv[1:] or ["files"]
     if what == "files":
         root, made = CHART / "files", files()
+    elif what == "schema":
+        root, made = CHART, schema()
     elif what == "dashboards":
         root, made = HERE / "observability", dashboards()
     else:

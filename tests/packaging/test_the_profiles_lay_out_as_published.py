@@ -120,3 +120,24 @@ def test_the_notes_say_which_nodes_it_runs_on(profile: str, told: str) -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     assert f"kubectl label node NODE {told}" in said.partition("NOTES:")[2]
+
+
+@pytest.mark.parametrize("profile", generate.NAMESPACES)
+def test_every_pod_that_listens_has_a_network_policy(profile: str) -> None:
+    """Chosen by its component; policies would not hold for a pod of its node's network."""
+    found = _plain(profile)
+    listening = [
+        (o["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"], o["spec"]["template"]["spec"])
+        for o in found if o["kind"] in {"Deployment", "DaemonSet"}
+    ]  # fmt: skip
+    policies = {
+        o["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]: o["spec"]["ingress"]
+        for o in found if o["kind"] == "NetworkPolicy"
+    }  # fmt: skip
+
+    assert set(policies) == {component for component, _ in listening}
+    for component, spec in listening:
+        assert not spec.get("hostNetwork")
+        (container,) = spec["containers"]
+        named = {one["name"] for one in container["ports"]}
+        assert {port["port"] for rule in policies[component] for port in rule["ports"]} == named

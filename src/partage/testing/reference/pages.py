@@ -26,6 +26,7 @@ __all__ = [
     "settings_page",
     "table",
     "traces_page",
+    "value_comments",
     "values_page",
 ]
 
@@ -244,6 +245,15 @@ def values_page(text: str) -> str:
     """
     made = f"{HEAD}# Values of the chart\n\n`helm install` with `--set NAME=VALUE` or `-f FILE`. A value that is not here is refused.\n\n"
     return made + table(("value", "default", ""), _values(text.splitlines()))
+
+
+def value_comments(text: str) -> dict[str, str]:
+    """The comment above each value that has one, by the value's path.
+
+    Args:
+        text: the chart's values.yaml.
+    """
+    return {name.strip("`"): told for name, _, told in _values(text.splitlines()) if told}
 
 
 def _values(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
