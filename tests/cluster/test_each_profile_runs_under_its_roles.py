@@ -28,7 +28,7 @@ def layout(profile: str, folder: Path) -> Layout:
         agent={"qgpu": "qgpu-manager", "hami": "hami-device-plugin"}[profile],
         options=(
             "-f", str(CHART / "profiles" / f"{profile}.yaml"), "--set", "agent.enabled=true",
-            "--set", f"agent.nodeSelector.nowhere=here,agent.devicePlugin.kubeletDir={folder}",
+            "--set", f"agent.nodeSelector.nowhere=here,agent.mig=false,agent.devicePlugin.kubeletDir={folder}",
         ),
     )  # fmt: skip
 

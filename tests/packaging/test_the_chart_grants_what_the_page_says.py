@@ -26,7 +26,7 @@ EVERYTHING = (
 )  # fmt: skip
 PROGRAMS = {
     "Scheduler service": "scheduler", "Second kube-scheduler": "kubeScheduler",
-    "Webhook": "webhook", "Node agent": "agent",
+    "Webhook": "webhook", "Node agent": "agent", "Uninstalling": "withdraw",
 }  # fmt: skip
 """Headings of the page, and what the chart's `names` call it."""
 GROUPS = {
@@ -66,7 +66,9 @@ def granted(profile: str, *options: str) -> Iterator[Right]:
     if profile != "default":
         text = (generate.CHART / "profiles" / f"{profile}.yaml").read_text()
         names |= yaml.safe_load(text).get("names", {})
-    programs = {name: program for program, name in names.items()}
+    programs = {name: program for program, name in names.items()} | {
+        "partage-withdraw": "withdraw"
+    }
     spaces = {
         None: "cluster", "kube-system": "configNamespaces",
         generate.NAMESPACES[profile]: "release",
@@ -90,7 +92,7 @@ def granted(profile: str, *options: str) -> Iterator[Right]:
 
 def rendered(profile: str, *options: str) -> list[dict[str, Any]]:
     """The objects of a profile."""
-    text = generate.rendered(str(HELM), profile, *options)
+    text = generate.rendered(str(HELM), profile, *options, hooks=True)
     return [one for one in yaml.safe_load_all(text) if one]
 
 
