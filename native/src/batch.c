@@ -136,16 +136,20 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     return fresh;
 }
 
+void batch_charge(struct gate *gate, uint64_t ns, uint64_t now)
+{
+    arbiter_charge(&gate->outer, ns, now);
+    if (gate->has_inner) arbiter_charge(&gate->inner, ns, now);
+    if (gate->capped) quota_charge(&gate->books->paid, ns, gate->quota, now);
+    atomic_fetch_add(&gate->books->served, ns);
+}
+
 static void settle(struct gate *gate, struct batch *batch, uint64_t ns, uint64_t now)
 {
     gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
     batch->state = BATCH_FREE;
     gate->held_since = 0; /* something ended: patience begins anew */
-    if (ns == 0) return;
-    arbiter_charge(&gate->outer, ns, now);
-    if (gate->has_inner) arbiter_charge(&gate->inner, ns, now);
-    if (gate->capped) quota_charge(&gate->books->paid, ns, gate->quota, now);
-    atomic_fetch_add(&gate->books->served, ns);
+    if (ns) batch_charge(gate, ns, now);
 }
 
 void batch_drop(struct gate *gate, struct batch *batch) { settle(gate, batch, 0, 0); }

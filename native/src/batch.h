@@ -14,6 +14,8 @@ void batch_close(struct gate *gate, struct batch *batch, uint64_t now);
 void batch_close_old(struct gate *gate, uint64_t age, uint64_t now);
 /* Counts the batches that are over. */
 void batch_harvest(struct gate *gate, uint64_t now);
+/* Counts device time: measured, or expected where it cannot be. */
+void batch_charge(struct gate *gate, uint64_t ns, uint64_t now);
 /* Drops a batch without measuring it. */
 void batch_drop(struct gate *gate, struct batch *batch);
 /* Lets go of a context's events. */

@@ -163,6 +163,8 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
         ticket->batch->count++;
         ticket->batch->expected += ticket->expected;
         gate->pending += ticket->expected;
+    } else {
+        batch_charge(gate, ticket->expected, now); /* nobody will measure it */
     }
     if (gate->pending == ticket->expected) gate->last_launch = now; /* the device was idle until now */
     gate->last_work = now;

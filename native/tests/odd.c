@@ -1,9 +1,9 @@
 /*
  * Corners of one process: what NVML shows, a fork, memory passed within the container, pools of others, bindings,
- * green contexts. For the modelled card.
+ * green contexts, a card whose events are all in use. For the modelled card.
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
- *            import | many | green
+ *            import | many | green | eventless
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MIB (1ull << 20)
@@ -183,6 +184,32 @@ static int make_green(void)
     return 0;
 }
 
+/* A second of launches of a millisecond, when the driver has no events left to measure them by. */
+static int without_events(void)
+{
+    CUmodule module;
+    CUfunction function;
+    CUstream stream;
+    CUevent event;
+    struct timespec from, now;
+    uint64_t ns = MIB, count = 0, span = 0;
+    void *params[] = {&ns, NULL};
+    open_card();
+    must(driver->load(&module, ""), "cuModuleLoadData");
+    must(driver->function(&function, module, "spin"), "cuModuleGetFunction");
+    must(driver->make_stream(&stream, 1), "cuStreamCreate");
+    while (driver->make_event(&event, 0) == CUDA_SUCCESS) {}
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (; span < 1000000000; count++) {
+        must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
+        must(driver->stream_wait(stream), "cuStreamSynchronize");
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        span = (uint64_t)(now.tv_sec - from.tv_sec) * 1000000000ull + (uint64_t)now.tv_nsec - (uint64_t)from.tv_nsec;
+    }
+    printf("done %llu %llu\n", (unsigned long long)(count * ns / 1000000), (unsigned long long)span);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -194,5 +221,6 @@ int main(int argc, char **argv)
     if (strcmp(what, "import") == 0) return import_foreign();
     if (strcmp(what, "many") == 0) return bind_many();
     if (strcmp(what, "green") == 0) return make_green();
+    if (strcmp(what, "eventless") == 0) return without_events();
     return 2;
 }

@@ -88,6 +88,16 @@ def test_a_fixed_share_is_kept_even_alone(world: World, options: list[str]) -> N
     assert steady > least * 1.2e9
 
 
+def test_launches_that_cannot_be_measured_are_not_free(world: World) -> None:
+    """Where the driver has no events left, or none for a stream, a launch counts as what is expected of it."""
+    tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
+
+    done = tenant.run("odd", "eventless")
+
+    count, span = work(done.stdout)
+    assert 0 < count * 1e6 < 0.2 * (span + 50e6) + 40e6
+
+
 def test_busy_tenants_share_in_proportion_to_their_quotas(world: World) -> None:
     """Two tenants of 10 % and 40 %, bursting: the second gets four times as much."""
     tenants = [
