@@ -12,6 +12,7 @@ import tempfile
 import urllib.error
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,33 @@ def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, 
         assert cards == [granted(found[name], "main").uuid] * units
     assert "koordinator" not in held or not held["koordinator"]
     assert list(maca.held()["metax"]) == [SGPU]
+
+
+def test_the_nodes_label_is_the_policy_of_its_containers(nodes: dict[str, Node]) -> None:
+    """Seed 001: a qGPU share is held to what the label of its node says, by name or abbreviation."""
+    cuda = nodes["cuda"]
+    plane, numbers = cuda.stack.plane, count()
+
+    def told() -> str:
+        """The policy of a container that is made now; the agent reads its Node every second."""
+        name = f"policy-{next(numbers)}"
+        cuda.stack.create(pod(name, container("main", {CORE: "20", MEMORY: "2"})))
+        env = environment(cuda, running(cuda.stack, name), "main")
+        plane.call("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
+        return env.get("GPU_CORE_UTILIZATION_POLICY", "")
+
+    try:
+        for policy, wanted in (
+            ("fs", "force"),
+            ("best-effort", "disable"),
+            ("fixed-share", "force"),
+        ):
+            labels = {"metadata": {"labels": {names.QGPU_POLICY: policy}}}
+            plane.call("PATCH", "/api/v1/nodes/cuda", labels, kind=partage_stack.MERGE)
+            eventually(f"{policy} holds", lambda wanted=wanted: told() == wanted, SLOW)
+    finally:
+        labels = {"metadata": {"labels": {names.QGPU_POLICY: None}}}
+        plane.call("PATCH", "/api/v1/nodes/cuda", labels, kind=partage_stack.MERGE)
 
 
 def test_the_cluster_knows_the_cards_from_the_agent_alone(nodes: dict[str, Node]) -> None:
