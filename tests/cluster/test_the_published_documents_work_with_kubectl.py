@@ -200,9 +200,10 @@ def test_metax(stack: Stack) -> None:
 
 def test_a_map_that_nobody_would_read_is_warned_of(stack: Stack) -> None:
     """Seed 000 prints its ConfigMap without a namespace: `kubectl apply` says where Partage reads it."""
-    text = (EXAMPLES / "metax/config.yaml").read_text().replace("  namespace: kube-system\n", "")
+    (printed,) = documents(EXAMPLES / "metax/config.yaml")
+    del printed["metadata"]["namespace"]
     file = stack.plane.folder / "metax.yaml"
-    file.write_text(text)
+    file.write_text(yaml.safe_dump(printed))
     try:
         said = stack.shell(f"kubectl apply -f {file} 2>&1")
         assert "Warning" in said
@@ -212,8 +213,8 @@ def test_a_map_that_nobody_would_read_is_warned_of(stack: Stack) -> None:
             "it is in force", lambda: "metax-device-config" in json.dumps(stack.get("/api/config"))
         )
     finally:
-        stack.shell(f"kubectl delete -f {file}")
-        stack.shell(f"kubectl delete -n kube-system -f {file}")
+        for space in ("default", "kube-system"):
+            stack.shell(f"kubectl delete -n {space} -f {file} --ignore-not-found")
 
 
 @pytest.fixture
