@@ -282,17 +282,15 @@ def memory(card: Card) -> None:
         row(path, f"{cap // MIB} MiB", told, "/".join(codes), judged(good, f"memory {path}"))
 
 
-def held(driver: Driver, where: dict[str, str], command: list[str]) -> int:
-    """What the card has less while a program keeps its memory."""
+def held(driver: Driver, where: dict[str, str], command: list[str]) -> int | None:
+    """What the card has less while a program keeps its memory; None if it failed."""
     before = driver.free()
     process = subprocess.Popen([str(BUILD / command[0]), *command[1:]], env=where, text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-    for line in process.stdout:
-        if line.startswith(("total", "s ")):
-            break
+    keeps = any(line.startswith(("total", "s 0")) for line in process.stdout)
     taken = before - driver.free()
     process.communicate("", timeout=60)
-    return taken
+    return taken if keeps and process.returncode == 0 else None
 
 
 def graph_memory(card: Card, driver: Driver) -> None:
@@ -311,9 +309,12 @@ def graph_memory(card: Card, driver: Driver) -> None:
         with card.folder() as folder:
             where = card.environment(folder, 0, card.limits(1000, "none", cap))
             taken = held(driver, where, command)
+        if taken is None:
+            row(f"{path} held", "failed", "", "", judged(False, f"memory of graphs, {path}"))
+            continue
         plain = plain or taken
         if path != "plain":
-            good = taken - plain <= 2 * 32 * MIB
+            good = plain > 0 and taken - plain <= 2 * 32 * MIB
             told = "four of 700 MiB in one" if path == "sum" else ""
             row(f"{path} held", f"{(taken - plain) / MIB:+.2f} MiB", told, "<= 64 MiB",
                 judged(good, f"memory of graphs, {path}"))  # fmt: skip

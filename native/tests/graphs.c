@@ -17,6 +17,7 @@
  * Usage: graphs WAY STEP...
  */
 #include "../tools/driver.h"
+#include "../tools/kernels.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -162,7 +163,7 @@ int main(int argc, char **argv)
     must(driver->retain(&context, 0), "cuDevicePrimaryCtxRetain");
     must(driver->set_current(context), "cuCtxSetCurrent");
     must(driver->make_stream(&stream, 1), "cuStreamCreate");
-    must(driver->load(&module, ""), "cuModuleLoadData");
+    must(driver->load(&module, kernels), "cuModuleLoadData");
     must(driver->function(&function, module, "spin"), "cuModuleGetFunction");
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "hold") == 0) {
