@@ -12,8 +12,11 @@ from partage.wire.context import Context
 
 __all__ = ["HandingKubelet"]
 
-_CARD = re.compile(r"/dev/(?:nvidia|dri/card)([0-9]+)")
+_CARD = re.compile(r"/dev/(?:nvidia|davinci|dri/card)([0-9]+)")
 """A device file that opens a card, by its number."""
+_VENDOR = "node.koordinator.sh/gpu-vendor"
+_OURS = {"nvidia", "metax", "huawei"}
+"""Vendors whose files are handed here; others' own plugins do it."""
 
 
 class HandingKubelet(Kubelet):
@@ -44,7 +47,9 @@ class HandingKubelet(Kubelet):
         return found
 
     def _cards(self, node: str) -> dict[str, str]:
-        """The uuids of a node's cards, by number."""
+        """The uuids of a node's cards, by number; none where nobody here hands them."""
         device = self._devices.get(DEVICES, "", node)
-        rows = device.value["spec"]["devices"] if device is not None else ()
+        if device is None or device.labels.get(_VENDOR) not in _OURS:
+            return {}
+        rows = device.value["spec"]["devices"]
         return {str(one["minor"]): one["id"] for one in rows if one["type"] == "gpu"}
