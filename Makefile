@@ -8,7 +8,7 @@ CORE := model vendors inventory placement scheduler wire
 CORE_TESTS := $(CORE) laws sim conformance record upgrade versions
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-startup native clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-startup bench-relist native clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -73,6 +73,9 @@ bench: venv ## Run the benchmarks and print their figures
 
 bench-startup: venv ## From nothing to ready with 5,000 nodes and 40,000 pods: time, CPU time, memory
 	$(BIN)/python bench/startup.py
+
+bench-relist: venv ## 100,000 pods listed at the start and again after 410: time, memory, and for how long others wait
+	$(BIN)/python bench/relist.py
 
 bench-openb: venv ## Replay all published openb experiments and compare every figure (PARTAGE_OPENB=folder)
 	$(BIN)/python bench/openb.py
