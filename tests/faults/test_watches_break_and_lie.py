@@ -10,6 +10,7 @@ from bed import HALF, WHOLE, Bed, bed, node, told, until
 from faulty_wire import Fault
 
 from partage.daemon.scheduler import SchedulerDaemon
+from partage.vendors import names
 
 
 def held(daemon: SchedulerDaemon) -> set[str]:
@@ -185,3 +186,25 @@ async def test_the_api_server_may_be_away_for_long() -> None:
         told("extra: API server back: next Binding", time.monotonic() - started)
 
         await cluster.sound("extra: API server away")
+
+
+@pytest.mark.parametrize("heard", ["together", "one by one"])
+async def test_who_came_while_the_watch_was_behind_is_woken(heard: str) -> None:
+    """Kube-scheduler asked about them, under the name of one that had gone, before we heard of it."""
+    async with bed(node(cards=2)) as cluster:
+        await full(cluster)
+        cluster.wire.hold_back()
+        await cluster.delete("a")
+        await until(lambda: not cluster.stored("a"), "it is gone")
+        for name in ("a", "c"):
+            await cluster.pod(name, HALF)
+            await cluster.told(name)
+        if heard == "one by one":
+            cluster.wire.distort = lambda event: [event]
+        cluster.wire.let_go()
+
+        await cluster.bound("a", "c")
+
+        await cluster.sound(f"8: came while nothing was heard, {heard}")
+        for name in ("a", "c"):
+            assert names.WOKEN in cluster.stored(name)["metadata"]["annotations"], name
