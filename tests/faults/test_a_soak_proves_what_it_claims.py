@@ -47,6 +47,7 @@ BROKEN: dict[str, tuple[str, Any]] = {
     "no fault": ("faults", {}),
     "a late successor": ("leader_lost.killed.max_s", 28.5),
     "a late successor of one that stands still": ("leader_lost.stood still.max_s", 38.5),
+    "nobody was lost": ("leader_lost", {"killed": {"times": 0, "max_s": 0.0}}),
     "a slow release": ("release_to_next_binding.p99_s", 3.2),
     "too few releases": ("release_to_next_binding.counted", 199),
     "memory that grows": ("memory_mib.late", 170),

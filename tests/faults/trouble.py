@@ -110,12 +110,16 @@ class Trouble:
         self.kinds = {name: kind for name, kind in kinds.items() if only in name}
 
     async def run(self, seconds: float) -> None:
-        """Break something now and then."""
+        """Break something now and then; in the second half what never happened has its turn."""
         weights = [weight for weight, _ in self.kinds.values()]
         self._end = time.monotonic() + seconds
+        half = self._end - seconds / 2
         while not self._over:
             await self._wait(1.0, 6.0)
             name = self._chance.choices(list(self.kinds), weights)[0]
+            never = [one for one in self.kinds if not self.made[one]]
+            if never and time.monotonic() > half and self._chance.random() < 0.5:
+                name = self._chance.choice(never)
             if name.startswith("the leader") and time.monotonic() < self._led_since + self._peace:
                 continue
             self.made[name] += 1

@@ -87,6 +87,9 @@ def _rates(summary: Summary) -> Iterator[str]:
 
 def _times(summary: Summary) -> Iterator[str]:
     promised = gap_promised(summary["lease"])
+    lost = sum(row["times"] for row in summary["leader_lost"].values())
+    if summary["minutes"] >= _LONG_MINUTES and not (lost or summary["quiet"] or summary["only"]):
+        yield "no leader was lost"
     for how, row in summary["leader_lost"].items():
         most = promised + (HTTP_TIMEOUT if how == "stood still" else 0.0)
         if row["max_s"] > most:
