@@ -34,6 +34,7 @@ TOOLS = Path(os.environ.get("PARTAGE_TOOLS", "~/.cache/partage/tools")).expandus
 KUBERNETES = TOOLS / f"kubernetes-v{VERSION}"
 ETCD = TOOLS / "etcd" / "usr" / "bin" / "etcd"
 HELM = TOOLS / "helm-v4.3.1" / "helm"
+KUBECONFORM = TOOLS / "kubeconform-v0.8.0" / "kubeconform"
 ADMIN = "system:masters"
 READY_SECONDS = 120
 STOP_SECONDS = 20
