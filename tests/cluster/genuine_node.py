@@ -17,6 +17,7 @@ import kubelet
 from control_plane import Process
 from stack import Layout, Stack, eventually
 
+from partage.agent.differences import Kind
 from partage.agent.kubelet import messages as said
 from partage.model.allocation import Grant
 from partage.vendors import names
@@ -60,6 +61,11 @@ class Node:
     def agent(self) -> Process:
         """Its agent."""
         return self.stack.plane.processes[f"agent-{self.name}"]
+
+    @property
+    def kubelet_process(self) -> Process:
+        """Its kubelet."""
+        return self.stack.plane.processes[self.kubelet.process]
 
     def hardware(self, faults: str = "") -> Path:
         """Write which cards it has, and which of them are ill; the file is another one at once."""
@@ -132,6 +138,41 @@ def added(name: str, generation: str, stack: Stack, folder: Path, cleanup: ExitS
     stack.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     cleanup.callback(_empty, made)
     return made
+
+
+def by_nri(stack: Stack, folder: Path, cleanup: ExitStack) -> Node:
+    """A node of NVIDIA's cards with NRI, and its agent."""
+    made = added("cuda", "2.1", stack, folder, cleanup)
+    (folder / "cuda/nri.sock").symlink_to(made.runtime.nri)
+    made.start_agent("--nri-socket", str(folder / "cuda/nri.sock"))
+    return made
+
+
+def complete(*nodes: Node) -> None:
+    """Start the kubelets of nodes that have an agent, and wait until they know each other."""
+    for one in nodes:
+        eventually("the runtime is there", one.kubelet.runtime.exists, SLOW)
+        one.kubelet.start(one.runtime.folder / "cni")
+    for one in nodes:
+        eventually(f"{one.name} reports its devices", one.device, SLOW)
+        plugins = one.kubelet.folder / "device-plugins/kubelet.sock"
+        eventually("the kubelet takes plugins", plugins.exists, SLOW)
+
+
+def settled(*nodes: Node) -> None:
+    """Leave the cluster without pods, and the nodes with nothing held, no folder, and no difference of four parts."""
+    plane = nodes[0].stack.plane
+    path = "/api/v1/namespaces/default/pods"
+    plane.call("DELETE", f"{path}?gracePeriodSeconds=1")
+    eventually("all pods are gone", lambda: not plane.call("GET", path)["items"], SLOW)
+    for one in nodes:
+        eventually("no units are held", lambda one=one: not any(one.held().values()), SLOW)
+        home = one.kubelet.folder.parent / "vgpu/containers"
+        eventually("no folder is left", lambda home=home: not [*home.glob("*")], SLOW)
+        log = plane.processes[f"agent-{one.name}"].log.read_text()
+        # The pod that nobody placed is found; of those that were placed nothing is.
+        told = [kind for kind in Kind if f": {kind}: " in log]
+        assert set(told) <= {Kind.UNITS_WITHOUT_RECORD}, told
 
 
 def _empty(node: Node) -> None:

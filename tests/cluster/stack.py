@@ -230,7 +230,7 @@ class Stack:
         )  # fmt: skip
 
     def restart(self, name: str, *, crash: bool = False) -> None:
-        """End one of the processes and start it again; the API server until it is ready.
+        """End one of the processes and start it again; etcd and the API server until that is ready.
 
         An API server that starts answers 403 to everybody until it has read the roles, which says
         nothing of ours: what it refused meanwhile does not count.
@@ -239,8 +239,9 @@ class Stack:
         begun = now()
         (process.kill if crash else process.stop)()
         process.start()
-        if name == "kube-apiserver":
+        if name in ("etcd", "kube-apiserver"):
             self.plane.wait_ready()
+        if name == "kube-apiserver":
             self._starts.append((begun, now()))
 
     def token(self, account: str) -> str:
@@ -450,11 +451,13 @@ class Stack:
         """Stand in for kubelets: bound pods run, deleted ones go, and so do Kubernetes' own parts.
 
         A kube-scheduler ends itself when a restarted API server shows it a pod otherwise than
-        before; a kubelet starts it again. Our own programs get no such help.
+        before; a kubelet starts it again. A kubelet ends itself where its runtime is not there yet;
+        systemd starts it again. Our own programs get no such help.
         """
         while not self._quiet.wait(0.3):
-            for name in KUBERNETES_PARTS & self.plane.processes.keys():
-                self.plane.processes[name].revive()
+            for name, process in [*self.plane.processes.items()]:
+                if name in KUBERNETES_PARTS or name.startswith("kubelet-"):
+                    process.revive()
             with suppress(OSError):
                 for found in self.plane.call("GET", "/api/v1/pods")["items"]:
                     self._tend(found)

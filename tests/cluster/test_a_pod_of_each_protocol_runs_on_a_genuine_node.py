@@ -26,6 +26,8 @@ from genuine_node import (
     Node,
     added,
     admitted,
+    by_nri,
+    complete,
     container,
     containerd,
     environment,
@@ -33,11 +35,11 @@ from genuine_node import (
     pod,
     running,
     says,
+    settled,
 )
 from stack import eventually
 from vendor_plugin import VendorPlugin
 
-from partage.agent.differences import Kind
 from partage.vendors import names
 from partage.wire.record import decode
 
@@ -63,21 +65,13 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
             partage_stack.stack(tmp_path_factory.mktemp("cluster"), layout=LAYOUT) as stack,
             ExitStack() as cleanup,
         ):
-            cuda = added("cuda", "2.1", stack, folder, cleanup)
+            cuda = by_nri(stack, folder, cleanup)
             maca = added("maca", "2.1", stack, folder, cleanup)
-            (folder / "cuda/nri.sock").symlink_to(cuda.runtime.nri)
-            cuda.start_agent("--nri-socket", str(folder / "cuda/nri.sock"))
             maca.start_agent(
                 "--cri-socket", str(maca.kubelet.runtime), "--runtime-socket",
                 str(maca.runtime.socket), "--cri-devices", str(folder / "maca/devices"),
             )  # fmt: skip
-            for one in (cuda, maca):
-                eventually("the runtime is there", one.kubelet.runtime.exists, SLOW)
-                one.kubelet.start(one.runtime.folder / "cni")
-            for one in (cuda, maca):
-                eventually(f"{one.name} reports its devices", one.device, SLOW)
-                plugins = one.kubelet.folder / "device-plugins/kubelet.sock"
-                eventually("the kubelet takes plugins", plugins.exists, SLOW)
+            complete(cuda, maca)
             plugin = VendorPlugin(maca.kubelet.folder / "device-plugins", SGPU, 32)
             cleanup.callback(plugin.close)
             eventually("the kubelet offers shares", lambda: cuda.offers(GPU) == "20", SLOW)
@@ -96,18 +90,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]
 def emptied(nodes: dict[str, Node]) -> Iterator[None]:
     """Leave the cluster without pods, and the nodes with nothing held, no folder, and no difference of four parts."""
     yield
-    plane = nodes["cuda"].stack.plane
-    path = "/api/v1/namespaces/default/pods"
-    plane.call("DELETE", f"{path}?gracePeriodSeconds=1")
-    eventually("all pods are gone", lambda: not plane.call("GET", path)["items"], SLOW)
-    for one in nodes.values():
-        eventually("no units are held", lambda one=one: not any(one.held().values()), SLOW)
-        home = one.kubelet.folder.parent / "vgpu/containers"
-        eventually("no folder is left", lambda home=home: not [*home.glob("*")], SLOW)
-        log = one.stack.plane.processes[f"agent-{one.name}"].log.read_text()
-        # The pod that nobody placed is found; of those that were placed nothing is.
-        told = [kind for kind in Kind if f": {kind}: " in log]
-        assert set(told) <= {Kind.UNITS_WITHOUT_RECORD}, told
+    settled(*nodes.values())
 
 
 def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, Node]) -> None:
@@ -394,50 +377,6 @@ def test_a_kubelet_that_restarts_is_told_again(nodes: dict[str, Node]) -> None:
     env = environment(cuda, after, "main")
     assert env["NVIDIA_VISIBLE_DEVICES"] == granted(after, "main").uuid
     eventually("both are counted", lambda: set(cuda.held()) == {"before", "after"}, SLOW)
-
-
-def test_what_started_unasked_is_evicted(nodes: dict[str, Node]) -> None:
-    """A container that no device plugin is asked about starts again while the agent is away: its pod is evicted."""
-    cuda = nodes["cuda"]
-    stack = cuda.stack
-    flag = cuda.kubelet.folder / "unasked"
-    flag.mkdir()
-    script = f"test -e {flag}/go && sleep 1000; until test -e {flag}/go; do sleep 0.1; done"
-    amounts = {"koordinator.sh/gpu-core": "40", "koordinator.sh/gpu-memory-ratio": "40"}
-    main = container("main", amounts, script)
-    main["volumeMounts"] = [{"name": "flag", "mountPath": str(flag)}]
-    volume = {"name": "flag", "hostPath": {"path": str(flag)}}
-    stack.create(pod("unasked", main, volumes=[volume]))
-    running(stack, "unasked")
-
-    def again() -> bool:
-        (one,) = stack.pod("unasked")["status"]["containerStatuses"]
-        return one["restartCount"] == 1 and "running" in one["state"]
-
-    cuda.agent.kill()
-    try:
-        (flag / "go").touch()
-        eventually("it runs again", again, SLOW)
-    finally:
-        cuda.agent.start()
-
-    eventually("it is evicted", lambda: not stack.pod("unasked"), SLOW)
-    assert "pod default/unasked is evicted" in cuda.agent.log.read_text()
-    cuda.agent.log.write_text("")  # it found what it should, and no other test should
-
-
-def test_the_agents_use_every_right_that_they_have(nodes: dict[str, Node]) -> None:
-    """All that their roles give was asked for and allowed; what is refused to them fails the module."""
-    stack = nodes["cuda"].stack
-    stack.create(pod("told", container("main", {GPU: "1", "nvidia.com/gpumem": "1000"})))
-    running(stack, "told")
-
-    def unused() -> Any:
-        rights = stack.rights("partage-agent")
-        return (rights - stack.used("partage-agent"), rights)
-
-    eventually("all is used", lambda: not unused()[0], SLOW)
-    assert unused()[1]
 
 
 def test_a_pod_that_nobody_placed_gets_nothing(nodes: dict[str, Node]) -> None:
