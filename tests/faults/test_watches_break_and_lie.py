@@ -208,3 +208,26 @@ async def test_who_came_while_the_watch_was_behind_is_woken(heard: str) -> None:
         await cluster.sound(f"8: came while nothing was heard, {heard}")
         for name in ("a", "c"):
             assert names.WOKEN in cluster.stored(name)["metadata"]["annotations"], name
+
+
+async def test_who_is_woken_before_a_watch_told_of_it_is_woken_again() -> None:
+    """Kube-scheduler asked about it, and room appeared, while our watch was behind."""
+    async with bed(node(cards=1)) as cluster:
+        daemon = await cluster.daemon()
+        await cluster.led()
+        await cluster.pod("a", WHOLE)
+        await cluster.bound("a")
+        cluster.wire.distort = lambda event: [] if b'"name":"zebra"' in event else [event]
+        await cluster.pod("zebra", WHOLE)
+        await cluster.told("zebra")
+        await cluster.delete("a")
+        await until(lambda: daemon.service.books.counts["woken"], "there is room for it")
+        assert daemon.service.books.intake.pod_named("default", "zebra") is None
+
+        cluster.wire.heal()
+        # kube-scheduler does not look again for a status; our watch tells of it.
+        await cluster.patch("zebra", {"status": {"message": "any"}}, sub="status")
+        await cluster.bound("zebra")
+
+        await cluster.sound("8: woken before it was heard of")
+        assert names.WOKEN in cluster.stored("zebra")["metadata"]["annotations"]

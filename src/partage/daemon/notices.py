@@ -32,7 +32,9 @@ _COMPONENT: Final = "partage-scheduler"
 _WRITERS: Final = 8
 """Wake-ups on their way at a time."""
 _AGAIN: Final = 1.0
-"""Seconds after which a wake-up that was refused is tried again."""
+"""Seconds after which a wake-up that could not be written is tried again."""
+_UNHEARD: Final = 10
+"""Tries for a pod of which no watch has told: kube-scheduler may have asked about it before."""
 _MOST: Final = 10_000
 """Wake-ups that wait to be written; beyond, the oldest is dropped: the pod is woken again later."""
 
@@ -68,6 +70,7 @@ class Notices:
         )
         self._asleep: OrderedDict[str, None] = OrderedDict()
         self._shown: dict[str, str] = {}
+        self._missed: dict[str, int] = {}
         self._ahead: OrderedDict[str, tuple[PodEntry, str, str]] = OrderedDict()
         self._changed = asyncio.Event()
         self.speaks = False
@@ -146,13 +149,25 @@ class Notices:
                 continue
             uid, _ = self._asleep.popitem(last=False)
             entry, shown = self._find(uid), self._shown.pop(uid, None)
-            if entry is None or entry.pod.node is not None or await self._touch(entry, shown):
+            if entry is None:
+                settled = self._unheard(uid)
+            else:
+                self._missed.pop(uid, None)
+                settled = entry.pod.node is not None or await self._touch(entry, shown)
+            if settled:
                 continue
             # Nobody else would: kube-scheduler looks at its waiting pods every five minutes.
             await self._client.clock.sleep(_AGAIN)
             if shown is not None:
                 self._shown.setdefault(uid, shown)
             self.wake([uid])
+
+    def _unheard(self, uid: str) -> bool:
+        """Whether a pod that nobody knows is given up: gone, or no watch has told of it yet."""
+        tries = self._missed.pop(uid, 0) + 1
+        if tries <= _UNHEARD:
+            self._missed[uid] = tries
+        return tries > _UNHEARD
 
     async def _nominate(self, entry: PodEntry, node: str, version: str) -> None:
         """Nominate a pod, unless anybody has changed it meanwhile: then others have to do with it."""
