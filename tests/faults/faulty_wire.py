@@ -8,6 +8,7 @@ what was true before.
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
@@ -34,8 +35,18 @@ class Wire:
         gather: seconds for which what watches bring is kept together; a write costs much.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(
+        self, target: str, trust: ssl.SSLContext | None = None, own: ssl.SSLContext | None = None
+    ) -> None:
+        """A proxy that does not listen yet.
+
+        Args:
+            target: URL of the API server.
+            trust: of its certificate, where it speaks TLS.
+            own: the certificate that is shown; None listens without TLS.
+        """
         self.target = target
+        self._trust, self._own = trust, own
         self.url = ""
         self.chance: Callable[[web.Request], Fault | None] = lambda _: None
         self.distort: Distortion | None = None
@@ -52,16 +63,19 @@ class Wire:
         self._late: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
-        self._session = ClientSession(timeout=ClientTimeout(None), connector=TCPConnector(limit=0))
+        self._session = ClientSession(timeout=ClientTimeout(None), connector=self._connector())
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._pass)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._own)
         await site.start()
         host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        self.url = f"http{'s' if self._own else ''}://{host}:{port}"
         return self
+
+    def _connector(self) -> TCPConnector:
+        return TCPConnector(limit=0, ssl=True if self._trust is None else self._trust)
 
     async def __aexit__(self, *error: object) -> None:
         self._loud.set()

@@ -22,7 +22,7 @@ import aiohttp
 
 __all__ = [
     "DEVICES", "PODS", "Cards", "Document", "Findings", "Handed", "amount", "capacities", "findings",
-    "live", "look", "misplaced", "over_capacity", "record", "unlike",
+    "live", "look", "misplaced", "over_capacity", "record", "series", "unlike",
 ]  # fmt: skip
 
 Document = Mapping[str, Any]
@@ -231,7 +231,7 @@ async def look(http: aiohttp.ClientSession, api: str, service: str) -> Findings:
     found.nodes = [one["metadata"]["name"] for one in await items(NODES)]
     async with http.get(f"{service}/metrics") as answer:
         answer.raise_for_status()
-        found.metrics = _parsed(await answer.text())
+        found.metrics = series(await answer.text())
     async with http.get(service + SUMMARIES) as answer:
         answer.raise_for_status()
         found.summaries = await answer.json()
@@ -344,7 +344,7 @@ def _reasons(found: Findings) -> list[str]:
     return wrong
 
 
-def _parsed(text: str) -> dict[str, float]:
+def series(text: str) -> dict[str, float]:
     """Series of Prometheus' text format, by name with labels."""
     found = {}
     for row in text.splitlines():
