@@ -11,7 +11,7 @@ from partage.extender.ports import Answered, Binding, Hooks, Outcome
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.extender.stories import SILENT, Stories
 from partage.model.policy import Policy
-from partage.testing.clock import InstantClock
+from partage.testing.clock import InstantClock, SteppedClock
 from partage.wire.documents import Document, decode
 
 Manifest = dict[str, Any]
@@ -161,7 +161,13 @@ class World:
     """The service and everything around it."""
 
     def __init__(
-        self, policy: str = "partage", *, stories: Stories = SILENT, **settings: Any
+        self,
+        policy: str = "partage",
+        *,
+        stories: Stories = SILENT,
+        limits: BindLimits | None = None,
+        clock: SteppedClock | None = None,
+        **settings: Any,
     ) -> None:
         self.api = FakeApi()
         self.clock = InstantClock()
@@ -183,11 +189,11 @@ class World:
         )
         self.service = SchedulerService(
             self.api,
-            self.clock,
+            self.clock if clock is None else clock,
             hooks,
             intake=lambda: Intake(policy=Policy.parse(policy), namespaces=("kube-system",)),
             locks=self.api,
-            settings=ServiceSettings(BindLimits(pause=0.5), **settings),
+            settings=ServiceSettings(limits or BindLimits(pause=0.5), **settings),
             stories=stories,
         )
 

@@ -1,6 +1,5 @@
 """`partage scheduler`: the service beside kube-scheduler."""
 
-import asyncio
 import os
 import socket
 import uuid
@@ -10,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
@@ -28,6 +28,8 @@ from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.silence import LEAST, SilenceSettings
+from partage.extender.bindings import BindLimits
+from partage.extender.departures import Together
 from partage.extender.exposition import Exposition
 from partage.extender.prospects import AheadSettings
 from partage.extender.server import Faces
@@ -172,6 +174,15 @@ _deciding = options(
         "asks about so many nodes for one pod; 0: never.",
     ),
     click.option(
+        "--bind-together",
+        type=click.IntRange(0),
+        default=Together().most,
+        show_default=True,
+        metavar="BINDINGS",
+        help="While pods queue up, send at most so many Bindings at once, and have none wait longer "
+        f"than {Together().longest:g} s for others; 0: each by itself.",
+    ),
+    click.option(
         "--agent-silence",
         type=click.FloatRange(0),
         default=SilenceSettings().limit,
@@ -293,7 +304,7 @@ def scheduler(**given: Any) -> None:
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
         chosen, own = _options_of(given, config), _own_of(given, config)
         with sent_traces("partage-scheduler", wanted=given["traces"]) as tracer:
-            asyncio.run(_run(config, replace(chosen, tracer=tracer), own))
+            loop.run(_run(config, replace(chosen, tracer=tracer), own))
     except (ConfigError, InvalidValue, ValueError) as error:
         end(str(error))
     except OSError as error:
@@ -323,6 +334,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         tls=tls,
         service=ServiceSettings(
             seed=given["seed"],
+            limits=BindLimits(together=Together(given["bind_together"])),
             ahead=AheadSettings(given["ahead_from"]) if given["ahead_from"] else None,
             adapts=_adapts(given["gates"]),
         ),

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from partage.extender.books import Books
+from partage.extender.departures import Departures, Together
 from partage.extender.ports import Answered, Binder, Binding, Clock, NodeLocks, Outcome
 from partage.extender.stories import SILENT, Stories
 from partage.model.errors import InvalidDocument, LedgerError
@@ -59,6 +60,7 @@ class BindLimits:
         read: for the API server to answer a read.
         lock: waiting for a vendor's lock; less than the extender's time-out in kube-scheduler.
         pause: between two attempts for a lock or a read.
+        together: when Bindings leave together; waiting for others comes before `send`.
         late: for which a Binding that nobody answered may still arrive. Until then a pod that is
             read back without a node keeps its reservation.
     """
@@ -68,6 +70,7 @@ class BindLimits:
     lock: float = 3.0
     pause: float = 0.1
     late: float = 10.0
+    together: Together = Together()
 
 
 class Bindings:
@@ -93,6 +96,7 @@ class Bindings:
         self._limits = limits
         self._silent = () if adapts else ADAPTING
         self._stories = stories
+        self._departures = Departures(clock, limits.together)
         self._queues: dict[str, asyncio.Lock] = {}
         self._late: dict[str, float] = {}
         self.busy: dict[str, asyncio.Task[str]] = {}
@@ -182,6 +186,7 @@ class Bindings:
             rendering.annotations, rendering.labels,
         )  # fmt: skip
         if not rendering.node_annotations or self._locks is None:
+            await self._departures.turn(books.prospects.queued)
             return await self._finish(books, entry, binding)
         queue = self._queues.setdefault(args.node, asyncio.Lock())
         async with queue:

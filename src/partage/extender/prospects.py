@@ -124,6 +124,11 @@ class Prospects:
         self.shown: dict[str, Shown] = {}
         self.counts = dict.fromkeys(("shown", "taken", "missed", "ceded", "withdrawn"), 0)
 
+    @property
+    def queued(self) -> int:
+        """How many pods are known whose turn is still to come."""
+        return sum(map(len, self._queues.values())) + len(self.shown)
+
     # --- what is heard of pods ---------------------------------------------------------------
 
     def seen(self, entry: PodEntry, document: Document | None) -> bool:
@@ -134,7 +139,7 @@ class Prospects:
             document: the newest of it.
         """
         uid = entry.pod.uid
-        if document is None or self._settings is None:
+        if document is None:
             return False
         version = document.metadata.resource_version or ""
         told = self._told.get(uid)

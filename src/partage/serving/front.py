@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -74,10 +74,9 @@ class Front(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 # TCP always is
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # TCP always is; uvloop's by shape
         if len(self._routes.open) >= self._routes.limits.connections:
-            transport.abort()
+            self._transport.abort()
             return
         self._routes.open.add(self)
         self._expect(self._routes.limits.patience)
