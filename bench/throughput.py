@@ -1,7 +1,7 @@
 """Pods a second of a genuine kube-scheduler, alone and with our extender, in one run.
 
     tests/cluster/build                         once: the genuine control plane
-    python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--nice -15] [--profile FOLDER] [-o json]
+    python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--nice -15] [--mutual-tls] [--profile FOLDER] [-o json]
 
 One etcd, one API server, so many nodes that are objects only, each with eight cards. Rounds of two
 arms take turns: the same kube-scheduler, once by itself on pods that ask for a plain extended
@@ -34,6 +34,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ from partage.kube.loading import load_config
 from partage.kube.resources import NODES, PODS, Resource, Scope
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
+from partage.webhook.certificates import Bundle, renewed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cluster"))
 
@@ -134,11 +136,20 @@ class Round:
 class Bench:
     """A control plane with both arms' processes."""
 
-    def __init__(self, plane: ControlPlane, client: Client, given: argparse.Namespace) -> None:
-        self.plane, self.client = plane, client
+    def __init__(
+        self, plane: ControlPlane, client: Client, folder: Path, given: argparse.Namespace
+    ) -> None:
+        self.plane, self.client, self.folder = plane, client, folder
         self.count, self.nice, self.percentage = given.nodes, given.nice, given.percentage
-        self.ahead_from = given.ahead_from
-        self.read = free_port()
+        self.mutual_tls = given.mutual_tls
+        self.given_options = [
+            f"{name}={value}"
+            for name, value in (
+                ("--ahead-from", given.ahead_from), ("--bind-together", given.bind_together)
+            )
+            if value is not None
+        ]  # fmt: skip
+        self.read = 0
         self.rates: dict[str, float] = {}
 
     # --- setting up --------------------------------------------------------------------------
@@ -159,20 +170,25 @@ class Bench:
         await self._until_known()
 
     def _start(self) -> None:
-        port = free_port()
+        port, self.read = free_port(), free_port()
+        certificate, key, authority = self._certificate() if self.mutual_tls else ("", "", "")
         self.plane.run(
             "partage",
             [
-                sys.executable, "-m", "partage.cli.main", "scheduler", "--plain",
-                "--host=127.0.0.1", f"--port={port}", "--no-leader-elect",
-                f"--kubeconfig={self.plane.kubeconfig()}",
-                *([] if self.ahead_from is None else [f"--ahead-from={self.ahead_from}"]),
+                sys.executable, "-m", "partage.cli.main", "scheduler",
+                "--host=127.0.0.1", f"--port={port}", f"--read-port={self.read}",
+                "--no-leader-elect", f"--kubeconfig={self.plane.kubeconfig()}",
+                *(
+                    [f"--tls-cert={certificate}", f"--tls-key={key}", f"--client-ca={authority}"]
+                    if certificate else ["--plain"]
+                ),
+                *self.given_options,
             ],
         )  # fmt: skip
-        self.read = port
         alone = {"profiles": [{"schedulerName": ALONE.scheduler}]}
         ignored = left_to_the_ledger(FAMILIES, Settings())
-        access = ExtenderAccess(f"http://127.0.0.1:{port}")
+        url = f"http{'s' if certificate else ''}://127.0.0.1:{port}"
+        access = ExtenderAccess(url, authority, certificate, key)
         beside = kube_scheduler_config(access, ignored, [WITH.scheduler])
         beside["percentageOfNodesToScore"] = self.percentage
         for name, config in ((ALONE.paused, alone), (WITH.paused, beside)):
@@ -182,6 +198,17 @@ class Bench:
                 "--authorization-always-allow-paths=/metrics,/debug/pprof/*",
                 limits=LIMITS,
             )
+
+    def _certificate(self) -> tuple[str, str, str]:
+        """Files of a certificate for both ends, its key, and its authority's."""
+        bundle = renewed(Bundle(), ["127.0.0.1"], datetime.now(UTC), calls=True)
+        parts = {"tls.crt": bundle.certificate, "tls.key": bundle.key, "ca.crt": bundle.trusted}
+        folder = self.folder / "extender"
+        folder.mkdir()
+        for name, data in parts.items():
+            (folder / name).write_bytes(data)
+        certificate, key, authority = (str(folder / name) for name in parts)
+        return certificate, key, authority
 
     async def _node(self, name: str) -> None:
         amounts = {"cpu": "256", "memory": "2Ti", "pods": "250", PLAIN: str(CARDS)}
@@ -454,7 +481,7 @@ async def bench(given: argparse.Namespace) -> AsyncIterator[Bench]:
     ):
         config: Config = load_config({}, kubeconfig=plane.kubeconfig(), context=None)
         async with Client(config) as client:
-            made = Bench(plane, client, given)
+            made = Bench(plane, client, Path(name), given)
             await made.furnish()
             yield made
 
@@ -548,6 +575,16 @@ def main() -> None:
         "--ahead-from",
         type=int,
         help="of the scheduler service; by default what it has without",
+    )
+    parser.add_argument(
+        "--bind-together",
+        type=int,
+        help="of the scheduler service; by default what it has without",
+    )
+    parser.add_argument(
+        "--mutual-tls",
+        action="store_true",
+        help="between kube-scheduler and the service, as the chart installs it; else plain HTTP",
     )
     parser.add_argument(
         "--nice",
