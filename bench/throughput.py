@@ -170,16 +170,18 @@ class Bench:
         await self._until_known()
 
     def _start(self) -> None:
-        port, self.read = free_port(), free_port()
+        port = free_port()
+        self.read = free_port() if self.mutual_tls else port
         certificate, key, authority = self._certificate() if self.mutual_tls else ("", "", "")
         self.plane.run(
             "partage",
             [
                 sys.executable, "-m", "partage.cli.main", "scheduler",
-                "--host=127.0.0.1", f"--port={port}", f"--read-port={self.read}",
-                "--no-leader-elect", f"--kubeconfig={self.plane.kubeconfig()}",
+                "--host=127.0.0.1", f"--port={port}", "--no-leader-elect",
+                 f"--kubeconfig={self.plane.kubeconfig()}",
                 *(
-                    [f"--tls-cert={certificate}", f"--tls-key={key}", f"--client-ca={authority}"]
+                    [f"--tls-cert={certificate}", f"--tls-key={key}", f"--client-ca={authority}",
+                     f"--read-port={self.read}"]
                     if certificate else ["--plain"]
                 ),
                 *self.given_options,
@@ -243,6 +245,9 @@ class Bench:
             told = sum("koordinator.sh/gpu" in (n.status.allocatable or {}) for n in listed.items)
             if told == self.count:
                 return
+            popen = self.plane.processes["partage"].popen
+            if popen is not None and popen.poll() is not None:
+                raise RuntimeError("the scheduler service ended; its log is partage.log")
             await asyncio.sleep(1.0)
         raise TimeoutError("node totals are not written")
 
