@@ -43,6 +43,8 @@ _EMPTY_SECONDS = 600.0
 _LEASE = 15
 _UNREAD = 5
 """Looks in a row at which a leader may not have a clean audit yet: it makes one each second."""
+_LAST_SECONDS = 30.0
+"""Nothing is broken at the end: what the last fault kept waiting is bound before it is counted."""
 _SKEW = 600.0
 _GATHER_SECONDS = 0.02
 _LONG_MINUTES = 10.0
@@ -123,7 +125,11 @@ class Soak:
         ]
         try:
             work = [self.churn.run(seconds), self.lane.run(seconds), self._count(seconds)]
-            work += [] if self.given.quiet else [self.trouble.run(seconds)]
+            work += (
+                []
+                if self.given.quiet
+                else [self.trouble.run(max(seconds - _LAST_SECONDS, seconds / 2))]
+            )
             await asyncio.gather(*work)
             say("no more pods, no more faults; waiting until all is free")
             async with asyncio.timeout(_EMPTY_SECONDS):
