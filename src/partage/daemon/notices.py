@@ -9,7 +9,7 @@ everybody who waits through the queue.
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -71,6 +71,8 @@ class Notices:
         self._asleep: OrderedDict[str, None] = OrderedDict()
         self._shown: dict[str, str] = {}
         self._missed: dict[str, int] = {}
+        self._late: deque[tuple[float, str, str | None]] = deque(maxlen=_MOST)
+        self._came_late = asyncio.Event()
         self._ahead: OrderedDict[str, tuple[PodEntry, str, str]] = OrderedDict()
         self._changed = asyncio.Event()
         self.speaks = False
@@ -93,6 +95,7 @@ class Notices:
             group.create_task(self.recorder.run(), name="notices:events")
             for number in range(_WRITERS):
                 group.create_task(self._wake_all(), name=f"notices:wake:{number}")
+            group.create_task(self._wake_late(), name="notices:late")
 
     # --- told by the service -----------------------------------------------------------------
 
@@ -150,17 +153,32 @@ class Notices:
             uid, _ = self._asleep.popitem(last=False)
             entry, shown = self._find(uid), self._shown.pop(uid, None)
             if entry is None:
-                settled = self._unheard(uid)
-            else:
-                self._missed.pop(uid, None)
-                settled = entry.pod.node is not None or await self._touch(entry, shown)
-            if settled:
+                if not self._unheard(uid):
+                    # No writer waits for it: of many that are gone, others' wake-ups would wait too.
+                    self._late.append((self._client.clock.monotonic() + _AGAIN, uid, shown))
+                    self._came_late.set()
+                continue
+            self._missed.pop(uid, None)
+            if entry.pod.node is not None or await self._touch(entry, shown):
                 continue
             # Nobody else would: kube-scheduler looks at its waiting pods every five minutes.
             await self._client.clock.sleep(_AGAIN)
-            if shown is not None:
-                self._shown.setdefault(uid, shown)
-            self.wake([uid])
+            self._wake_again(uid, shown)
+
+    async def _wake_late(self) -> None:
+        """Wake those once more of whom no watch had told, each when it is time."""
+        while True:
+            while not self._late:
+                self._came_late.clear()
+                await self._came_late.wait()
+            due, uid, shown = self._late.popleft()
+            await self._client.clock.sleep(max(0.0, due - self._client.clock.monotonic()))
+            self._wake_again(uid, shown)
+
+    def _wake_again(self, uid: str, shown: str | None) -> None:
+        if shown is not None:
+            self._shown.setdefault(uid, shown)
+        self.wake([uid])
 
     def _unheard(self, uid: str) -> bool:
         """Whether a pod that nobody knows is given up: gone, or no watch has told of it yet."""
