@@ -4,7 +4,20 @@ import asyncio
 import json
 
 import pytest
-from world import DONE, REFUSED, UNKNOWN, World, card, device, half, node, pod, run, whole
+from world import (
+    DONE,
+    REFUSED,
+    UNKNOWN,
+    World,
+    device,
+    half,
+    metax_world,
+    node,
+    pod,
+    run,
+    sgpu,
+    whole,
+)
 
 from partage.extender.bindings import BindLimits
 from partage.scheduler.engine import State
@@ -268,26 +281,11 @@ async def test_a_pod_that_cannot_be_read_is_not_bound() -> None:
     assert "cannot be read: down" in await world.bind("web")
 
 
-SGPU = {
-    "koordinator.sh/gpu.shared": "1",
-    "koordinator.sh/gpu-core": "10",
-    "koordinator.sh/gpu-memory": "1Gi",
-    "metax-tech.com/sgpu": "1",
-}
-
-
-async def _metax(**settings: bool) -> World:
-    machine = node()
-    machine["status"]["allocatable"]["metax-tech.com/sgpu"] = "32"
-    labels = {"node.koordinator.sh/gpu-vendor": "metax", "node.koordinator.sh/gpu-model": "C500"}
-    return await World(**settings).start(machine, device("n1", card(0), card(1), **labels))
-
-
 @run
 async def test_without_adaption_nothing_is_written_for_a_vendors_plugin() -> None:
     """Koordinator's gate is off: no lock, none of the vendor's keys; the record is as ever."""
-    world = await _metax(adapts=False)
-    world.create(pod("web", SGPU))
+    world = await metax_world(adapts=False)
+    world.create(pod("web", sgpu()))
 
     assert await world.bind("web") == ""
     (binding,) = world.api.sent
@@ -299,8 +297,8 @@ async def test_without_adaption_nothing_is_written_for_a_vendors_plugin() -> Non
 @run
 async def test_a_vendors_lock_is_taken_before_its_pod_is_bound() -> None:
     """Its plugin finds the pod by the lock; whoever has it is waited for."""
-    world = await _metax()
-    world.create(pod("web", SGPU))
+    world = await metax_world()
+    world.create(pod("web", sgpu()))
     world.api.refusing = 2
 
     assert await world.bind("web") == ""
@@ -311,8 +309,8 @@ async def test_a_vendors_lock_is_taken_before_its_pod_is_bound() -> None:
 @run
 async def test_a_lock_that_stays_taken_gives_the_reservation_back() -> None:
     """Less than the extender's time-out is waited, then the answer is one that is retried."""
-    world = await _metax()
-    world.create(pod("web", SGPU))
+    world = await metax_world()
+    world.create(pod("web", sgpu()))
     world.api.refusing = 100
 
     error = await world.bind("web")
@@ -326,8 +324,8 @@ async def test_a_lock_that_stays_taken_gives_the_reservation_back() -> None:
 @run
 async def test_a_lock_is_given_back_when_the_binding_is_refused() -> None:
     """The plugin would wait for a pod that never comes."""
-    world = await _metax()
-    world.create(pod("web", SGPU))
+    world = await metax_world()
+    world.create(pod("web", sgpu()))
     world.api.answers.append(REFUSED)
 
     assert await world.bind("web") != ""
@@ -339,8 +337,8 @@ async def test_a_lock_is_given_back_when_the_binding_is_refused() -> None:
 @run
 async def test_a_lock_that_nobody_can_tell_about_is_given_back() -> None:
     """It may have been written; the pod is tried again by kube-scheduler."""
-    world = await _metax()
-    world.create(pod("web", SGPU))
+    world = await metax_world()
+    world.create(pod("web", sgpu()))
     world.api.lock_faults += [OSError("reset")]
 
     error = await world.bind("web")
@@ -348,18 +346,6 @@ async def test_a_lock_that_nobody_can_tell_about_is_given_back() -> None:
     assert "OSError: reset" in error
     assert world.api.locks == {}
     assert await world.bind("web") == ""
-
-
-@run
-async def test_a_lock_that_cannot_be_given_back_is_left_to_its_time_out() -> None:
-    """Its plugin frees it after a while; the reservation is given back all the same."""
-    world = await _metax()
-    world.create(pod("web", SGPU))
-    world.api.answers.append(REFUSED)
-    world.api.unlock_faults += [OSError("down")]
-
-    assert "refused" in await world.bind("web")
-    assert "uid-web" not in world.service.books.engine.ledger
 
 
 @run

@@ -7,7 +7,7 @@ from typing import Any
 
 from partage.extender.bindings import BindLimits
 from partage.extender.intake import Intake
-from partage.extender.ports import Answered, Binding, Hooks, Outcome
+from partage.extender.ports import Answered, Binding, Clock, Hooks, Outcome, Taken
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.extender.stories import SILENT, Stories
 from partage.model.policy import Policy
@@ -85,6 +85,16 @@ def half() -> dict[str, str]:
     return {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 
 
+def sgpu() -> dict[str, str]:
+    """A tenth of a MetaX card, which wakes the vendor's plugin."""
+    return {
+        "koordinator.sh/gpu.shared": "1",
+        "koordinator.sh/gpu-core": "10",
+        "koordinator.sh/gpu-memory": "1Gi",
+        "metax-tech.com/sgpu": "1",
+    }
+
+
 class FakeApi:
     """Binds pods, or does whatever the test says next.
 
@@ -93,9 +103,16 @@ class FakeApi:
         sent: Bindings that came in.
         answers: what is said to the next Bindings; done when it is empty.
         locks: annotations by node.
+        given_back: when a lock was to be given back.
+        locks_late: a lock of which nobody is told arrives in `late` only.
+        late: such locks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.given_back: list[float] = []
+        self.locks_late = False
+        self.late: dict[str, dict[str, str]] = {}
         self.pods: dict[str, Manifest] = {}
         self.sent: list[Binding] = []
         self.answers: list[Answered | Exception | None] = []
@@ -136,25 +153,31 @@ class FakeApi:
         manifest = self.pods.get(name)
         return None if manifest is None else document(manifest)
 
-    async def take(self, node: str, annotations: Mapping[str, str]) -> Answered:
+    async def take(
+        self, node: str, annotations: Mapping[str, str], instead: Mapping[str, str]
+    ) -> Taken:
         """See `NodeLocks`."""
         if self.lock_faults:
-            self.locks[node] = dict(annotations)
+            (self.late if self.locks_late else self.locks)[node] = dict(annotations)
             raise self.lock_faults.pop()
         if self.refusing > 0:
             self.refusing -= 1
-            return Answered(Outcome.REFUSED, "held by somebody else")
-        if node in self.locks:
-            return Answered(Outcome.REFUSED, "taken")
+            return Taken(Outcome.REFUSED, "held by somebody else")
+        held = self.locks.get(node, {})
+        if any(held[key] != instead.get(key) for key in annotations if key in held):
+            return Taken(Outcome.REFUSED, "taken", held)
         self.locks[node] = dict(annotations)
-        return DONE
+        return Taken(Outcome.DONE)
 
-    async def give_back(self, node: str, annotations: Mapping[str, str]) -> None:
+    async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
         """See `NodeLocks`."""
+        self.given_back.append(self.clock.monotonic())
         if self.unlock_faults:
             raise self.unlock_faults.pop()
-        if self.locks.get(node) == annotations:
-            del self.locks[node]
+        if self.locks.get(node) != annotations:
+            return False
+        del self.locks[node]
+        return True
 
 
 class World:
@@ -169,8 +192,8 @@ class World:
         clock: SteppedClock | None = None,
         **settings: Any,
     ) -> None:
-        self.api = FakeApi()
         self.clock = InstantClock()
+        self.api = FakeApi(self.clock if clock is None else clock)
         self.woken: list[str] = []
         self.told: list[tuple[str, str]] = []
         self.placed: list[str] = []
@@ -261,3 +284,14 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
 
     runner.__name__, runner.__doc__ = test.__name__, test.__doc__
     return runner
+
+
+async def metax_world(*names: str, **settings: Any) -> World:
+    """A world of nodes with two MetaX cards each, whose vendor's plugin needs a lock."""
+    manifests = []
+    labels = {"node.koordinator.sh/gpu-vendor": "metax", "node.koordinator.sh/gpu-model": "C500"}
+    for name in names or ("n1",):
+        machine = node(name)
+        machine["status"]["allocatable"]["metax-tech.com/sgpu"] = "32"
+        manifests += [machine, device(name, card(0), card(1), **labels)]
+    return await World(**settings).start(*manifests)

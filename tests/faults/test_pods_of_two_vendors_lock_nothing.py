@@ -60,7 +60,7 @@ async def test_two_locks_are_taken_together_or_not_at_all(taken: str) -> None:
             await cluster.patch("m0", {"metadata": {"annotations": other}}, "nodes")
         locks = ApiNodeLocks(await cluster.client())
 
-        answer = await locks.take("m0", both)
+        answer = await locks.take("m0", both, {})
 
         assert answer.outcome is (Outcome.REFUSED if taken else Outcome.DONE)
         assert held(cluster, "m0") == (other or both)

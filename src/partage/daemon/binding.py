@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.daemon.watched import LivePod, as_document
-from partage.extender.ports import Answered, Binding, Outcome
+from partage.extender.ports import Answered, Binding, Outcome, Taken
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, NotFound, RequestError
 from partage.kube.errors import Outcome as Known
@@ -99,39 +99,51 @@ class ApiNodeLocks:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def take(self, node: str, annotations: Mapping[str, str]) -> Answered:
-        """Write the annotations, unless one of the keys is there already."""
+    async def take(
+        self, node: str, annotations: Mapping[str, str], instead: Mapping[str, str]
+    ) -> Taken:
+        """Write the annotations, unless one of the keys is there with another value than given."""
         for _ in range(_TRIES):
             try:
-                version, held = await self._read(node)
-                taken = [key for key in annotations if key in held]
-                if taken:
-                    return Answered(Outcome.REFUSED, f"{taken[0]} is {held[taken[0]]}")
-                await self._write(node, version, dict(annotations))
+                version, found = await self._read(node)
+                held = {
+                    key: found[key]
+                    for key, value in annotations.items()
+                    if key in found and found[key] not in {value, instead.get(key)}
+                }
+                if held:
+                    told = ", ".join(f"{key} is {value}" for key, value in held.items())
+                    return Taken(Outcome.REFUSED, told, held)
+                if any(found.get(key) != value for key, value in annotations.items()):
+                    await self._write(node, version, dict(annotations))
             except Conflict:
                 continue
             except RequestError as error:
-                return answer_of(error)
-            return Answered(Outcome.DONE)
-        return Answered(Outcome.REFUSED, "others keep changing the node")
+                answer = answer_of(error)
+                return Taken(answer.outcome, answer.message)
+            return Taken(Outcome.DONE)
+        return Taken(Outcome.REFUSED, "others keep changing the node")
 
-    async def give_back(self, node: str, annotations: Mapping[str, str]) -> None:
-        """Remove the annotations, where they still have these values.
+    async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
+        """Remove the annotations, where they still have these values; whether any had.
 
         Raises:
-            KubeError: that could not be done.
+            KubeError: it cannot be told whether they are there.
         """
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             try:
                 version, held = await self._read(node)
                 ours = {k: None for k, value in annotations.items() if held.get(k) == value}
                 if ours:
                     await self._write(node, version, ours)
             except NotFound:
-                return
+                return False
             except Conflict:
+                if attempt + 1 == _TRIES:
+                    raise
                 continue
-            return
+            return bool(ours)
+        raise AssertionError("every try returns, raises or is followed by another")
 
     async def _read(self, node: str) -> tuple[str, dict[str, str]]:
         found = await self._client.get(NODES, node, into=_Node)

@@ -15,13 +15,15 @@ give back what it reserved.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from partage.extender.books import Books
 from partage.extender.departures import Departures, Together
+from partage.extender.node_locks import Known, LockTimes, NodeLockKeeper, Want, Whereabouts
 from partage.extender.ports import Answered, Binder, Binding, Clock, NodeLocks, Outcome
 from partage.extender.stories import SILENT, Stories
 from partage.model.errors import InvalidDocument, LedgerError
@@ -88,16 +90,29 @@ class Bindings:
         limits: BindLimits = BindLimits(),
         *,
         adapts: bool = True,
+        asked: Callable[[str], bool] = lambda _: False,
         stories: Stories = SILENT,
     ) -> None:
+        """Nothing on its way.
+
+        Args:
+            binder: sends Bindings.
+            clock: for waiting.
+            locks: of vendors' plugins; None where none are taken.
+            limits: how long things may take.
+            adapts: whether vendors' plugins are told of pods.
+            asked: whether our kube-scheduler has asked about a pod, by its uid.
+            stories: told what was done.
+        """
         self._binder = binder
         self._clock = clock
-        self._locks = locks
         self._limits = limits
+        times = LockTimes(limits.lock, limits.pause, limits.read, limits.late)
+        self._locks = None if locks is None else NodeLockKeeper(locks, binder.read, clock, times)
+        self._asked = asked
         self._silent = () if adapts else ADAPTING
         self._stories = stories
         self._departures = Departures(clock, limits.together)
-        self._queues: dict[str, asyncio.Lock] = {}
         self._late: dict[str, float] = {}
         self.busy: dict[str, asyncio.Task[str]] = {}
 
@@ -188,10 +203,11 @@ class Bindings:
         if not rendering.node_annotations or self._locks is None:
             await self._departures.turn(books.prospects.queued)
             return await self._finish(books, entry, binding)
-        queue = self._queues.setdefault(args.node, asyncio.Lock())
-        async with queue:
+        want = Want(args.node, rendering.node_annotations, args.namespace, args.name, args.uid)
+        where = partial(_whereabouts, books)
+        async with self._locks.turn(args.node):
             start = self._stories.now()
-            taken = await self._lock(self._locks, args.node, rendering.node_annotations)
+            taken = await self._locks.take(want, where, partial(self._ours, books))
             why = "" if taken.outcome is Outcome.DONE else taken.message
             self._stories.step(LOCK, entry, start, args.node, (taken.outcome.value, why))
             if taken.outcome is not Outcome.DONE:
@@ -199,7 +215,7 @@ class Bindings:
                 return f"node {args.node} is locked: {taken.message}; try again"
             problem = await self._finish(books, entry, binding)
             if problem:
-                await self._unlock(self._locks, args.node, rendering.node_annotations)
+                await self._locks.give_back(want, where)
             return problem
 
     async def _finish(self, books: Books, entry: PodEntry, binding: Binding) -> str:
@@ -297,6 +313,26 @@ class Bindings:
             books.pod_gone(pod.uid)
             books.take(events, self._clock.monotonic())
 
+    # --- vendors' locks ----------------------------------------------------------------------
+
+    async def settle_locks(self, books: Books) -> None:
+        """Give back what could not be given back before."""
+        if self._locks is not None:
+            await self._locks.settle(partial(_whereabouts, books))
+
+    def forget_locks(self) -> None:
+        """A new reign begins, before anything is bound in it."""
+        if self._locks is not None:
+            self._locks.forget()
+
+    def _ours(self, books: Books, uid: str) -> bool:
+        """Whether a pod is bound by nobody but us, and none of our Bindings of it is on its way.
+
+        What another leader sent has arrived, or never will: that was waited for before this one
+        began to serve.
+        """
+        return self._asked(uid) and books.engine.states.get(uid) is not State.UNKNOWN
+
     # --- requests ----------------------------------------------------------------------------
 
     async def _send(self, binding: Binding) -> Answered:
@@ -308,28 +344,6 @@ class Bindings:
         except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
             return Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
 
-    async def _lock(self, locks: NodeLocks, node: str, annotations: Mapping[str, str]) -> Answered:
-        """Take a vendor's lock, waiting for whoever has it as long as the caller can wait."""
-        end = self._clock.monotonic() + self._limits.lock
-        while True:
-            try:
-                async with asyncio.timeout(self._limits.read):
-                    answer = await locks.take(node, annotations)
-            except Exception as error:  # noqa: BLE001 # whatever is raised: not ours
-                answer = Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
-            if answer.outcome is Outcome.UNKNOWN:
-                await self._unlock(locks, node, annotations)
-            if answer.outcome is not Outcome.REFUSED or self._clock.monotonic() >= end:
-                return answer
-            await self._clock.sleep(self._limits.pause)
-
-    async def _unlock(self, locks: NodeLocks, node: str, annotations: Mapping[str, str]) -> None:
-        try:
-            async with asyncio.timeout(self._limits.read):
-                await locks.give_back(node, annotations)
-        except Exception as error:  # noqa: BLE001 # the plugin's own time-out frees it
-            _LOG.warning("the lock of node %s cannot be given back: %s", node, error)
-
     def _render(self, books: Books, entry: PodEntry, decision: Placement) -> Rendering:
         allocation = decision.allocation
         node = books.engine.ledger.node_at(books.engine.ledger.index[allocation.node])
@@ -340,6 +354,19 @@ class Bindings:
         placed = PlacedPod(entry.translated.view, entry.pod.request, allocation, node, nanoseconds)
         families = [family for family in context.families if family not in self._silent]
         return render(placed, context.settings, families)
+
+
+def _whereabouts(books: Books, uid: str) -> Whereabouts:
+    """Where a pod is, by the books."""
+    held = books.engine.ledger.allocation(uid)
+    match books.engine.states.get(uid):
+        case State.BOUND:
+            known = Known.BOUND
+        case State.UNKNOWN:
+            known = Known.UNKNOWN
+        case _:
+            known = Known.UNBOUND
+    return Whereabouts(known, "" if held is None else held.node)
 
 
 def _unbound(document: Document | None, uid: str) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "Hooks",
     "NodeLocks",
     "Outcome",
+    "Taken",
 ]
 
 
@@ -80,15 +81,46 @@ class Binder(Protocol):
         ...
 
 
-class NodeLocks(Protocol):
-    """Annotations on nodes that single vendors' plugins use as a lock."""
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The outcome of taking a lock.
 
-    async def take(self, node: str, annotations: Mapping[str, str]) -> Answered:
-        """Write the annotations, unless one of the keys is there already (refused)."""
+    Attributes:
+        outcome: what became of it.
+        message: the API server's words, or who has it.
+        held: what is there in its place; empty unless it was refused for that.
+    """
+
+    outcome: Outcome
+    message: str = ""
+    held: Mapping[str, str] = field(default_factory=dict)
+
+
+class NodeLocks(Protocol):
+    """Annotations on nodes that single vendors' plugins use as a lock.
+
+    Both must be refused by the API server where the node has changed since it was read, so that
+    neither ever touches what others wrote, also when it arrives late.
+    """
+
+    async def take(
+        self, node: str, annotations: Mapping[str, str], instead: Mapping[str, str]
+    ) -> Taken:
+        """Write the annotations, unless one of the keys is there already (refused).
+
+        Args:
+            node: where.
+            annotations: the lock.
+            instead: values in whose place it may be written.
+        """
         ...
 
-    async def give_back(self, node: str, annotations: Mapping[str, str]) -> None:
-        """Remove the annotations, where they still have these values."""
+    async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
+        """Remove the annotations, where they still have these values; whether any had.
+
+        Raises:
+            Exception: it cannot be told whether they are there.
+        """
         ...
 
 

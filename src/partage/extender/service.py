@@ -106,7 +106,7 @@ class SchedulerService:
         self._settings = settings or ServiceSettings()
         self.bindings = Bindings(
             binder, clock, locks, self._settings.limits, adapts=self._settings.adapts,
-            stories=stories,
+            asked=self._asked, stories=stories,
         )  # fmt: skip
         self.books = self._new_books()
         self.leading = False
@@ -169,6 +169,7 @@ class SchedulerService:
 
     def lead(self) -> None:
         """Serve the verbs. The caller has waited out the fence and rebuilt."""
+        self.bindings.forget_locks()
         self.leading = True
 
     def follow(self) -> None:
@@ -201,7 +202,7 @@ class SchedulerService:
         return self.last_audit
 
     async def tick(self) -> None:
-        """What time brings: holds end, waiting pods are woken, what nobody told of is read.
+        """What time brings: holds end, who waits is woken, what nobody told of is read, locks go back.
 
         The driver calls this every second or so.
         """
@@ -211,6 +212,8 @@ class SchedulerService:
                 await self.bindings.read_back(self.books, uid)
         for entry in self.books.unheard(self.clock.monotonic()):
             await self.bindings.look_for(self.books, entry)
+        if self.leading:
+            await self.bindings.settle_locks(self.books)
 
     async def close(self) -> None:
         """Let what is on its way end."""
@@ -403,6 +406,10 @@ class SchedulerService:
             self._woken[uid] = waiting.woken
             if len(self._woken) > _SEEN:
                 self._woken.popitem(last=False)
+
+    def _asked(self, uid: str) -> bool:
+        """Whether our kube-scheduler has asked about a pod that is not bound."""
+        return uid in self._seen or self.books.waiting.get(uid) is not None
 
     # --- reading requests --------------------------------------------------------------------
 

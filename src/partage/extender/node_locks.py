@@ -1,0 +1,366 @@
+"""Locks of vendors' plugins on nodes: taken for a pod, given back, and tried again where that failed.
+
+    take ── nobody has it ───────────────────────────> taken
+      ├── the pod's own, of an earlier try ──────────> taken over
+      ├── another pod's, for which nobody comes ─────> taken over
+      ├── another pod's ── tried again for a while ──> refused
+      └── nobody can tell ───────────────────────────> left
+
+    left ── Binding unknown ──> kept until it is known
+      ├── bound there ────────> the plugin's business
+      └── not bound there ────> given back, and again later where that fails
+
+A lock is taken off or over only while it says what was read of it, which the API server checks as
+it writes; what others wrote meanwhile stays. Nothing here is remembered from one reign to the next:
+whoever leads now sees by a lock's pod whether anybody comes for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from partage.extender.ports import Answered, Clock, NodeLocks, Outcome, Taken
+from partage.vendors.locks import read_lock
+from partage.wire import shapes
+from partage.wire.documents import Document
+from partage.wire.life import finished
+
+__all__ = [
+    "Fate",
+    "Known",
+    "Left",
+    "LockTimes",
+    "NodeLockKeeper",
+    "Want",
+    "Whereabouts",
+    "abandoned",
+    "fate",
+]
+
+_LOG = logging.getLogger("partage.extender")
+_SOON: Final = 1.0
+"""Seconds until a lock that could not be given back is tried again; doubled every time."""
+_SELDOM: Final = 30.0
+"""The longest that becomes."""
+_LONGEST: Final = 300.0
+"""Seconds after which a lock is left to the controller, which takes off every lock by then."""
+_AT_ONCE: Final = 8
+"""Nodes that are tried again at a time."""
+
+
+class Known(Enum):
+    """What is known of a pod's Binding."""
+
+    BOUND = auto()
+    UNBOUND = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """Where a pod is, by the books.
+
+    Attributes:
+        known: whether it is bound.
+        node: where it is, or where it will be if its Binding arrives; empty for nowhere.
+    """
+
+    known: Known = Known.UNBOUND
+    node: str = ""
+
+
+class Fate(Enum):
+    """What is to be done with a lock that was left."""
+
+    KEEP = auto()
+    GIVE_BACK = auto()
+    FORGET = auto()
+
+
+@dataclass(slots=True)
+class Left:
+    """A lock of ours that may be on its node, and ought not to be.
+
+    Attributes:
+        annotations: the lock.
+        uid: of its pod.
+        since: when it was left, seconds on a steady clock.
+        sure: until when a write of it may still arrive; the same clock.
+        due: when it is tried next.
+        tries: how often it could not be given back since that last went well.
+    """
+
+    annotations: Mapping[str, str]
+    uid: str
+    since: float
+    sure: float
+    due: float
+    tries: int = 0
+
+    def failed(self, now: float) -> None:
+        """It could not be given back; say when it is tried next."""
+        self.due = now + min(_SELDOM, _SOON * 2.0 ** min(self.tries, 16))
+        self.tries += 1
+
+
+def fate(left: Left, node: str, pod: Whereabouts, now: float) -> Fate:
+    """What is to be done with a lock that was left on a node.
+
+    Args:
+        left: the lock.
+        node: where it is.
+        pod: where its pod is.
+        now: seconds on the clock of `left`.
+    """
+    if pod.node == node and pod.known is Known.BOUND:
+        return Fate.FORGET  # the plugin needs it, and takes it off
+    if pod.node == node and pod.known is Known.UNKNOWN:
+        return Fate.KEEP
+    return Fate.FORGET if now >= left.since + _LONGEST else Fate.GIVE_BACK
+
+
+def abandoned(holder: Document | None, node: str, *, ours: bool) -> bool:
+    """Whether nobody comes for a lock any more.
+
+    Args:
+        holder: its pod, read after the lock was; None where there is none.
+        node: where the lock is.
+        ours: whether the pod is bound by nobody but us, and none of our Bindings of it is on its
+            way.
+    """
+    if holder is None or not isinstance(holder.shape, shapes.Pod):
+        return holder is None
+    if finished(holder.shape):
+        return True
+    where = holder.shape.spec.node_name if holder.shape.spec else None
+    return where != node if where else ours
+
+
+@dataclass(frozen=True, slots=True)
+class LockTimes:
+    """How long things may take, seconds.
+
+    Attributes:
+        wait: for a lock that another has.
+        pause: between two attempts meanwhile.
+        read: for the API server to answer.
+        late: for which a write that nobody answered may still arrive.
+    """
+
+    wait: float
+    pause: float
+    read: float
+    late: float
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A lock that a pod needs.
+
+    Attributes:
+        node: where.
+        annotations: the lock.
+        namespace: of the pod.
+        pod: its name.
+        uid: its uid.
+    """
+
+    node: str
+    annotations: Mapping[str, str]
+    namespace: str
+    pod: str
+    uid: str
+
+
+class NodeLockKeeper:
+    """Takes locks and sees that they come off again; one pod at a time on a node.
+
+    Attributes:
+        left: by node, what could not be given back yet.
+    """
+
+    def __init__(
+        self,
+        locks: NodeLocks,
+        read: Callable[[str, str], Awaitable[Document | None]],
+        clock: Clock,
+        times: LockTimes,
+    ) -> None:
+        """A keeper of no lock.
+
+        Args:
+            locks: the annotations.
+            read: a pod by namespace and name, as the API server has it now; may raise.
+            clock: for waiting.
+            times: how long.
+        """
+        self._locks, self._read, self._clock, self._times = locks, read, clock, times
+        self._turns: dict[str, asyncio.Lock] = {}
+        self.left: dict[str, list[Left]] = {}
+
+    def turn(self, node: str) -> asyncio.Lock:
+        """To be held from before `take` until the pod is bound or `give_back` has returned."""
+        return self._turns.setdefault(node, asyncio.Lock())
+
+    def forget(self) -> None:
+        """Another leads, or did: a lock with the same words may be another's by now."""
+        self.left.clear()
+
+    async def take(
+        self, want: Want, where: Callable[[str], Whereabouts], ours: Callable[[str], bool]
+    ) -> Answered:
+        """Take a lock, waiting for whoever has it as long as the caller can wait.
+
+        Args:
+            want: the lock.
+            where: where a pod is, by its uid.
+            ours: see `abandoned`; by the pod's uid.
+        """
+        end = self._clock.monotonic() + self._times.wait
+        instead: dict[str, str] = {}
+        judged: set[tuple[str, str]] = set()
+        await self._settle(want.node, where, due=False)
+        while True:
+            taken = await self._try(want, instead, where)
+            if taken.outcome is Outcome.UNKNOWN:
+                await self.give_back(want, where, self._times.late)
+            if taken.outcome is not Outcome.REFUSED:
+                return Answered(taken.outcome, taken.message)
+            new = taken.held.items() - judged
+            judged |= new
+            free = {key: text for key, text in new if await self._is_free(want, text, ours)}
+            instead |= free
+            if free:
+                continue
+            if self._clock.monotonic() >= end:
+                return Answered(taken.outcome, taken.message)
+            await self._clock.sleep(self._times.pause)
+
+    async def give_back(
+        self, want: Want, where: Callable[[str], Whereabouts], late: float = 0.0
+    ) -> None:
+        """Give a lock back that no plugin needs, or keep in mind that this is still to be done.
+
+        Args:
+            want: the lock.
+            where: where a pod is, by its uid.
+            late: seconds for which it may still be written.
+        """
+        now = self._clock.monotonic()
+        left = Left(want.annotations, want.uid, now, now + late, now)
+        self.left.setdefault(want.node, []).append(left)
+        await self._settle(want.node, where)
+
+    async def settle(self, where: Callable[[str], Whereabouts]) -> None:
+        """Try again to give back what is due; for the driver to call every second or so."""
+        now = self._clock.monotonic()
+        nodes = [
+            node
+            for node, kept in self.left.items()
+            # Whoever has the turn sees to it first.
+            if any(left.due <= now for left in kept) and not self.turn(node).locked()
+        ]
+        async with asyncio.TaskGroup() as group:
+            for node in nodes[:_AT_ONCE]:
+                group.create_task(self._settle_in_turn(node, where), name=f"lock of {node}")
+
+    # --- one node ----------------------------------------------------------------------------
+
+    async def _settle_in_turn(self, node: str, where: Callable[[str], Whereabouts]) -> None:
+        async with self.turn(node):
+            await self._settle(node, where)
+
+    async def _settle(
+        self, node: str, where: Callable[[str], Whereabouts], *, due: bool = True
+    ) -> bool:
+        """Give back what was left on a node; whether nothing of it is there now.
+
+        Args:
+            node: where.
+            where: where a pod is, by its uid.
+            due: whether only what is due is tried.
+        """
+        clear = True
+        for left in list(self.left.get(node, ())):
+            now = self._clock.monotonic()
+            match fate(left, node, where(left.uid), now):
+                case Fate.FORGET:
+                    self._drop(node, left)
+                case Fate.KEEP:
+                    clear = False
+                case Fate.GIVE_BACK:
+                    if now >= left.due or (left.tries and not due):
+                        await self._off(node, left)
+                    clear = clear and not left.tries
+        return clear
+
+    async def _off(self, node: str, left: Left) -> None:
+        try:
+            async with asyncio.timeout(self._times.read):
+                found = await self._locks.give_back(node, left.annotations)
+        except Exception as error:  # noqa: BLE001 # whatever is raised: it may still be there
+            left.failed(self._clock.monotonic())
+            _LOG.warning(
+                "the lock of node %s cannot be given back, failure %d, it is tried again: %s",
+                node, left.tries, error,
+            )  # fmt: skip
+            return
+        if left.tries:
+            _LOG.info("the lock of node %s is given back", node)
+        left.tries = 0
+        if found or self._clock.monotonic() >= left.sure:
+            self._drop(node, left)
+        else:
+            left.due = left.sure
+
+    def _drop(self, node: str, left: Left) -> None:
+        kept = self.left.get(node, [])
+        if left in kept:
+            kept.remove(left)
+        if not kept:
+            self.left.pop(node, None)
+
+    async def _try(
+        self, want: Want, instead: Mapping[str, str], where: Callable[[str], Whereabouts]
+    ) -> Taken:
+        # What we wrote comes off first: once our own words are taken for a new lock, a late answer
+        # of the API server could no more be told from one that concerns it.
+        if not await self._settle(want.node, where):
+            return Taken(Outcome.REFUSED, "an earlier lock of ours is not given back yet")
+        try:
+            async with asyncio.timeout(self._times.read):
+                taken = await self._locks.take(want.node, want.annotations, instead)
+        except Exception as error:  # noqa: BLE001 # whatever is raised: not ours
+            return Taken(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
+        if taken.outcome is Outcome.DONE:
+            # The node is another version now, so that no earlier write of ours can arrive.
+            self.left.pop(want.node, None)
+        return taken
+
+    async def _is_free(self, want: Want, text: str, ours: Callable[[str], bool]) -> bool:
+        """Whether a lock may be taken over: it is the pod's own, or nobody comes for it."""
+        lock = read_lock(text)
+        if not lock.pod:
+            return False
+        if (lock.namespace, lock.pod) == (want.namespace, want.pod):
+            return True
+        try:
+            async with asyncio.timeout(self._times.read):
+                holder = await self._read(lock.namespace, lock.pod)
+        except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+            _LOG.warning(
+                "pod %s/%s, which locks node %s, cannot be read: %s",
+                lock.namespace, lock.pod, want.node, error,
+            )  # fmt: skip
+            return False
+        uid = "" if holder is None else holder.metadata.uid or ""
+        free = abandoned(holder, want.node, ours=ours(uid))
+        if free:
+            _LOG.info(
+                "node %s: nobody comes for the lock of pod %s/%s; pod %s/%s takes it over",
+                want.node, lock.namespace, lock.pod, want.namespace, want.pod,
+            )  # fmt: skip
+        return free

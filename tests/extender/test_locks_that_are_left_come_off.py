@@ -1,0 +1,283 @@
+"""Vendors' locks that could not be given back, and locks for which nobody comes any more."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from world import (
+    DONE,
+    REFUSED,
+    UNKNOWN,
+    World,
+    document,
+    metax_world,
+    pod,
+    run,
+    sgpu,
+)
+
+from partage.extender.bindings import BindLimits
+from partage.extender.node_locks import Fate, Known, Left, Whereabouts, abandoned, fate
+from partage.vendors import names
+
+KEY = names.METAX_LOCK
+THEIRS = {KEY: "2026-01-01T00:00:00Z,team,other"}
+
+
+async def left(*more: str, lost: int = 1) -> World:
+    """The Binding of pod `web` was refused, and so often its lock could not be given back."""
+    world = await metax_world("n1", *more)
+    world.create(pod("web", sgpu()))
+    world.api.answers.append(REFUSED)
+    world.api.unlock_faults += [OSError("down")] * lost
+    assert "refused" in await world.bind("web")
+    assert world.api.locks["n1"][KEY].endswith(",team,web")
+    return world
+
+
+async def ticks(world: World, seconds: int) -> None:
+    """Time passes, with a tick every second."""
+    for _ in range(seconds):
+        world.clock.pass_time(1.0)
+        await world.service.tick()
+
+
+@run
+async def test_a_lock_is_given_back_when_the_api_server_is() -> None:
+    """With the next tick, not when the controller takes it off after five minutes."""
+    world = await left()
+    assert "uid-web" not in world.service.books.engine.ledger
+
+    await ticks(world, 1)
+
+    assert world.api.locks == {}
+    await ticks(world, 400)
+    assert len(world.api.given_back) == 2, "and nothing is asked for any more"
+
+
+@run
+async def test_tries_become_rare_and_end() -> None:
+    """After 1, 2, 4 … 30 seconds; from five minutes on it is the controller's business."""
+    world = await left(lost=1000)
+
+    await ticks(world, 1000)
+
+    when = [at - world.api.given_back[0] for at in world.api.given_back]
+    waits = [later - earlier for earlier, later in pairwise(when)]
+    assert waits[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+    assert set(waits[5:]) == {30.0}
+    assert when[-1] < 300.0
+
+
+@run
+async def test_what_others_wrote_meanwhile_stays() -> None:
+    """The plugin, a person or another scheduler may have taken ours off; theirs is not touched."""
+    world = await left()
+    world.api.locks["n1"] = THEIRS
+
+    await ticks(world, 400)
+
+    assert world.api.locks["n1"] == THEIRS
+
+
+@pytest.mark.parametrize("name", ["web", "next"])
+def test_whoever_binds_there_next_waits_for_no_tick(name: str) -> None:
+    """The pod itself, which tries again, or another one."""
+
+    @run
+    async def story() -> None:
+        world = await left()
+        if name != "web":
+            world.create(pod(name, sgpu()))
+
+        assert await world.bind(name) == ""
+
+        assert world.clock.slept == []
+        assert world.api.locks["n1"][KEY].endswith(f",team,{name}")
+        kept = dict(world.api.locks)
+        await ticks(world, 400)
+        assert world.api.locks == kept, "what was left is not taken for what is there now"
+
+    story()
+
+
+@run
+async def test_a_lock_that_cannot_come_off_stops_its_node_alone() -> None:
+    """While nobody can tell, no pod is bound there; it is not asked about at every turn."""
+    world = await left("n2", lost=1000)
+    world.create(pod("next", sgpu()))
+
+    assert "not given back yet" in await world.bind("next")
+    assert len(world.api.given_back) <= 4
+    assert await world.bind("next", "n2") == ""
+
+
+@run
+async def test_a_lock_that_arrives_late_comes_off_too() -> None:
+    """Nobody answered when it was taken, and it was not there when it was given back."""
+    world = await metax_world()
+    world.create(pod("web", sgpu()))
+    world.api.locks_late, world.api.lock_faults = True, [OSError("reset")]
+    assert "OSError: reset" in await world.bind("web")
+    assert world.api.locks == {}
+    world.api.locks |= world.api.late
+
+    await ticks(world, int(BindLimits().late) + 1)
+
+    assert world.api.locks == {}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_lock_stays_while_its_binding_may_arrive(arrives: bool) -> None:  # noqa: FBT001
+    """The plugin would not find the pod, or would find another."""
+
+    @run
+    async def story() -> None:
+        world = await metax_world()
+        world.create(pod("web", sgpu()))
+        world.api.answers.append(UNKNOWN)
+        world.api.takes.append(False)
+        assert "not known" in await world.bind("web")
+        held = dict(world.api.locks)
+
+        await ticks(world, 3)
+        assert world.api.locks == held
+        if arrives:
+            world.api._write(world.api.sent[0])
+        await ticks(world, int(BindLimits().late) + 2)
+
+        assert world.api.locks == (held if arrives else {})
+
+    story()
+
+
+def _asked(world: World) -> None:
+    world.filter(world.create(pod("old", sgpu())))
+
+
+def _on(node: str) -> Callable[[World], None]:
+    def bound(world: World) -> None:
+        _asked(world)
+        world.api.pods["old"] = pod("old", sgpu(), nodeName=node)  # no watch has told it yet
+
+    return bound
+
+
+def _unread(world: World) -> None:
+    _asked(world)
+    world.api.reads += [OSError("down")] * 9
+
+
+HOLDERS: dict[str, tuple[Callable[[World], Any], bool]] = {
+    "ours, and it has no node": (_asked, True),
+    "gone": (lambda _: None, True),
+    "over": (lambda w: w.create(pod("old", sgpu(), status={"phase": "Failed"})), True),
+    "on another node": (_on("n2"), True),
+    "on this node": (_on("n1"), False),
+    "of a scheduler that is not ours": (lambda w: w.create(pod("old", sgpu())), False),
+    "not to be read": (_unread, False),
+}
+
+
+@pytest.mark.parametrize(("prepare", "free"), HOLDERS.values(), ids=HOLDERS)
+def test_a_leader_finds_a_lock_that_it_did_not_write(
+    prepare: Callable[[World], Any],
+    free: bool,  # noqa: FBT001
+) -> None:
+    """It is taken over at once where nobody comes for it, and else waited for."""
+
+    @run
+    async def story() -> None:
+        world = await metax_world("n1", "n2")
+        prepare(world)
+        before = {KEY: "2025-12-31T23:59:00Z,team,old"}
+        world.api.locks["n1"] = dict(before)
+        world.create(pod("web", sgpu()))
+
+        problem = await world.bind("web")
+
+        if free:
+            assert (problem, world.clock.slept) == ("", [])
+            assert world.api.locks["n1"][KEY].endswith(",team,web")
+        else:
+            assert "is locked" in problem
+            assert world.api.locks["n1"] == before
+
+    story()
+
+
+@run
+async def test_a_pod_finds_its_own_lock() -> None:
+    """An earlier leader wrote it and could not bind the pod."""
+    world = await metax_world()
+    world.create(pod("web", sgpu()))
+    world.api.locks["n1"] = {KEY: "2025-12-31T23:59:00Z,team,web"}
+
+    assert await world.bind("web") == ""
+
+    assert world.clock.slept == []
+    assert world.api.locks["n1"][KEY].startswith("2026-01-01T")
+
+
+@pytest.mark.parametrize("text", ["2026-01-01T00:00:00Z", "locked", ""])
+def test_a_lock_that_names_no_pod_is_left_to_the_controller(text: str) -> None:
+    """Nobody can tell whose it is."""
+
+    @run
+    async def story() -> None:
+        world = await metax_world()
+        world.create(pod("web", sgpu()))
+        world.api.locks["n1"] = {KEY: text}
+
+        assert "is locked" in await world.bind("web")
+        assert world.api.locks["n1"] == {KEY: text}
+
+    story()
+
+
+@run
+async def test_nothing_is_remembered_into_another_reign() -> None:
+    """Another leader may have written the same words for the same pod in between."""
+    world = await left(lost=1)
+    kept = dict(world.api.locks)
+    world.service.follow()
+    await ticks(world, 5)
+    assert world.api.locks == kept, "who does not lead takes nothing off"
+
+    world.service.lead()
+    await ticks(world, 400)
+
+    assert world.api.locks == kept
+    world.create(pod("next", sgpu()))
+    world.filter(pod("web", sgpu()))
+    world.api.answers.append(DONE)
+    assert await world.bind("next") == ""
+
+
+FATES = {
+    "bound there": (Known.BOUND, "n1", 0.0, Fate.FORGET),
+    "bound elsewhere": (Known.BOUND, "n2", 0.0, Fate.GIVE_BACK),
+    "its Binding may arrive there": (Known.UNKNOWN, "n1", 1000.0, Fate.KEEP),
+    "its Binding may arrive elsewhere": (Known.UNKNOWN, "n2", 0.0, Fate.GIVE_BACK),
+    "nowhere": (Known.UNBOUND, "", 299.0, Fate.GIVE_BACK),
+    "nowhere, for long": (Known.UNBOUND, "", 300.0, Fate.FORGET),
+}
+
+
+@pytest.mark.parametrize(("known", "node", "passed", "expected"), FATES.values(), ids=FATES)
+def test_what_becomes_of_a_lock_that_was_left(
+    known: Known, node: str, passed: float, expected: Fate
+) -> None:
+    """By where its pod is."""
+    lock = Left(THEIRS, "uid", 100.0, 110.0, 100.0)
+
+    assert fate(lock, "n1", Whereabouts(known, node), 100.0 + passed) is expected
+
+
+def test_a_pod_of_ours_that_has_its_node_keeps_its_lock() -> None:
+    """Whatever else is known of it."""
+    here = document(pod("web", sgpu(), nodeName="n1"))
+
+    assert not abandoned(here, "n1", ours=True)
+    assert abandoned(here, "n2", ours=False)
