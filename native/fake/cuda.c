@@ -1,6 +1,5 @@
 /* Stand-in for libcuda.so.1: devices, contexts, streams, events, kernels and modules. */
 #include "cuda.h"
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +12,7 @@ static __thread int depth;
 static _Atomic uint64_t serial = 1;
 static _Atomic int global_captures, broken_captures;
 static struct cu_context primaries[FAKE_CARDS];
-static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+FAKE_LOCK(primary_lock)
 static _Atomic unsigned char event_used[FAKE_EVENTS];
 static _Atomic uint64_t event_round[FAKE_EVENTS]; /* how often each was recorded */
 static _Atomic uint64_t event_time[FAKE_EVENTS]; /* of events known to be over; 0: ask the card */

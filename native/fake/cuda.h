@@ -4,6 +4,13 @@
 
 #include "../src/hooks.h"
 #include "link.h"
+#include <pthread.h>
+
+/* A lock that is free in a child, whoever held it at the fork: a driver is not what a child may hang in. */
+#define FAKE_LOCK(name)                                                                                  \
+    static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER;                                             \
+    static void name##_renew(void) { pthread_mutex_init(&name, NULL); }                                  \
+    __attribute__((constructor)) static void name##_watch(void) { pthread_atfork(NULL, NULL, name##_renew); }
 
 #define FAKE_GRANULE (2ull << 20)
 #define FAKE_CONTEXT_BYTES (300ull << 20) /* what a context costs */

@@ -7,7 +7,6 @@
  * launch again, unless it frees them itself.
  */
 #include "cuda.h"
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +23,7 @@ struct cu_graph_exec {
 
 static struct { uint64_t reserved, used; } pools[FAKE_CARDS];
 static CUgraphExec execs;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+FAKE_LOCK(lock)
 
 static uint64_t whole(uint64_t bytes) { return (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE; }
 

@@ -1,7 +1,6 @@
 /* Stand-in for libcuda.so.1: memory of every kind, and the lookup of functions. */
 #include "cuda.h"
 #include "../src/symbols.h"
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +10,7 @@
 #define NOTES 65536
 
 static struct { uint64_t key, bytes, other; } notes[NOTES];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+FAKE_LOCK(lock)
 static _Atomic uint64_t next_address = 0x7f0000000000ull;
 
 struct cu_pool { CUdevice device; uint64_t reserved, used; };

@@ -7,6 +7,8 @@
 
 _Atomic uint32_t captures;
 
+void launches_forget(void) { atomic_store(&captures, 0); }
+
 /* Own driver calls must not end another's capture, and need the batch's context in whatever thread they run. */
 struct aside {
     int mode;

@@ -1,6 +1,7 @@
 #include "container.h"
 #include "driver.h"
 #include "ledger.h"
+#include "memory.h"
 #include "symbols.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 #define DEVICES 64
 
 static struct container container;
+static char home[1024]; /* the folder that the library lies in, with a slash */
 static struct lock opening;
 static _Atomic uint32_t status;          /* 0 until opened */
 static _Atomic uint32_t joined;
@@ -31,14 +33,21 @@ void container_complain(const char *what, const char *why, uint32_t line)
     if (size > 0 && write(STDERR_FILENO, text, (size_t)size) < 0) return;
 }
 
-/* "folder of the library / name"; false when the library's own path is not absolute or too long. */
+/* Learns the library's own folder; false when its path is not absolute or too long. */
+static bool find_home(void)
+{
+    if (!symbol_home((const void *)&container_get, home, sizeof home) || home[0] != '/') return false;
+    strrchr(home, '/')[1] = 0;
+    return true;
+}
+
+/* "folder of the library / name"; false when that is too long. */
 static bool beside(const char *name, char *path, size_t room)
 {
-    if (!symbol_home((const void *)&container_get, path, room) || path[0] != '/') return false;
-    char *folder = strrchr(path, '/');
-    size_t left = room - (size_t)(folder + 1 - path);
-    if (strlen(name) >= left) return false;
-    strcpy(folder + 1, name);
+    size_t length = strlen(home);
+    if (length + strlen(name) >= room) return false;
+    memcpy(path, home, length);
+    strcpy(path + length, name);
     return true;
 }
 
@@ -47,7 +56,7 @@ static bool read_limits(void)
     static char text[LIMITS_BYTES + 1];
     char path[1024];
     const char *why;
-    if (!beside("limits", path, sizeof path)) {
+    if (!find_home() || !beside("limits", path, sizeof path)) {
         container_complain("limits", "the library was not loaded by its absolute path", 0);
         return false;
     }
@@ -86,22 +95,40 @@ static void *map_shared(const char *name, size_t bytes, uint64_t magic)
     return memory;
 }
 
-/* After a fork the child is another process: nothing of the parent's work is its own. */
+/*
+ * After a fork the child is another process: nothing of the parent's work is its own, and a lock may have been held by
+ * a thread that the child does not have. Every file's own state goes here, lock and counts together.
+ */
 static void in_child(void)
 {
     uint32_t seen = atomic_load(&status);
+    opening = (struct lock){0};
+    contexts_forget();
+    graphs_forget();
+    launches_forget();
     ledger_forget();
+    physical_forget();
+    pools_forget();
+    symbols_forget();
     watch_forget();
+    if (seen != STATUS_OPEN) return; /* nothing was opened: most processes of a container know no card */
     atomic_store(&joined, 0);
     container.place = NULL;
-    opening = (struct lock){0};
-    for (uint32_t i = 0; i < CARDS; i++) {
-        memset(&container.cards[i].gate, 0, sizeof container.cards[i].gate);
-        container.cards[i].small_lock = (struct lock){0};
-        container.cards[i].small_bytes = 0;
+    for (uint32_t i = 0; i < container.limits.count; i++) {
+        struct card *card = &container.cards[i];
+        memset(&card->gate, 0, sizeof card->gate);
+        card->small_lock = (struct lock){0};
+        card->small_bytes = 0;
+        card->device = -1;
     }
     for (int i = 0; i < DEVICES; i++) atomic_store(&card_of_device[i], 0);
-    if (seen == STATUS_OPEN && !self_read(&container.self)) atomic_store(&status, STATUS_CLOSED);
+    if (!self_read(&container.self)) atomic_store(&status, STATUS_CLOSED);
+}
+
+/* Before the first call, so that a fork while another thread opens the container is covered as well. */
+__attribute__((constructor)) static void at_load(void)
+{
+    pthread_atfork(symbols_before_fork, symbols_after_fork, in_child);
 }
 
 static bool open_all(void)
@@ -119,7 +146,6 @@ static bool open_all(void)
         card->index = i;
         card->device = -1;
     }
-    pthread_atfork(NULL, NULL, in_child);
     return true;
 }
 

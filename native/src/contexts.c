@@ -112,6 +112,8 @@ DESTROYS(cuCtxDestroy_v2)
 /* The primary context of a device is one, however often it is retained. */
 static struct lock primary;
 
+void contexts_forget(void) { primary = (struct lock){0}; }
+
 static CUresult retain(CUcontext *context, CUdevice device)
 {
     struct entry entry;

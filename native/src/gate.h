@@ -91,5 +91,6 @@ void watch_forget(void);
 
 /* Captures in progress in this process; while there are any, own event calls step aside. */
 extern _Atomic uint32_t captures;
+void launches_forget(void);
 
 #endif

@@ -34,6 +34,15 @@ static uint64_t launching[CARDS]; /* counted for launches that are being made */
 static uint64_t existing[CARDS];  /* what all graphs need that can be launched */
 static uint64_t orphaned[CARDS];  /* what graphs needed that are gone, but may have left */
 
+void graphs_forget(void)
+{
+    graphs = (struct lock){0};
+    if (!atomic_exchange(&any, false)) return;
+    memset(launching, 0, sizeof launching);
+    memset(existing, 0, sizeof existing);
+    memset(orphaned, 0, sizeof orphaned);
+}
+
 static bool note_span(struct nodes *nodes, const CUmemAllocNode *params)
 {
     struct card *card = params->poolProps.location.type == CU_LOCATION_DEVICE ? card_of(params->poolProps.location.id)

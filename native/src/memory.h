@@ -49,4 +49,10 @@ void graphs_refresh(struct card *card, bool trim);
 /* An instance whose entry went with its context. */
 void graph_ended(const struct entry *entry);
 
+/* In a child after fork: what the parent had is not there, and no lock is held. */
+void contexts_forget(void);
+void graphs_forget(void);
+void physical_forget(void);
+void pools_forget(void);
+
 #endif

@@ -6,6 +6,8 @@
 
 static struct lock physical;
 
+void physical_forget(void) { physical = (struct lock){0}; }
+
 /* Adds to a handle's references or mappings; frees its count when none is left. */
 static void change(CUmemHandle handle, uint64_t plus, uint64_t minus)
 {

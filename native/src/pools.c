@@ -6,6 +6,12 @@
 static struct lock pools;
 static _Atomic bool imports; /* memory of another process' pool was taken in */
 
+void pools_forget(void)
+{
+    pools = (struct lock){0};
+    atomic_store(&imports, false);
+}
+
 static bool ask_pool(CUpool pool, int attribute, uint64_t *value)
 {
     *value = 0;

@@ -1,8 +1,10 @@
 #include "symbols.h"
 #include <elf.h>
 #include <link.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 struct object {
     uintptr_t base;
@@ -135,30 +137,69 @@ static int ask(struct dl_phdr_info *info, size_t size, void *data)
     return question->answer != NULL;
 }
 
+/*
+ * The loader's lock for this walk is not made free in a child after fork (seen with glibc 2.36): a child of a process
+ * with a thread in it waits for ever at its own first walk. So walks and forks keep out of each other's way, for a
+ * bounded time: a fork out of a signal that came during a walk goes on, and so does a walk during a fork that takes long.
+ */
+static _Atomic uint32_t walking, forking;
+
+static void await_none(_Atomic uint32_t *count)
+{
+    struct timespec pause = {0, 50000};
+    for (int i = 0; i < 2000 && atomic_load(count); i++) nanosleep(&pause, NULL);
+}
+
+void symbols_before_fork(void)
+{
+    atomic_fetch_add(&forking, 1);
+    await_none(&walking);
+}
+
+void symbols_after_fork(void) { atomic_fetch_sub(&forking, 1); }
+
+void symbols_forget(void)
+{
+    atomic_store(&walking, 0);
+    atomic_store(&forking, 0);
+}
+
+static void walk(struct question *question)
+{
+    atomic_fetch_add(&walking, 1);
+    for (int i = 0; i < 4 && atomic_load(&forking); i++) {
+        atomic_fetch_sub(&walking, 1);
+        await_none(&forking);
+        atomic_fetch_add(&walking, 1);
+    }
+    dl_iterate_phdr(ask, question);
+    atomic_fetch_sub(&walking, 1);
+}
+
 void *symbol_of(const char *soname, const char *name)
 {
     struct question question = {.soname = soname, .name = name};
-    dl_iterate_phdr(ask, &question);
+    walk(&question);
     return question.answer;
 }
 
 void *symbol_of_libc(const char *name)
 {
     struct question question = {.name = name};
-    dl_iterate_phdr(ask, &question);
+    walk(&question);
     return question.answer;
 }
 
 bool symbol_is_from(const char *soname, const void *address)
 {
     struct question question = {.soname = soname, .address = (uintptr_t)address};
-    dl_iterate_phdr(ask, &question);
+    walk(&question);
     return question.answer != NULL;
 }
 
 bool symbol_home(const void *address, char *path, size_t room)
 {
     struct question question = {.address = (uintptr_t)address, .path = path, .room = room};
-    dl_iterate_phdr(ask, &question);
+    walk(&question);
     return question.answer != NULL;
 }

@@ -18,4 +18,9 @@ bool symbol_is_from(const char *soname, const void *address);
 /* Path of the object that holds `address`, as the loader knows it; false if it is not known or too long. */
 bool symbol_home(const void *address, char *path, size_t room);
 
+/* Around a fork: in its parent before and after it, and in the child. */
+void symbols_before_fork(void);
+void symbols_after_fork(void);
+void symbols_forget(void);
+
 #endif
