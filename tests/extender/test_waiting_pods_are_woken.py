@@ -1,5 +1,6 @@
 """Room that appears wakes those who may fit there, and nobody else."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -337,3 +338,104 @@ async def test_room_is_not_forgotten_while_somebody_has_not_come_yet() -> None:
     await world.service.tick()
 
     assert world.woken == ["uid-slow", "uid-late", "uid-slow"]
+
+
+async def seconds(world: World, count: int) -> list[tuple[int, str]]:
+    """So many seconds pass, with a tick in each; who was woken when."""
+    found = []
+    for second in range(1, count + 1):
+        before = len(world.woken)
+        world.clock.pass_time(1)
+        await world.service.tick()
+        found += [(second, uid) for uid in world.woken[before:]]
+    return found
+
+
+@run
+async def test_a_woken_pod_that_does_not_come_is_woken_again_for_the_same_room() -> None:
+    """It may have been lost on its way; after five minutes kube-scheduler looks at it anyway."""
+    world = await World().start(node(), device())
+    await world.place(pod("full", whole(2)))
+    world.filter(world.create(pod("web", whole())))
+    world.service.pod_gone("uid-full")
+    assert world.woken == ["uid-web"]
+
+    found = await seconds(world, 1000)
+
+    assert found == [(at, "uid-web") for at in (15, 45, 105, 225)]
+
+
+ENDS = {
+    "it came and was refused": lambda world: world.filter(pod("web", whole(2))),
+    "it came and has a place": lambda world: world.filter(pod("web", whole())),
+    "it is gone": lambda world: world.service.pod_gone("uid-web"),
+    "the room is another's": lambda world: world.filter(world.create(pod("other", whole(2)))),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_woken_pod_is_not_woken_again(end: Any) -> None:
+    """Who was heard of, or has no room any more, is let sleep."""
+
+    @run
+    async def story() -> None:
+        world = await World(hold=1000.0).start(node(), device())
+        await world.place(pod("full", whole(2)))
+        world.filter(world.create(pod("web", whole())))
+        world.service.pod_gone("uid-full")
+        await seconds(world, 5)
+
+        end(world)
+
+        assert await seconds(world, 400) == []
+
+    story()
+
+
+@run
+async def test_a_pod_whose_room_is_kept_is_woken_again() -> None:
+    """Its own hold takes the room, and must not be taken for another's."""
+    world = await World(hold=1000.0).start(node(), device())
+    await world.place(pod("victim", whole(2)))
+    waiting = pod("high", whole(2), priority=10)
+    world.filter(world.create(waiting))
+    waiting["status"]["nominatedNodeName"] = "n1"
+    world.seen("high")
+    world.service.pod_gone("uid-victim")
+    assert world.woken == ["uid-high"]
+
+    found = await seconds(world, 50)
+
+    assert found == [(15, "uid-high"), (45, "uid-high")]
+
+
+@run
+async def test_few_are_woken_again_at_a_time() -> None:
+    """Of many who were woken most only wait for their turn at kube-scheduler."""
+    world = await World().start(node(), device())
+    await world.place(pod("full", whole(2)))
+    for number in range(60):
+        world.filter(world.create(pod(f"w{number}", whole())))
+    world.service.pod_gone("uid-full")
+    assert len(world.woken) == 60
+
+    found = await seconds(world, 1000)
+
+    assert max(Counter(second for second, _ in found).values()) == 8
+    assert set(Counter(uid for _, uid in found).values()) == {4}
+    assert min(found) == (15, "uid-w0")
+
+
+@run
+async def test_how_long_a_wake_up_takes_counts_from_the_first() -> None:
+    """A lost one shows in the metric, and in the alert on it."""
+    world = await World().start(node(), device())
+    await world.place(pod("full", whole(2)))
+    world.filter(world.create(pod("web", whole())))
+    world.service.pod_gone("uid-full")
+    await seconds(world, 20)
+
+    world.filter(pod("web", whole()))
+    assert await world.bind("web") == ""
+
+    assert world.service.meters.woken._sum.get() == 20

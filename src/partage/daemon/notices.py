@@ -8,8 +8,9 @@ everybody who waits through the queue.
 """
 
 import asyncio
+import heapq
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -33,6 +34,10 @@ _WRITERS: Final = 8
 """Wake-ups on their way at a time."""
 _AGAIN: Final = 1.0
 """Seconds after which a wake-up that could not be written is tried again."""
+_SELDOM: Final = 30.0
+"""What that becomes, doubled with every failure, so that an API server in trouble is left alone."""
+_FAILED: Final = 14
+"""Tries of a wake-up that cannot be written: five minutes, then kube-scheduler has looked itself."""
 _UNHEARD: Final = 10
 """Tries for a pod of which no watch has told: kube-scheduler may have asked about it before."""
 _MOST: Final = 10_000
@@ -71,7 +76,9 @@ class Notices:
         self._asleep: OrderedDict[str, None] = OrderedDict()
         self._shown: dict[str, str] = {}
         self._missed: dict[str, int] = {}
-        self._late: deque[tuple[float, str, str | None]] = deque(maxlen=_MOST)
+        self._failed: dict[str, int] = {}
+        self._late: list[tuple[float, str]] = []
+        self._due: dict[str, float] = {}
         self._came_late = asyncio.Event()
         self._ahead: OrderedDict[str, tuple[PodEntry, str, str]] = OrderedDict()
         self._changed = asyncio.Event()
@@ -136,7 +143,7 @@ class Notices:
             self._asleep.move_to_end(uid)
         while len(self._asleep) > _MOST:
             dropped, _ = self._asleep.popitem(last=False)
-            self._shown.pop(dropped, None)
+            self._forget(dropped)
         self._changed.set()
 
     # --- written in the background -----------------------------------------------------------
@@ -151,41 +158,58 @@ class Notices:
                 await self._nominate(*told)
                 continue
             uid, _ = self._asleep.popitem(last=False)
-            entry, shown = self._find(uid), self._shown.pop(uid, None)
+            entry, shown = self._find(uid), self._shown.get(uid)
+            # No writer waits for any of them: of many that fail, others' wake-ups would wait too.
             if entry is None:
-                if not self._unheard(uid):
-                    # No writer waits for it: of many that are gone, others' wake-ups would wait too.
-                    self._late.append((self._client.clock.monotonic() + _AGAIN, uid, shown))
-                    self._came_late.set()
+                tries = self._missed[uid] = self._missed.get(uid, 0) + 1
+                self._put_off(uid, _AGAIN if tries <= _UNHEARD else None)
                 continue
+            self._shown.pop(uid, None)
             self._missed.pop(uid, None)
             if entry.pod.node is not None or await self._touch(entry, shown):
+                self._failed.pop(uid, None)
+                self._due.pop(uid, None)
                 continue
             # Nobody else would: kube-scheduler looks at its waiting pods every five minutes.
-            await self._client.clock.sleep(_AGAIN)
-            self._wake_again(uid, shown)
+            if shown is not None:
+                self._shown.setdefault(uid, shown)
+            tries = self._failed[uid] = self._failed.get(uid, 0) + 1
+            rest = min(_SELDOM, _AGAIN * 2.0 ** (tries - 1))
+            self._put_off(uid, rest if tries < _FAILED else None)
+
+    def _put_off(self, uid: str, seconds: float | None) -> None:
+        """Wake a pod later, once however often it is put off meanwhile; None: no more."""
+        if seconds is None or len(self._late) >= _MOST:
+            self._forget(uid)
+        elif uid not in self._due:
+            self._due[uid] = self._client.clock.monotonic() + seconds
+            heapq.heappush(self._late, (self._due[uid], uid))
+            self._came_late.set()
+
+    def _forget(self, uid: str) -> None:
+        for kept in (self._shown, self._missed, self._failed, self._due):
+            kept.pop(uid, None)
 
     async def _wake_late(self) -> None:
-        """Wake those once more of whom no watch had told, each when it is time."""
+        """Wake those once more whose wake-up was put off, each when it is time."""
         while True:
             while not self._late:
                 self._came_late.clear()
                 await self._came_late.wait()
-            due, uid, shown = self._late.popleft()
-            await self._client.clock.sleep(max(0.0, due - self._client.clock.monotonic()))
-            self._wake_again(uid, shown)
-
-    def _wake_again(self, uid: str, shown: str | None) -> None:
-        if shown is not None:
-            self._shown.setdefault(uid, shown)
-        self.wake([uid])
-
-    def _unheard(self, uid: str) -> bool:
-        """Whether a pod that nobody knows is given up: gone, or no watch has told of it yet."""
-        tries = self._missed.pop(uid, 0) + 1
-        if tries <= _UNHEARD:
-            self._missed[uid] = tries
-        return tries > _UNHEARD
+            due, uid = self._late[0]
+            left = due - self._client.clock.monotonic()
+            if left > 0:
+                # What comes meanwhile is due no earlier than after this.
+                await self._client.clock.sleep(min(left, _AGAIN))
+                continue
+            heapq.heappop(self._late)
+            if self._due.get(uid) != due:
+                continue  # it was woken meanwhile
+            del self._due[uid]
+            if self.speaks:
+                self.wake([uid])
+            else:
+                self._forget(uid)
 
     async def _nominate(self, entry: PodEntry, node: str, version: str) -> None:
         """Nominate a pod, unless anybody has changed it meanwhile: then others have to do with it."""

@@ -351,7 +351,7 @@ class Books:
             _LOG.info("pod %s %s", entry.pod.key, what, extra=ids)
 
     def tick(self, now: float) -> None:
-        """What time brings: holds end, and the next batch of waiting pods is woken."""
+        """What time brings: holds end, the next waiting pods are woken, and who did not come again."""
         self._follow(self.verbs.expire(now))
         self.prospects.expire(now)
         # A nomination outlives its hold, which is taken anew while there is room.
@@ -359,6 +359,10 @@ class Books:
             if any(uid not in self.engine.ledger for uid in mates):
                 self._freed.add(node)
         self.settle(now)
+        again = self.waiting.to_wake_again(self.engine, now)
+        if again:
+            self.counts["woken"] += len(again)
+            self.hooks.wake(again)
 
     def settle(self, now: float) -> None:
         """Give freed room to whom it was nominated for, then wake those who may fit.

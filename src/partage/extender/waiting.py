@@ -6,10 +6,16 @@ what it sees it may wait minutes. So whenever room appears on a node, those who 
 are woken: in order of priority, then of waiting, a batch at a time, so that a thousand pods that
 wait for one card do not all ask at once.
 
+A pod that was woken and does not come is woken again: what it was told by may have been lost, in
+kube-scheduler or with it. At first after fifteen seconds, as kube-scheduler may hold a pod back for
+ten, then after 30, 60 and 120 more; after five minutes it looks at everybody itself. Each time only
+while there is room, and few at a time: of many who were woken most wait for their turn.
+
 A quota that changed is told to nobody else either. Who waited for one is woken when it is in the
 way no more, also where something else is by now: what its condition says must be true.
 """
 
+import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +34,11 @@ __all__ = ["WaitingPod", "WaitingRoom"]
 
 _MOST: Final = 100_000
 _AGAIN: Final = 5.0
-"""Seconds for which a woken pod that has not come yet is not woken again."""
+"""Seconds for which a woken pod that has not come yet is not woken again for other room."""
+_UNHEARD: Final = (15.0, 30.0, 60.0, 120.0)
+"""Seconds after which a woken pod that has not come yet is woken again for the same room."""
+_FEW: Final = 8
+"""How many of these are woken at a time."""
 
 
 @dataclass(slots=True)
@@ -41,6 +51,7 @@ class WaitingPod:
         since: when it was first refused, seconds on the service's steady clock.
         woken: when it was last woken; None when it was not.
         asked: it has been woken, and has not been heard of since.
+        again: how often it was woken again for the same room.
         told: the newest room that it has been woken for or refused in spite of.
         among: by node index, where nothing but its devices was in the way; None where that is not
             known.
@@ -54,6 +65,7 @@ class WaitingPod:
     since: float
     woken: float | None = None
     asked: bool = False
+    again: int = 0
     told: int = 0
     among: Bools | None = None
     ranks: int = 0
@@ -75,6 +87,7 @@ class WaitingRoom:
         self._quotas = 0
         self._newest = 0
         self._priorities: Counter[int] = Counter()
+        self._unheard: list[tuple[float, str, float]] = []
 
     def __len__(self) -> int:
         """How many wait."""
@@ -142,8 +155,20 @@ class WaitingRoom:
         waiting = self._pods.get(uid)
         if waiting is None:
             return False
-        waiting.woken, waiting.asked, waiting.told = now, True, self._newest
+        self._ask(waiting, now)
         return True
+
+    def _ask(self, waiting: WaitingPod, now: float) -> None:
+        """A pod is woken for all the room that there is."""
+        waiting.woken, waiting.asked, waiting.told = now, True, self._newest
+        waiting.again = 0
+        self._listen(waiting, now)
+
+    def _listen(self, waiting: WaitingPod, now: float) -> None:
+        """Look again for a pod that was woken, later and not for ever."""
+        if waiting.woken is not None and waiting.again < len(_UNHEARD):
+            due = now + _UNHEARD[waiting.again]
+            heapq.heappush(self._unheard, (due, waiting.entry.pod.uid, waiting.woken))
 
     def to_wake(self, engine: Engine, now: float) -> list[str]:
         """The next pods to wake, most important first; nobody twice for the same room.
@@ -178,8 +203,32 @@ class WaitingRoom:
             self._quotas = 0
         chosen = found[: self._batch]
         for waiting in chosen:
-            waiting.woken, waiting.asked, waiting.told = now, True, self._newest
+            self._ask(waiting, now)
         return [waiting.entry.pod.uid for waiting in chosen]
+
+    def to_wake_again(self, engine: Engine, now: float) -> list[str]:
+        """The next pods that were woken, have not come, and still have room.
+
+        When they were first woken stays as it was: how long they take is counted from there.
+
+        Args:
+            engine: the books.
+            now: seconds on the service's steady clock.
+        """
+        found: list[str] = []
+        verdicts: dict[tuple[int, ...], bool] = {}
+        while self._unheard and self._unheard[0][0] <= now and len(found) < _FEW:
+            _, uid, woken = heapq.heappop(self._unheard)
+            waiting = self._pods.get(uid)
+            if waiting is None or not waiting.asked or waiting.woken != woken:
+                continue  # it came, or was woken for other room since
+            # Room that is kept for it is not seen from outside.
+            kept = engine.ledger.allocation(uid) is not None
+            if kept or _may_fit(engine, waiting, engine.ledger.present, verdicts, eased=True):
+                waiting.again += 1
+                found.append(uid)
+                self._listen(waiting, now)
+        return found
 
 
 def _marked(engine: Engine, nodes: Iterable[str]) -> Bools:
