@@ -192,3 +192,12 @@ def test_nothing_is_removed_through_a_mount(
     files.close_account("old one")
 
     assert (folder / "file").exists() is kept
+
+
+@pytest.mark.parametrize(
+    ("page_bytes", "expected"), [(4096, 64 * 4096), (65536, 64 * 65536)], ids=["4 KiB", "64 KiB"]
+)
+def test_there_is_room_for_every_file_whatever_a_page_is(page_bytes: int, expected: int) -> None:
+    """A file takes whole pages: a card's 64 files would not fit in four pages of 64 KiB."""
+    assert memory.room(4096, 64, page_bytes) == expected
+    assert memory.room(4097, 1, page_bytes) == (8192 if page_bytes == 4096 else 65536)

@@ -17,7 +17,7 @@ from partage.agent.isolation.account import ACCOUNT_BYTES, make_account
 from partage.agent.isolation.limits import SEATS, CardLimits
 from partage.agent.isolation.memory import bound, is_seen, mounted, unbind
 from partage.agent.isolation.seats import (
-    FOLDER_BYTES,
+    SEAT_BYTES,
     free_seat,
     give_seat,
     make_seats,
@@ -105,7 +105,7 @@ class TenantFiles:
             folder.mkdir(mode=0o755)
         # Not over files that tenants have: those of an agent that could not mount.
         if self.in_memory and not any(folder.iterdir()):
-            why = self._bound(folder, f"{_SEATS}/{card.uuid}", FOLDER_BYTES, SEATS + 1)
+            why = self._bound(folder, f"{_SEATS}/{card.uuid}", SEAT_BYTES, SEATS + 1)
             if why:
                 raise OSError(errno.EIO, why, str(folder))
         make_seats(folder)
@@ -150,10 +150,10 @@ class TenantFiles:
         """
         self.tidy((), ())
 
-    def _bound(self, folder: Path, name: str, room_bytes: int, files: int) -> str:
+    def _bound(self, folder: Path, name: str, file_bytes: int, files: int) -> str:
         """Why a folder is not memory of its size; empty where it is."""
         try:
-            bound(folder, room_bytes, files)
+            bound(folder, file_bytes, files)
         except OSError as error:
             return error.strerror or str(error)
         if is_seen(os.path.join(self._host, name), self._mounts):  # noqa: PTH118 # the host's path

@@ -11,22 +11,26 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["bound", "is_seen", "mounted", "unbind"]
+__all__ = ["bound", "is_seen", "mounted", "room", "unbind"]
 
 _NOSUID: Final = 2
 _NODEV: Final = 4
 _NOEXEC: Final = 8
 _DETACH: Final = 2
-_PAGE: Final = 4096
 _OWN: Final = Path("/proc/self/mountinfo")
 
 
-def bound(folder: Path, room_bytes: int, files: int) -> None:
+def room(file_bytes: int, files: int, page_bytes: int) -> int:
+    """What so many files of a size take in memory: whole pages each, which are of 64 KiB on some aarch64 kernels."""
+    return files * -(-file_bytes // page_bytes) * page_bytes
+
+
+def bound(folder: Path, file_bytes: int, files: int) -> None:
     """Mount memory on an empty folder, unless something is mounted there.
 
     Args:
         folder: as this process sees it.
-        room_bytes: of all its files.
+        file_bytes: of each of its files.
         files: how many.
 
     Raises:
@@ -35,7 +39,8 @@ def bound(folder: Path, room_bytes: int, files: int) -> None:
     if os.path.ismount(folder):
         return
     # The root folder of the file system is one more, and so is a file that is being made.
-    options = f"size={-(-room_bytes // _PAGE) * _PAGE},nr_inodes={files + 2},mode=0755"
+    size = room(file_bytes, files, os.sysconf("SC_PAGE_SIZE"))
+    options = f"size={size},nr_inodes={files + 2},mode=0755"
     _call(
         "mount", b"partage", os.fsencode(folder), b"tmpfs",
         ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC), options.encode(),

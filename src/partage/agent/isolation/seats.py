@@ -19,7 +19,6 @@ from partage.agent.isolation.shared import make, mend, opened, word
 from partage.model.errors import InvalidDocument
 
 __all__ = [
-    "FOLDER_BYTES",
     "SEAT_BYTES",
     "Seat",
     "free_seat",
@@ -32,8 +31,6 @@ __all__ = [
 
 SEAT_MAGIC: Final = 0x3254414553545250
 SEAT_BYTES: Final = 4096
-FOLDER_BYTES: Final = (SEATS + 1) * SEAT_BYTES
-"""What the files of one card take, all in all."""
 _SEAT: Final = 128
 _TERMS: Final = "terms"
 _POLICIES: Final = {
