@@ -40,12 +40,13 @@ static struct turn turn_of(const struct arbiter *me, uint64_t now)
     for (uint32_t i = 0; i < SEATS; i++) {
         const struct seat *seat = seat_at(me, i);
         if (!is_taken(seat) || me->deaf[i] > now) continue;
-        uint64_t claim = LOAD(seat->claim), stamp = claim_stamp(claim);
+        uint64_t claim = LOAD(seat->claim), stamp = claim_stamp(claim), lease = LOAD(seat->lease);
         if (claim == 0 || stamp < latest || stamp > now + MS) continue;
         latest = stamp;
         uint32_t named = claim_holder(claim), holder = named == 0 || named > SEATS ? SEATS : named - 1;
         turn = (struct turn){i, holder, stamp, stamp};
-        if (holder == i) turn.until = LOAD(seat->lease);
+        /* The copy of a seat may hold a claim and the lease of the turn before (reads come in any order on aarch64). */
+        if (holder == i) turn.until = lease > stamp + GRACE_NS ? lease : stamp + GRACE_NS;
         else if (holder < SEATS) turn.until = stamp + GRACE_NS;
     }
     return turn;
@@ -234,6 +235,8 @@ static bool take(struct arbiter *me, struct turn seen, uint64_t now)
     uint64_t old = LOAD(me->own->claim), clock = LOAD(*me->clock);
     STORE(me->own->lease, now + LEASE_NS);
     if (!claim(me, seen, old, me->index, now)) return false;
+    /* Of two that claim at once each says so before it looks, or neither sees the other: a claim is in memory first. */
+    atomic_thread_fence(memory_order_seq_cst);
     see(me, UINT64_MAX);
     if (turn_of(me, now).holder != me->index) return false; /* another's claim is later */
     if (clock > LOAD(me->own->floor) || LOAD(me->own->floor) > UINT64_MAX / 2) STORE(me->own->floor, clock);
