@@ -8,10 +8,10 @@ CORE := model vendors inventory placement scheduler wire
 CORE_TESTS := $(CORE) laws sim conformance record upgrade versions
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-startup bench-relist native clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-startup bench-relist native native-aarch64 clean
 
 help: ## Show what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 venv: $(STAMP) ## Set up .venv with the partage command and the development tools
 
@@ -82,6 +82,9 @@ bench-openb: venv ## Replay all published openb experiments and compare every fi
 
 native: ## Build the enforcement library and its stand-in driver into build/native (gcc)
 	$(MAKE) -C native OUT=$(CURDIR)/build/native
+
+native-aarch64: ## The same for aarch64 into build/native-aarch64 (CROSS=aarch64-linux-gnu-; Debian: gcc-aarch64-linux-gnu)
+	$(MAKE) -C native OUT=$(CURDIR)/build/native-aarch64 CC=$${CROSS:-aarch64-linux-gnu-}gcc
 
 bench-policy: venv ## Hold the default policy against what is required of it, resumable (PARTAGE_OPENB=folder)
 	$(BIN)/python bench/policy.py

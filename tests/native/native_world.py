@@ -152,6 +152,7 @@ class World:
         context: int = 0,
         swap: int = 0,
         library: Path | None = None,
+        programs: Path | None = None,
     ) -> Tenant:
         """A container with these limits on each card."""
         return self.tenant_of(
@@ -163,9 +164,16 @@ class World:
                 for i in range(self.cards)
             ),
             library=library,
+            programs=programs,
         )
 
-    def tenant_of(self, slot: int, *cards: CardLimits, library: Path | None = None) -> Tenant:
+    def tenant_of(
+        self,
+        slot: int,
+        *cards: CardLimits,
+        library: Path | None = None,
+        programs: Path | None = None,
+    ) -> Tenant:
         """A container with limits of its own on each card."""
         folder = self.folder / f"tenant-{slot}"
         folder.mkdir()
@@ -176,4 +184,4 @@ class World:
         installed = install(library or self.build / "libpartage-isolation.so", folder)
         write(folder / "limits", ContainerLimits(slot + 1, cards))
         environment = {**self.plain_environment(), "LD_PRELOAD": str(installed)}
-        return Tenant(folder, installed, environment, self.build)
+        return Tenant(folder, installed, environment, programs or self.build)

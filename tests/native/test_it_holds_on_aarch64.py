@@ -1,0 +1,126 @@
+"""Cross-compiled for aarch64 and run by an emulator against the modelled card of this machine.
+
+The emulator runs the code, not the memory model: it does not reorder what a processor may. Nor does it tell a process
+what others are told of it (when it started), so that processes of one container are taken for dead by each other: each
+container has one here.
+"""
+
+import random
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from native_world import MIB, WAIT, Tenant, World, built
+
+from partage.agent.isolation.limits import Policy
+
+COMPILER = shutil.which("aarch64-linux-gnu-gcc")
+EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+CAP = 512 * MIB
+
+pytestmark = pytest.mark.skipif(
+    not COMPILER or not EMULATOR,
+    reason="aarch64-linux-gnu-gcc or qemu-aarch64 is missing: the library is not tried for aarch64",
+)
+
+
+@pytest.fixture(scope="module")
+def aarch64() -> Path:
+    """The build folder of that machine."""
+    return built("native-aarch64", compiler=COMPILER or "")
+
+
+def emulated(build: Path, *command: str) -> list[str]:
+    """A program of that machine as a command of this one."""
+    return [str(EMULATOR), "-L", "/usr/aarch64-linux-gnu", str(build / command[0]), *command[1:]]
+
+
+def started(world: World, tenant: Tenant, *command: str) -> subprocess.Popen[str]:
+    """A test program of that machine under the library; what concerns its loader reaches it alone."""
+    build = tenant.programs
+    emulator, *rest = emulated(build, *command)
+    names = (f"LD_LIBRARY_PATH={build / 'fake'}", f"LD_PRELOAD={tenant.library}")
+    return subprocess.Popen(
+        [emulator, *(word for name in names for word in ("-E", name)), *rest],
+        env=world.plain_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_it_needs_nothing_newer_than_the_first_c_library_of_that_machine(aarch64: Path) -> None:
+    """That is glibc 2.17; and pages of 64 KiB suit it."""
+    library = aarch64 / "libpartage-isolation.so"
+    table = subprocess.check_output(["aarch64-linux-gnu-objdump", "-T", library], text=True)
+    parts = subprocess.check_output(["aarch64-linux-gnu-objdump", "-p", library], text=True)
+
+    assert set(re.findall(r"GLIBC_[0-9.]+", table)) == {"GLIBC_2.17"}
+    assert re.findall(r"NEEDED +(\S+)", parts) == ["libc.so.6"]
+    assert set(re.findall(r"LOAD .* align (\S+)", parts)) == {"2**16"}
+
+
+@pytest.mark.parametrize("way", ["dlsym", "proc", "linked"])
+def test_memory_is_capped_there(world: World, aarch64: Path, way: str) -> None:
+    """To the granule, by every way to the driver."""
+    tenant = world.tenant(
+        memory=CAP, library=aarch64 / "libpartage-isolation.so", programs=aarch64
+    )
+
+    out, error = started(world, tenant, "memory", "plain", str(32 * MIB), way).communicate(
+        timeout=WAIT
+    )
+
+    assert f"refused 2\ntotal {CAP}\n" in out, error
+
+
+def test_a_share_is_kept_there_and_kills_leave_nothing(world: World, aarch64: Path) -> None:
+    """A quota of 20 % of an idle card; after kills at random points it is there again, and so is the cap."""
+    tenant = world.tenant(
+        memory=CAP,
+        core=200,
+        policy=Policy.FIXED_SHARE,
+        library=aarch64 / "libpartage-isolation.so",
+        programs=aarch64,
+    )
+    work = ("load", "--seconds", "60", "--depth", "2", "--size", "1000000")
+    chance = random.Random(5)
+    for _ in range(6):
+        process = started(
+            world, tenant, *chance.choice([work, ("memory", "pool", "4194304", "dlsym", "hold")])
+        )
+        time.sleep(chance.random() * 0.2)
+        process.kill()
+        process.communicate()
+
+    began = time.monotonic()
+    process = started(world, tenant, *work)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    (steady,) = world.meter.over(1, process)
+    (served,) = world.meter.served(process)
+    span = time.monotonic() - began
+    process.kill()
+    process.communicate()
+    out, error = started(world, tenant, "memory", "plain", str(32 * MIB)).communicate(timeout=WAIT)
+
+    assert served < 0.2 * (span + 0.05) * 1e9 + 40e6
+    assert steady > 0.08 * 1e9
+    assert f"total {CAP}" in out, error
+
+
+def test_corrupt_memory_is_read_there_too(aarch64: Path) -> None:
+    """Where `char` has no sign."""
+    done = subprocess.run(
+        emulated(aarch64, "corrupt", "1", "200"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT,
+    )
+
+    assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
