@@ -191,6 +191,13 @@ def test_a_server_shows_its_new_certificate_without_a_restart(tmp_path: Path) ->
     asyncio.run(scene())
 
 
+def test_a_handshake_issues_nothing_that_nobody_takes_up(tmp_path: Path) -> None:
+    """Tickets for sessions cost a third of a handshake; Go's clients keep none."""
+    context = Certificates(tmp_path).tls(clients=True).context
+
+    assert context.num_tickets == 0
+
+
 def test_missing_tls_files_are_told_at_the_start(tmp_path: Path) -> None:
     """Not at the first connection."""
     with pytest.raises(InvalidValue, match="TLS files"):

@@ -45,6 +45,7 @@ class ServerTls:
         if self._context is None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.num_tickets = 0  # nobody takes a session up again, and each handshake paid for two
             if self.authority is not None:
                 context.verify_mode = ssl.CERT_REQUIRED if self.required else ssl.CERT_OPTIONAL
             self._load(context)
