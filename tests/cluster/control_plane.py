@@ -276,6 +276,7 @@ class ControlPlane:
         *extra: str,
         token: str | None = None,
         limits: Mapping[str, int] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """Start a kube-scheduler.
 
@@ -285,6 +286,7 @@ class ControlPlane:
             extra: further flags.
             token: of its user; the administrator's by default.
             limits: of its client, `qps` and `burst`; by default what no test reaches.
+            env: variables of its environment.
         """
         path = self.folder / f"{name}.json"
         rates = limits or {"qps": 1000, "burst": 2000}
@@ -305,6 +307,7 @@ class ControlPlane:
                 f"--cert-dir={self.folder / name}",
                 *extra,
             ],
+            env,
         )
 
     def run(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:

@@ -224,9 +224,12 @@ class Stack:
         for field, key in (("caFile", "ca.crt"), ("certFile", "tls.crt"), ("keyFile", "tls.key")):
             extender["tlsConfig"][field] = str(self.plane.folder / f"extender-{key}")
         own = self.plane.kubeconfig(self.token(self.layout.beside))
+        where = f"/apis/apps/v1/namespaces/{self.layout.system}/deployments/{self.layout.beside}"
+        spec = self.plane.call("GET", where)["spec"]["template"]["spec"]
+        env = {one["name"]: one["value"] for one in spec["containers"][0].get("env", ())}
         self.plane.start_scheduler(
             config, name, f"--authentication-kubeconfig={own}",
-            f"--authorization-kubeconfig={own}", token=self.token(self.layout.beside),
+            f"--authorization-kubeconfig={own}", token=self.token(self.layout.beside), env=env,
         )  # fmt: skip
 
     def restart(self, name: str, *, crash: bool = False) -> None:

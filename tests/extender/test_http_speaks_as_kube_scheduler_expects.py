@@ -13,11 +13,30 @@ from world import Manifest, device, document, half, node, pod, whole
 from partage.serving.access import Access, TokenFile
 from partage.serving.limits import Limits
 
+WAYS = {
+    "fast way in": {"fast": True, "http2": False},
+    "aiohttp alone": {"fast": False, "http2": False},
+    "HTTP/2": {"fast": True, "http2": True},
+    "HTTP/2, aiohttp alone": {"fast": False, "http2": True},
+}
 
-@pytest.fixture(params=[True, False], ids=["fast way in", "aiohttp alone"])
+
+@pytest.fixture(params=WAYS)
 def running(request: pytest.FixtureRequest) -> Iterator[Running]:
     """Two nodes of two cards."""
-    with Running(node("n1"), device("n1"), node("n2"), device("n2"), fast=request.param) as site:
+    way = WAYS[request.param]
+    if way["http2"]:
+        pytest.importorskip("h2", reason="HTTP/2 needs the extra fast")
+    with Running(node("n1"), device("n1"), node("n2"), device("n2"), **way) as site:
+        yield site
+
+
+@pytest.fixture(params=["fast way in", "aiohttp alone"])
+def spoken(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """The same, for those who speak HTTP/1.1 byte by byte."""
+    with Running(
+        node("n1"), device("n1"), node("n2"), device("n2"), **WAYS[request.param]
+    ) as site:
         yield site
 
 
@@ -172,7 +191,7 @@ def test_the_verbs_are_served_by_the_leader_alone(running: Running) -> None:
     assert running.get("/healthz")[0] == 200
 
 
-def test_many_requests_on_one_connection_are_answered_in_turn(running: Running) -> None:
+def test_many_requests_on_one_connection_are_answered_in_turn(spoken: Running) -> None:
     """Hot and other paths, sent ahead without waiting, on a connection that stays open."""
     filter_body = json.dumps(_args(pod("web", whole()))).encode()
     bind_body = json.dumps(
@@ -192,7 +211,7 @@ def test_many_requests_on_one_connection_are_answered_in_turn(running: Running) 
         + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
         + request("/scheduler/filter", filter_body)
     )
-    with running.connect() as connection:
+    with spoken.connect() as connection:
         for start in range(0, len(stream), 97):
             connection.sendall(stream[start : start + 97])
         file = connection.makefile("rb")
@@ -214,12 +233,12 @@ def _next(file: socket.SocketIO) -> tuple[int, bytes]:
     return status, file.read(length) or b""
 
 
-def test_a_body_in_chunks_is_read_too(running: Running) -> None:
+def test_a_body_in_chunks_is_read_too(spoken: Running) -> None:
     """What the fast way in does not know, the other does."""
     body = json.dumps(_args(pod("web", whole()))).encode()
     chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
-    status, _, answer = running.send(
+    status, _, answer = spoken.send(
         b"POST /scheduler/filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         + chunks
     )
@@ -228,10 +247,10 @@ def test_a_body_in_chunks_is_read_too(running: Running) -> None:
     assert json.loads(answer)["Error"] == ""
 
 
-def test_a_connection_is_closed_when_its_caller_wants_it(running: Running) -> None:
+def test_a_connection_is_closed_when_its_caller_wants_it(spoken: Running) -> None:
     """`Connection: close` is kept."""
     body = json.dumps(_args(pod("web", whole()))).encode()
-    with running.connect() as connection:
+    with spoken.connect() as connection:
         connection.sendall(
             b"POST /scheduler/filter HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
@@ -243,10 +262,10 @@ def test_a_connection_is_closed_when_its_caller_wants_it(running: Running) -> No
 @pytest.mark.parametrize("path", ["/scheduler/filter", "/webhook", "/nothing", "/metrics"])
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS"])
 def test_other_methods_and_paths_are_refused_plainly(
-    running: Running, method: str, path: str
+    spoken: Running, method: str, path: str
 ) -> None:
     """404 or 405, with a sentence in JSON."""
-    status, _, body = running.send(
+    status, _, body = spoken.send(
         f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode()
     )
 
@@ -254,13 +273,13 @@ def test_other_methods_and_paths_are_refused_plainly(
     assert json.loads(body)["message"]
 
 
-def test_too_large_a_body_is_refused_before_it_is_read(running: Running) -> None:
+def test_too_large_a_body_is_refused_before_it_is_read(spoken: Running) -> None:
     """10 MB are allowed; one byte more is refused, announced or in chunks."""
     for path in ("/scheduler/filter", "/scheduler/bind"):
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {10 * 2**20 + 1}\r\n\r\n"
-        assert running.send(head.encode() + b"x")[0] == 413
+        assert spoken.send(head.encode() + b"x")[0] == 413
     piece = b"100000\r\n" + b" " * 2**20 + b"\r\n"
-    status, _, _ = running.send(
+    status, _, _ = spoken.send(
         b"POST /scheduler/filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         + piece * 11
     )

@@ -30,7 +30,11 @@ _PERIOD: Final = 60.0
 
 @asynccontextmanager
 async def mutual_tls(
-    client: Client, namespace: str, secret: str, hosts: Sequence[str]
+    client: Client,
+    namespace: str,
+    secret: str,
+    hosts: Sequence[str],
+    offered: tuple[str, ...] = (),
 ) -> AsyncIterator[ServerTls]:
     """TLS by a Secret of ours, looked after while the context lasts.
 
@@ -39,6 +43,7 @@ async def mutual_tls(
         namespace: of the Secret.
         secret: its name.
         hosts: by which kube-scheduler reaches the service.
+        offered: protocols for callers who ask for any.
 
     Raises:
         InvalidValue: the Secret holds something that is not Partage's.
@@ -56,7 +61,8 @@ async def mutual_tls(
                 break
         task = asyncio.create_task(_look_after(client, store, folder), name="scheduler:tls")
         try:
-            yield ServerTls(folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
+            files = (folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
+            yield ServerTls(*files, protocols=offered)
         finally:
             task.cancel()
             await asyncio.wait((task,))

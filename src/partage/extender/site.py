@@ -7,7 +7,7 @@ from aiohttp import web
 
 from partage.extender.server import Faces, bind_with, make_app, verb_with
 from partage.extender.service import SchedulerService
-from partage.serving.front import HotRoute
+from partage.serving.hot import HotRoute
 from partage.serving.site import Site
 from partage.serving.tls import ServerTls
 

@@ -12,48 +12,22 @@ large a body is answered with 413, and no more connections than allowed are open
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-import msgspec
+from partage.serving.hot import AWAY, FAULT, Answer, HotRoute, HotRoutes, message
 
-from partage.serving.access import Access
-from partage.serving.limits import Limits
-
-__all__ = ["Front", "HotRoute", "HotRoutes"]
+__all__ = ["Front"]
 
 _LOG = logging.getLogger("partage.serving")
-
-Answer = tuple[int, bytes]
-HotRoute = Callable[[bytes], Answer] | Callable[[bytes], Awaitable[Answer]]
 
 _REASONS: Final = {
     200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 413: b"Content Too Large",
     500: b"Internal Server Error", 503: b"Service Unavailable",
 }  # fmt: skip
-_AWAY: Final = 503
 _END: Final = b"\r\n\r\n"
 _UNUSUAL: Final = (b"transfer-encoding", b"expect", b"upgrade", b"content-encoding")
-
-
-@dataclass(frozen=True, slots=True)
-class HotRoutes:
-    """The hot paths and what all of them share.
-
-    Attributes:
-        handlers: path to what answers its body; a coroutine function may take its time.
-        access: who may call them.
-        limits: of requests.
-        fallback: makes the protocol that serves everything else.
-        open: the connections there are.
-    """
-
-    handlers: Mapping[bytes, HotRoute]
-    access: Access
-    limits: Limits
-    fallback: Callable[[], asyncio.Protocol]
-    open: set["Front"]
 
 
 class Front(asyncio.Protocol):
@@ -150,10 +124,10 @@ class Front(asyncio.Protocol):
         """Refuse early, before a body is read that nobody wants."""
         certificate = self._transport and self._transport.get_extra_info("peercert")
         if not self._routes.access.allows(head.authorization, certificate):
-            self._answer(401, _message("Unauthorized"), close=True)
+            self._answer(401, message("Unauthorized"), close=True)
             return False
         if head.length > self._routes.limits.body:
-            self._answer(413, _message("the body is too large"), close=True)
+            self._answer(413, message("the body is too large"), close=True)
             return False
         return True
 
@@ -162,7 +136,7 @@ class Front(asyncio.Protocol):
             answer = self._routes.handlers[head.path](body)
         except Exception:  # noqa: BLE001 # the last line of defence; logged with its traceback
             _LOG.exception("POST %s failed", head.path.decode())
-            answer = (500, _message("internal error; see the log"))
+            answer = FAULT
         if isinstance(answer, tuple):
             self._answer(*answer, close=head.close)
             return
@@ -174,7 +148,7 @@ class Front(asyncio.Protocol):
             status, body = await answer
         except Exception:  # noqa: BLE001 # as above
             _LOG.exception("POST %s failed", head.path.decode())
-            status, body = 500, _message("internal error; see the log")
+            status, body = FAULT
         self._busy = False
         self._answer(status, body, close=head.close)
         self._advance()
@@ -183,8 +157,7 @@ class Front(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        # Who does not serve any more must not keep its callers: the next connection is for who does.
-        close = close or self._closing or status == _AWAY
+        close = close or self._closing or status == AWAY
         transport.write(
             b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n%b"
             % (
@@ -288,7 +261,3 @@ def _parse(head: bytes, handlers: Mapping[bytes, HotRoute]) -> _Head | None:
     if length < 0:
         return None
     return _Head(request[1], len(head) + len(_END), length, close, authorization)
-
-
-def _message(text: str) -> bytes:
-    return msgspec.json.encode({"message": text})

@@ -2,14 +2,15 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
 from partage.serving.access import Access
-from partage.serving.front import Front, HotRoute, HotRoutes
+from partage.serving.front import Front
+from partage.serving.hot import Connection, HotRoute, HotRoutes
 from partage.serving.limits import Limits
-from partage.serving.tls import ServerTls
+from partage.serving.tls import HTTP2, ServerTls
 
 __all__ = ["Site"]
 
@@ -44,7 +45,7 @@ class Site:
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._second: asyncio.Server | None = None
-        self._open: set[Front] = set()
+        self._open: set[Connection] = set()
         self.port = 0
         self._host = ""
 
@@ -76,7 +77,7 @@ class Site:
         assert fallback is not None  # noqa: S101 # set up above
         routes = HotRoutes(self._hot, self._access, self._limits, fallback, self._open)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Front(routes), host, port,
+            self._protocol(routes), host, port,
             ssl=self._tls.context if self._tls else None, backlog=1024, start_serving=False,
         )  # fmt: skip
         for listening in self._server.sockets:
@@ -100,6 +101,15 @@ class Site:
             lambda: Front(routes), host, port, backlog=1024
         )
 
+    def _protocol(self, routes: HotRoutes) -> Callable[[], asyncio.Protocol]:
+        """What meets a connection."""
+        if self._tls is None or HTTP2 not in self._tls.protocols:
+            return lambda: Front(routes)
+        # Beside the extra it needs: nobody else has to have it.
+        from partage.serving.frames import Frames  # noqa: PLC0415
+
+        return lambda: _Agreed(routes, Frames)
+
     async def stop(self) -> None:
         """Take no more connections, let requests end, and close."""
         if self._server is None:
@@ -115,3 +125,17 @@ class Site:
         for front in list(self._open):
             front.abort()
         self._server = self._second = None
+
+
+class _Agreed(asyncio.Protocol):
+    """Hands a connection to who speaks what the TLS handshake agreed on."""
+
+    def __init__(self, routes: HotRoutes, frames: Callable[[HotRoutes], asyncio.Protocol]) -> None:
+        self._routes = routes
+        self._frames = frames
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+        protocol = self._frames(self._routes) if agreed == HTTP2 else Front(self._routes)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)

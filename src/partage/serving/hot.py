@@ -1,0 +1,73 @@
+"""What the protocols of one port share: the hot routes, who may call them, and who is there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import msgspec
+
+from partage.serving.access import Access
+from partage.serving.limits import Limits
+
+__all__ = ["AWAY", "FAULT", "Answer", "Connection", "HotRoute", "HotRoutes", "Tally", "message"]
+
+Answer = tuple[int, bytes]
+HotRoute = Callable[[bytes], Answer] | Callable[[bytes], Awaitable[Answer]]
+
+AWAY: Final = 503
+"""Who does not serve any more must not keep its callers: the next connection is for who does."""
+
+
+class Connection(Protocol):
+    """One connection, whoever serves it.
+
+    Attributes:
+        closed: done when it is.
+    """
+
+    closed: asyncio.Future[None]
+
+    def finish(self) -> None:
+        """Close once what is being answered has its answer."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many requests of all connections that carry several are under way."""
+
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HotRoutes:
+    """The hot paths and what all of them share.
+
+    Attributes:
+        handlers: path to what answers its body; a coroutine function may take its time.
+        access: who may call them.
+        limits: of requests.
+        fallback: makes the protocol that serves everything else.
+        open: the connections there are.
+        tally: of requests.
+    """
+
+    handlers: Mapping[bytes, HotRoute]
+    access: Access
+    limits: Limits
+    fallback: Callable[[], asyncio.Protocol]
+    open: set[Connection]
+    tally: Tally = field(default_factory=Tally)
+
+
+def message(text: str) -> bytes:
+    """The body of an answer that is no document."""
+    return msgspec.json.encode({"message": text})
+
+
+FAULT: Final = (500, message("internal error; see the log"))
