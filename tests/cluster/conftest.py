@@ -9,6 +9,21 @@ import pytest
 import stack as partage_stack
 
 HERE = Path(__file__).parent
+LONG = (
+    "test_every_part_may_fail_and_come_back.py",
+    "test_limits_hold_in_a_real_container.py",
+    "test_a_pod_of_each_protocol_runs_on_a_genuine_node.py",
+    "test_a_genuine_node_outlives_its_parts.py",
+    "test_decisions_are_taken_again_offline.py",
+    "test_a_proxy_judges_images.py",
+    "test_a_proxy_serves_runtimes_without_nri.py",
+    "test_containers_get_their_devices.py",
+    "test_the_profiles_work_as_documented.py",
+    "test_a_genuine_server_may_fail_in_every_way.py",
+    "test_the_pages_install_as_printed.py",
+    "test_a_slow_or_lying_webhook_stops_nobody_else.py",
+)
+"""Files that take more than a minute, longest first: begun last they would run alone, with nothing beside them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("cluster")
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+    order = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.name, len(LONG)))
 
 
 @pytest.fixture(scope="session")

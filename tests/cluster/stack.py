@@ -29,6 +29,8 @@ from chart import CHART, helm
 from control_plane import KUBERNETES, ControlPlane, control_plane, free_port
 from leader_service import LeaderService
 
+from partage.testing.leases import given_back
+
 SYSTEM = "partage-system"
 KUBERNETES_PARTS = {"default-scheduler", "kube-scheduler", "kube-controller-manager"}
 RELEASE = "partage"
@@ -45,9 +47,11 @@ class Layout:
 
     Attributes:
         system: the namespace.
-        scheduler, beside, webhook: Deployments, and their service accounts.
+        scheduler, beside, webhook: Deployments, and their service accounts; the first is its Lease's name too.
         agent: the DaemonSet, and its service account.
         options: of `helm install`.
+        settled: whether an instance before these ended in order, so that the first one need not wait
+            for what it might have sent; in a new cluster that is not known.
         address: where the scheduler service listens, as its pod's address.
         read: its port for reading; 0 takes any that is free.
         pod: name of the first instance's pod.
@@ -59,6 +63,7 @@ class Layout:
     webhook: str = WEBHOOK
     agent: str = "partage-agent"
     options: tuple[str, ...] = ()
+    settled: bool = True
     address: str = "127.0.0.1"
     read: int = 0
     pod: str = "scheduler"
@@ -153,6 +158,10 @@ class Stack:
             "Devices are served",
             lambda: self.plane.call("GET", "/apis/scheduling.koordinator.sh/v1alpha1/devices"),
         )
+        if self.layout.settled:
+            name = self.layout.scheduler
+            where = f"/apis/coordination.k8s.io/v1/namespaces/{self.layout.system}/leases/{name}"
+            self.plane.call("PATCH", where, given_back(name, self.layout.system), kind=MERGE)
         self.start_scheduler_service()
         if webhook:
             self.start_webhook()

@@ -25,7 +25,7 @@ def layout(profile: str, folder: Path) -> Layout:
     return Layout(
         system="kube-system", scheduler=f"{profile}-scheduler", beside=f"{profile}-kube-scheduler",
         webhook=f"{profile}-webhook",
-        agent={"qgpu": "qgpu-manager", "hami": "hami-device-plugin"}[profile],
+        agent={"qgpu": "qgpu-manager", "hami": "hami-device-plugin"}[profile], settled=False,
         options=(
             "-f", str(CHART / "profiles" / f"{profile}.yaml"), "--set", "agent.enabled=true",
             "--set", f"agent.nodeSelector.nowhere=here,agent.mig=false,agent.devicePlugin.kubeletDir={folder}",

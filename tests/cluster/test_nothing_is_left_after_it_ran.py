@@ -33,7 +33,7 @@ BARE = {"cpu": "8", "memory": "32Gi", "pods": "110"}
 def partage(tmp_path: Path) -> Iterator[Stack]:
     """A cluster of its own, with Partage and its agents' DaemonSet."""
     selector = "agent.nodeSelector.partage\\.io/agent=yes"
-    layout = Layout(options=("--set", AGENT, "--set-string", selector))
+    layout = Layout(options=("--set", AGENT, "--set-string", selector), settled=False)
     with started(tmp_path, layout=layout) as made:
         yield made
 

@@ -102,10 +102,35 @@ def test_what_no_session_ran_is_said_last(tmp_path: Path) -> None:
     told = session(tmp_path, "tests/native", TOOL="1", **asked)[1]
     lines = [line for line in told.split("\n") if line]
     assert lines[-2] == "NOT RUN 1 of tests/kube: no tool here"
-    assert list(json.loads(file.read_text())) == ["tests/kube/test_three.py::test_it"]
+    assert list(json.loads(file.read_text())["left"]) == ["tests/kube/test_three.py::test_it"]
 
     told = session(tmp_path, TOOL="1", **asked)[1]
     assert not re.search("NOT RUN", told)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
+def test_a_later_session_runs_what_no_earlier_one_did(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    """What was skipped or never looked at; what failed counts as run, and has failed the gate."""
+    passes, fails = "def test_it():\n    pass\n", "def test_it():\n    assert False\n"
+    tree(tmp_path, native_one=SKIPPED, native_two=passes, native_three=fails, kube_four=passes)
+    asked = {"PARTAGE_NOT_RUN": str(tmp_path / "not-run.json"), "TOOL": "1"}
+    first = {name: value for name, value in asked.items() if name != "TOOL"}
+
+    assert session(tmp_path, "tests/native", **first)[0] == 1
+    ended, told = session(tmp_path, "--not-run-yet", *workers, **asked)
+
+    assert ended == 0
+    assert "2 passed" in told
+    assert not re.search("NOT RUN|failed", told)
+
+
+def test_without_a_file_everything_is_run(tmp_path: Path) -> None:
+    """Where no gate asks."""
+    tree(tmp_path, native_one="def test_it():\n    pass\n")
+    for _ in range(2):
+        assert "1 passed" in session(tmp_path, "--not-run-yet")[1]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +165,7 @@ def test_only_want_of_time_skips_a_tier(
     assert ("with: the genuine control plane" in done.stdout) is skipped
 
 
-@pytest.mark.parametrize(("codes", "ended"), [("1 0 0", 0), ("1 1", 1), ("20", 20), ("0 0", 0)])
+@pytest.mark.parametrize(("codes", "ended"), [("1 0", 0), ("1 1", 1), ("20", 20), ("0", 0)])
 def test_a_finding_is_not_tried_again_in_a_fresh_cluster(
     tmp_path: Path, codes: str, ended: int
 ) -> None:

@@ -3,8 +3,8 @@
 A busy machine makes tests fail that wait for sockets and processes, so `.ci/run` runs what failed again. A card that
 was given twice in one run of three is a defect all the same: what a finding is (`rerun_except` in pyproject.toml) and
 all tests marked `once` fail at the first time, and the session ends with a status of its own, so that no recipe tries
-again either. Where `PARTAGE_NOT_RUN` names a file, each session keeps in it what was skipped and by no session run,
-and says so last, before the summary line.
+again either. Where `PARTAGE_NOT_RUN` names a file, each session keeps in it what was run, and what was skipped and by no
+session run, and says the latter last, before the summary line; with `--not-run-yet` it leaves out what the file says was run.
 """
 
 import json
@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,18 @@ _ANY_BUT_TIME = r"^(?!Failed: Timeout )"
 """Every error, but that of a machine so busy that the test did not come to its end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of our own."""
+    told = "leave out what a session before this one has run (PARTAGE_NOT_RUN)"
+    parser.addoption("--not-run-yet", action="store_true", help=told)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let nothing that is marked `once` be run again, but where the process was killed."""
+    if config.getoption("not_run_yet"):
+        ran = _kept(_file()).ran
+        config.hook.pytest_deselected(items=[one for one in items if one.nodeid in ran])
+        items[:] = [one for one in items if one.nodeid not in ran]
     reruns = config.getoption("reruns", None) or 0
     for item in items:
         parts = item.path.relative_to(config.rootpath).parts
@@ -60,10 +71,10 @@ def _final(report: Any, findings: Iterable[re.Pattern[str]]) -> bool:
 def pytest_terminal_summary(terminalreporter: Any) -> Generator[None]:
     """Say last what no session of the gate has run."""
     yield
-    name = os.environ.get("PARTAGE_NOT_RUN")
-    if not name:
+    file = _file()
+    if file is None:
         return
-    left = not_run(Path(name), terminalreporter.stats)
+    left = not_run(file, terminalreporter.stats)
     without = os.environ.get("PARTAGE_WITHOUT", "").splitlines()
     if left or without:
         terminalreporter.section("NOT RUN", yellow=True, bold=True)
@@ -73,13 +84,35 @@ def pytest_terminal_summary(terminalreporter: Any) -> Generator[None]:
         terminalreporter.line(f"NOT RUN {count} of {folder}: {reason}")
 
 
+@dataclass
+class _Kept:
+    """What the file has: tests that were run, and those that were not with the reason."""
+
+    ran: set[str] = field(default_factory=set)
+    left: dict[str, str] = field(default_factory=dict)
+
+
+def _file() -> Path | None:
+    name = os.environ.get("PARTAGE_NOT_RUN")
+    return Path(name) if name else None
+
+
+def _kept(file: Path | None) -> _Kept:
+    if file is None or not file.exists():
+        return _Kept()
+    found = json.loads(file.read_text())
+    return _Kept(set(found["ran"]), found["left"])
+
+
 def not_run(file: Path, stats: dict[str, list[Any]]) -> list[tuple[str, str]]:
     """Folder and reason of every test that neither this session nor one before it ran; kept in the file."""
-    known: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
-    ran = {one.nodeid for key in ("passed", "failed", "error") for one in stats.get(key, ())}
-    ran |= {nodeid.split("::")[0] for nodeid in ran}
+    known = _kept(file)
+    known.ran |= {
+        one.nodeid for key in ("passed", "failed", "error") for one in stats.get(key, ())
+    }
     for one in stats.get("skipped", ()):
-        known[one.nodeid] = str(one.longrepr[2]).removeprefix("Skipped: ")
-    left = {nodeid: reason for nodeid, reason in known.items() if nodeid not in ran}
-    file.write_text(json.dumps(left))
+        known.left[one.nodeid] = str(one.longrepr[2]).removeprefix("Skipped: ")
+    ran = known.ran | {nodeid.split("::")[0] for nodeid in known.ran}
+    left = {nodeid: reason for nodeid, reason in known.left.items() if nodeid not in ran}
+    file.write_text(json.dumps({"ran": sorted(known.ran), "left": left}))
     return [("/".join(nodeid.split("/")[:2]), reason) for nodeid, reason in left.items()]
