@@ -24,9 +24,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def binaries() -> list[Any]:
     """Every kubectl to be had, or one parameter that skips."""
     told = os.environ.get("PARTAGE_KUBECTL")
-    found = [Path(told)] if told else sorted(CACHE.glob("kubectl-v*[0-9]"))
+    built = [*CACHE.glob("kubectl-v*[0-9]"), *CACHE.glob("kubernetes-v*/kubectl")]
+    found = [Path(told)] if told else sorted(built)
     if found:
-        return [pytest.param(path, id=path.name) for path in found]
+        return [pytest.param(path, id="-".join(path.parts[-2:])) for path in found]
     reason = f"no kubectl in {CACHE}; run tests/tools/kubectl/build"
     return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))]
 

@@ -18,12 +18,13 @@ PATIENCE = 120
 def binaries() -> list[Any]:
     """Every kubectl to be had, or one parameter that skips with a reason."""
     told = os.environ.get("PARTAGE_KUBECTL")
-    found = [Path(told)] if told else sorted(CACHE.glob("kubectl-v*[0-9]"))
+    built = [*CACHE.glob("kubectl-v*[0-9]"), *CACHE.glob("kubernetes-v*/kubectl")]
+    found = [Path(told)] if told else sorted(built)
     installed = shutil.which("kubectl")
     if not found and installed:
         found = [Path(installed)]
     if found:
-        return [pytest.param(path, id=path.name) for path in found]
+        return [pytest.param(path, id="-".join(path.parts[-2:])) for path in found]
     reason = f"no kubectl in {CACHE}; run tests/tools/kubectl/build"
     return [pytest.param(None, id="none", marks=pytest.mark.skip(reason=reason))]
 
