@@ -57,7 +57,7 @@ def test_a_leader_that_stands_still_is_left(stack: Stack, second: str) -> None:
         stack.create(pod(f"before-{number}", {"koordinator.sh/gpu": "10"}))
     for number in range(12):
         stack.bound(f"before-{number}")
-    assert connections(port) == 1
+    eventually("they share one connection", lambda: connections(port) == 1, 10)
 
     leader = stack.plane.processes["scheduler"]
     leader.signal(signal.SIGSTOP)

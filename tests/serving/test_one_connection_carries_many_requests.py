@@ -10,6 +10,7 @@ import shutil
 import socket
 import ssl
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("h2", reason="HTTP/2 needs the extra fast")
 
+from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hyperframe.frame import (
@@ -710,25 +712,39 @@ def _frames() -> st.SearchStrategy[bytes]:
     return any_frame | st.sampled_from([frame.serialize() for frame in good])
 
 
-@settings(deadline=None, max_examples=150)
-@given(parts=st.lists(_frames() | st.binary(max_size=60), max_size=12), preface=st.booleans())
-def test_nothing_that_comes_in_makes_it_fail(parts: list[bytes], *, preface: bool) -> None:
-    """It answers, or says good-bye; it is not given up for a fault of ours, and holds nothing."""
+def _session() -> bytes:
+    """What a caller sends that asks for several things, each in its own way."""
+    http = H2Connection()
+    http.initiate_connection()
+    for number, (path, body) in enumerate([("/hot", b"{}" * 50), ("/", b""), ("/hot", b"x")]):
+        stream = 2 * number + 1
+        head = [(":method", "POST" if body else "GET"), (":scheme", "https"), (":path", path)]
+        head += [(":authority", "localhost"), ("authorization", "Bearer a"), ("x-many", "y" * 20)]
+        http.send_headers(stream, head, end_stream=not body)
+        if body:
+            http.send_data(stream, body, pad_length=3)
+            http.end_stream(stream)
+    http.ping(b"12345678")
+    http.reset_stream(5)
+    return http.data_to_send()
+
+
+async def _endured(parts: list[bytes]) -> list[str]:
+    """What of ours failed over what came in; nothing is held afterwards."""
     faults: list[str] = []
 
     class Faults(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             faults.append(record.getMessage())
 
-    async def scene() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: faults.append(str(context)))
+    handler, log = Faults(logging.WARNING), logging.getLogger("partage.serving")
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: faults.append(str(context))
+    )
+    log.addHandler(handler)
+    try:
         async with routes({b"/hot": _echo}, web.get("/", _page)) as hot:
             peer = Peer(hot)
-            if preface:
-                peer.frames.data_received(
-                    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize()
-                )
             for part in parts:
                 if not peer.wire.closed:
                     peer.frames.data_received(part)
@@ -740,15 +756,34 @@ def test_nothing_that_comes_in_makes_it_fail(parts: list[bytes], *, preface: boo
             await asyncio.sleep(0)
             assert hot.tally.requests == 0
             assert hot.open == set()
-
-    handler = Faults(logging.WARNING)
-    log = logging.getLogger("partage.serving")
-    log.addHandler(handler)
-    try:
-        asyncio.run(scene())
     finally:
         log.removeHandler(handler)
-    assert faults == []
+    return faults
+
+
+@settings(deadline=None, max_examples=150)
+@given(parts=st.lists(_frames() | st.binary(max_size=60), max_size=12), preface=st.booleans())
+def test_nothing_that_comes_in_makes_it_fail(parts: list[bytes], *, preface: bool) -> None:
+    """It answers, or says good-bye; it is not given up for a fault of ours, and holds nothing."""
+    begun = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize()
+
+    assert asyncio.run(_endured([begun, *parts] if preface else parts)) == []
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    wrong=st.lists(st.tuples(st.integers(24, 500), st.integers(0, 255)), max_size=4),
+    cuts=st.lists(st.integers(0, 500), max_size=6),
+)
+def test_single_wrong_bytes_do_not_either(wrong: list[tuple[int, int]], cuts: list[int]) -> None:
+    """In the middle of requests, in heads that are packed, in lengths; and however it is cut."""
+    sent = bytearray(_session())
+    for place, byte in wrong:
+        sent[place % len(sent)] = byte
+    edges = sorted({0, *(cut % len(sent) for cut in cuts), len(sent)})
+    parts = [bytes(sent[one:other]) for one, other in pairwise(edges)]
+
+    assert asyncio.run(_endured(parts)) == []
 
 
 # --- under TLS ------------------------------------------------------------------------------
