@@ -1,12 +1,13 @@
 """Isolation on a real NVIDIA card: memory caps, shares, hand-over, overhead, kills; one table, within ten minutes.
 
-    python3 bench/gpu.py [--seconds 2] [--device 0] [--kills 1000] [--budget 560]
+    python3 bench/gpu.py [--seconds 2] [--device 0] [--kills 1000] [--budget 540]
 
 Needs the driver, Python 3.8 and nothing else: no package, neither Partage's own. The library and the test programs are
 built with gcc and make where these are, else `build/native` must come along. Kernels are our own, through the driver
 API (native/tools/kernels.h); PyTorch is measured where it is installed. A share is a tenant's rate over its rate alone and
 without the library, so it needs no counter of the card. Nothing on the card is configured; other work on it falsifies
-the figures. On the stand-in driver it runs as it is:
+the figures. A part that fails says so and the next begins; a program that hangs is killed; when the time is up the table is
+ended as it is. On the stand-in driver it runs as it is:
 
     build/native/fake-card /tmp/gpu & LD_LIBRARY_PATH=build/native/fake FAKE_GPU_SOCKET=/tmp/gpu python3 bench/gpu.py --seconds 0.5
 """
@@ -20,12 +21,14 @@ import os
 import random
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +45,30 @@ GRAPHS = ("graph", "node", "capture")
 """Ways in which a graph comes to allocate (native/tests/memory.c)."""
 MISSED: list[str] = []
 """What was required and did not come out."""
+PATIENCE = 60
+"""Seconds until a program that should have ended long ago is killed, beyond those that it was told to work."""
+RUNNING: set[subprocess.Popen[str]] = set()
+"""What is to be killed when the time is up."""
+ELSEWHERE = (
+    "usr/lib/*-linux-gnu", "usr/lib64", "usr/local/nvidia/lib64", "usr/local/cuda*/compat", "run/nvidia/driver/usr/lib/*",
+)  # fmt: skip
+"""Where the driver lies in containers whose loader has not been told."""
+MEANING = {
+    3: "the driver was not initialised in this process",
+    34: "this is the stub library of the toolkit, not a driver",
+    46: "the card is taken by another process: its compute mode is exclusive, or it is prohibited",
+    100: "the driver sees no card: is one given to this container (/dev/nvidia*), and has a card in MIG mode an instance?",
+    209: "the kernels fit no card of this kind",
+    218: "the kernels (PTX 6.4, sm_70) are not taken",
+    221: "libnvidia-ptxjitcompiler.so is missing: give the container the driver capability `compute`",
+    222: "the kernels' PTX version is not known to this driver",
+    800: "not permitted: by the library, see its line above",
+    802: "the card or its NVSwitch fabric is not ready (is nvidia-fabricmanager running?)",
+    803: "the kernel's driver and the library are of different versions",
+    804: "forward compatibility of a newer driver library is not supported on this card",
+    999: "unknown; often /dev/nvidia-uvm or nvidia-modprobe is missing in the container",
+}
+"""What the driver's codes mean in a script's life."""
 TORCH = """
 import sys, time, torch
 a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
@@ -53,6 +80,47 @@ while time.monotonic() - t < float(sys.argv[1]):
 print("rate", n / (time.monotonic() - t))
 print("info", *torch.cuda.mem_get_info())
 """
+
+
+class Failed(Exception):
+    """A part cannot be measured; the others can."""
+
+
+def meaning(text: str) -> str:
+    """What a program said at its end, with the driver's code explained."""
+    told = " ".join(text.split())[-160:]
+    found = re.search(r"driver error (\d+)", told)
+    return f"{told} ({MEANING[int(found[1])]})" if found and int(found[1]) in MEANING else told
+
+
+def start(command: list[str], where: dict[str, str], **options: object) -> subprocess.Popen[str]:
+    process = subprocess.Popen(command, env=where, text=True, **options)  # type: ignore[call-overload]
+    RUNNING.add(process)
+    return process
+
+
+def ended(
+    process: subprocess.Popen[str], seconds: float, text: str | None = None
+) -> tuple[str, str]:
+    """Output and errors; a program that does not end is killed, and says so."""
+    try:
+        out, error = process.communicate(text, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, error = process.communicate()
+        error = f"{error or ''} hangs: killed after {seconds:.0f} s"
+    RUNNING.discard(process)
+    return out or "", error or ""
+
+
+def ran(
+    command: list[str], where: dict[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    process = start(
+        command, where, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, error = ended(process, seconds)
+    return subprocess.CompletedProcess(command, process.returncode, out, error)
 
 
 @dataclass(frozen=True)
@@ -90,12 +158,14 @@ class Card:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        folder = Path(tempfile.mkdtemp(prefix="partage-gpu-"))
-        (folder / "card-0").mkdir()
-        for name in ("terms", *(f"seat-{slot}" for slot in range(SEATS))):
-            (folder / "card-0" / name).write_bytes(bytes(SEAT_BYTES))
-        yield folder
-        shutil.rmtree(folder)
+        folder = Path(tempfile.mkdtemp(prefix="partage-gpu-", dir=PLACE[0]))
+        try:
+            (folder / "card-0").mkdir()
+            for name in ("terms", *(f"seat-{slot}" for slot in range(SEATS))):
+                (folder / "card-0" / name).write_bytes(bytes(SEAT_BYTES))
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def environment(self, folder: Path, slot: int, limits: Limits | None) -> dict[str, str]:
         names = {"CUDA_VISIBLE_DEVICES": self.uuid, "CUDA_MODULE_LOADING": "EAGER"}
@@ -105,6 +175,10 @@ class Card:
 
     def limits(self, core: int, policy: str, memory: int = 0) -> Limits:
         return Limits(core, policy, memory)
+
+
+PLACE: list[str | None] = [None]
+"""Where tenants' files are made; the usual place unless no library can be loaded from there."""
 
 
 @dataclass(frozen=True)
@@ -157,13 +231,26 @@ class Driver:
     """The few calls that the script makes itself."""
 
     def __init__(self) -> None:
-        self._cuda = ctypes.CDLL("libcuda.so.1")
+        self._cuda = opened_driver()
         self._device = 0
 
     def call(self, name: str, *arguments: object) -> None:
         code = getattr(self._cuda, name)(*arguments)
         if code:
-            sys.exit(f"gpu: {name} failed with {code}")
+            raise Failed(
+                f"{name}: driver error {code}: {MEANING.get(code, 'see the CUDA driver API')}"
+            )
+
+    def version(self) -> str:
+        number = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(number))
+        return f"CUDA {number.value // 1000}.{number.value % 1000 // 10}"
+
+    def is_shared(self) -> bool:
+        """Whether several processes may use the card at a time (CU_DEVICE_ATTRIBUTE_COMPUTE_MODE is 0)."""
+        mode = ctypes.c_int()
+        ask = getattr(self._cuda, "cuDeviceGetAttribute", None)
+        return not ask or ask(ctypes.byref(mode), 20, self._device) != 0 or mode.value == 0
 
     def card(self, device: int) -> Card:
         self.call("cuInit", 0)
@@ -171,20 +258,53 @@ class Driver:
         identity, name = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(128)
         self.call("cuDeviceGet", ctypes.byref(handle), device)
         self._device = handle.value
+        # The first form names the whole card even where the device is an instance (MIG) of it.
         self.call("cuDeviceGetUuid", identity, handle)
+        whole = bytes(identity)
+        if hasattr(self._cuda, "cuDeviceGetUuid_v2"):
+            self.call("cuDeviceGetUuid_v2", identity, handle)
         self.call("cuDeviceGetName", name, 128, handle)
         self.call("cuDeviceTotalMem_v2", ctypes.byref(total), handle)
         digits = bytes(identity).hex()
         parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-        return Card(device, "GPU-" + "-".join(parts), name.value.decode(), total.value)
+        prefix = "GPU-" if bytes(identity) == whole else "MIG-"
+        return Card(
+            device, prefix + "-".join(parts), name.value.decode(errors="replace"), total.value
+        )
 
     def free(self) -> int:
         """Bytes that the driver has left, by its own word: this process is under no limits."""
         context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
-        self.call("cuCtxSetCurrent", context)
-        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        try:
+            self.call("cuCtxSetCurrent", context)
+            self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        finally:
+            # Not kept: it would take its part of the card's memory, and the whole card where one process may use it.
+            self.call("cuCtxSetCurrent", None)
+            self.call("cuDevicePrimaryCtxRelease_v2", self._device)
         return free.value
+
+
+def opened_driver() -> ctypes.CDLL:
+    """The driver's library, which programs are told of too where it lies beside the loader's path.
+
+    Raises:
+        OSError: there is none.
+    """
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        for found in (
+            one for where in ELSEWHERE for one in sorted(Path("/").glob(f"{where}/libcuda.so.1"))
+        ):
+            library = ctypes.CDLL(str(found))
+            before = os.environ.get("LD_LIBRARY_PATH")
+            os.environ["LD_LIBRARY_PATH"] = (
+                f"{found.parent}:{before}" if before else str(found.parent)
+            )
+            return library
+        raise
 
 
 def load(kind: Kind, seconds: float, *more: str) -> list[str]:
@@ -195,16 +315,12 @@ def load(kind: Kind, seconds: float, *more: str) -> list[str]:
 def alone(card: Card, kind: Kind, seconds: float, limits: Limits | None = None) -> float:
     """Launches a second, in the second half of the run."""
     with card.folder() as folder:
-        done = subprocess.run(
-            load(kind, seconds),
-            env=card.environment(folder, 0, limits),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        sys.exit(f"gpu: {kind.name}: {done.stderr.strip()}")
+        done = ran(load(kind, seconds), card.environment(folder, 0, limits), seconds + PATIENCE)
     series = reports(done.stdout)
+    if done.returncode or len(series) < 4:
+        raise Failed(
+            meaning(done.stderr) or f"ended with {done.returncode} and {len(series)} reports"
+        )
     t0, t1 = series[len(series) // 2][0], series[-1][0]
     return (at(series, t1) - at(series, t0)) * 1e9 / (t1 - t0)
 
@@ -220,8 +336,12 @@ def together(
                 time.sleep(delay)
             where = card.environment(folder, slot, limits)
             command = load(kind, seconds - (delay if slot == len(tenants) - 1 else 0))
-            running.append(subprocess.Popen(command, env=where, stdout=subprocess.PIPE, text=True))
-        return [reports(process.communicate(timeout=120)[0]) for process in running]
+            running.append(start(command, where, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        told = [ended(process, seconds + PATIENCE) for process in running]
+    series = [reports(out) for out, _ in told]
+    if any(len(one) < 4 for one in series):
+        raise Failed(meaning(" ".join(error for _, error in told)) or "too few reports")
+    return series
 
 
 def parts(series: list[list[tuple[int, int]]], rate: float) -> list[float]:
@@ -234,7 +354,8 @@ def parts(series: list[list[tuple[int, int]]], rate: float) -> list[float]:
 def sized(card: Card, name: str, kernel: str, target_us: float, size: int, depth: int) -> Kind:
     """A workload whose launch takes about `target_us` on this card."""
     rate = alone(card, Kind(name, kernel, size, depth=depth), 0.6)
-    return Kind(name, kernel, max(1, int(size * target_us * rate / 1e6)), depth=depth)
+    most = 2**28 if kernel == "copy" else 2**31  # words of a buffer: 1 GiB
+    return Kind(name, kernel, min(most, max(1, int(size * target_us * rate / 1e6))), depth=depth)
 
 
 def row(*cells: object) -> None:
@@ -260,17 +381,14 @@ def memory(card: Card) -> None:
             chunk = 32 * MIB
         cap = (64 if path == "small" else 2048) * MIB
         with card.folder() as folder:
-            done = subprocess.run(
-                [str(BUILD / "memory"), path, str(chunk)],
-                env=card.environment(folder, 0, card.limits(1000, "none", cap)),
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            where = card.environment(folder, 0, card.limits(1000, "none", cap))
+            done = ran([str(BUILD / "memory"), path, str(chunk)], where, PATIENCE)
         totals = [int(total) for total in re.findall(r"^total (\d+)$", done.stdout, re.MULTILINE)]
         codes = set(re.findall(r"^refused (\d+)$", done.stdout, re.MULTILINE))
         if done.returncode or not totals:
             row(
                 path,
-                f"failed: {done.stderr.strip()[:60]}",
+                f"failed: {meaning(done.stderr)}",
                 "",
                 "",
                 judged(False, f"memory {path}"),
@@ -285,11 +403,18 @@ def memory(card: Card) -> None:
 def held(driver: Driver, where: dict[str, str], command: list[str]) -> int | None:
     """What the card has less while a program keeps its memory; None if it failed."""
     before = driver.free()
-    process = subprocess.Popen([str(BUILD / command[0]), *command[1:]], env=where, text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-    keeps = any(line.startswith(("total", "s 0")) for line in process.stdout)
+    process = start(
+        [str(BUILD / command[0]), *command[1:]],
+        where,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    late = threading.Timer(PATIENCE, process.kill)
+    late.start()
+    keeps = any(line.startswith(("total", "s 0")) for line in process.stdout or ())
     taken = before - driver.free()
-    process.communicate("", timeout=60)
+    late.cancel()
+    ended(process, PATIENCE, "")
     return taken if keeps and process.returncode == 0 else None
 
 
@@ -321,19 +446,24 @@ def graph_memory(card: Card, driver: Driver) -> None:
 
 
 def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None:
-    print(
-        "fixed-share: workload, quotas, received (percent of the rate alone), largest error (points)"
-    )
     for kind in kinds:
         rate = alone(card, kind, seconds)
         for quotas in ([300], [100, 900], [300, 700], [500, 500], [250] * 4):
             if time.monotonic() > until:
                 return row(kind.name, "left out: no time", "", "", judged(False, "time"))
             tenants = [card.limits(quota, "fixed-share") for quota in quotas]
-            series = together(card, kind, tenants, seconds + 1)
             quoted = "/".join(str(quota // 10) for quota in quotas)
-            if not all(len(one) > 1 for one in series):
-                row(kind.name, quoted, "failed", "", judged(False, f"{kind.name} {quoted}"))
+            try:
+                # Contexts of several begin one after the other.
+                series = together(card, kind, tenants, seconds + 1 + len(tenants) / 4)
+            except Failed as error:
+                row(
+                    kind.name,
+                    quoted,
+                    f"failed: {error}",
+                    "",
+                    judged(False, f"{kind.name} {quoted}"),
+                )
                 continue
             got = parts(series, rate)
             error = max(abs(part - quotas[i] / 10) for i, part in enumerate(got))
@@ -402,13 +532,11 @@ def latency(card: Card) -> None:
         "fixed-share 99.9": card.limits(999, "fixed-share"),
     }.items():
         with card.folder() as folder:
-            done = subprocess.run(
-                [str(BUILD / "load"), "--kernel", "mul", "--size", "1", "--timed", "5000"],
-                env=card.environment(folder, 0, limits), capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            command = [str(BUILD / "load"), "--kernel", "mul", "--size", "1", "--timed", "5000"]
+            done = ran(command, card.environment(folder, 0, limits), PATIENCE)
         found = re.search(r"^launch (\d+) (\d+)$", done.stdout, re.MULTILINE)
         if not found:
-            row(name, f"failed: {done.stderr.strip()[:60]}", "", "", judged(False, "latency"))
+            row(name, f"failed: {meaning(done.stderr)}", "", "", judged(False, "latency"))
             continue
         base = base or int(found[1])
         row(name, f"{found[1]} ns", f"p99 {found[2]} ns", f"{int(found[1]) - base:+d} ns")
@@ -437,21 +565,19 @@ def kills(card: Card, count: int, until: float) -> None:
                 command = chance.choice(commands)
                 program = [str(BUILD / command[0]), *command[1:]]
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-                running.append(subprocess.Popen(program, env=where, **quiet))
+                running.append(start(program, where, stdin=subprocess.DEVNULL, **quiet))
             for process in running:
                 time.sleep(chance.random() * 0.1)
                 process.kill()
-                process.wait()
+            # The driver takes its time to clear up after each; after all at once it takes less.
+            for process in running:
+                ended(process, PATIENCE)
             done += len(running)
         took = time.monotonic() - begun
         whole, hangs = 0, 0
         for where in homes:
-            try:
-                after = subprocess.run([str(BUILD / "memory"), "plain", str(GRANULE)], env=where,
-                                       capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
-            except subprocess.TimeoutExpired:
-                hangs += 1
-                continue
+            after = ran([str(BUILD / "memory"), "plain", str(GRANULE)], where, PATIENCE)
+            hangs += "hangs" in after.stderr
             totals = [int(one) for one in re.findall(r"^total (\d+)$", after.stdout, re.MULTILINE)]
             whole += bool(totals) and all(cap - 2 * GRANULE < one <= cap for one in totals)
     good = whole == slots and not hangs and done >= count
@@ -459,40 +585,160 @@ def kills(card: Card, count: int, until: float) -> None:
         f"hangs {hangs}", judged(good, f"kills: {done} of {count}, {whole} caps whole"))  # fmt: skip
 
 
-def torch(card: Card, seconds: float) -> None:
+def torch(card: Card, seconds: float, until: float) -> None:
     if importlib.util.find_spec("torch") is None:
-        print("PyTorch: not installed, left out")
-        return
+        return print("PyTorch: not installed, left out")
     print("PyTorch: half-precision 4096 matmul; rate over rate without the library; memory shown")
     rates: list[float] = []
     cases = [None, card.limits(1000, "burst-share"), card.limits(300, "fixed-share", 4096 * MIB)]
     for limits in cases:
+        if time.monotonic() > until:
+            return row("left out: no time", "", "", "", judged(False, "PyTorch: time"))
         with card.folder() as folder:
-            done = subprocess.run(
-                [sys.executable, "-c", TORCH, str(seconds)],
-                env=card.environment(folder, 0, limits), capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            command = [sys.executable, "-c", TORCH, str(seconds)]
+            done = ran(command, card.environment(folder, 0, limits), seconds + PATIENCE)
         found = re.search(r"rate ([\d.]+)\ninfo (\d+) (\d+)", done.stdout)
         if not found:
-            row("failed", done.stderr.strip()[-80:])
+            row("failed", meaning(done.stderr))
+            if not rates:
+                return None
             continue
         rates.append(float(found[1]))
         name = f"{limits.policy} {limits.core // 10}" if limits else "without the library"
         shown = f"{int(found[2]) // MIB} of {int(found[3]) // MIB} MiB free"
         row(name, f"{100 * rates[-1] / rates[0]:.1f} %", shown)
+    return None
 
 
 def build() -> None:
     """With this machine's compiler where there is one: what came along may want a newer C library."""
     if shutil.which("gcc") and shutil.which("make"):
-        done = subprocess.run(["make", "-s", "-C", str(ROOT / "native"), f"OUT={BUILD}"],
-                              capture_output=True, text=True, check=False)  # fmt: skip
+        done = ran(
+            ["make", "-s", "-C", str(ROOT / "native"), f"OUT={BUILD}"], dict(os.environ), 120
+        )
         if done.returncode:
-            print(f"built elsewhere: {done.stderr.strip()[:200]}")
+            print(f"built elsewhere: {meaning(done.stderr)}")
     if not (BUILD / "load").exists():
         sys.exit(
             "gpu: build/native/load is missing and there is no gcc or make: bring build/native along"
         )
+
+
+def in_force(card: Card) -> None:
+    """Is the library loaded from where tenants' files are made? A loader that cannot goes on without it.
+
+    Raises:
+        Failed: it is loaded from nowhere.
+    """
+    cap, told = 512 * MIB, ""
+    for place in (None, str(BUILD)):
+        PLACE[0] = place
+        with card.folder() as folder:
+            where = card.environment(folder, 0, card.limits(1000, "none", cap))
+            done = ran([str(BUILD / "memory"), "show"], where, PATIENCE)
+        if f"info {cap} " in done.stdout:
+            return
+        told = told or meaning(f"{done.stdout} {done.stderr}")
+    raise Failed(f"the library is not in force, so nothing can be measured: {told}")
+
+
+def surroundings(driver: Driver, card: Card) -> None:
+    """What the figures were taken on, and what may falsify them."""
+    print(
+        f"{card.name}, {card.total // MIB} MiB, {card.uuid}; {driver.version()}; "
+        f"load average {os.getloadavg()[0]:.1f} of {os.cpu_count()}"
+    )
+    if card.uuid.startswith("MIG-"):
+        print("note: this is an instance (MIG), not a whole card")
+    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        print("note: MPS is set up; tenants' kernels may run side by side")
+    if shutil.which("nvidia-smi"):
+        asked = (
+            "driver_version,mig.mode.current,compute_mode,utilization.gpu,memory.used,clocks.sm"
+        )
+        command = [
+            "nvidia-smi",
+            f"--query-gpu={asked}",
+            "--format=csv,noheader",
+            "-i",
+            str(card.device),
+        ]
+        print(f"nvidia-smi ({asked}): {meaning(ran(command, dict(os.environ), 20).stdout)}")
+    used = card.total - driver.free()
+    if used > 2048 * MIB:
+        print(
+            f"note: {used // MIB} MiB are in use already; other work on the card falsifies the figures"
+        )
+
+
+def part(what: str, measure: Callable[[], object]) -> None:
+    """One part; what becomes of it is none of the others' business."""
+    try:
+        measure()
+    except Exception as error:  # noqa: BLE001 # whatever a card that nobody has seen may do
+        told = str(error) or type(error).__name__
+        row(what, f"failed: {told}", "", "", judged(False, what))
+    for process in tuple(RUNNING):
+        process.kill()
+        ended(process, PATIENCE)
+
+
+def summary(begun: float) -> None:
+    print(
+        f"{time.monotonic() - begun:.0f} s; "
+        + (f"MISSED: {'; '.join(MISSED)}" if MISSED else "all as required")
+    )
+    sys.stdout.flush()
+
+
+def end_at(seconds: float, begun: float) -> None:
+    """Ends the table as it is when the time is up, whatever is being waited for."""
+
+    def stop() -> None:
+        judged(False, "time: cut off")
+        for process in tuple(RUNNING):
+            process.send_signal(signal.SIGKILL)
+        summary(begun)
+        os._exit(1)
+
+    watch = threading.Timer(seconds, stop)
+    watch.daemon = True
+    watch.start()
+
+
+def measure(driver: Driver, card: Card, options: argparse.Namespace, begun: float) -> None:
+    kinds: list[Kind] = []
+
+    def make(name: str, kernel: str, target_us: float, size: int, depth: int) -> None:
+        kinds.append(sized(card, name, kernel, target_us, size, depth))
+
+    until = begun + options.budget
+    part("memory", lambda: memory(card))
+    shared = driver.is_shared()
+    if shared:
+        part("memory of graphs", lambda: graph_memory(card, driver))
+    else:
+        row("two processes at a time", "left out: compute mode", "", "", judged(False, "sharing"))
+    part("matrix arithmetic", lambda: make("matrix arithmetic", "mul", 1000, 20_000, 6))
+    large = list(kinds)
+    part("elementwise", lambda: make("elementwise", "copy", 300, 2**24, 16))
+    part("many small", lambda: make("many small", "mul", 8, 100, 256))
+    kinds += [Kind("graphs", "mul", max(1, one.size // 4), "graph", 2) for one in large]
+    share = options.budget * 0.45 / max(1, len(kinds))
+    print(
+        "fixed-share: workload, quotas, received (percent of the rate alone), largest error (points)"
+    )
+    for i, kind in enumerate(kinds if shared else ()):
+        # Each has its part of the time: the last is not the one that always goes without.
+        last = begun + options.budget * 0.1 + (i + 1) * share
+        part(kind.name, lambda kind=kind, last=last: compute(card, [kind], options.seconds, last))  # type: ignore[misc]
+    for kind in large if shared else ():
+        part("burst-share", lambda kind=kind: hand_over(card, kind, options.seconds))  # type: ignore[misc]
+    part("latency", lambda: latency(card))
+    part("overhead", lambda: overhead(card, kinds, options.seconds, begun + 0.78 * options.budget))
+    if shared:
+        part("kills", lambda: kills(card, options.kills, until - 30))
+    part("PyTorch", lambda: torch(card, options.seconds, until - 20))
 
 
 def main() -> None:
@@ -500,37 +746,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2, help="of each measurement")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--budget", type=float, default=560, help="seconds of all")
+    parser.add_argument("--budget", type=float, default=540, help="seconds of all")
     options = parser.parse_args()
     begun = time.monotonic()
-    until = begun + options.budget
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what is cut off has said what it knew
+    end_at(options.budget + 25, begun)
     build()
     try:
         driver = Driver()
         card = driver.card(options.device)
-    except OSError as error:
-        sys.exit(f"gpu: no CUDA driver on this machine ({error}); nothing was measured")
-    load_before = os.getloadavg()[0]
-    print(
-        f"{card.name}, {card.total // MIB} MiB, {card.uuid}; load average {load_before:.1f} of {os.cpu_count()}"
-    )
-    memory(card)
-    graph_memory(card, driver)
-    large = sized(card, "matrix arithmetic", "mul", 1000, 20_000, 6)
-    wide = sized(card, "elementwise", "copy", 300, 2**24, 16)
-    small = sized(card, "many small", "mul", 8, 100, 256)
-    graphs = Kind("graphs", "mul", max(1, large.size // 4), "graph", 2)
-    kinds = [large, wide, small, graphs]
-    compute(card, kinds, options.seconds, begun + 0.45 * options.budget)
-    hand_over(card, large, options.seconds)
-    latency(card)
-    overhead(card, kinds, options.seconds, begun + 0.75 * options.budget)
-    kills(card, options.kills, until - 30)
-    torch(card, options.seconds)
-    print(
-        f"{time.monotonic() - begun:.0f} s; "
-        + (f"MISSED: {'; '.join(MISSED)}" if MISSED else "all as required")
-    )
+    except (OSError, Failed) as error:
+        sys.exit(f"gpu: no CUDA driver or card for this process ({error}); nothing was measured")
+    part("surroundings", lambda: surroundings(driver, card))
+    try:
+        in_force(card)
+    except Failed as error:
+        sys.exit(f"gpu: {error}")
+    measure(driver, card, options, begun)
+    summary(begun)
 
 
 if __name__ == "__main__":
