@@ -12,8 +12,8 @@ without a request behind them, and requests taken back, are borne with up to a b
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, cast
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -37,6 +37,7 @@ from hyperframe.frame import GoAwayFrame
 
 from partage.serving.exchange import Exchange, Header, request_head
 from partage.serving.hot import AWAY, FAULT, Answer, HotRoute, HotRoutes, message
+from partage.serving.streams import Rest, Stream, asked_by
 
 __all__ = ["Frames"]
 
@@ -57,40 +58,6 @@ _NOISE: Final = 1024
 _NEVER: Final = float("inf")
 
 
-class _Stream:
-    """One request: what has come of it, and what is to be sent."""
-
-    __slots__ = (
-        "answered", "away", "body", "deadline", "exchange", "handler", "head", "id", "out", "path",
-        "unread", "whole", "wound_up",
-    )  # fmt: skip
-
-    def __init__(self, number: int, deadline: float) -> None:
-        self.id = number
-        self.deadline = deadline
-        self.away = False  # no request is taken after this one
-        self.handler: HotRoute | None = None
-        self.head = b""
-        self.body = bytearray()
-        self.unread = 0  # bytes of the flow control that were not given back
-        self.whole = False  # all of the request is here
-        self.exchange: Exchange | None = None
-        self.path = ""
-        self.answered = False  # the head of the answer is sent
-        self.out = bytearray()
-        self.wound_up = False  # all of the answer is in `out`
-
-
-class _Rest:
-    """What comes of a request that was answered before it was whole: borne with for a while."""
-
-    __slots__ = ("deadline", "size")
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        self.size = 0
-
-
 class Frames(asyncio.Protocol):
     """One connection."""
 
@@ -106,8 +73,8 @@ class Frames(asyncio.Protocol):
                 validate_outbound_headers=False, normalize_outbound_headers=False,
             )
         )  # fmt: skip
-        self._streams: dict[int, _Stream] = {}
-        self._rests: dict[int, _Rest] = {}
+        self._streams: dict[int, Stream] = {}
+        self._rests: dict[int, Rest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._last = -1  # the last request that is served, once no more are
         self._owed = 0
@@ -298,10 +265,10 @@ class Frames(asyncio.Protocol):
         if late or len(self._tasks) >= _STREAMS or tally.requests >= self._limits.connections:
             self._http.reset_stream(number, ErrorCodes.REFUSED_STREAM)
             return
-        stream = _Stream(number, self._loop.time() + self._limits.patience)
+        stream = Stream(number, self._loop.time() + self._limits.patience)
         self._streams[number] = stream
         tally.requests += 1
-        asked = _asked(event.headers)
+        asked = asked_by(event.headers)
         if asked.plain and asked.method == b"POST" and asked.path in self._routes.handlers:
             stream.handler = self._routes.handlers[asked.path]
             stream.path = asked.path.decode()
@@ -354,7 +321,7 @@ class Frames(asyncio.Protocol):
         else:
             self._pass_on(stream, body)
 
-    def _serve(self, stream: _Stream, handler: HotRoute, body: bytes) -> None:
+    def _serve(self, stream: Stream, handler: HotRoute, body: bytes) -> None:
         try:
             answer = handler(body)
         except Exception:  # noqa: BLE001 # the last line of defence; logged with its traceback
@@ -368,7 +335,7 @@ class Frames(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _later(self, stream: _Stream, answer: Awaitable[Answer]) -> None:
+    async def _later(self, stream: Stream, answer: Awaitable[Answer]) -> None:
         try:
             status, body = await answer
         except Exception:  # noqa: BLE001 # as above
@@ -378,7 +345,7 @@ class Frames(asyncio.Protocol):
             self._answer(stream, status, body)
             self._flush_soon()
 
-    def _pass_on(self, stream: _Stream, body: bytes) -> None:
+    def _pass_on(self, stream: Stream, body: bytes) -> None:
         """Have the application answer."""
         transport = cast("asyncio.Transport", self._transport)
         length = b"\r\nContent-Length: %d" % len(body) if body else b""
@@ -389,7 +356,7 @@ class Frames(asyncio.Protocol):
 
     # --- answers -----------------------------------------------------------------------------
 
-    def _answer(self, stream: _Stream, status: int, body: bytes) -> None:
+    def _answer(self, stream: Stream, status: int, body: bytes) -> None:
         """A whole answer."""
         kind = (b"content-type", b"application/json")
         length = (b"content-length", b"%d" % len(body))
@@ -399,7 +366,7 @@ class Frames(asyncio.Protocol):
         self._pump(stream)
 
     def head(
-        self, stream: _Stream, status: int, headers: Sequence[Header], *, closes: bool
+        self, stream: Stream, status: int, headers: Sequence[Header], *, closes: bool
     ) -> None:
         """The head of an answer; whether no request is taken after it."""
         stream.answered = True
@@ -407,7 +374,7 @@ class Frames(asyncio.Protocol):
         self._http.send_headers(stream.id, [(b":status", b"%d" % status), *headers])
         stream.away = closes
 
-    def more(self, stream: _Stream, part: bytes) -> None:
+    def more(self, stream: Stream, part: bytes) -> None:
         """A part of the body of an answer of the application."""
         if not stream.out:
             stream.deadline = self._loop.time() + self._limits.idle
@@ -415,7 +382,7 @@ class Frames(asyncio.Protocol):
         self._pump(stream)
         self._flush_soon()
 
-    def wound_up(self, stream: _Stream, *, whole: bool) -> None:
+    def wound_up(self, stream: Stream, *, whole: bool) -> None:
         """The application has no more of its answer."""
         stream.exchange = None
         if not whole:
@@ -425,11 +392,11 @@ class Frames(asyncio.Protocol):
             self._pump(stream)
         self._flush_soon()
 
-    def has(self, stream: _Stream) -> bool:
+    def has(self, stream: Stream) -> bool:
         """Whether anybody still waits for the answer."""
         return self._transport is not None and self._streams.get(stream.id) is stream
 
-    def _pump(self, stream: _Stream) -> None:
+    def _pump(self, stream: Stream) -> None:
         """Send of an answer what the caller takes now."""
         http, number = self._http, stream.id
         while not self._paused:
@@ -451,7 +418,7 @@ class Frames(asyncio.Protocol):
             if end:
                 self._resets = max(self._resets - 1, 0)
                 if not stream.whole:
-                    self._rests[number] = _Rest(self._loop.time() + self._limits.patience)
+                    self._rests[number] = Rest(self._loop.time() + self._limits.patience)
                 self._drop(stream)
                 if stream.away:
                     self._leave()
@@ -464,7 +431,7 @@ class Frames(asyncio.Protocol):
             if stream.answered:
                 self._pump(stream)
 
-    def _reset(self, stream: _Stream, code: ErrorCodes) -> None:
+    def _reset(self, stream: Stream, code: ErrorCodes) -> None:
         self._http.reset_stream(stream.id, code)
         self._drop(stream)
 
@@ -473,7 +440,7 @@ class Frames(asyncio.Protocol):
         del self._rests[number]
         self._http.reset_stream(number, ErrorCodes.NO_ERROR)
 
-    def _drop(self, stream: _Stream) -> None:
+    def _drop(self, stream: Stream) -> None:
         """The request is over."""
         del self._streams[stream.id]
         self._routes.tally.requests -= 1
@@ -482,7 +449,7 @@ class Frames(asyncio.Protocol):
             stream.exchange.abort()
         self._deadline = self._loop.time() + self._limits.idle
 
-    def _forget_body(self, stream: _Stream) -> None:
+    def _forget_body(self, stream: Stream) -> None:
         self._owed += stream.unread
         stream.unread = 0
         stream.body = bytearray()
@@ -526,7 +493,7 @@ class Frames(asyncio.Protocol):
 class _Answering:
     """Tells a connection of the application's answer to one of its requests."""
 
-    def __init__(self, frames: Frames, stream: _Stream) -> None:
+    def __init__(self, frames: Frames, stream: Stream) -> None:
         self._frames = frames
         self._stream = stream
 
@@ -544,41 +511,3 @@ class _Answering:
         """See `Listener`."""
         if self._frames.has(self._stream):
             self._frames.wound_up(self._stream, whole=whole)
-
-
-class _Asked(NamedTuple):
-    """The head of a request."""
-
-    method: bytes
-    path: bytes
-    host: bytes
-    authorization: bytes
-    length: int
-    plain: bool
-    waits: bool
-    headers: list[Header]
-
-
-def _asked(given: Iterable[Header]) -> _Asked:
-    """The head, where the library has seen to it that it is one."""
-    parts = {
-        b":method": b"",
-        b":path": b"",
-        b":authority": b"",
-        b"host": b"",
-        b"authorization": b"",
-    }
-    length, plain, waits = 0, True, False
-    headers: list[Header] = []
-    for name, value in given:
-        if name in parts:
-            parts[name] = value
-        if name == b"content-length":
-            length = int(value) if value.isdigit() and len(value) <= 12 else 0
-            continue
-        if name[:1] != b":":
-            headers.append((name, value))
-            plain = plain and name != b"content-encoding"
-            waits = waits or (name == b"expect" and value.lower() == b"100-continue")
-    method, path, authority, host, authorization = parts.values()
-    return _Asked(method, path, authority or host, authorization, length, plain, waits, headers)
