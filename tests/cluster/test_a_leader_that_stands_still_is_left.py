@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from stack import SYSTEM, Stack, documents, eventually, pod
 
+pytest.importorskip("h2", reason="HTTP/2 needs the extra fast")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMISED = 15 + 10 + 3 + 10
 """Lease, time-out of a Binding, 3 s, and 10 s for which what is open to the old leader lasts."""
