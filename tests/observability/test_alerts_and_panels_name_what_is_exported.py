@@ -25,6 +25,9 @@ RULES: list[dict[str, Any]] = [
     for group in yaml.safe_load((DEPLOY / "observability/alerts.yaml").read_text())["groups"]
     for rule in group["rules"]
 ]
+CASES: list[dict[str, Any]] = yaml.safe_load(
+    (DEPLOY / "observability/alerts_test.yaml").read_text()
+)["tests"]
 PAGE = (ROOT / "docs/how-to/react-to-an-alert.md").read_text(encoding="utf-8")
 REFERENCE = "".join(
     (ROOT / f"docs/reference/{name}.md").read_text(encoding="utf-8")
@@ -164,6 +167,32 @@ def test_an_alert_says_what_is_wrong_what_to_do_and_where_to_read_on(rule: dict[
     section = PAGE.split(f"\n### {rule['alert']}\n")[1].split("\n#")[0]
     assert section.strip().startswith(f"*{rule['labels']['severity'].capitalize()}.*")
     assert "\n* " in section
+
+
+@pytest.mark.parametrize("alert", [rule["alert"] for rule in RULES])
+def test_an_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(alert: str) -> None:
+    """For promtool, which is not everywhere: both over series that it selects."""
+    (rule,) = (one for one in RULES if one["alert"] == alert)
+    selected = {use.name for use in uses(rule["expr"])}
+    found = {
+        bool(asked["exp_alerts"])
+        for case in CASES
+        for asked in case["alert_rule_test"]
+        if asked["alertname"] == alert
+        and selected & {one["series"].partition("{")[0] for one in case["input_series"]}
+    }
+
+    assert found == {True, False}
+
+
+def test_cases_are_of_series_that_are_exported(live: Exported) -> None:
+    """With their labels, beside those that Prometheus adds."""
+    for case in CASES:
+        for one in case["input_series"]:
+            (use,) = uses(one["series"])
+            assert use.name in live.series, case["name"]
+            known = {*live.labels([use.name]), "instance"}
+            assert use.labels <= known, f"{case['name']}: {one['series']}"
 
 
 def test_the_page_has_the_alerts_of_the_file_and_no_others() -> None:
