@@ -11,19 +11,22 @@ import stack as partage_stack
 HERE = Path(__file__).parent
 LONG = (
     "test_every_part_may_fail_and_come_back.py",
-    "test_limits_hold_in_a_real_container.py",
     "test_a_pod_of_each_protocol_runs_on_a_genuine_node.py",
-    "test_a_genuine_node_outlives_its_parts.py",
-    "test_decisions_are_taken_again_offline.py",
-    "test_a_proxy_judges_images.py",
-    "test_a_proxy_serves_runtimes_without_nri.py",
-    "test_containers_get_their_devices.py",
-    "test_the_profiles_work_as_documented.py",
-    "test_a_genuine_server_may_fail_in_every_way.py",
     "test_the_pages_install_as_printed.py",
+    "test_a_genuine_server_may_fail_in_every_way.py",
+    "test_a_genuine_node_outlives_its_parts.py",
+    "test_limits_hold_in_a_real_container.py",
+    "test_containers_get_their_devices.py",
+    "test_each_profile_runs_under_its_roles.py",
+    "test_a_proxy_serves_runtimes_without_nri.py",
+    "test_nothing_is_left_after_it_ran.py",
+    "test_the_profiles_work_as_documented.py",
+    "test_the_chart_installs_and_goes.py",
     "test_a_slow_or_lying_webhook_stops_nobody_else.py",
+    "test_decisions_are_taken_again_offline.py",
+    "test_running_clusters_are_taken_over_and_given_back.py",
 )
-"""Files that take more than a minute, longest first: begun last they would run alone, with nothing beside them."""
+"""Files that take more than half a minute, longest first: begun last they would run alone, with nothing beside them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

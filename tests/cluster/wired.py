@@ -123,6 +123,7 @@ def wired(stack: Stack, node: str, *options: str) -> Iterator[Wired]:
             return asyncio.run_coroutine_threadsafe(work, loop).result(60)
 
         def ended() -> None:
+            run(_silence(loop))
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
@@ -139,6 +140,13 @@ def wired(stack: Stack, node: str, *options: str) -> Iterator[Wired]:
         )
         leaving.callback(lambda: loop.call_soon_threadsafe(wire.heal))
         yield Wired(stack, wire, watchman, loop, node)
+
+
+async def _silence(loop: Any) -> None:
+    """Wait until every connection is closed: under TLS that takes some more turns of the loop."""
+    end = loop.time() + 10
+    while len(loop._selector.get_map()) > 1 and loop.time() < end:  # the loop's own wake-up stays
+        await asyncio.sleep(0.01)
 
 
 async def _watching(

@@ -35,7 +35,7 @@ def cut(wire: Wire) -> None:
 def black_hole(wire: Wire) -> None:
     """Nothing gets through, and nothing breaks either: whoever asks waits."""
     wire.hold_back()
-    wire.chance = lambda _request: Fault(delay=30.0, drop=True)
+    wire.chance = lambda _request: Fault(delay=12.0, drop=True)
 
 
 def deaf(wire: Wire) -> None:
