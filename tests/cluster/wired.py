@@ -145,7 +145,8 @@ def wired(stack: Stack, node: str, *options: str) -> Iterator[Wired]:
 async def _silence(loop: Any) -> None:
     """Wait until every connection is closed: under TLS that takes some more turns of the loop."""
     end = loop.time() + 10
-    while len(loop._selector.get_map()) > 1 and loop.time() < end:  # the loop's own wake-up stays
+    # The loop's own wake-up stays.
+    while len(loop._selector.get_map()) > 1 and loop.time() < end:  # noqa: ASYNC110 # nothing tells
         await asyncio.sleep(0.01)
 
 
