@@ -61,9 +61,8 @@ class ServerTls:
         if self._context is None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.num_tickets = (
-                0  # nobody takes a session up again, and each handshake paid for two
-            )
+            # Nobody takes a session up again, and each handshake paid for two.
+            context.num_tickets = 0
             if self.protocols:
                 context.set_alpn_protocols(self.protocols)
             if self.authority is not None:
