@@ -141,6 +141,7 @@ class Bench:
     ) -> None:
         self.plane, self.client, self.folder = plane, client, folder
         self.count, self.nice, self.percentage = given.nodes, given.nice, given.percentage
+        self.percentage_alone = given.percentage_alone
         self.mutual_tls, self.http2 = given.mutual_tls, given.http2
         self.given_options = [
             f"{name}={value}"
@@ -187,7 +188,8 @@ class Bench:
                 *self.given_options,
             ],
         )  # fmt: skip
-        alone = {"profiles": [{"schedulerName": ALONE.scheduler}]}
+        alone: dict[str, Any] = {"profiles": [{"schedulerName": ALONE.scheduler}]}
+        alone["percentageOfNodesToScore"] = self.percentage_alone
         ignored = left_to_the_ledger(FAMILIES, Settings())
         url = f"http{'s' if certificate else ''}://127.0.0.1:{port}"
         access = ExtenderAccess(url, authority, certificate, key)
@@ -569,6 +571,12 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile", type=Path)
+    parser.add_argument(
+        "--percentage-alone",
+        type=int,
+        default=0,
+        help="percentageOfNodesToScore of the kube-scheduler without extender, 0 for its own default",
+    )
     parser.add_argument(
         "--percentage",
         type=int,
