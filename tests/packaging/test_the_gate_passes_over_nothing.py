@@ -108,6 +108,33 @@ def test_what_no_session_ran_is_said_last(tmp_path: Path) -> None:
     assert not re.search("NOT RUN", told)
 
 
+PROGRAMS = """
+import os
+import pytest
+
+SKIP = [pytest.param(None, id="none", marks=pytest.mark.skip(reason="no program here"))]
+
+@pytest.mark.parametrize("program", [pytest.param(1, id="v1")] if "TOOL" in os.environ else SKIP)
+def test_it(program):
+    pass
+
+@pytest.mark.parametrize("program", SKIP)
+def test_other(program):
+    pass
+"""
+
+
+def test_what_stood_for_programs_that_came_since_was_run(tmp_path: Path) -> None:
+    """A test that is there once a program, and once for none: that one is never run."""
+    tree(tmp_path, native_one=PROGRAMS)
+    asked = {"PARTAGE_NOT_RUN": str(tmp_path / "not-run.json")}
+
+    assert "NOT RUN 2 of tests/native: no program here" in session(tmp_path, **asked)[1]
+    told = session(tmp_path, "--not-run-yet", TOOL="1", **asked)[1]
+
+    assert "NOT RUN 1 of tests/native: no program here" in told
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
 def test_a_later_session_runs_what_no_earlier_one_did(
     tmp_path: Path, workers: tuple[str, ...]
