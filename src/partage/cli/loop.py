@@ -28,7 +28,7 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
         main: what runs until the service ends.
     """
     before = gc.get_threshold()
-    gc.set_threshold(_YOUNG, *before[1:])
+    gc.set_threshold(max(before[0], _YOUNG), *before[1:])
     try:
         with asyncio.Runner(loop_factory=_factory()) as runner:
             return runner.run(main)
