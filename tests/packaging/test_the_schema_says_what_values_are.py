@@ -1,6 +1,7 @@
 """The chart's schema describes its values in the words of values.yaml, which editors then show."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,15 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "deploy"))
 import generate  # noqa: E402 # a script beside what it writes
 
-from partage.testing.reference.pages import value_comments  # noqa: E402 # after the path
+from partage.testing.reference.pages import value_comments, values_page  # noqa: E402 # after the path
 
 SCHEMA = generate.CHART / "values.schema.json"
 VALUES = generate.CHART / "values.yaml"
+PAGE = ROOT / "docs" / "reference" / "values.md"
+HELMS_OWN = {"global"}
+"""Not a value of this chart: helm hands a parent chart's down by this name."""
+ROW = re.compile(r"^\| `([^`]+)` \| [^|]*\| [^|]*\w[^|]*\|$", re.MULTILINE)
+"""A row of the page with words in its last cell."""
 
 
 def _described(node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
@@ -36,3 +42,32 @@ def test_every_comment_is_a_description() -> None:
 
     assert found == value_comments(VALUES.read_text())
     assert found["scheduler.leaseDuration"].startswith("Seconds after which others take over")
+
+
+def _ends(node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where the schema goes no deeper: the values that people set."""
+    for name, below in node.get("properties", {}).items():
+        if below.get("properties"):
+            yield from _ends(below, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def test_every_value_is_described() -> None:
+    """Whoever sets a value finds what it does, in the editor and in the reference."""
+    schema = json.loads(SCHEMA.read_text())
+    ends = {".".join(path) for path in _ends(schema)} - HELMS_OWN
+    told = {name for name, description in _described(schema) if description.strip()}
+    shown = {found[1] for found in ROW.finditer(PAGE.read_text())}
+
+    assert len(ends) > 100, "not the whole chart"
+    assert ends <= told, f"no comment in values.yaml: {sorted(ends - told)}"
+    assert ends <= shown, f"no words in values.md: {sorted(ends - shown)}"
+    assert {".".join(path) for path in _ends(schema)} >= HELMS_OWN
+
+
+def test_a_list_that_stands_below_its_name_is_shown() -> None:
+    """Lists of one line each are a default like any other, with a comment or without."""
+    page = values_page("agent:\n  tolerations:\n    - operator: Exists\n")
+
+    assert "| `agent.tolerations` | `[{operator: Exists}]` |" in page

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import yaml
 
 from partage.tracing.spans import ATTRIBUTES, EVENTS, KINDS
 from partage.vendors import names, settings
@@ -244,7 +245,7 @@ def values_page(text: str) -> str:
         text: the chart's values.yaml.
     """
     made = f"{HEAD}# Values of the chart\n\n`helm install` with `--set NAME=VALUE` or `-f FILE`. A value that is not here is refused.\n\n"
-    return made + table(("value", "default", ""), _values(text.splitlines()))
+    return made + table(("value", "default", ""), _values(text))
 
 
 def value_comments(text: str) -> dict[str, str]:
@@ -253,13 +254,14 @@ def value_comments(text: str) -> dict[str, str]:
     Args:
         text: the chart's values.yaml.
     """
-    return {name.strip("`"): told for name, _, told in _values(text.splitlines()) if told}
+    return {name.strip("`"): told for name, _, told in _values(text) if told}
 
 
-def _values(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _values(text: str) -> Iterator[tuple[str, str, str]]:
+    loaded = yaml.safe_load(text)
     path: list[tuple[int, str]] = []
     comment: list[str] = []
-    for line in lines:
+    for line in text.splitlines():
         if not line.strip():
             comment = []
             continue
@@ -271,7 +273,17 @@ def _values(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         if found is None:  # part of a list
             continue
         path = [*((d, name) for d, name in path if d < depth), (depth, found[1])]
-        name, value = ".".join(part for _, part in path), found[2]
+        names_down = [part for _, part in path]
+        value = found[2] or _listed(loaded, names_down)
         if value or comment:
-            yield f"`{name}`", f"`{value}`" if value else "", " ".join(comment)
+            yield f"`{'.'.join(names_down)}`", f"`{value}`" if value else "", " ".join(comment)
         comment = []
+
+
+def _listed(loaded: Any, names_down: Sequence[str]) -> str:
+    """A list that stands below its name, in one line; empty for what is no list."""
+    for name in names_down:
+        loaded = loaded[name]
+    if not isinstance(loaded, list):
+        return ""
+    return str(yaml.safe_dump(loaded, default_flow_style=True, width=10_000)).strip()
