@@ -9,14 +9,14 @@ from control_plane import HELM, ControlPlane
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "partage"
 
 
-def helm(plane: ControlPlane, *arguments: str) -> str:
+def helm(plane: ControlPlane, *arguments: str, program: Path = HELM) -> str:
     """Run helm against the cluster, and give back what it prints.
 
     Raises:
         AssertionError: it failed; says what it said.
     """
     done = subprocess.run(
-        [str(HELM), *arguments, "--kubeconfig", str(plane.kubeconfig())],
+        [str(program), *arguments, "--kubeconfig", str(plane.kubeconfig())],
         capture_output=True, text=True, check=False,
         env={**os.environ, "HELM_DATA_HOME": str(plane.folder), "HELM_CACHE_HOME": str(plane.folder)},
     )  # fmt: skip

@@ -35,6 +35,7 @@ TOOLS = Path(os.environ.get("PARTAGE_TOOLS", "~/.cache/partage/tools")).expandus
 KUBERNETES = TOOLS / f"kubernetes-v{VERSION}"
 ETCD = TOOLS / "etcd" / "usr" / "bin" / "etcd"
 HELM = TOOLS / "helm-v4.3.1" / "helm"
+HELM3 = TOOLS / "helm3-v3.22.0" / "helm"
 KUBECONFORM = TOOLS / "kubeconform-v0.8.0" / "kubeconform"
 ADMIN = "system:masters"
 READY_SECONDS = 120

@@ -3,15 +3,17 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from chart import CHART, helm
-from control_plane import HELM, KUBERNETES, ControlPlane, control_plane
-from stack import collection, eventually
+from control_plane import HELM, HELM3, KUBERNETES, ControlPlane, control_plane
+from stack import MERGE, collection, eventually
 
 DEPLOY = CHART.parents[1]
 sys.path.insert(0, str(DEPLOY))
@@ -136,7 +138,8 @@ def test_objects_are_valid(profile: str, tmp_path: Path) -> None:
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """An API server of its own, without controllers: objects count, nothing runs."""
     folder = tmp_path_factory.mktemp("chart")
-    rules = [{"level": "Metadata", "verbs": ["delete"]}, {"level": "None"}]
+    written = {"level": "Request", "verbs": ["create", "update", "patch"], "resources": [{"group": "admissionregistration.k8s.io"}]}  # fmt: skip
+    rules = [written, {"level": "Metadata", "verbs": ["delete"]}, {"level": "None"}]
     policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}  # fmt: skip
     (folder / "audit.json").write_text(json.dumps(policy))
     flags = (f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={folder / 'audit.log'}")  # fmt: skip
@@ -284,16 +287,83 @@ def test_published_objects_have_their_published_names() -> None:
     assert not [o for o in objects("default") if o["kind"] == "DaemonSet"]
 
 
-def test_nothing_waits_for_a_webhook_that_is_gone(plane: ControlPlane) -> None:
-    """Helm takes the webhook configurations away before the Deployment and the Service."""
+HELMS = [
+    pytest.param(HELM, id="helm 4"),
+    pytest.param(
+        HELM3, id="helm 3",
+        marks=pytest.mark.skipif(not HELM3.exists(), reason="helm 3 not built; run tests/cluster/build"),
+    ),
+]  # fmt: skip
+BAD = 400
+"""From this status on a request has changed nothing."""
+WEBHOOKS = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
+
+
+@pytest.mark.parametrize("program", HELMS)
+def test_nothing_waits_for_a_webhook_that_is_gone(plane: ControlPlane, program: Path) -> None:
+    """Both webhook configurations are away for good before the Deployment or the Service is deleted."""
     log = plane.folder / "audit.log"
-    before = len(log.read_text().splitlines()) if log.exists() else 0
-    helm(plane, "install", "order", str(CHART), "-n", "order", "--create-namespace", "--set", "crds.keep=false")  # fmt: skip
-    helm(plane, "uninstall", "order", "-n", "order", "--no-hooks")
-    gone = [
-        event["objectRef"]["resource"]
-        for event in map(json.loads, log.read_text().splitlines()[before:])
-        if event["verb"] == "delete" and event["objectRef"].get("name", "").startswith("partage")
+    given = ("--create-namespace", "--set", "crds.devices=false,crds.elasticgpu=false")
+    helm(plane, "install", "order", str(CHART), "-n", "order", *given, program=program)
+    before = len(log.read_text().splitlines())
+
+    with jobs_done(plane, "order"):
+        helm(plane, "uninstall", "order", "-n", "order", program=program)
+
+    webhooks_went_first(log.read_text().splitlines()[before:])
+
+
+@pytest.mark.parametrize("program", HELMS)
+def test_what_is_only_printed_can_be_applied(program: Path) -> None:
+    """No two objects of one name, of which the later, such as the stand-in, would take the other's place."""
+    found = yaml.safe_load_all(generate.rendered(str(program), "default", hooks=True))
+    names = [
+        (o["kind"], o["metadata"]["name"], o["metadata"].get("namespace")) for o in found if o
     ]
-    last = max(n for n, what in enumerate(gone) if what.endswith("webhookconfigurations"))
-    assert last < min(gone.index("deployments"), gone.index("services"))
+
+    assert len(names) == len(set(names))
+
+
+def webhooks_went_first(lines: list[str]) -> None:
+    """Assert it of lines of the audit log."""
+    asked: set[str] = set()
+    away: set[str] = set()
+    for event in map(json.loads, lines):
+        what, verb = event["objectRef"]["resource"], event["verb"]
+        if event["responseStatus"]["code"] >= BAD:
+            continue
+        if what in WEBHOOKS and verb == "delete":
+            away.add(what)
+        elif what in WEBHOOKS:  # the stand-in, about which nobody is asked
+            away.discard(what)
+            assert not event["requestObject"].get("webhooks")
+        elif what in {"deployments", "services"} and verb == "delete":
+            asked.add(what)
+            assert away == WEBHOOKS, what
+    assert asked == {"deployments", "services"}
+    assert away == WEBHOOKS
+
+
+@contextmanager
+def jobs_done(plane: ControlPlane, namespace: str) -> Iterator[None]:
+    """Report every Job of a namespace as done, which its controller and a kubelet would do."""
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    over = threading.Event()
+
+    def report() -> None:
+        while not over.wait(0.2):
+            with suppress(OSError):
+                for found in plane.call("GET", jobs)["items"]:
+                    now = found["metadata"]["creationTimestamp"]
+                    ended = [{"type": one, "status": "True"} for one in ("SuccessCriteriaMet", "Complete")]  # fmt: skip
+                    status = {"startTime": now, "completionTime": now, "succeeded": 1, "conditions": ended}  # fmt: skip
+                    path = f"{jobs}/{found['metadata']['name']}/status"
+                    plane.call("PATCH", path, {"status": status}, kind=MERGE)
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
