@@ -110,14 +110,16 @@ def test_values_that_helm_is_given_exist(given: Line) -> None:
 
 @pytest.mark.parametrize("given", _of("kubectl"), ids=str)
 def test_kubectl_is_asked_for_what_it_has(given: Line) -> None:
-    """A verb of kubectl; folders that are applied are there."""
-    verbs = ("get", "describe", "apply", "delete", "annotate", "logs", "create", "scale", "rollout", "partage", "label")  # fmt: skip
+    """A verb of kubectl; folders and files that are applied are there."""
+    verbs = ("get", "describe", "apply", "patch", "delete", "annotate", "logs", "create", "scale", "rollout", "partage", "label")  # fmt: skip
     words = given.words
     verb = next(word for word in words[1:] if word in verbs or not _is_option(words, word))
 
     assert verb in verbs
     if "-k" in words:
         assert (ROOT / words[words.index("-k") + 1] / "kustomization.yaml").is_file()
+    if "--patch-file" in words:
+        assert (ROOT / words[words.index("--patch-file") + 1]).is_file()
 
 
 def _is_option(words: list[str], word: str) -> bool:
