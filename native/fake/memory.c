@@ -13,8 +13,10 @@ static struct { uint64_t key, bytes, other; } notes[NOTES];
 FAKE_LOCK(lock)
 static _Atomic uint64_t next_address = 0x7f0000000000ull;
 
-struct cu_pool { CUdevice device; uint64_t reserved, used; };
+struct cu_pool { CUdevice device; uint64_t reserved, used; int ended; };
 static struct cu_pool default_pools[FAKE_CARDS];
+static CUpool current_pools[FAKE_CARDS]; /* NULL: the default */
+static void unpool(CUpool pool, uint64_t bytes);
 
 CUresult fake_take(CUdevice device, uint64_t bytes)
 {
@@ -75,6 +77,7 @@ static CUresult release(uint64_t key)
     uint64_t bytes, device;
     if (!fake_recall(key, &bytes, &device, 1)) return CUDA_ERROR_INVALID_VALUE;
     if (device & FAKE_OF_GRAPH) fake_graph_freed(device);
+    else if (bytes && device >= FAKE_CARDS) unpool((CUpool)(uintptr_t)device, bytes);
     else fake_give((CUdevice)device, bytes);
     return CUDA_SUCCESS;
 }
@@ -234,11 +237,23 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned f
 }
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) { return release(pointer); }
 
-CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device);
-CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device)
+CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device);
+CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device)
 {
     default_pools[device].device = device;
     *pool = &default_pools[device];
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device);
+CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device)
+{
+    *pool = current_pools[device];
+    return *pool ? CUDA_SUCCESS : cuDeviceGetDefaultMemPool(pool, device);
+}
+CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool);
+CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool)
+{
+    current_pools[device] = pool;
     return CUDA_SUCCESS;
 }
 CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
@@ -247,10 +262,23 @@ CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
     (*pool)->device = props->location.id;
     return CUDA_SUCCESS;
 }
-CUresult cuMemPoolDestroy(CUpool pool)
+/* A destroyed pool keeps what it holds until its last allocation is freed. */
+static void unpool(CUpool pool, uint64_t bytes)
 {
+    pthread_mutex_lock(&lock);
+    pool->used -= bytes;
+    int over = pool->ended && pool->used == 0;
+    pthread_mutex_unlock(&lock);
+    if (!over) return;
     fake_give(pool->device, pool->reserved);
     free(pool);
+}
+CUresult cuMemPoolDestroy(CUpool pool)
+{
+    if (pool >= default_pools && pool < default_pools + FAKE_CARDS) return CUDA_ERROR_INVALID_VALUE;
+    if (current_pools[pool->device] == pool) current_pools[pool->device] = NULL;
+    pool->ended = 1;
+    unpool(pool, 0);
     return CUDA_SUCCESS;
 }
 CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
@@ -270,6 +298,12 @@ CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
 {
     uint64_t result = attribute == CU_POOL_RESERVED_CURRENT ? pool->reserved : pool->used;
     memcpy(value, &result, sizeof result);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value);
+CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value)
+{
+    (void)pool, (void)attribute, (void)value; /* what is freed stays until it is trimmed */
     return CUDA_SUCCESS;
 }
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)
@@ -307,9 +341,7 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
         return CUDA_SUCCESS;
     }
     if (bytes == 0) return CUDA_SUCCESS; /* imported */
-    pthread_mutex_lock(&lock);
-    ((CUpool)(uintptr_t)pool)->used -= bytes;
-    pthread_mutex_unlock(&lock);
+    unpool((CUpool)(uintptr_t)pool, bytes);
     return CUDA_SUCCESS;
 }
 /* A pointer of another process: its address, size and pid. */

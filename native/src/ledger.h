@@ -12,7 +12,7 @@ enum kind { KIND_POINTER = 1, KIND_SMALL, KIND_SWAP, KIND_HANDLE, KIND_MAPPING, 
 struct entry {
     uint64_t key;
     uint64_t bytes;
-    uint64_t other;  /* kind's own: references of a handle, handle of a mapping or binding, device of a green context */
+    uint64_t other;  /* kind's own: references of a handle, handle of a mapping, device of a green context and so on */
     uint64_t context; /* freed with this context; 0 outlives all */
     uint32_t card;
     uint32_t kind;   /* 0: free */

@@ -3,6 +3,8 @@
 #include "driver.h"
 #include <stdatomic.h>
 
+#define DOOMED 1 /* entry.other of a pool: destroyed by the program */
+
 static struct lock pools;
 static _Atomic bool imports; /* memory of another process' pool was taken in */
 
@@ -36,6 +38,24 @@ bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t byte
     return true;
 }
 
+/*
+ * A pool that its program destroyed keeps its memory until the last allocation of it is freed, and the driver does not
+ * say of a destroyed one how much that is. So it is destroyed for the driver when it holds nothing. The lock is held.
+ */
+static bool bury(const struct entry *entry)
+{
+    CUpool pool = (CUpool)(uintptr_t)entry->key;
+    struct entry gone;
+    uint64_t bytes;
+    CALL(cuMemPoolTrimTo, pool, 0);
+    if (!ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes) || bytes > 0) return false;
+    if (!ledger_take(KIND_POOL, entry->key, &gone)) return false;
+    bool good = CALL(cuMemPoolDestroy, pool) == CUDA_SUCCESS;
+    if (good) memory_release(&gone);
+    else ledger_put(gone);
+    return good;
+}
+
 void pools_refresh(struct card *card, bool trim)
 {
     struct entry entry;
@@ -44,6 +64,10 @@ void pools_refresh(struct card *card, bool trim)
     for (uint32_t i = 0; ledger_nth(KIND_POOL, i, &entry); i++) {
         CUpool pool = (CUpool)(uintptr_t)entry.key;
         if (entry.card != card->index) continue;
+        if (entry.other == DOOMED && bury(&entry)) {
+            i--; /* the next one stands in its place */
+            continue;
+        }
         if (trim) CALL(cuMemPoolTrimTo, pool, 0);
         if (ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes)) memory_bring(card, KIND_POOL, entry.key, bytes, true);
     }
@@ -148,14 +172,36 @@ EXPORT CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
     return result;
 }
 
+/* What else a pool's end does at once: nothing new comes from it, and what is freed is not kept for another time. */
+static void retire(CUpool pool, CUdevice device)
+{
+    CUpool now, own;
+    uint64_t none = 0;
+    ASK((CUpool, int, void *), cuMemPoolSetAttribute, pool, CU_POOL_RELEASE_THRESHOLD, &none);
+    if (ASK((CUpool *, CUdevice), cuDeviceGetMemPool, &now, device) != CUDA_SUCCESS || now != pool) return;
+    if (ASK((CUpool *, CUdevice), cuDeviceGetDefaultMemPool, &own, device) == CUDA_SUCCESS)
+        ASK((CUdevice, CUpool), cuDeviceSetMemPool, device, own);
+}
+
 EXPORT CUresult cuMemPoolDestroy(CUpool pool)
 {
     struct entry entry;
+    CUpool own = NULL;
+    if (!ledger_find(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) return CALL(cuMemPoolDestroy, pool);
+    struct card *card = &container_get()->cards[entry.card];
+    ASK((CUpool *, CUdevice), cuDeviceGetDefaultMemPool, &own, card->device);
+    if (own == pool) return CALL(cuMemPoolDestroy, pool); /* which the driver refuses */
     lock_take(&pools);
-    CUresult result = CALL(cuMemPoolDestroy, pool);
-    if (result == CUDA_SUCCESS && ledger_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) memory_release(&entry);
+    bool known = ledger_find(KIND_POOL, entry.key, &entry) && entry.other != DOOMED;
+    entry.other = DOOMED;
+    if (known) {
+        retire(pool, card->device);
+        ledger_put(entry);
+    }
     lock_give(&pools);
-    return result;
+    if (!known) return CUDA_ERROR_INVALID_VALUE;
+    pools_refresh(card, false);
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)

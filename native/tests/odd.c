@@ -3,7 +3,7 @@
  * green contexts, a card whose events are all in use. For the modelled card.
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
- *            import | many | green | eventless
+ *            import | many | green | eventless | pools
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -149,6 +149,34 @@ static int import_foreign(void)
     return 0;
 }
 
+/* Pools destroyed with an allocation of 300 MiB in each, until that is refused; the card's own pool in the end. */
+static int destroy_pools(void)
+{
+    CUpoolProps props = {.allocType = 1, .location = {CU_LOCATION_DEVICE, 0}};
+    CUdeviceptr pointers[16], another;
+    CUpool pool, own;
+    int count = 0, result;
+    open_card();
+    must(driver->own_pool(&own, 0), "cuDeviceGetMemPool");
+    for (;;) {
+        must(driver->new_pool(&pool, &props), "cuMemPoolCreate");
+        must(driver->set_pool(0, pool), "cuDeviceSetMemPool");
+        result = driver->alloc_async(&pointers[count], 300 * MIB, NULL);
+        must(driver->end_pool(pool), "cuMemPoolDestroy");
+        if (result != CUDA_SUCCESS || count == 15) break;
+        count++;
+    }
+    must(driver->own_pool(&pool, 0), "cuDeviceGetMemPool");
+    printf("refused %d\nown %d\ncount %d\nused %zu\n", result, pool == own, count, used());
+    must(driver->free_async(pointers[--count], NULL), "cuMemFreeAsync");
+    printf("used %zu\n", used());
+    must(driver->alloc(&another, 300 * MIB), "cuMemAlloc");
+    must(driver->release_memory(another), "cuMemFree");
+    while (count-- > 0) must(driver->release_memory(pointers[count]), "cuMemFree");
+    printf("used %zu\n", used());
+    return 0;
+}
+
 /* Memory whose handle is gone, but which is bound to a multicast object. */
 static int bind_many(void)
 {
@@ -217,7 +245,8 @@ int main(int argc, char **argv)
     if (strcmp(what, "fork") == 0) return fork_child(0);
     if (strcmp(what, "fork-after") == 0) return fork_child(1);
     if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0);
-    if (argc > 2 && strncmp(what, "pool", 4) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
+    if (argc > 2 && strncmp(what, "pool-", 5) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
+    if (strcmp(what, "pools") == 0) return destroy_pools();
     if (strcmp(what, "import") == 0) return import_foreign();
     if (strcmp(what, "many") == 0) return bind_many();
     if (strcmp(what, "green") == 0) return make_green();

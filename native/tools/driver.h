@@ -21,6 +21,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
                                CUdeviceptr pointer);
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device);
+CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool);
 CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type, unsigned long long flags);
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green);
 CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
@@ -85,6 +86,7 @@ CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
     X(end_exec, cuGraphExecDestroy, "cuGraphExecDestroy")                                                \
     X(trim_graphs, cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim")                                         \
     X(own_pool, cuDeviceGetMemPool, "cuDeviceGetMemPool")                                                \
+    X(set_pool, cuDeviceSetMemPool, "cuDeviceSetMemPool")                                                \
     X(new_pool, cuMemPoolCreate, "cuMemPoolCreate")                                                      \
     X(end_pool, cuMemPoolDestroy, "cuMemPoolDestroy")                                                    \
     X(trim_pool, cuMemPoolTrimTo, "cuMemPoolTrimTo")                                                     \

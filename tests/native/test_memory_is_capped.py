@@ -193,6 +193,16 @@ def test_memory_of_the_pool_of_another_container_counts(world: World) -> None:
     assert lines(done.stdout, "used") == [[CAP], [0]]
 
 
+def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
+    """Destroying a pool does not give back what was allocated of it; freeing that does, in either way."""
+    done = world.tenant(memory=CAP).run("odd", "pools")
+
+    assert lines(done.stdout, "refused") == [[2]], done.stderr
+    assert lines(done.stdout, "own") == [[1]]
+    assert lines(done.stdout, "count") == [[3]]
+    assert lines(done.stdout, "used") == [[960 * MIB], [640 * MIB], [0]], done.stderr
+
+
 def test_memory_bound_to_a_multicast_object_counts_without_its_handle(world: World) -> None:
     """It stays as long as it is bound."""
     done = world.tenant(memory=CAP).run("odd", "many")
