@@ -22,6 +22,7 @@ LONG = (
     "test_nothing_is_left_after_it_ran.py",
     "test_the_profiles_work_as_documented.py",
     "test_the_chart_installs_and_goes.py",
+    "test_a_release_changes_under_running_pods.py",
     "test_a_slow_or_lying_webhook_stops_nobody_else.py",
     "test_decisions_are_taken_again_offline.py",
     "test_running_clusters_are_taken_over_and_given_back.py",

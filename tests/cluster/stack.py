@@ -55,6 +55,8 @@ class Layout:
         address: where the scheduler service listens, as its pod's address.
         read: its port for reading; 0 takes any that is free.
         pod: name of the first instance's pod.
+        routed: an address, not of loopback, by which the API server finds the webhook through its Service, as in
+            production (with `--enable-aggregator-routing`); empty for a URL on loopback.
     """
 
     system: str = SYSTEM
@@ -67,6 +69,7 @@ class Layout:
     address: str = "127.0.0.1"
     read: int = 0
     pod: str = "scheduler"
+    routed: str = ""
 
 
 AUDIT = {
@@ -168,7 +171,7 @@ class Stack:
         self.start_beside()
         eventually("the scheduler service is ready", self.ready)
         if webhook:
-            eventually("the webhook is trusted", self._admits)
+            eventually("the webhook is trusted", self.admits)
         self._kubelets.start()
 
     def start_scheduler_service(self, name: str = "", *extra: str) -> None:
@@ -204,8 +207,14 @@ class Stack:
         return self.instances[names[0]][which] if len(names) == 1 else None
 
     def start_webhook(self) -> None:
-        """Start the webhook, and have the API server find it on loopback."""
+        """Start the webhook, and have the API server find it: on loopback, or by its Service."""
         port = free_port()
+        if self.layout.routed:
+            self.webhook = f"https://{self.layout.routed}:{port}"
+            self._stand_behind_the_service(port)
+            bind = f"--host={self.layout.routed}"
+            self.partage(self.layout.webhook, bind, f"--port={port}", name="webhook")
+            return
         self.webhook = f"https://127.0.0.1:{port}"
         for kind, path in (("mutating", "mutate"), ("validating", "validate")):
             where = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/partage"
@@ -216,6 +225,24 @@ class Stack:
             self.layout.webhook, "--host=127.0.0.1", f"--port={port}", f"--url={self.webhook}",
             name="webhook",
         )  # fmt: skip
+
+    def _stand_behind_the_service(self, port: int) -> None:
+        """Write what Kubernetes writes for a Service whose pods are ready, for the process that stands for one."""
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{self.layout.system}/endpointslices"
+        labels = {
+            "kubernetes.io/service-name": self.layout.webhook,
+            "endpointslice.kubernetes.io/managed-by": "tests",
+        }
+        slice_ = {
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "webhook-process", "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [self.layout.routed], "conditions": {"ready": True}}],
+            "ports": [{"name": "webhook", "port": port, "protocol": "TCP"}],
+        }  # fmt: skip
+        with suppress(urllib.error.HTTPError):
+            self.plane.call("DELETE", f"{path}/webhook-process")
+        self.plane.call("POST", path, slice_)
 
     def start_beside(self, name: str = "kube-scheduler") -> None:
         """Start the second kube-scheduler with the chart's configuration and its Secret's files."""
@@ -372,7 +399,7 @@ class Stack:
         if self._kubelets.is_alive():
             self._kubelets.join()
 
-    def _admits(self) -> bool:
+    def admits(self) -> bool:
         """Whether the API server asks the webhook and believes it: a broken pod is refused."""
         broken = pod("probe", {"tke.cloud.tencent.com/qgpu-core": "33"})
         try:
@@ -434,6 +461,20 @@ class Stack:
         except AssertionError as error:
             said = [e["message"] for e in self.events(name, namespace)]
             raise AssertionError(f"{error}; its events: {said}") from error
+
+    def revision(self) -> str:
+        """The cluster's state as of now, to look back to."""
+        return str(self.plane.call("GET", "/api/v1/pods")["metadata"]["resourceVersion"])
+
+    def first_bound(self, name: str, since: str, namespace: str = "default") -> Any:
+        """A pod as it was in the moment that it had a node, seen from a state before that."""
+        query = f"watch=true&resourceVersion={since}&timeoutSeconds=2"
+        path = f"/api/v1/namespaces/{namespace}/pods?{query}"
+        for line in self.plane.call("GET", path, decode=False).splitlines():
+            found = json.loads(line)["object"]
+            if found["metadata"]["name"] == name and found["spec"].get("nodeName"):
+                return found
+        raise AssertionError(f"pod {name} was never bound since {since}")
 
     def events(self, name: str, namespace: str = "default") -> list[dict[str, Any]]:
         """Events of a pod."""

@@ -99,9 +99,11 @@ def test_pods_of_every_protocol_are_bound_by_us(
 
 
 def test_labels_travel_in_the_binding(stack: Stack, node: str) -> None:
-    """From Kubernetes 1.35 on a Binding's labels are on the pod as it is bound."""
+    """From Kubernetes 1.35 on a Binding's labels are on the pod from the moment that it is bound."""
+    since = stack.revision()
     stack.create(pod("one", ASKS["qgpu"]))
-    found = stack.bound("one")
+    stack.bound("one")
+    found = stack.first_bound("one", since)
     assert found["metadata"]["labels"]["tke.cloud.tencent.com/qgpu"] == "true"
     assert node
 
