@@ -130,23 +130,31 @@ def rendered(helm: str, profile: str, *options: str, hooks: bool = False) -> str
 
 
 def kustomize(helm: str) -> dict[str, str]:
-    """The plain manifests: path under deploy/kustomize to text."""
+    """The plain manifests: path under deploy/kustomize to text.
+
+    What must not go with Partage, as others' objects go with it, is in a file of its own. The other one
+    begins with the webhook configurations: `kubectl delete -f` goes by order.
+    """
     made: dict[str, str] = {}
     for profile, namespace in NAMESPACES.items():
         objects = [one for one in yaml.safe_load_all(rendered(helm, profile)) if one]
         for one in objects:
-            metadata = one["metadata"]
-            metadata.get("labels", {}).pop("app.kubernetes.io/managed-by", None)
-            if one["kind"] == "CustomResourceDefinition":
-                metadata.pop("annotations", None)
+            one["metadata"].get("labels", {}).pop("app.kubernetes.io/managed-by", None)
+        definitions = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
+        for one in definitions:
+            one["metadata"].pop("annotations", None)
         if namespace != "kube-system":
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-            objects.insert(0, space)
+            definitions.insert(0, space)
+        rest = [one for one in objects if one not in definitions]
+        rest.sort(key=lambda one: not one["kind"].endswith("WebhookConfiguration"))
         head = "# Made by deploy/generate.py from the chart; change that instead.\n"
-        text = yaml.safe_dump_all(objects, sort_keys=False, width=120)
-        made[f"{profile}/partage.yaml"] = head + text
+        for name, held in (("definitions", definitions), ("partage", rest)):
+            text = yaml.safe_dump_all(held, sort_keys=False, width=120)
+            made[f"{profile}/{name}.yaml"] = head + text
         made[f"{profile}/kustomization.yaml"] = (
-            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [partage.yaml]\n"
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+            "resources: [definitions.yaml, partage.yaml]\n"
         )
     return made
 

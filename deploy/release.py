@@ -77,7 +77,7 @@ def changes(root: Path, version: str, today: str) -> dict[str, str]:
             f"{version} is not newer than {before}, which is released; choose a higher one"
         )
     made = {name: _replaced(root / name, pattern, version) for name, pattern in _PLACES.items()}
-    for path in sorted((root / "deploy/kustomize").glob("*/partage.yaml")):
+    for path in sorted((root / "deploy/kustomize").glob("*/*.yaml")):
         made[path.relative_to(root).as_posix()] = _replaced(path, _IMAGES, version)
     made[_CHANGELOG] = _released(root / _CHANGELOG, version, today)
     return {name: text for name, text in made.items() if text != (root / name).read_text("utf-8")}

@@ -367,3 +367,41 @@ def jobs_done(plane: ControlPlane, namespace: str) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def test_plain_manifests_go_and_leave_others_objects(plane: ControlPlane) -> None:
+    """What the page types deletes all programs, webhook configurations first, and nobody's Device."""
+    folder = DEPLOY / "kustomize" / "default"
+    kubectl(plane, "apply", "-k", str(folder))
+    device = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", "metadata": {"name": "n1"}, "spec": {"devices": []}}  # fmt: skip
+    eventually("koordlet reports a node", lambda: put(plane, device))
+    log = plane.folder / "audit.log"
+    before = len(log.read_text().splitlines())
+
+    kubectl(plane, "delete", "-f", str(folder / "partage.yaml"))
+
+    webhooks_went_first(log.read_text().splitlines()[before:])
+    files = {name: list(yaml.safe_load_all((folder / name).read_text())) for name in ("partage.yaml", "definitions.yaml")}  # fmt: skip
+    assert not left(plane, files["partage.yaml"])
+    assert len(left(plane, [*files["definitions.yaml"], device])) == len(files["definitions.yaml"]) + 1  # fmt: skip
+    space = plane.call("GET", "/api/v1/namespaces/partage-system")
+    assert space["status"]["phase"] == "Active"
+
+
+def kubectl(plane: ControlPlane, *arguments: str) -> None:
+    """Run the genuine kubectl as the administrator.
+
+    Raises:
+        AssertionError: it failed; says what it said.
+    """
+    command = [str(KUBERNETES / "kubectl"), f"--kubeconfig={plane.kubeconfig()}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def put(plane: ControlPlane, made: Manifest) -> bool:
+    """Whether the server takes it; not before it serves its definition."""
+    with suppress(OSError):
+        plane.call("POST", collection(made), made)
+        return True
+    return False

@@ -75,6 +75,7 @@ STORIES = {
         before=(INSTALL,), then={"kubectl get pod my-pod": "kubectl create -f pod.yaml"}
     ),
     "docs/how-to/upgrade.md": Story(before=(INSTALL,), then={"kubectl -n partage-system rollout": ROLLED}),
+    "docs/how-to/uninstall.md": Story(before=("kubectl apply -k deploy/kustomize/default",)),
     "docs/how-to/watch-it.md": Story(before=("kubectl create -f monitoring.yaml", INSTALL)),
 }  # fmt: skip
 

@@ -38,9 +38,12 @@ def test_every_place_gets_the_new_version(tree: Path) -> None:
         (tree / name).write_text(text, encoding="utf-8")
 
     assert release.current(tree) == "9.8.7"
-    manifests = (tree / "deploy/kustomize/default/partage.yaml").read_text("utf-8")
+    folder = tree / "deploy/kustomize/default"
+    definitions = (folder / "definitions.yaml").read_text("utf-8")
+    manifests = (folder / "partage.yaml").read_text("utf-8")
     assert set(re.findall(r"ghcr\.io/partage/partage:(\S+)", manifests)) == {"9.8.7"}
-    assert set(re.findall(r"app\.kubernetes\.io/version: (\S+)", manifests)) == {"9.8.7"}
+    for text in (definitions, manifests):
+        assert set(re.findall(r"app\.kubernetes\.io/version: (\S+)", text)) == {"9.8.7"}
     log = (tree / "CHANGELOG.md").read_text("utf-8")
     assert f"## [Unreleased]\n\n## [9.8.7] - {TODAY}\n\n### Added\n" in log
 

@@ -214,7 +214,8 @@ def chart() -> list[dict[str, Any]]:
     """Every object of the chart, by profile."""
     return [
         one
-        for path in sorted(KUSTOMIZE.glob("*/partage.yaml"))
+        for name in ("definitions", "partage")
+        for path in sorted(KUSTOMIZE.glob(f"*/{name}.yaml"))
         for one in yaml.safe_load_all(path.read_text())
         if one
     ]

@@ -1,0 +1,73 @@
+"""`deploy/kustomize`: all of the chart, in two files of which the one that is deleted takes nobody else's objects along."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "deploy"))
+import generate  # noqa: E402 # a script beside what it writes
+
+TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
+HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
+needs_helm = pytest.mark.skipif(
+    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
+)
+KUSTOMIZE = ROOT / "deploy" / "kustomize"
+LASTING = ("Namespace", "CustomResourceDefinition")
+"""Kinds with which everybody's objects go."""
+
+
+def read(profile: str, name: str) -> list[dict[str, Any]]:
+    """The objects of a file."""
+    text = (KUSTOMIZE / profile / f"{name}.yaml").read_text(encoding="utf-8")
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def known(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Kind, namespace and name of each object, in order."""
+    heads = [(one["kind"], one["metadata"]) for one in found]
+    return sorted((kind, head.get("namespace", ""), head["name"]) for kind, head in heads)
+
+
+@pytest.mark.parametrize("profile", generate.NAMESPACES)
+def test_what_is_deleted_takes_nothing_of_others_along(profile: str) -> None:
+    """Definitions and the namespace are beside it."""
+    kinds = {one["kind"] for one in read(profile, "partage")}
+
+    assert not kinds & {*LASTING}
+    assert {one["kind"] for one in read(profile, "definitions")} <= {*LASTING}
+
+
+@pytest.mark.parametrize("profile", generate.NAMESPACES)
+def test_webhook_configurations_are_deleted_first(profile: str) -> None:
+    """They are deleted in the order of the file."""
+    kinds = [one["kind"] for one in read(profile, "partage")]
+    first = [kind.endswith("WebhookConfiguration") for kind in kinds]
+
+    assert sum(first) == len({"mutating", "validating"})
+    assert first == sorted(first, reverse=True)
+
+
+@needs_helm
+@pytest.mark.parametrize("profile", generate.NAMESPACES)
+def test_both_files_are_the_chart(profile: str) -> None:
+    """Each object once, the hooks of uninstalling aside; the namespace is what helm would make."""
+    rendered = yaml.safe_load_all(generate.rendered(str(HELM), profile))
+    chart = known([one for one in rendered if one])
+    namespace = generate.NAMESPACES[profile]
+    made = [] if namespace == "kube-system" else [("Namespace", "", namespace)]
+
+    assert known(read(profile, "definitions") + read(profile, "partage")) == sorted(chart + made)
+
+
+@pytest.mark.parametrize("profile", generate.NAMESPACES)
+def test_the_kustomization_lists_both(profile: str) -> None:
+    """`kubectl apply -k` makes all."""
+    (listed,) = read(profile, "kustomization")
+
+    assert listed["resources"] == ["definitions.yaml", "partage.yaml"]
