@@ -5,110 +5,47 @@
     I3  no pod runs on a device that its record does not name: its record is its own, of its node and
         of cards that are there, and its containers were handed exactly these
     I4  nothing is reserved for nobody
-    I5  every pod that waits has a reason that holds now
+    I5  every pod that waits has a reason that holds now, as far as that can be told from outside: it
+        names nodes, cards and a quota that are there, and tells of no want, illness or closed node
+        where the records and the inventory show none
 
-Nothing of Partage is imported here: what is checked and what checks share no line.
+A look takes a moment in which things change, and what was decided is still under way: whoever asks
+looks again until all holds, with a patience of his own.
+
+How records are read is in `seen`, I5 in detail in `waiting`. Nothing of Partage is imported there
+or here: what is checked and what checks share no line.
 """
 
 import itertools
-import json
-import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable
 
 import aiohttp
+from seen import (
+    Cards,
+    Document,
+    Findings,
+    Handed,
+    amount,
+    asks,
+    capacities,
+    live,
+    record,
+    taken,
+)
+from waiting import Room, absent, untrue
 
 __all__ = [
-    "DEVICES", "PODS", "Cards", "Document", "Findings", "Handed", "amount", "capacities", "findings",
-    "live", "look", "misplaced", "over_capacity", "record", "series", "unlike",
+    "DEVICES", "NODES", "PODS", "SUMMARIES", "Cards", "Document", "Findings", "Handed", "amount",
+    "asks", "capacities", "findings", "live", "look", "misplaced", "over_capacity", "record", "series",
+    "unlike",
 ]  # fmt: skip
 
-Document = Mapping[str, Any]
-Cards = Mapping[tuple[str, str], Counter[str]]
-"""What each device has, by node and uuid."""
-Handed = Mapping[str, Mapping[str, frozenset[str]]]
-"""Devices that containers were handed when they started: by pod's uid and container, the uuids."""
-
-RECORD = "partage.io/allocation"
 SUMMARIES = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
-_DOMAINS = (
-    "koordinator.sh/", "kubernetes.io/", "nvidia.com/", "tke.cloud.tencent.com/", "metax-tech.com/",
-)  # fmt: skip
-_ORDINARY = ("cpu", "memory", "ephemeral-storage", "pods")
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
-
-
-def amount(text: str) -> int:
-    """A Kubernetes quantity, rounded down."""
-    found = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", text)
-    assert found is not None, text
-    return int(float(found[1]) * _UNITS[found[2]])
-
-
-def live(pod: Document) -> bool:
-    """Whether the pod has a place: bound, and its containers have not all ended."""
-    over = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
-    return bool(pod["spec"].get("nodeName")) and not over
-
-
-def record(pod: Document) -> Document | None:
-    """The pod's record, if it has one that can be read; one that cannot names no device."""
-    text = (pod["metadata"].get("annotations") or {}).get(RECORD)
-    try:
-        found = None if text is None else json.loads(text)
-    except ValueError:
-        return None
-    whole = isinstance(found, dict) and isinstance(found.get("containers"), list)
-    return found if whole else None
-
-
-def taken(pod: Document, found: Document) -> dict[str, Counter[str]]:
-    """What a pod's record takes, by uuid: `milli` and `bytes`, as Kubernetes counts.
-
-    An init container runs beside the sidecars that were started before it, and ends before the
-    others start; sidecars run on beside these.
-    """
-    given: dict[tuple[bool, str], list[tuple[str, Counter[str]]]] = {}
-    for container in found["containers"]:
-        for device in container["devices"]:
-            amounts = Counter(milli=device["milli"], bytes=device["bytes"])
-            key = container.get("phase", "main") != "main", container["name"]
-            given.setdefault(key, []).append((device["uuid"], amounts))
-    staying: dict[str, Counter[str]] = {}
-    most: dict[str, Counter[str]] = {}
-    for one in pod["spec"].get("initContainers") or ():
-        stays = one.get("restartPolicy") == "Always"
-        for uuid, amounts in given.pop((True, one["name"]), ()):
-            beside = staying.setdefault(uuid, Counter())
-            if stays:
-                beside.update(amounts)
-            held = most.setdefault(uuid, Counter())
-            held |= beside if stays else beside + amounts
-    for rows in given.values():  # what the pod has no container for counts as running
-        for uuid, amounts in rows:
-            staying.setdefault(uuid, Counter()).update(amounts)
-    for uuid, amounts in staying.items():
-        held = most.setdefault(uuid, Counter())
-        held |= amounts
-    return most
-
-
-def capacities(devices: Iterable[Document]) -> Cards:
-    """What each device has, by node and uuid."""
-    found = {}
-    for document in devices:
-        for one in document["spec"].get("devices") or ():
-            has = one.get("resources") or {}
-            parts = {name.rpartition("/")[2]: text for name, text in has.items()}
-            core = amount(parts.get("gpu-core", parts.get("rdma", parts.get("fpga", "100"))))
-            size = amount(parts.get("gpu-memory", "0"))
-            found[document["metadata"]["name"], one["id"]] = Counter(milli=core * 10, bytes=size)
-    return found
+QUOTAS = "/api/v1/resourcequotas"
 
 
 def over_capacity(pods: Iterable[Document], cards: Cards) -> list[str]:
@@ -185,31 +122,6 @@ def unlike(pods: Iterable[Document], handed: Handed) -> list[str]:
     return wrong
 
 
-def asks(pod: Document) -> bool:
-    """Whether the pod asks for a device."""
-    containers = [*pod["spec"].get("containers", ()), *pod["spec"].get("initContainers", ())]
-    return any(
-        name.startswith(_DOMAINS)
-        for one in containers
-        for part in ("limits", "requests")
-        for name in ((one.get("resources") or {}).get(part) or {})
-        if name not in _ORDINARY
-    )
-
-
-@dataclass(slots=True)
-class Findings:
-    """What was seen at one moment, and what is wrong with it."""
-
-    pods: list[Document] = field(default_factory=list)
-    devices: list[Document] = field(default_factory=list)
-    nodes: list[str] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
-    summaries: dict[str, Any] = field(default_factory=dict)
-    explained: dict[str, Any] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
-
-
 async def look(http: aiohttp.ClientSession, api: str, service: str) -> Findings:
     """Read everything there is to know from outside.
 
@@ -228,7 +140,9 @@ async def look(http: aiohttp.ClientSession, api: str, service: str) -> Findings:
             return list((await answer.json())["items"])
 
     found = Findings(await items(PODS), await items(DEVICES))
-    found.nodes = [one["metadata"]["name"] for one in await items(NODES)]
+    found.standing = {one["metadata"]["name"]: one for one in await items(NODES)}
+    found.nodes = list(found.standing)
+    found.quotas = await items(QUOTAS)
     async with http.get(f"{service}/metrics") as answer:
         answer.raise_for_status()
         found.metrics = series(await answer.text())
@@ -259,7 +173,7 @@ def findings(
     own = [pod for pod in found.pods if pod["metadata"]["name"] not in foreign]
     wrong = over_capacity(found.pods, cards)
     wrong += misplaced(own, cards) + unlike(own, handed or {})
-    return [*wrong, *_books(found, foreign), *_nobodys(found), *_reasons(found)]
+    return [*wrong, *_books(found, foreign), *_nobodys(found), *_reasons(found, foreign)]
 
 
 def _books(found: Findings, foreign: Collection[str]) -> list[str]:
@@ -325,9 +239,10 @@ def _nobodys(found: Findings) -> list[str]:
     return wrong
 
 
-def _reasons(found: Findings) -> list[str]:
+def _reasons(found: Findings, foreign: Collection[str]) -> list[str]:
     """I5."""
     wrong = []
+    room = Room(found, foreign)
     for pod in found.pods:
         head = pod["metadata"]
         gated = pod["spec"].get("schedulingGates") or head.get("deletionTimestamp")
@@ -338,6 +253,9 @@ def _reasons(found: Findings) -> list[str]:
         reason = said.get("reason")
         if not reason or not reason.get("code"):
             wrong.append(f"I5: pod {head['name']} waits and nobody says why: {said or 'unknown'}")
+        else:
+            told = [*absent(pod, reason, found), *untrue(pod, reason, room)]
+            wrong += [f"I5: pod {head['name']} waits: {one}" for one in told]
         conditions = (pod.get("status") or {}).get("conditions") or ()
         if not any(c["type"] == "PodScheduled" and c.get("message") for c in conditions):
             wrong.append(f"I5: pod {head['name']} waits and its condition does not say why")

@@ -1,11 +1,13 @@
 """The checker of the invariants is itself checked: each kind of wrong is seen, and nothing else."""
 
+import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from bed import HALF, WHOLE, bed, node, until
-from invariants import capacities, findings, misplaced, over_capacity, unlike
+from invariants import Findings, capacities, findings, misplaced, over_capacity, unlike
 
 from partage.vendors import names
 
@@ -81,6 +83,212 @@ def test_records_of_others_are_seen(record: dict[str, str]) -> None:
 def test_what_containers_were_handed_is_compared(handed: Any, wrong: int) -> None:
     """By container, with what the record names."""
     assert len(unlike([bound(MAIN)], handed)) == wrong
+
+
+def waiting(limits: dict[str, str] | None = None) -> dict[str, Any]:
+    """A pod that waits, and says so."""
+    told = {
+        "type": "PodScheduled",
+        "status": "False",
+        "message": "0/1 nodes: 1 insufficient gpu-core",
+    }
+    return {
+        "metadata": {"name": "w", "namespace": "default", "uid": "w"},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits or WHOLE}}]},
+        "status": {"conditions": [told]},
+    }  # fmt: skip
+
+
+def reason(
+    code: str = "CardNotIdle", line: str = "", name: str = "n0", **card: Any
+) -> dict[str, Any]:
+    """What is said to the pod that waits: of one node, by its only card."""
+    cards = [{"minor": 0, "code": code} | card]
+    return {"reason": {"code": code, "message": line, "nodes": {name: {"code": code, "cards": cards}}}}  # fmt: skip
+
+
+def moment() -> Findings:
+    """A node whose only card one pod has half of, and another pod that waits for all of it."""
+    half = bound(("main", "m", 500))
+    half["metadata"]["namespace"] = "default"
+    half["spec"]["containers"] = [{"name": "m", "resources": {"limits": HALF}}]
+    (row,) = json.loads(half["metadata"]["annotations"][names.ALLOCATION])["containers"]
+    row["devices"][0]["bytes"] = 40 * 2**30
+    said = {"uid": "a", "node": "n0", "containers": [row]}
+    half["metadata"]["annotations"][names.ALLOCATION] = json.dumps(said)
+    device: dict[str, Any] = copy.deepcopy(DEVICE)
+    for one in device["spec"]["devices"]:
+        one |= {"type": "gpu", "health": True}
+    held = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "40Gi"}
+    line = "0/1 nodes: 1 no idle card (asked 100, most free 50 on n0 card 0)"
+    return Findings(
+        pods=[half, waiting()], devices=[device], nodes=["n0"], metrics={"partage_audit_clean": 1},
+        summaries={"n0": {"allocateSet": {"gpu": {"default/a": {"0": held}}}}},
+        explained={"w": reason(line=line)},
+        standing={"n0": {"metadata": {"name": "n0"}, "spec": {}, "status": {}}}, quotas=[],
+    )  # fmt: skip
+
+
+def metric(name: str, value: float) -> Callable[[Findings], object]:
+    """One series says something else."""
+    return lambda seen: seen.metrics.update({name: value})
+
+
+def given(**pods: dict[str, str] | None) -> Callable[[Findings], object]:
+    """The books of the node say something else of these pods."""
+
+    def change(seen: Findings) -> None:
+        rows = seen.summaries["n0"]["allocateSet"]["gpu"]
+        for name, amounts in pods.items():
+            rows.pop(f"default/{name}", None)
+            if amounts is not None:
+                rows[f"default/{name}"] = {"0": amounts}
+
+    return change
+
+
+def told(**change: Any) -> Callable[[Findings], object]:
+    """The pod that waits is told something else."""
+    return lambda seen: seen.explained.update(w=reason(**change))
+
+
+def gone(seen: Findings) -> None:
+    """The pod that has the half ends, and the books know: all of the card is free."""
+    seen.pods.pop(0)
+    given(a=None)(seen)
+
+
+def free(change: Callable[[Findings], object]) -> Callable[[Findings], object]:
+    """Nobody has the card, and something else is so."""
+
+    def both(seen: Findings) -> None:
+        gone(seen)
+        change(seen)
+
+    return both
+
+
+def unsaid(seen: Findings) -> None:
+    """The condition of the pod that waits says nothing."""
+    seen.pods[1]["status"]["conditions"] = []
+
+
+QUARTER_HELD = {"koordinator.sh/gpu-core": "25", "koordinator.sh/gpu-memory": "40Gi"}
+HALF_HELD = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "40Gi"}
+WRONG = {
+    "I2: the audit found something": (metric("partage_audit_clean", 0), "I2: the audit is not clean"),
+    "I2: no audit": (lambda seen: seen.metrics.clear(), "I2: the audit is not clean"),
+    "I2: units leaked": (metric('partage_audit_leaked_units{d="x"}', 5), "I2: the audit finds 5"),
+    "I2: units missing": (metric('partage_audit_missing_units{d="x"}', 7), "I2: the audit finds 7"),
+    "I2: less in the books": (given(a=QUARTER_HELD), "I2: the books say"),
+    "I2: nothing in the books": (given(a=None), "I2: the books say {}"),
+    "I2: more in the books": (given(w=HALF_HELD), "I2: the books say"),
+    "I4: a hold": (metric("partage_holds", 1), "I4: partage_holds is 1"),
+    "I4: a Binding": (metric("partage_bindings_in_flight", 2), "I4: partage_bindings_in_flight is 2"),
+    "I4: an unknown Binding": (metric("partage_bindings_unknown", 1), "I4: partage_bindings_unknown"),
+    "I4: kept for who waits": (given(w=HALF_HELD), "I4: n0 keeps devices for default/w"),
+    "I4: kept for nobody": (given(x=HALF_HELD), "I4: n0 keeps devices for default/x"),
+    "I5: nothing said": (lambda seen: seen.explained.clear(), "nobody says why"),
+    "I5: no code": (told(code=""), "nobody says why"),
+    "I5: no condition": (unsaid, "its condition does not say why"),
+    "I5: a node that is gone": (told(name="n7"), "node n7 is told of, which is not there"),
+    "I5: a node in the line": (
+        told(line="0/1 nodes: 1 x (asked 1, most free 0 on n8 card 0)"), "node n8 is told of",
+    ),
+    "I5: a card that is gone": (told(minor=5), "cards [5] of n0 are not there"),
+    "I5: a card in the line": (
+        told(line="0/1 nodes: 1 x (asked 1, at most 0 on n0 card 6)"), "cards [6] of n0 are not",
+    ),
+    "I5: more nodes than there are": (told(line="0/2 nodes: 2 x"), "2 nodes are told of, there are 1"),
+    "I5: no such quota": (told(code="QuotaExceeded"), "a quota is told of, and default has none"),
+    "I5: want, and the card is free": (gone, "CardNotIdle is told of n0, whose cards [0] have room"),
+    "I5: want, and half is free": (
+        lambda seen: seen.pods.__setitem__(1, waiting(HALF)), "whose cards [0] have room",
+    ),
+    "I5: ill, and all is well": (told(code="Unhealthy"), "told to be ill, and all are well"),
+    "I5: closed, and it is open": (told(code="NodeUnschedulable"), "told to be closed"),
+    "I5: no such taint": (told(code="Taint"), "told to have a taint, and it has none"),
+}  # fmt: skip
+"""Of each invariant but I1 and I3: what is changed in a sound moment, and what must be said of it."""
+
+
+def test_a_sound_moment_is_sound() -> None:
+    """Otherwise the table would prove nothing."""
+    assert findings(moment()) == []
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_each_violation_is_named(what: str) -> None:
+    """By its invariant, in words that tell it from the others."""
+    change, words = WRONG[what]
+    seen = moment()
+
+    change(seen)
+
+    assert [one for one in findings(seen) if one.startswith(what[:2]) and words in one]
+
+
+def device(**fields: Any) -> Callable[[Findings], object]:
+    """The card is not what it was."""
+    return lambda seen: seen.devices[0]["spec"]["devices"][0].update(fields)
+
+
+def node_is(**fields: Any) -> Callable[[Findings], object]:
+    """The node has something that decides as well."""
+    return lambda seen: seen.standing.update(n0={**seen.standing["n0"], **fields})
+
+
+def other(**fields: Any) -> Callable[[Findings], object]:
+    """The pod that waits asks something more."""
+    return lambda seen: seen.pods[-1]["spec"].update(fields)
+
+
+def marked(seen: Findings) -> None:
+    """The pod that waits says by an annotation where it wants to go."""
+    seen.pods[-1]["metadata"]["annotations"] = {"nvidia.com/use-gputype": "H100"}
+
+
+def promised(seen: Findings) -> None:
+    """The card is kept for somebody for whom room was made."""
+    pod = waiting()
+    pod["metadata"] |= {"uid": "v", "name": "v"}
+    pod["status"]["nominatedNodeName"] = "n0"
+    seen.pods.append(pod)
+    seen.explained["v"] = reason()
+
+
+def torn(seen: Findings) -> None:
+    """A pod of the node has a record that nobody can read."""
+    half = moment().pods[0]
+    half["metadata"]["annotations"][names.ALLOCATION] = "{"
+    seen.pods.insert(0, half)
+
+
+UNKNOWN = {
+    "an ill card": device(health=False),
+    "a card that is closed": told(code="Cordoned"),
+    "a tainted node": node_is(spec={"taints": [{"key": "x", "effect": "NoSchedule"}]}),
+    "a closed node": node_is(spec={"unschedulable": True}),
+    "cards that are registered otherwise too": node_is(
+        metadata={"name": "n0", "annotations": {"hami.io/node-nvidia-register": "[]"}}
+    ),
+    "a node with as many pods as it takes": node_is(status={"allocatable": {"pods": "0"}}),
+    "a pod that chooses its nodes": other(nodeSelector={"a": "b"}),
+    "a pod of two containers": other(containers=[*waiting()["spec"]["containers"]] * 2),
+    "a pod that chooses its cards": marked,
+    "a card kept for another": promised,
+    "a record that cannot be read": torn,
+}
+"""What makes a free card one of which it cannot be told from outside whether the pod may have it."""
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_what_cannot_be_told_is_not_judged(what: str) -> None:
+    """A free card is no proof where something else decides."""
+    seen = moment()
+    free(UNKNOWN[what])(seen)
+
+    assert not [one for one in findings(seen) if "have room" in one]
 
 
 async def test_a_record_that_is_changed_under_a_running_container_is_seen() -> None:
