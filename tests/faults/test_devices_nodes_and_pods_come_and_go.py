@@ -208,7 +208,7 @@ async def test_all_containers_of_a_pod_are_counted_as_kubernetes_does() -> None:
         restarted = {"status": {"containerStatuses": [{"name": "main", "restartCount": 3}]}}
         await cluster.patch("many", restarted, sub="status")
 
-        found = await cluster.look()
+        found = await cluster.sound("14: containers of every kind")
 
         allocated = 'partage_pool_units{dimension="core_milli",state="allocated"}'
         assert found.metrics[allocated] == 1000
