@@ -10,9 +10,9 @@ from churn import ASKED
 from instances import Spawned, free_port
 from trouble import WEBHOOK
 
-__all__ = ["start_webhook"]
+__all__ = ["NAMESPACE", "install_webhook", "start_webhook", "trusted"]
 
-_NAMESPACE = "partage-system"
+NAMESPACE = "partage-system"
 
 
 async def start_webhook(cluster: Bed) -> Spawned:
@@ -21,7 +21,18 @@ async def start_webhook(cluster: Bed) -> Spawned:
     The bed's API server does not read `matchConditions`, and two calls for every pod would be
     most of what the run costs: it is asked about pods with a label, when they are created.
     """
-    head = {"metadata": {"name": _NAMESPACE}}
+    port = await install_webhook(cluster)
+    made = await cluster.spawn(
+        WEBHOOK, program=("webhook", "--namespace", NAMESPACE), port=port,
+        more=("--url", f"https://127.0.0.1:{port}"),
+    )  # fmt: skip
+    await until(lambda: trusted(cluster), "the webhook is trusted")
+    return made
+
+
+async def install_webhook(cluster: Bed) -> int:
+    """Install the configurations that the command prints; the port at which it will be asked."""
+    head = {"metadata": {"name": NAMESPACE}}
     await cluster.create(head, "namespaces")
     printed = [sys.executable, "-m", "partage.cli.main", "webhook", "--manifests"]
     text = subprocess.run(printed, check=True, capture_output=True, text=True).stdout  # noqa: ASYNC221 # before anything runs
@@ -35,12 +46,7 @@ async def start_webhook(cluster: Bed) -> Spawned:
                 _narrowed(hook, f"{url}/webhook/{path}")
             resource = f"{kind.lower()}s.admissionregistration.k8s.io"
             await cluster.create(document, resource)
-    made = await cluster.spawn(
-        WEBHOOK, program=("webhook", "--namespace", _NAMESPACE), port=port,
-        more=("--url", f"https://127.0.0.1:{port}"),
-    )  # fmt: skip
-    await until(lambda: _trusted(cluster), "the webhook is trusted")
-    return made
+    return port
 
 
 def _narrowed(hook: dict[str, Any], url: str) -> None:
@@ -52,7 +58,7 @@ def _narrowed(hook: dict[str, Any], url: str) -> None:
         rule["resources"] = ["pods"]
 
 
-def _trusted(cluster: Bed) -> bool:
+def trusted(cluster: Bed) -> bool:
     """Whether it wrote its authority into both configurations."""
     hooks = [
         hook
