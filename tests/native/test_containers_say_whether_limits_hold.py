@@ -57,7 +57,7 @@ def test_a_container_as_it_should_be_is_in_force(room: Room) -> None:
         ({"has_library": False}, Cause.OUTSIDE),
         ({"has_library": False, "reach": Reach.STATIC}, Cause.OUTSIDE),
         ({"has_library": False, "reach": Reach.MUSL}, Cause.OUTSIDE),
-        ({"library_first": False}, Cause.OUTSIDE),
+        ({"taken_first": "/opt/x.so, which defines dlsym"}, Cause.OUTSIDE),
     ],
     ids=["no preload", "another preload", "outside", "static", "musl", "another first"],
 )
@@ -127,7 +127,7 @@ def test_a_running_process_is_looked_at(world: World) -> None:
     running.communicate(timeout=60)
 
     assert seen is not None
-    assert (seen.uses_card, seen.has_library, seen.library_first) == (True, True, False)
+    assert (seen.uses_card, seen.has_library, seen.taken_first) == (True, True, "")
     assert seen.reach is Reach.REACHED
     assert look(running.pid, str(tenant.library)) is None
     own = look(os.getpid(), str(tenant.library))

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.account import Process, State, read_account
+from partage.agent.isolation.images import read_below
 from partage.agent.isolation.library import is_genuine
 from partage.agent.isolation.limits import render
+from partage.agent.isolation.preloads import taken_first
 from partage.agent.isolation.programs import Reach, reach
 from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.seats import read_seat
@@ -20,7 +22,8 @@ from partage.model.errors import InvalidDocument
 
 __all__ = ["Cause", "Fault", "Force", "ProcessView", "judge", "look"]
 
-_PRELOAD: Final = Path("etc/ld.so.preload")
+_PRELOAD: Final = "etc/ld.so.preload"
+_LIST: Final = 2**16
 _CARD: Final = re.compile(r"/dev/nvidia[0-9]+|/dev/nvidia-caps/.*")
 _HEAD: Final = 2**20
 
@@ -74,8 +77,8 @@ class ProcessView:
     preload: str
     """What `/etc/ld.so.preload` holds where the process lives."""
     reach: Reach
-    library_first: bool = True
-    """No other object that stands in for the driver was asked for before ours."""
+    taken_first: str = ""
+    """An object that is asked before ours for what is ours, in words; empty without one."""
 
 
 def look(pid: int, library: str, proc: Path = Path("/proc")) -> ProcessView | None:
@@ -89,10 +92,8 @@ def look(pid: int, library: str, proc: Path = Path("/proc")) -> ProcessView | No
         environment = (home / "environ").read_bytes()
     except OSError:
         return None
-    try:
-        preload = (home / "root" / _PRELOAD).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        preload = ""
+    root = home / "root"
+    preload = (read_below((root,), _PRELOAD, _LIST) or b"").decode("utf-8", "replace")
     uses = "/libcuda.so" in maps or any(_CARD.fullmatch(name) for name in opened)
     return ProcessView(
         pid=pid,
@@ -100,7 +101,7 @@ def look(pid: int, library: str, proc: Path = Path("/proc")) -> ProcessView | No
         has_library=any(line.endswith(" " + library) for line in maps.splitlines()),
         preload=preload,
         reach=reach(program),
-        library_first=b"\0LD_PRELOAD=" not in b"\0" + environment,
+        taken_first=taken_first(root, environment, maps, library),
     )
 
 
@@ -153,8 +154,8 @@ def _process(process: ProcessView, library: str) -> list[Fault]:
     if process.uses_card and not process.has_library:
         why = process.reach if process.reach is not Reach.REACHED else "the library is not loaded"
         faults.append(Fault(Cause.OUTSIDE, f"process {process.pid} uses a card outside: {why}"))
-    elif process.uses_card and not process.library_first:
-        message = f"process {process.pid} loads other libraries first (LD_PRELOAD)"
+    elif process.uses_card and process.taken_first:
+        message = f"process {process.pid} loads by LD_PRELOAD {process.taken_first}"
         faults.append(Fault(Cause.OUTSIDE, message))
     return faults
 

@@ -14,17 +14,17 @@ import platform
 import posixpath
 import stat
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.programs import OLDEST_LIBC, Reach, newest_symbol, reach
 
-__all__ = ["Verdict", "judge_image"]
+__all__ = ["FOLDERS", "Root", "Verdict", "file_below", "judge_image", "read_below"]
 
 _MACHINE: Final = platform.machine()
-_FOLDERS: Final = (
+FOLDERS: Final = (
     f"lib/{_MACHINE}-linux-gnu", f"usr/lib/{_MACHINE}-linux-gnu", "lib64", "usr/lib64", "lib", "usr/lib",
 )  # fmt: skip
 _LIBC: Final = "libc.so.6"
@@ -50,6 +50,7 @@ class Verdict:
 
 
 Root = Sequence[Path]
+"""A container's root: its layers, topmost first, or it alone."""
 
 
 def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Verdict:
@@ -62,7 +63,7 @@ def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> V
     """
     version = _libc(root)
     if version is None:
-        if _opened(root, _MUSL, 1) is not None:
+        if read_below(root, _MUSL, 1) is not None:
             return Verdict(False, f"the image has musl: {Reach.MUSL.partition(': ')[2]}")
         return Verdict(False, "the image has no GNU C library: nothing in it can load the library")
     if version < OLDEST_LIBC:
@@ -78,8 +79,8 @@ def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> V
 
 
 def _libc(root: Root) -> tuple[int, int] | None:
-    for folder in _FOLDERS:
-        content = _opened(root, f"{folder}/{_LIBC}", _MOST)
+    for folder in FOLDERS:
+        content = read_below(root, f"{folder}/{_LIBC}", _MOST)
         version = newest_symbol(content) if content is not None else None
         if version is not None:
             return version
@@ -97,7 +98,7 @@ def _program(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Reac
         else:
             folders = env.get("PATH", _PATH).split(":")
             places = [f"{folder}/{word}" for folder in folders if folder.startswith("/")]
-        head = next(filter(None, (_opened(root, place, _HEAD) for place in places)), None)
+        head = next(filter(None, (read_below(root, place, _HEAD) for place in places)), None)
         if head is None:
             return None
         if not head.startswith(b"#!"):
@@ -109,20 +110,29 @@ def _program(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Reac
     return None
 
 
-def _opened(root: Root, name: str, most: int) -> bytes | None:
+def read_below(root: Root, name: str, most: int) -> bytes | None:
     """The beginning of a regular file below a root; None where there is none."""
     try:
-        path = _resolved(root, name)
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with file_below(root, name) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+            return file.read(most)
     except (OSError, ValueError):
         return None
+
+
+@contextlib.contextmanager
+def file_below(root: Root, name: str) -> Iterator[int]:
+    """A descriptor of a regular file below a root.
+
+    Raises:
+        OSError: there is none.
+        ValueError: no file can have that name.
+    """
+    path = _resolved(root, name)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        with os.fdopen(os.dup(descriptor), "rb") as file:
-            return file.read(most)
-    except OSError:
-        return None
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -10,13 +10,13 @@ import struct
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["OLDEST_LIBC", "Reach", "newest_symbol", "reach"]
+__all__ = ["HEADER", "MACHINES", "OLDEST_LIBC", "SEGMENT", "Reach", "newest_symbol", "reach"]
 
 OLDEST_LIBC: Final = (2, 17)
 """The library uses no symbol newer than this; older images do not get it mounted."""
-_HEADER: Final = struct.Struct("<16sHHIQQQIHHH")
-_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
-_MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+HEADER: Final = struct.Struct("<16sHHIQQQIHHH")
+SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+MACHINES: Final = {"x86_64": 62, "aarch64": 183}
 """Machines that the library is built for, by the kernel's name, with their number in ELF files."""
 _INTERPRETER: Final = 3
 _VERSIONS: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=\0)")
@@ -39,17 +39,17 @@ def reach(program: bytes, of: str = platform.machine()) -> Reach:
         program: the start of its file.
         of: the machine that it is to run on.
     """
-    if len(program) < _HEADER.size or program[:4] != b"\x7fELF":
+    if len(program) < HEADER.size or program[:4] != b"\x7fELF":
         return Reach.NOT_ELF
-    ident, _, machine, _, _, at, _, _, _, size, count = _HEADER.unpack_from(program)
-    if ident[4] != 2 or ident[5] != 1 or machine != _MACHINES.get(of):
+    ident, _, machine, _, _, at, _, _, _, size, count = HEADER.unpack_from(program)
+    if ident[4] != 2 or ident[5] != 1 or machine != MACHINES.get(of):
         return Reach.MACHINE
-    if size < _SEGMENT.size:
+    if size < SEGMENT.size:
         return Reach.NOT_ELF
     for start in range(at, at + count * size, size):
-        if start + _SEGMENT.size > len(program):
+        if start + SEGMENT.size > len(program):
             break
-        kind, _, offset, _, _, length, _, _ = _SEGMENT.unpack_from(program, start)
+        kind, _, offset, _, _, length, _, _ = SEGMENT.unpack_from(program, start)
         if kind == _INTERPRETER:
             loader = program[offset : offset + length]
             return Reach.MUSL if b"musl" in loader else Reach.REACHED

@@ -1,0 +1,135 @@
+"""What a shared object defines, told from its file as the dynamic loader finds symbols: by its dynamic segment.
+
+Section headers may say anything, so they are not read. The file may be a tenant's: positions and counts are
+checked, and no more is read than such a file needs. What contradicts itself or is too large is not readable.
+"""
+
+import os
+import platform
+import re
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from partage.agent.isolation.programs import HEADER, MACHINES, SEGMENT
+from partage.model.errors import InvalidDocument
+
+__all__ = ["stand_in"]
+
+_DYNAMIC: Final = struct.Struct("<qQ")
+_SYMBOL: Final = struct.Struct("<IBBHQQ")
+_GNU: Final = struct.Struct("<IIII")
+_SHARED: Final = 3
+_LOADED, _DYNAMIC_PART = 1, 2
+_HASH, _STRINGS, _SYMBOLS, _LENGTH, _GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
+_PARTS: Final = 64
+_TAGS: Final = 4096
+_MOST: Final = 2**17
+"""Symbols and hash words of one object; the largest that people preload have half of it."""
+_TEXT: Final = 16 * 2**20
+_BEGINNINGS: Final = (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0")
+_DRIVER: Final = re.compile(rb"(?:cu(?!File)|nvml)[A-Z][0-9A-Za-z_]{0,60}|dlv?sym(?=\0)")
+"""Functions of the driver and of the loader; CUDA's runtime and libraries go on in small letters, cuFile is theirs too."""
+
+_Read = Callable[[int, int], bytes]
+
+
+def stand_in(descriptor: int, of: str = platform.machine()) -> str:
+    """A function of the driver or of `dlsym` that an object defines itself; empty where it has none.
+
+    Args:
+        descriptor: of its file.
+        of: the machine that it is to run on.
+
+    Raises:
+        InvalidDocument: it cannot be read.
+        OSError: the disk fails.
+    """
+    ident, kind, machine, _, _, at, _, _, _, size, count = HEADER.unpack(
+        _bytes(descriptor, 0, HEADER.size)
+    )
+    if ident[:6] != b"\x7fELF\2\1" or machine != MACHINES.get(of) or kind != _SHARED:
+        raise InvalidDocument("not a shared object for this machine")
+    if size != SEGMENT.size or count > _PARTS:
+        raise InvalidDocument(f"{count} program headers of {size} bytes")
+    parts = list(SEGMENT.iter_unpack(_bytes(descriptor, at, count * size)))
+    loaded = [(part[3], part[2], part[5]) for part in parts if part[0] == _LOADED]
+
+    def read(address: int, length: int) -> bytes:
+        for start, offset, filled in loaded:
+            if start <= address and address + length <= start + filled:
+                return _bytes(descriptor, offset + address - start, length)
+        raise InvalidDocument(f"nothing is loaded at {address:#x}")
+
+    dynamic = [(part[3], part[5]) for part in parts if part[0] == _DYNAMIC_PART]
+    if not dynamic:
+        raise InvalidDocument("no dynamic segment")
+    return _found(read, _tags(read, *dynamic[-1]))
+
+
+def _tags(read: _Read, address: int, length: int) -> dict[int, int]:
+    """The last value of each tag counts, as it does for the loader."""
+    if length > _TAGS * _DYNAMIC.size:
+        raise InvalidDocument(f"a dynamic segment of {length} bytes")
+    tags = {}
+    for tag, value in _DYNAMIC.iter_unpack(read(address, length - length % _DYNAMIC.size)):
+        if tag == 0:
+            break
+        tags[tag] = value
+    return tags
+
+
+def _found(read: _Read, tags: dict[int, int]) -> str:
+    if _GNU_HASH in tags:
+        count = _count(read, tags[_GNU_HASH])
+    elif _HASH in tags:
+        count = int.from_bytes(read(tags[_HASH] + 4, 4), "little")
+    else:
+        return ""  # the loader finds nothing in it either
+    if count > _MOST:
+        raise InvalidDocument(f"{count} symbols")
+    if not count:
+        return ""
+    if not {_STRINGS, _SYMBOLS, _LENGTH} <= tags.keys() or tags[_LENGTH] > _TEXT:
+        raise InvalidDocument("no table of symbols, or a very long one")
+    text = read(tags[_STRINGS], tags[_LENGTH])
+    for name, info, _, section, _, _ in _SYMBOL.iter_unpack(
+        read(tags[_SYMBOLS], count * _SYMBOL.size)
+    ):
+        if not section or not info >> 4:
+            continue  # defined elsewhere, or nobody else's business
+        if name >= len(text):
+            raise InvalidDocument("a name beyond the table of names")
+        if text.startswith(_BEGINNINGS, name) and (found := _DRIVER.match(text, name)):
+            return found.group().decode("ascii")
+    return ""
+
+
+def _count(read: _Read, address: int) -> int:
+    """How many symbols a GNU hash table reaches: up to the end of the chain that begins last."""
+    buckets, first, words, _ = _GNU.unpack(read(address, _GNU.size))
+    if max(buckets, words) > _MOST:
+        raise InvalidDocument(f"a hash table of {buckets} buckets")
+    at = address + _GNU.size + 8 * words
+    starts = struct.unpack(f"<{buckets}I", read(at, 4 * buckets))
+    if any(0 < start < first for start in starts):
+        raise InvalidDocument("a chain before the first symbol")
+    last = max(starts, default=0)
+    if not last:
+        return 0
+    chains = at + 4 * buckets
+    while last <= _MOST:
+        if read(chains + 4 * (last - first), 4)[0] & 1:
+            return last + 1
+        last += 1
+    raise InvalidDocument("a chain without an end")
+
+
+def _bytes(descriptor: int, offset: int, length: int) -> bytes:
+    try:
+        found = os.pread(descriptor, length, offset)
+    except OverflowError as error:
+        raise InvalidDocument(f"a position of {offset}") from error
+    if len(found) < length:
+        raise InvalidDocument("cut off")
+    return found
