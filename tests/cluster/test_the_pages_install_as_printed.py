@@ -69,6 +69,7 @@ STORIES = {
             # Another way to install, thus in another cluster: what is left of the one before goes.
             "helm install hami": f"helm uninstall partage -n partage-system --no-hooks && {FORGOTTEN}",
             "kubectl apply -k": f"helm uninstall hami -n kube-system --no-hooks && {FORGOTTEN}",
+            "kubectl patch deployment": f"{deployment('cluster-autoscaler', 'kube-system')} -- ./cluster-autoscaler",
         }
     ),
     "docs/how-to/trace-a-pod.md": Story(
