@@ -1,6 +1,7 @@
 """The chart under the genuine helm: what it renders, what an API server takes, what it leaves."""
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -294,6 +295,7 @@ HELMS = [
         marks=pytest.mark.skipif(not HELM3.exists(), reason="helm 3 not built; run tests/cluster/build"),
     ),
 ]  # fmt: skip
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 BAD = 400
 """From this status on a request has changed nothing."""
 WEBHOOKS = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
@@ -311,6 +313,35 @@ def test_nothing_waits_for_a_webhook_that_is_gone(plane: ControlPlane, program: 
         helm(plane, "uninstall", "order", "-n", "order", program=program)
 
     webhooks_went_first(log.read_text().splitlines()[before:])
+
+
+@pytest.mark.parametrize("program", HELMS)
+def test_an_upgrade_brings_definitions_and_new_defaults(
+    plane: ControlPlane, program: Path, tmp_path: Path
+) -> None:
+    """With the page's option: what was set stays, the rest is the new chart's, kept definitions included."""
+    newer = tmp_path / "partage"
+    shutil.copytree(CHART, newer)
+    values, devices = newer / "values.yaml", newer / "files" / "devices.json"
+    values.write_text(values.read_text().replace("auditSeconds: 60", "auditSeconds: 61"))
+    definition = json.loads(devices.read_text())
+    definition["spec"]["names"]["categories"] = ["newer"]
+    devices.write_text(json.dumps(definition))
+    space = "upgraded"
+    given = ("-n", space, "--create-namespace", "--set", "placement.policy=binpack")
+    helm(plane, "install", "partage", str(CHART), *given, program=program)
+
+    helm(plane, "upgrade", "partage", str(newer), "-n", space, "--reset-then-reuse-values", program=program)  # fmt: skip
+
+    kept = f"{DEFINITIONS}/{definition['metadata']['name']}"
+    assert plane.call("GET", kept)["spec"]["names"]["categories"] == ["newer"]
+    config = plane.call("GET", f"/api/v1/namespaces/{space}/configmaps/partage-config")
+    assert config["data"]["policy"] == "binpack"
+    path = f"/apis/apps/v1/namespaces/{space}/deployments/partage-scheduler"
+    (container,) = plane.call("GET", path)["spec"]["template"]["spec"]["containers"]
+    assert "--audit=61" in container["args"]
+    helm(plane, "uninstall", "partage", "-n", space, "--no-hooks", program=program)
+    kubectl(plane, "delete", "crd", *(one["metadata"]["name"] for one in plane.call("GET", DEFINITIONS)["items"]))  # fmt: skip
 
 
 @pytest.mark.parametrize("program", HELMS)
