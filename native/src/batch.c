@@ -70,7 +70,7 @@ uint64_t batch_expect(const struct gate *gate, uint64_t graph)
 {
     const struct graph_cost *cost = cost_of(gate, graph);
     if (graph == 0) return gate->kernel_ns;
-    return cost->graph == graph ? cost->ns : MS;
+    return cost->graph == graph ? cost->ns : UNKNOWN_NS;
 }
 
 static void learn(struct gate *gate, const struct batch *batch, uint64_t ns)

@@ -211,7 +211,7 @@ static bool open_gate(struct card *card)
     gate->books = &container.account->books[card->index];
     gate->quota = limits->core;
     gate->capped = limits->policy == POLICY_FIXED_SHARE && limits->core < 1000;
-    gate->kernel_ns = 4 * MS; /* unknown: few are launched until the first is measured */
+    gate->kernel_ns = UNKNOWN_NS;
     gate->outer = (struct arbiter){.own = gate->seats.own, .seats = gate->seats.view, .see = seats_see,
                                    .eyes = &gate->seats, .clock = &gate->books->clock, .index = limits->slot,
                                    .tenant = container.limits.container,

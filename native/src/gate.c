@@ -7,7 +7,8 @@
 #define BATCH_NS (MS / 2)        /* a batch is closed when it expects this much */
 #define BATCH_MOST 64            /* or holds so many launches */
 #define CHECK_NS 200000ull       /* launches pass unasked for this long */
-#define DRAIN_PATIENCE (250 * MS) /* work that does not end is passed by: it may wait for what is held back */
+#define DRAIN_PATIENCE (250 * MS) /* work that is late by this is passed by: it may wait for what is held back */
+#define LEFT_MOST (2000 * MS)    /* nobody waits longer than this for work to end when it should */
 #define IDLE_NS (5 * MS)         /* without work for this long: it rests */
 #define RINGS 16                 /* so often a wait may be cut short; then it lasts */
 #define IDLE_BUSY_NS (MS / 2)    /* and for this long while others wait */
@@ -55,6 +56,23 @@ static void want_all(struct gate *gate, uint64_t now)
     watch_wake();
 }
 
+/* When all that was launched should have ended. */
+static uint64_t due(const struct gate *gate)
+{
+    return (gate->last_end > gate->last_launch ? gate->last_end : gate->last_launch) + gate->pending;
+}
+
+/*
+ * Is what runs late, so that a launch goes by it? Counted from when launches began to wait, something ended or one went
+ * by, so that each has patience of its own: work that merely takes long does not let all others in.
+ */
+static bool is_late(const struct gate *gate, uint64_t now)
+{
+    if (gate->pending == 0 || gate->held_since == 0) return false;
+    uint64_t left = due(gate) > gate->held_since ? due(gate) - gate->held_since : 0;
+    return now - gate->held_since >= DRAIN_PATIENCE + (left < LEFT_MOST ? left : LEFT_MOST);
+}
+
 /* Waits for work to end: closes what is open, counts what is over. False: nothing is in the way any more. */
 static bool drains(struct gate *gate, uint64_t now, uint64_t *wait)
 {
@@ -63,10 +81,9 @@ static bool drains(struct gate *gate, uint64_t now, uint64_t *wait)
     if (gate->pending == 0) return false;
     if (gate->held_since == 0) gate->held_since = now;
     /* Asks again half-way to when the work should have ended, and often once that is near. */
-    uint64_t since = gate->last_end > gate->last_launch ? gate->last_end : gate->last_launch;
-    uint64_t due = since + gate->pending, left = due > now ? (due - now) / 2 : 0;
+    uint64_t left = due(gate) > now ? (due(gate) - now) / 2 : 0;
     *wait = left < 30000 ? 30000 : left > MS ? MS : left;
-    return now - gate->held_since < DRAIN_PATIENCE;
+    return !is_late(gate, now);
 }
 
 static bool has_turn(struct gate *gate, uint64_t now, uint64_t *wait)
@@ -121,8 +138,8 @@ static bool may_pass(struct gate *gate, uint64_t expected, uint64_t now, uint64_
         gate->go_until = 0;
         return false;
     }
-    if (gate->pending == 0) gate->held_since = 0;
-    gate->go_until = now + CHECK_NS;
+    gate->go_until = is_late(gate, now) ? 0 : now + CHECK_NS;
+    gate->held_since = 0;
     return true;
 }
 

@@ -16,6 +16,7 @@
 #define BATCHES 64
 #define FRONTIERS 8
 #define GRAPHS 64
+#define UNKNOWN_NS (4 * MS) /* expected of a launch that was not measured yet: few are made until it is */
 
 struct batch {
     enum { BATCH_FREE, BATCH_OPEN, BATCH_FLYING } state;
@@ -51,7 +52,7 @@ struct gate {
     uint64_t last_work;     /* when work was last launched or seen running */
     uint64_t last_launch;   /* when work was last launched on an idle device */
     uint64_t last_end;      /* when a batch was last seen to have ended */
-    uint64_t held_since;    /* since when launches wait and nothing ended; 0 is not */
+    uint64_t held_since;    /* since when launches wait, nothing ended and none went by; 0 is not */
     uint32_t quota;         /* thousandths; enforced as a cap when `capped` */
     bool capped, has_inner;
     struct arbiter outer, inner;

@@ -193,6 +193,17 @@ static void fixed_shares(uint64_t seconds)
     }
 }
 
+/* Kernels, or whole graphs, that take longer than anybody's patience: over many of them quotas hold all the same. */
+static void long_work(void)
+{
+    const uint64_t seconds = 240, kernel = 400 * MS;
+    struct tenant alone[1] = {{.policy = POLICY_FIXED_SHARE, .quota = 200, .kernel = kernel}};
+    steady("fixed-share alone, 400 ms kernels", alone, 1, (double[]){20}, seconds);
+    struct tenant pair[2] = {{.policy = POLICY_FIXED_SHARE, .quota = 300, .kernel = kernel},
+                             {.policy = POLICY_FIXED_SHARE, .quota = 700, .kernel = kernel}};
+    steady("fixed-share 30/70, 400 ms kernels", pair, 2, (double[]){30, 70}, seconds);
+}
+
 /* Sixteen, no two alike. */
 static void uneven_shares(uint64_t seconds)
 {
@@ -353,6 +364,7 @@ int main(int argc, char **argv)
     if (seconds < 1 || seconds > 1000) return fprintf(stderr, "simulate: 1 to 1000 seconds\n"), 2;
     if (argc > 2) latest = 1 + 1000 * strtoull(argv[2], NULL, 10);
     fixed_shares(seconds);
+    long_work();
     uneven_shares(seconds);
     bursts(seconds);
     online_first();

@@ -88,6 +88,57 @@ def test_a_fixed_share_is_kept_even_alone(world: World, options: list[str]) -> N
     assert steady > least * 1.2e9
 
 
+@pytest.mark.parametrize(
+    "options",
+    [["--size", "400000000"], ["--how", "graph", "--size", "40000000"]],
+    ids=["kernel", "graph"],
+)
+def test_work_that_outlasts_patience_keeps_its_quota(world: World, options: list[str]) -> None:
+    """Of 400 ms each: two that nobody has measured yet, and one that passes them; then each waits until all is paid."""
+    tenant = world.tenant(core=400, policy=Policy.FIXED_SHARE)
+
+    started = time.monotonic()
+    process = busy(tenant, "--depth", "0", *options)
+    time.sleep(1.5)
+    (unpaid,) = world.meter.over(1.2, process)
+    time.sleep(1.8)
+    (served,) = world.meter.served(process)
+    span = time.monotonic() - started
+    end(process)
+
+    assert unpaid == 0
+    assert 1.5e9 < served < 0.4 * (span + 0.05) * 1e9 + 400e6
+
+
+def test_long_work_that_is_known_is_not_late(world: World) -> None:
+    """Once it was measured, a kernel of 400 ms is not passed by another until it has ended."""
+    tenant = world.tenant(core=500, policy=Policy.BURST_SHARE)
+
+    process = busy(tenant, "--depth", "0", "--size", "400000000", "--report", "50")
+    time.sleep(3.4)
+    (served,) = world.meter.served(process)
+    process.kill()
+    launched = int(process.communicate()[0].splitlines()[-1].split()[2])
+
+    assert served > 3e9
+    assert launched * 400e6 - served < 450e6
+
+
+@pytest.mark.parametrize("policy", [Policy.FIXED_SHARE, Policy.BURST_SHARE])
+def test_launches_pass_work_that_does_not_end_one_at_a_time(world: World, policy: Policy) -> None:
+    """What runs may wait for the next launch, so each passes after its patience of 250 ms; no two pass at once."""
+    tenant = world.tenant(core=200, policy=policy)
+
+    started = time.monotonic()
+    process = busy(tenant, "--depth", "0", "--size", "60000000000", "--report", "50")
+    time.sleep(1.3)
+    span = time.monotonic() - started
+    process.kill()
+    launched = int(process.communicate()[0].splitlines()[-1].split()[2])
+
+    assert 3 < launched <= 2 + span / 0.25
+
+
 def test_launches_that_cannot_be_measured_are_not_free(world: World) -> None:
     """Where the driver has no events left, or none for a stream, a launch counts as what is expected of it."""
     tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
