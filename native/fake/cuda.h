@@ -21,7 +21,7 @@ struct cu_context { uint64_t id; CUdevice device; uint32_t retained; };
 struct cu_stream { uint64_t id; CUgraph graph; int mode; int broken; };
 struct cu_graph_node { int type, ended; CUmemAllocNode params; CUgraph child; CUgraphNode next; };
 struct cu_graph { uint64_t ns, kernels; CUgraphNode first; };
-struct cu_module { CUdevice device; };
+struct cu_module { CUdevice device; uint64_t bytes; };
 
 extern __thread CUcontext fake_current;
 extern __thread int fake_capture_mode;

@@ -3,7 +3,8 @@
  * green contexts, a card whose events are all in use. For the modelled card.
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
- *            import | many | green | eventless | pools
+ *            import | many | green | eventless | pools |
+ *            load IMAGE
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -149,6 +150,18 @@ static int import_foreign(void)
     return 0;
 }
 
+/* A module of so many MiB, and of a neighbour's that came meanwhile, as the modelled driver reads it. */
+static int load_module(const char *image)
+{
+    CUmodule module;
+    open_card();
+    CUresult result = driver->load(&module, image);
+    printf("loaded %d\nused %zu\n", result, used());
+    if (result == CUDA_SUCCESS) must(driver->unload(module), "cuModuleUnload");
+    printf("used %zu\n", used());
+    return 0;
+}
+
 /* Pools destroyed with an allocation of 300 MiB in each, until that is refused; the card's own pool in the end. */
 static int destroy_pools(void)
 {
@@ -246,6 +259,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "fork-after") == 0) return fork_child(1);
     if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0);
     if (argc > 2 && strncmp(what, "pool-", 5) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
+    if (argc > 2 && strcmp(what, "load") == 0) return load_module(argv[2]);
     if (strcmp(what, "pools") == 0) return destroy_pools();
     if (strcmp(what, "import") == 0) return import_foreign();
     if (strcmp(what, "many") == 0) return bind_many();

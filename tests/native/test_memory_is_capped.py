@@ -193,6 +193,27 @@ def test_memory_of_the_pool_of_another_container_counts(world: World) -> None:
     assert lines(done.stdout, "used") == [[CAP], [0]]
 
 
+@pytest.mark.parametrize(
+    ("image", "result", "counted"),
+    [
+        ("900", 0, 900),
+        ("2000", 2, 0),
+        ("8+500", 0, 8),
+        ("8+2000", 0, 8),
+        ("300+5000", 0, 300),
+    ],
+    ids=["large", "too-large", "beside-a-neighbour", "at-the-cap", "both"],
+)
+def test_a_module_counts_whatever_its_size(
+    world: World, image: str, result: int, counted: int
+) -> None:
+    """Of a load that took much the least of several measurements counts, without a neighbour's."""
+    done = world.tenant(memory=CAP).run("odd", "load", image)
+
+    assert lines(done.stdout, "loaded") == [[result]], done.stderr
+    assert lines(done.stdout, "used") == [[counted * MIB], [0]]
+
+
 def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
     """Destroying a pool does not give back what was allocated of it; freeing that does, in either way."""
     done = world.tenant(memory=CAP).run("odd", "pools")
