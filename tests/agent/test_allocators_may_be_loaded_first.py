@@ -61,7 +61,7 @@ class Container:
         """What is said of a process that was started with such a list."""
         (self.home / "maps").write_text("".join(f"{CODE}{line}\n" for line in (OURS, *lines)))
         (self.home / "environ").write_text(f"A=b\0LD_PRELOAD={preload}\0{more}")
-        seen = look(7, OURS, self.proc)
+        seen = look(7, OURS, proc=self.proc)
         assert seen is not None
         return seen.taken_first
 

@@ -18,10 +18,11 @@ from partage.agent.holding import Holding
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT
+from partage.agent.isolation.library import as_mapped
 from partage.agent.isolation.providers import NoIsolation, OwnLibrary
 from partage.agent.isolation.rooms import Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
-from partage.agent.isolation.statements import Answer, Statement
+from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.nri.messages import Container, PodSandbox
@@ -87,8 +88,10 @@ class World:
         self.keeper.create(pod, Container(f"container-{name}", f"s-{name}", "main"))
         return f"container-{name}"
 
-    def process(self, pid: int, container: str, *, outside: bool = False) -> None:
-        """A process of a container that uses the card, under the library or outside."""
+    def process(
+        self, pid: int, container: str, *, outside: bool = False, another: bool = False
+    ) -> None:
+        """A process of a container that uses the card: under the library, outside, or with another file there."""
         home = self.proc / str(pid)
         (home / "fd").mkdir(parents=True)
         (home / "root/etc").mkdir(parents=True)
@@ -99,7 +102,9 @@ class World:
         (home / "root/etc/ld.so.preload").write_text(f"{room.inside}\n")
         maps = ["7f00-7f01 r-xp 0 00:00 1 /usr/lib/libcuda.so.1"]
         if not outside:
-            maps.append(f"7f02-7f03 r-xp 0 00:00 2 {room.inside}")
+            device, inode = as_mapped(room.folder / room.library) or ("", "")
+            inode = "2" if another else inode
+            maps.append(f"7f02-7f03 r-xp 0 {device} {inode} {room.inside}")
         (home / "maps").write_text("\n".join(maps) + "\n")
 
     def statements(self, *, evict: bool = False) -> Statements:
@@ -162,6 +167,19 @@ def test_a_pod_says_that_its_limits_are_in_force_and_then_why_not(tmp_path: Path
         await _until(lambda: f"{series} 0.0" in world.metrics())
         assert "partage_agent_limits_not_in_force 1.0" in world.metrics()
         task.cancel()
+
+    run(tmp_path, story)
+
+
+def test_another_file_at_the_librarys_path_is_not_the_library(tmp_path: Path) -> None:
+    """The path says nothing: a tenant with a mount namespace of its own puts there what it likes."""
+
+    async def story(world: World) -> None:
+        container = await world.run_pod("train")
+        world.process(7, container, another=True)
+        (said,) = survey(world.keeper.entries, world.rooms.rooms, world.proc)
+        assert (said.answer, said.cause) == (Answer.NO, "ProcessOutside")
+        assert said.message.endswith("another file at the library's path")
 
     run(tmp_path, story)
 

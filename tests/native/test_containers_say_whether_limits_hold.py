@@ -1,6 +1,8 @@
 """In force: yes or no, and why, for each container."""
 
 import os
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from native_world import World
 
 from partage.agent.isolation.account import make_account
 from partage.agent.isolation.force import Cause, ProcessView, judge, look
-from partage.agent.isolation.library import install
+from partage.agent.isolation.library import as_mapped, install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.programs import Reach
 from partage.agent.isolation.rooms import Room
@@ -55,11 +57,12 @@ def test_a_container_as_it_should_be_is_in_force(room: Room) -> None:
         ({"preload": ""}, Cause.PRELOAD),
         ({"preload": "/opt/other.so"}, Cause.PRELOAD),
         ({"has_library": False}, Cause.OUTSIDE),
+        ({"has_library": False, "covered": True}, Cause.OUTSIDE),
         ({"has_library": False, "reach": Reach.STATIC}, Cause.OUTSIDE),
         ({"has_library": False, "reach": Reach.MUSL}, Cause.OUTSIDE),
         ({"taken_first": "/opt/x.so, which defines dlsym"}, Cause.OUTSIDE),
     ],
-    ids=["no preload", "another preload", "outside", "static", "musl", "another first"],
+    ids=["no preload", "another preload", "outside", "covered", "static", "musl", "another first"],
 )
 def test_a_process_outside_is_named(room: Room, change: dict[str, object], cause: Cause) -> None:
     """The process and the reason are in the message."""
@@ -123,13 +126,44 @@ def test_a_running_process_is_looked_at(world: World) -> None:
     while not running.stdout.readline().startswith("total"):
         pass
 
-    seen = look(running.pid, str(tenant.library))
+    shipped = as_mapped(tenant.library)
+    seen = look(running.pid, str(tenant.library), shipped)
     running.communicate(timeout=60)
 
     assert seen is not None
+    assert shipped
     assert (seen.uses_card, seen.has_library, seen.taken_first) == (True, True, "")
     assert seen.reach is Reach.REACHED
     assert look(running.pid, str(tenant.library)) is None
-    own = look(os.getpid(), str(tenant.library))
+    own = look(os.getpid(), str(tenant.library), shipped)
     assert own is not None
     assert not own.uses_card
+
+
+def test_a_file_mounted_over_the_library_is_not_the_library(world: World) -> None:
+    """The kernel tells which file is mapped, whatever a mount namespace shows at its path."""
+    if subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
+        pytest.skip("no user and mount namespaces of one's own here")
+    tenant = world.tenant()
+    other = world.folder / "other.so"
+    shutil.copyfile(tenant.library, other)
+    mount = f"mount --bind {other} {tenant.library}; exec env LD_PRELOAD={tenant.library} $0 $@"
+    program = [str(tenant.programs / "memory"), "plain", "1048576", "dlsym", "hold"]
+    environment = {**os.environ, **tenant.environment}
+    del environment["LD_PRELOAD"]
+    with subprocess.Popen(
+        ["unshare", "-rm", "sh", "-c", mount, *program],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        while not running.stdout.readline().startswith("total"):
+            assert running.poll() is None
+
+        seen = look(running.pid, str(tenant.library), as_mapped(tenant.library))
+        by_path = look(running.pid, str(tenant.library))
+        running.communicate(timeout=60)
+
+    assert seen is not None
+    assert by_path is not None
+    assert (seen.uses_card, seen.has_library, seen.covered) == (True, False, True)
+    assert by_path.has_library

@@ -25,6 +25,7 @@ __all__ = ["Cause", "Fault", "Force", "ProcessView", "judge", "look"]
 _PRELOAD: Final = "etc/ld.so.preload"
 _LIST: Final = 2**16
 _CARD: Final = re.compile(r"/dev/nvidia[0-9]+|/dev/nvidia-caps/.*")
+_CODE: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+ r.x. ")
 _HEAD: Final = 2**20
 
 
@@ -79,10 +80,29 @@ class ProcessView:
     reach: Reach
     taken_first: str = ""
     """An object that is asked before ours for what is ours, in words; empty without one."""
+    covered: bool = False
+    """At the library's path another file than ours is loaded."""
 
 
-def look(pid: int, library: str, proc: Path = Path("/proc")) -> ProcessView | None:
-    """Look at a process; `library` is the library's path in the container. None: the process has ended."""
+def look(
+    pid: int,
+    library: str,
+    shipped: tuple[str, str] | None = None,
+    proc: Path = Path("/proc"),
+) -> ProcessView | None:
+    """Look at a process.
+
+    A tenant with a mount namespace of its own can put another file at any path, so the file counts and not its path.
+
+    Args:
+        pid: on the host.
+        library: the library's path in the container.
+        shipped: device and inode of the library, as `as_mapped` tells them; None where it cannot be told.
+        proc: procfs of the host.
+
+    Returns:
+        What was seen; None: the process has ended.
+    """
     home = proc / str(pid)
     try:
         maps = (home / "maps").read_text(encoding="utf-8", errors="replace")
@@ -95,13 +115,17 @@ def look(pid: int, library: str, proc: Path = Path("/proc")) -> ProcessView | No
     root = home / "root"
     preload = (read_below((root,), _PRELOAD, _LIST) or b"").decode("utf-8", "replace")
     uses = "/libcuda.so" in maps or any(_CARD.fullmatch(name) for name in opened)
+    code = [line.split(maxsplit=5) for line in maps.splitlines() if _CODE.match(line)]
+    at_path = [tuple(one[3:5]) for one in code if one[5:] == [library]]
+    ours = any(tuple(one[3:5]) == shipped for one in code) if shipped else bool(at_path)
     return ProcessView(
         pid=pid,
         uses_card=uses,
-        has_library=any(line.endswith(" " + library) for line in maps.splitlines()),
+        has_library=ours,
         preload=preload,
         reach=reach(program),
         taken_first=taken_first(root, environment, maps, library),
+        covered=bool(at_path) and not ours,
     )
 
 
@@ -152,7 +176,11 @@ def _process(process: ProcessView, library: str) -> list[Fault]:
         message = f"process {process.pid}: /etc/ld.so.preload does not name {library}"
         faults.append(Fault(Cause.PRELOAD, message))
     if process.uses_card and not process.has_library:
-        why = process.reach if process.reach is not Reach.REACHED else "the library is not loaded"
+        why: str = "the library is not loaded"
+        if process.covered:
+            why = "it has another file at the library's path"
+        elif process.reach is not Reach.REACHED:
+            why = process.reach
         faults.append(Fault(Cause.OUTSIDE, f"process {process.pid} uses a card outside: {why}"))
     elif process.uses_card and process.taken_first:
         message = f"process {process.pid} loads by LD_PRELOAD {process.taken_first}"

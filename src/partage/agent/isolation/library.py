@@ -4,15 +4,18 @@ Processes map the file for as long as they live. A new version is a new name bes
 nothing is ever written under a running process.
 """
 
+import ctypes
 import hashlib
+import mmap
 import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["digest", "install", "is_genuine"]
+__all__ = ["as_mapped", "digest", "install", "is_genuine"]
 
 _STEM: Final = "libpartage-isolation"
 _DIGITS: Final = 16
+_OWN: Final = Path("/proc/self/maps")
 
 
 def digest(path: Path) -> str:
@@ -49,3 +52,23 @@ def is_genuine(path: Path) -> bool:
         return path.name == f"{_STEM}-{digest(path)[:_DIGITS]}.so"
     except OSError:
         return False
+
+
+def as_mapped(path: Path) -> tuple[str, str] | None:
+    """Device and inode of a file as procfs tells them of who has it mapped; None where it cannot be mapped.
+
+    On overlays and on btrfs they are not those that `stat` tells. So the file is mapped here for a moment: whatever
+    names it has elsewhere, the kernel says the same of it.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as here:
+            at = ctypes.addressof(ctypes.c_char.from_buffer(here))
+            lines = _OWN.read_text("utf-8", "surrogateescape").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in lines:
+        span, _, _, device, inode, *_ = line.split(maxsplit=5)
+        begin, _, end = span.partition("-")
+        if int(begin, 16) <= at < int(end, 16):
+            return device, inode
+    return None

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from partage.agent.isolation.force import Fault, Force, judge, look
+from partage.agent.isolation.library import as_mapped
 from partage.agent.isolation.processes import processes_of
 from partage.agent.isolation.rooms import Room
 from partage.agent.journal import Entry
@@ -119,7 +120,8 @@ def _by_room(
         return Answer.NO, "RoomMissing", "what the agent wrote for the container is gone"
     if room.spared:
         return Answer.NO, "NotEnforceable", room.spared
-    views = [look(pid, room.inside, proc) for pid in pids]
+    shipped = as_mapped(room.folder / room.library) if pids else None
+    views = [look(pid, room.inside, shipped, proc) for pid in pids]
     force = judge(room, tuple(view for view in views if view is not None))
     if force.in_force:
         return Answer.YES, "InForce", f"held by Partage's library{_MIXED if mixed else ''}"
