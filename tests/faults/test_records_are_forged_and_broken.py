@@ -1,10 +1,11 @@
 """Scenario 11: records that are malformed, copied, edited or huge, where admission did not stop them."""
 
 import json
+import time
 from typing import Any
 
 import pytest
-from bed import HALF, WHOLE, Bed, bed, node, pod, until
+from bed import HALF, WHOLE, Bed, bed, node, pod, told, until
 
 from partage.vendors import names
 
@@ -59,8 +60,10 @@ async def test_a_record_that_is_broken_under_a_running_pod_frees_nothing(how: st
         assert cluster.placed("c") == ""
         assert daemon.service.audit().clean
         assert not cluster.watchman.wrong
+        started = time.monotonic()
         await cluster.delete("a")
         await cluster.bound("c")
+        told(f"11: {how}: pod gone: next Binding", time.monotonic() - started)
         await cluster.sound(f"11: {how}")
 
 

@@ -1,0 +1,46 @@
+"""Scenarios 1 and 15 in seconds: an agent that was killed is back, a driver that refuses is waited for."""
+
+import time
+from pathlib import Path
+
+import pytest
+from bed import told
+from lone_agent import node
+
+from partage.agent.mig.nvml import Failure
+from partage.agent.mig.runner import Retries
+from partage.agent.nri.messages import CreateContainerResponse, Status
+
+
+async def test_an_agent_that_was_killed_gives_on_where_it_was(tmp_path: Path) -> None:
+    """What it gave is still given: who asks for more than is left is refused, the others come."""
+    async with node(tmp_path) as one:
+        assert isinstance(await one.create("before"), CreateContainerResponse)
+        await one.kill()
+
+        started = time.monotonic()
+        await one.start()
+        served = await one.create("after")
+
+        told("1: agent killed: from its start to the next container", time.monotonic() - started)
+        assert isinstance(served, CreateContainerResponse)
+        assert one.series("partage_agent_containers") == 2
+        assert isinstance(await one.create("too-much", 600), Status)
+
+
+@pytest.mark.parametrize(
+    ("failure", "seconds"), [(Failure.IN_USE, 39.75), (Failure.OTHER, 1.75)], ids=["busy", "other"]
+)
+def test_a_driver_is_asked_for_so_long_and_then_left_alone(
+    failure: Failure, seconds: float
+) -> None:
+    """As docs/reliability.md says: then the card rests for a minute, and all starts over."""
+    retries = Retries()
+    waits: list[float] = []
+
+    while (wait := retries.wait(len(waits) + 1, failure)) < retries.rest:
+        waits.append(wait)
+
+    told(f"15: driver refuses, {failure}: tried for", sum(waits))
+    assert sum(waits) == seconds
+    assert retries.rest == 60.0
