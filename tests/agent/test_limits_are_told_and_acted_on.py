@@ -184,6 +184,23 @@ def test_another_file_at_the_librarys_path_is_not_the_library(tmp_path: Path) ->
     run(tmp_path, story)
 
 
+def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:
+    """A copy of the driver under another name: the library is mapped, and the account knows nobody."""
+
+    async def story(world: World) -> None:
+        world.process(7, await world.run_pod("train"))
+        home = world.proc / "7"
+        (home / "status").write_text("NSpid:\t7\t1\n")
+        (home / "stat").write_text(f"7 (a) S {'0 ' * 18}5 0\n")
+        (home / "fd/3").symlink_to("/dev/nvidia-uvm")
+        task = asyncio.create_task(world.statements().run())
+        await _until(lambda: world.condition("train").get("reason") == "ProcessOutside")
+        task.cancel()
+        assert "process 7 (?) computes" in world.condition("train")["message"]
+
+    run(tmp_path, story)
+
+
 def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
     """Not by an agent that starts anew either."""
 

@@ -20,6 +20,7 @@ from prometheus_client import Gauge
 from partage.agent.discovery.found import Inventory
 from partage.agent.isolation.overhead import Overheads
 from partage.agent.isolation.statements import Answer, Statement, survey
+from partage.agent.isolation.strangers import Strangers
 from partage.agent.keeper import Keeper, Tallies
 from partage.agent.uses import Meter
 from partage.kube.client import Client, PatchKind
@@ -80,6 +81,7 @@ class Statements:
             found: what the last search for devices found; it tells what processes use.
         """
         self._found, self._overheads = found, Overheads(proc)
+        self._strangers = Strangers(proc)
         self._inventory = Inventory()
         self._used: dict[str, Mapping[int, int]] = {}
         self._keeper, self._meter, self._client = keeper, meter, client
@@ -111,8 +113,11 @@ class Statements:
         if inventory is not self._inventory:
             self._inventory, self._used = inventory, _used(inventory)
         self._overheads.look(rooms, self._used)
+        self._strangers.look(rooms)
         self._meter.look(rooms)
-        said = survey(self._keeper.entries, rooms, self._proc, self._overheads.above)
+        said = survey(
+            self._keeper.entries, rooms, self._proc, self._overheads.above, self._strangers.found
+        )
         if self._keeper.isolation is not None:
             self._keeper.isolation.rooms.mend()
         return said

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.account import Process, read_account, set_overhead
-from partage.agent.isolation.processes import processes_of
+from partage.agent.isolation.processes import numbers_of, processes_of
 from partage.agent.isolation.rooms import Room
 from partage.model.errors import InvalidDocument
 
@@ -60,7 +60,9 @@ class Overheads:
             except (InvalidDocument, OSError):
                 continue
             inside = {
-                pid: found for pid in pids if (found := _inside(self._proc, pid)) is not None
+                pid: (found.inner, found.start)
+                for pid in pids
+                if (found := numbers_of(pid, self._proc)) is not None
             }
             for index, card in enumerate(room.limits.cards):
                 told = used.get(card.uuid)
@@ -93,14 +95,3 @@ class Overheads:
                 set_overhead(room.account, process, index, least)
             except (InvalidDocument, OSError):
                 return  # the next look says what is wrong with it
-
-
-def _inside(proc: Path, pid: int) -> tuple[int, int] | None:
-    """A process's number in its own pid namespace and its start in clock ticks; None when it has ended."""
-    try:
-        status = (proc / str(pid) / "status").read_text("utf-8", "replace")
-        after_name = (proc / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2]
-        inner = next(line for line in status.splitlines() if line.startswith("NSpid:"))
-        return int(inner.split()[-1]), int(after_name.split()[19])
-    except (OSError, StopIteration, IndexError, ValueError):
-        return None

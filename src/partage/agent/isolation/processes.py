@@ -8,11 +8,24 @@ import os
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["processes_of", "root_of"]
+__all__ = ["Numbers", "numbers_of", "processes_of", "root_of"]
 
 _IDENTITY: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{7,127}")
+_FORKED: Final = 0x40
+"""The kernel's PF_FORKNOEXEC."""
+
+
+class Numbers(NamedTuple):
+    """What the kernel says of a process, by its number on the host."""
+
+    inner: int
+    """Its number in its own pid namespace."""
+    start: int
+    """Clock ticks since boot."""
+    forked: bool
+    """It runs its parent's program still: it was forked and started none."""
 
 
 def processes_of(
@@ -51,3 +64,15 @@ def root_of(container: str, proc: Path = Path("/proc")) -> Path | None:
     """The root of a container that is made, as its first process has it; None without one."""
     pids = processes_of((container,), proc).get(container, ())
     return proc / str(pids[0]) / "root" if pids else None
+
+
+def numbers_of(pid: int, proc: Path = Path("/proc")) -> Numbers | None:
+    """The numbers of a process; None when it has ended."""
+    try:
+        status = (proc / str(pid) / "status").read_text("utf-8", "replace")
+        after_name = (proc / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2]
+        inner = next(line for line in status.splitlines() if line.startswith("NSpid:"))
+        fields = after_name.split()
+        return Numbers(int(inner.split()[-1]), int(fields[19]), bool(int(fields[6]) & _FORKED))
+    except (OSError, StopIteration, IndexError, ValueError):
+        return None

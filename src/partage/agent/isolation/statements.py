@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from partage.agent.isolation.force import Fault, Force, judge, look
+from partage.agent.isolation.force import Cause, Fault, Force, judge, look
 from partage.agent.isolation.library import as_mapped
 from partage.agent.isolation.processes import processes_of
 from partage.agent.isolation.rooms import Room
@@ -64,6 +64,7 @@ def survey(
     rooms: Mapping[str, Room],
     proc: Path = Path("/proc"),
     above: Mapping[str, str] = MappingProxyType({}),
+    past: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Statement]:
     """What is to be said of every container that holds a card.
 
@@ -72,6 +73,7 @@ def survey(
         rooms: by container.
         proc: procfs of the host.
         above: containers that use more memory than they were granted, with the words for it.
+        past: containers with a process that computes past the library, with the words for it.
     """
     pids = processes_of(rooms, proc)
     said = []
@@ -84,6 +86,8 @@ def survey(
             if entry.limits != _OWN
             else _by_room(room, pids.get(entry.container, ()), proc, mixed=_is_mixed(room, rooms))
         )
+        if entry.container in past and answer is Answer.YES:
+            answer, cause, message = Answer.NO, Cause.OUTSIDE.value, past[entry.container]
         if entry.container in above and answer is Answer.YES:
             answer, cause, message = Answer.NO, "MemoryBeyondCap", above[entry.container]
         said.append(

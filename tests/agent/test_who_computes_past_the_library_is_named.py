@@ -1,0 +1,137 @@
+"""A process that has the driver's device for memory open and no place in the account is not under the library."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from partage.agent.isolation.account import PLACES_AT
+from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.processes import numbers_of
+from partage.agent.isolation.rooms import CardQuota, Quota, Rooms
+from partage.agent.isolation.strangers import Strangers
+
+FORKED = 0x40
+
+
+class Node:
+    """A node with one container, looked at again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        boot = folder / "proc/sys/kernel/random/boot_id"
+        boot.parent.mkdir(parents=True)
+        boot.write_text("one")
+        (folder / "built.so").write_bytes(b"the library")
+        rooms = Rooms(folder / "built.so", folder / "state", "/state", folder)
+        quota = CardQuota("GPU-0", 2**30, 300, Policy.FIXED_SHARE)
+        self.room = rooms.open("container-a", Quota((quota,)))
+        self.proc = folder / "proc"
+        self.strangers = Strangers(self.proc)
+
+    def process(self, pid: int, *opened: str, flags: int = 0, start: int = 5) -> None:
+        """A process of the container, as the host's procfs tells of it; inside it has number `pid - 4000`."""
+        home = self.proc / str(pid)
+        (home / "fd").mkdir(parents=True, exist_ok=True)
+        (home / "cgroup").write_text("0::/kubepods/container-a\n")
+        (home / "status").write_text(f"NSpid:\t{pid}\t{pid - 4000}\n")
+        fields = " ".join(["S", *["0"] * 5, str(flags), *["0"] * 12, str(start)])
+        (home / "stat").write_text(f"{pid} (a) {fields} 0\n")
+        (home / "comm").write_text("python\x1b[2J\n")
+        for number, name in enumerate(opened):
+            (home / "fd" / str(number)).symlink_to(name)
+
+    def listed(self, inner: int) -> None:
+        """The process with that number inside takes a place."""
+        with self.room.account.open("r+b") as file:
+            file.seek(PLACES_AT)
+            file.write((inner << 42 | 5 << 1).to_bytes(8, "little"))
+
+    def said(self, looks: int = 4) -> str:
+        """What is said after so many looks."""
+        for _ in range(looks):
+            self.strangers.look({"container-a": self.room})
+        return self.strangers.found.get("container-a", "")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A container without processes."""
+    return Node(tmp_path)
+
+
+def test_a_process_without_a_place_is_named_after_a_while(node: Node) -> None:
+    """With number and program, and nothing that a terminal would take for more; not before the fourth look."""
+    node.process(4007, "/dev/null", "/dev/nvidia-uvm")
+
+    assert node.said(3) == ""
+    said = node.said(1)
+
+    assert said.startswith("process 4007 (python\\x1b[2J) computes on a card past the library")
+    node.listed(7)
+    assert node.said(1) == ""
+
+
+def test_who_comes_and_goes_is_not_counted_together(node: Node) -> None:
+    """Another process of that number begins anew."""
+    node.process(4007, "/dev/nvidia-uvm")
+    node.said(3)
+    node.process(4007, start=6)
+
+    assert node.said(3) == ""
+
+
+@pytest.mark.parametrize(
+    ("opened", "flags", "inner"),
+    [
+        (("/dev/nvidia-uvm",), 0, 7),
+        (("/dev/nvidiactl", "/dev/nvidia0"), 0, 8),
+        (("/dev/nvidia-uvm",), FORKED, 8),
+        ((), 0, 8),
+    ],
+    ids=["has a place", "asks NVML", "a forked child", "no card"],
+)
+def test_who_is_in_order_is_let_be(
+    node: Node, opened: tuple[str, ...], flags: int, inner: int
+) -> None:
+    """Under the library, a tool that only asks, a worker with its parent's files, a shell."""
+    node.listed(inner)
+    node.process(4007, *opened, flags=flags)
+
+    assert node.said(9) == ""
+
+
+def test_what_is_not_under_the_library_anyway_is_not_said_twice(node: Node) -> None:
+    """An image that cannot load it; an account that cannot be read."""
+    node.process(4007, "/dev/nvidia-uvm")
+    room = node.room
+
+    node.room = replace(room, spared="musl")
+    assert node.said(9) == ""
+    node.room = room
+    room.account.write_bytes(b"")
+    assert node.said(9) == ""
+
+
+def test_the_kernel_tells_a_forked_child_from_a_program() -> None:
+    """By the flag that the agent reads."""
+    program = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    try:
+        started, forked = numbers_of(program.pid), numbers_of(child)
+    finally:
+        os.close(write)
+        os.close(read)
+        os.waitpid(child, 0)
+        program.communicate(b"\n")
+
+    assert started
+    assert forked
+    assert (started.inner, started.forked, forked.forked) == (program.pid, False, True)
