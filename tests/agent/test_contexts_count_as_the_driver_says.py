@@ -18,13 +18,15 @@ START = 777
 class Node:
     """A node with one container, whose process 4000 has number 7 inside."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, swap: int = 0) -> None:
         boot = folder / "proc/sys/kernel/random/boot_id"
         boot.parent.mkdir(parents=True)
         boot.write_text("one")
         (folder / "built.so").write_bytes(b"the library")
         self.rooms = Rooms(folder / "built.so", folder / "state", "/state", folder)
-        quota = CardQuota("GPU-0", CAP, 300, Policy.FIXED_SHARE, context_bytes=256 * MIB)
+        quota = CardQuota(
+            "GPU-0", CAP, 300, Policy.FIXED_SHARE, swap_bytes=swap, context_bytes=256 * MIB
+        )
         self.room: Room = self.rooms.open("container-a", Quota((quota,)))
         self.proc = folder / "proc"
         self.process(4000, inner=7)
@@ -39,13 +41,15 @@ class Node:
         fields = " ".join(["S", *["0"] * 18, str(start)])
         (home / "stat").write_text(f"{pid} (a) b) {fields} 0\n")
 
-    def counts(self, counted: int, inner: int = 7, start: int = START) -> None:
+    def counts(self, counted: int, inner: int = 7, start: int = START, swapped: int = 0) -> None:
         """What the process entered itself."""
         with self.room.account.open("r+b") as file:
             file.seek(PLACES_AT)
             file.write((inner << 42 | start << 1).to_bytes(8, "little"))
             file.seek(PLACES_AT + 32)
             file.write(counted.to_bytes(8, "little"))
+            file.seek(PLACES_AT + 32 + 24)
+            file.write(swapped.to_bytes(8, "little"))
 
     def overhead(self) -> int:
         """What was written down."""
@@ -123,3 +127,29 @@ def test_a_container_above_its_cap_is_named(node: Node) -> None:
     assert f"use {CAP + CAP // 2} bytes of card GPU-0" in node.overheads.above["container-a"]
     node.samples({4000: MIB})
     assert not node.overheads.above
+
+
+def test_what_goes_beyond_the_cap_by_oversubscription_may_lie_on_the_card(tmp_path: Path) -> None:
+    """Cap and swap together are the bound, by the limits and not by what the container says."""
+    node = Node(tmp_path, swap=CAP // 2)
+    node.counts(0, swapped=CAP * 4)
+
+    node.samples(*[{4000: CAP + CAP // 2} for _ in range(3)])
+    assert not node.overheads.above
+    node.samples(*[{4000: CAP * 2} for _ in range(3)])
+
+    said = node.overheads.above["container-a"]
+    assert said.endswith(f"{CAP + CAP // 2} are granted")
+
+
+def test_memory_that_the_driver_moves_is_no_overhead(tmp_path: Path) -> None:
+    """What was served beyond the cap is not charged again as context; before and after it, contexts are measured."""
+    node = Node(tmp_path, swap=CAP)
+    node.counts(CAP, swapped=CAP // 2)
+
+    node.samples(*[{4000: CAP + CAP // 2} for _ in range(3)])
+    assert node.overhead() == 0
+    node.counts(CAP)
+    node.samples(*[{4000: CAP + 300 * MIB} for _ in range(3)])
+
+    assert node.overhead() == 300 * MIB

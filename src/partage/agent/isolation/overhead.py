@@ -4,6 +4,9 @@ The driver tells a process's memory by its number on the host; the account knows
 container and its start. The figures of the driver and of the account are of different moments, so the least
 of the last few differences counts: a context is there all the time, memory that was just given back is not.
 
+With oversubscription a container may have its cap and what goes beyond it on the card at once: memory that the driver
+moves is where it was used last. So both together are its bound, and what is beyond a process's count tells nothing.
+
 Where the driver tells nothing of processes, the estimate of the limits file counts (`--context-memory`).
 """
 
@@ -70,17 +73,19 @@ class Overheads:
                     continue
                 for pid, identity in inside.items():
                     process = known.get(identity)
-                    if process is not None and pid in told:
+                    # What is served beyond the cap lies on the card or on the host, as the driver likes.
+                    if process is not None and pid in told and not process.cards[index].swapped:
                         key = (container, process.place, process.start, index)
                         self._one(room, process, index, told[pid], key)
                         beyond[key] = self._beyond[key]
                 sums = self._whole.get((container, card.uuid), deque(maxlen=_LOOKS))
                 sums.append(sum(told.get(pid, 0) for pid in pids))
                 whole[container, card.uuid] = sums
-                if len(sums) == _LOOKS and min(sums) > card.memory_bytes + _GRANULE:
+                granted = card.memory_bytes + card.swap_bytes
+                if len(sums) == _LOOKS and min(sums) > granted + _GRANULE:
                     above[container] = (
                         f"its processes use {min(sums)} bytes of card {card.uuid} by the driver's word, "
-                        f"{card.memory_bytes} are granted"
+                        f"{granted} are granted"
                     )
         self._beyond, self._whole, self.above = beyond, whole, above
 
