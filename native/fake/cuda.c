@@ -366,14 +366,16 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
         if (*end == '+' && atomic_fetch_add(&loads, 1) == 0) fake_take(fake_current->device, strtoull(end, NULL, 10) << 20);
     }
     if (fake_take(fake_current->device, bytes) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
-    *module = calloc(1, sizeof **module);
-    **module = (struct cu_module){fake_current->device, bytes};
+    *module = (CUmodule)(uintptr_t)fake_name();
+    fake_note((uint64_t)(uintptr_t)*module, bytes, (uint64_t)fake_current->device);
     return CUDA_SUCCESS;
 }
 CUresult cuModuleUnload(CUmodule module)
 {
-    fake_give(module->device, module->bytes);
-    free(module);
+    uint64_t bytes, device;
+    if (!fake_recall((uint64_t)(uintptr_t)module, &bytes, &device, 1)) return CUDA_ERROR_INVALID_VALUE;
+    fake_give((CUdevice)device, bytes);
+    fake_unname((uint64_t)(uintptr_t)module);
     return CUDA_SUCCESS;
 }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);

@@ -21,7 +21,6 @@ struct cu_context { uint64_t id; CUdevice device; uint32_t retained; };
 struct cu_stream { uint64_t id; CUgraph graph; int mode; int broken; };
 struct cu_graph_node { int type, ended; CUmemAllocNode params; CUgraph child; CUgraphNode next; };
 struct cu_graph { uint64_t ns, kernels; CUgraphNode first; };
-struct cu_module { CUdevice device; uint64_t bytes; };
 
 extern __thread CUcontext fake_current;
 extern __thread int fake_capture_mode;
@@ -30,6 +29,9 @@ CUresult fake_take(CUdevice device, uint64_t bytes);
 void fake_give(CUdevice device, uint64_t bytes);
 uint64_t fake_address(uint64_t bytes);
 uint64_t fake_serial(void);
+/* Names of objects: the lowest that is free, and free some time before the call that ended it returns. */
+uint64_t fake_name(void);
+void fake_unname(uint64_t name);
 int fake_ask(struct request request, struct answer *answer);
 /* While a capture is active elsewhere, a thread that did not step aside ends it. */
 CUresult fake_unsafe(void);

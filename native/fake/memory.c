@@ -60,6 +60,28 @@ int fake_recall(uint64_t key, uint64_t *bytes, uint64_t *other, int forget)
     return found;
 }
 
+#define NAMES 4096
+#define NAME_AT 0x600000000000ull
+static unsigned char named[NAMES];
+
+uint64_t fake_name(void)
+{
+    uint64_t i = 0;
+    pthread_mutex_lock(&lock);
+    while (i < NAMES - 1 && named[i]) i++;
+    named[i] = 1;
+    pthread_mutex_unlock(&lock);
+    return NAME_AT + i * 64;
+}
+
+void fake_unname(uint64_t name)
+{
+    pthread_mutex_lock(&lock);
+    named[(name - NAME_AT) / 64] = 0;
+    pthread_mutex_unlock(&lock);
+    usleep(50);
+}
+
 static CUresult allocate(CUdeviceptr *pointer, uint64_t bytes)
 {
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
@@ -377,10 +399,13 @@ static uint64_t array_size(size_t width, size_t height, size_t depth, unsigned c
 }
 static CUresult make_array(void **array, uint64_t bytes)
 {
-    CUdeviceptr address;
-    CUresult result = allocate(&address, bytes);
-    if (result == CUDA_SUCCESS) *array = (void *)(uintptr_t)address;
-    return result;
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = fake_take(fake_current->device, bytes);
+    if (result != CUDA_SUCCESS) return result;
+    uint64_t name = fake_name();
+    fake_note(name, bytes, (uint64_t)fake_current->device);
+    *array = (void *)(uintptr_t)name;
+    return CUDA_SUCCESS;
 }
 CUresult cuArrayCreate_v2(CUarray *array, const CUarrayShape *shape)
 {
@@ -395,15 +420,20 @@ CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, unsigne
     (void)levels;
     return make_array((void **)array, array_size(shape->Width, shape->Height, shape->Depth, shape->NumChannels) * 4 / 3);
 }
-CUresult cuArrayDestroy(CUarray array) { return release((uint64_t)(uintptr_t)array); }
-CUresult cuMipmappedArrayDestroy(CUmipmap array) { return release((uint64_t)(uintptr_t)array); }
+static CUresult end_named(const void *object)
+{
+    CUresult result = release((uint64_t)(uintptr_t)object);
+    if (result == CUDA_SUCCESS) fake_unname((uint64_t)(uintptr_t)object);
+    return result;
+}
+CUresult cuArrayDestroy(CUarray array) { return end_named(array); }
+CUresult cuMipmappedArrayDestroy(CUmipmap array) { return end_named(array); }
 CUresult cuImportExternalMemory(CUexternal *external, const CUexternalMemory *description)
 {
     (void)description;
-    *external = (CUexternal)(uintptr_t)(fake_serial() + 4096);
-    return CUDA_SUCCESS;
+    return make_array((void **)external, 0);
 }
-CUresult cuDestroyExternalMemory(CUexternal external) { (void)external; return CUDA_SUCCESS; }
+CUresult cuDestroyExternalMemory(CUexternal external) { return end_named(external); }
 
 /* Newer names first, as a driver gives the newest that the asked version knows. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags, int *status)

@@ -87,22 +87,6 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, 
     return result;
 }
 
-static void release(enum kind kind, void *key)
-{
-    struct entry entry;
-    if (ledger_take(kind, (uint64_t)(uintptr_t)key, &entry)) memory_release(&entry);
-}
+EXPORT CUresult cuArrayDestroy(CUarray array) { ENDED(cuArrayDestroy, KIND_ARRAY, array); }
 
-EXPORT CUresult cuArrayDestroy(CUarray array)
-{
-    CUresult result = CALL(cuArrayDestroy, array);
-    if (result == CUDA_SUCCESS) release(KIND_ARRAY, array);
-    return result;
-}
-
-EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array)
-{
-    CUresult result = CALL(cuMipmappedArrayDestroy, array);
-    if (result == CUDA_SUCCESS) release(KIND_MIPMAP, array);
-    return result;
-}
+EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) { ENDED(cuMipmappedArrayDestroy, KIND_MIPMAP, array); }

@@ -311,22 +311,6 @@ LOADS(cuLibraryLoadFromFile, KIND_LIBRARY, CUlibrary, cuLibraryUnload,
        void **values, unsigned count),
       loaded, path, jit, jit_values, jit_count, options, values, count)
 
-static void unloaded(enum kind kind, void *key)
-{
-    struct entry entry;
-    if (ledger_take(kind, (uint64_t)(uintptr_t)key, &entry)) memory_release(&entry);
-}
+EXPORT CUresult cuModuleUnload(CUmodule module) { ENDED(cuModuleUnload, KIND_MODULE, module); }
 
-EXPORT CUresult cuModuleUnload(CUmodule module)
-{
-    CUresult result = CALL(cuModuleUnload, module);
-    if (result == CUDA_SUCCESS) unloaded(KIND_MODULE, module);
-    return result;
-}
-
-EXPORT CUresult cuLibraryUnload(CUlibrary library)
-{
-    CUresult result = CALL(cuLibraryUnload, library);
-    if (result == CUDA_SUCCESS) unloaded(KIND_LIBRARY, library);
-    return result;
-}
+EXPORT CUresult cuLibraryUnload(CUlibrary library) { ENDED(cuLibraryUnload, KIND_LIBRARY, library); }

@@ -29,6 +29,14 @@ void pools_refresh(struct card *card, bool trim);
 bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force);
 /* Counts memory that was opened by a handle, unless the container exported it itself; false: past the cap. */
 bool memory_import(const CUdeviceptr *pointer, uint64_t handle);
+/* What ends one object: its entry is out of the ledger before the driver may give the name to another thread. */
+#define ENDED(name, kind, object)                                                                        \
+    struct entry entry;                                                                                  \
+    bool known = ledger_take(kind, (uint64_t)(uintptr_t)(object), &entry);                               \
+    CUresult result = CALL(name, object);                                                                \
+    if (known && result == CUDA_SUCCESS) memory_release(&entry);                                         \
+    else if (known) ledger_put(entry);                                                                   \
+    return result
 uint64_t context_now(void);
 void memory_count_refusal(struct card *card);
 

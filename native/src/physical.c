@@ -247,9 +247,5 @@ EXPORT CUresult cuImportExternalMemory(CUexternal *external, const CUexternalMem
 
 EXPORT CUresult cuDestroyExternalMemory(CUexternal external)
 {
-    struct entry entry;
-    CUresult result = CALL(cuDestroyExternalMemory, external);
-    if (result == CUDA_SUCCESS && ledger_take(KIND_EXTERNAL, (uint64_t)(uintptr_t)external, &entry))
-        memory_release(&entry);
-    return result;
+    ENDED(cuDestroyExternalMemory, KIND_EXTERNAL, external);
 }

@@ -4,10 +4,11 @@
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many | green | eventless | pools |
- *            load IMAGE
+ *            load IMAGE | names
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,6 +163,38 @@ static int load_module(const char *image)
     return 0;
 }
 
+/* Objects made and ended by several threads at once, whose names the driver gives to another as soon as it can. */
+static void *turn_over(void *data)
+{
+    CUarray3D shape = {1024, 1024, 0, 0x20, 1, 0};
+    CUexternalMemory description = {.size = 4 * MIB};
+    CUarray array;
+    CUmipmap mipmap;
+    CUexternal external;
+    must(driver->set_current(data), "cuCtxSetCurrent");
+    for (int i = 0; i < 60; i++) {
+        must(driver->array(&array, &shape), "cuArray3DCreate");
+        must(driver->end_array(array), "cuArrayDestroy");
+        must(driver->make_mipmap(&mipmap, &shape, 1), "cuMipmappedArrayCreate");
+        must(driver->end_mipmap(mipmap), "cuMipmappedArrayDestroy");
+        must(driver->take_external(&external, &description), "cuImportExternalMemory");
+        must(driver->end_external(external), "cuDestroyExternalMemory");
+    }
+    return NULL;
+}
+
+static int give_names_again(void)
+{
+    pthread_t threads[4];
+    CUcontext context;
+    open_card();
+    must(driver->get_current(&context), "cuCtxGetCurrent");
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, turn_over, context);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    printf("used %zu\n", used());
+    return 0;
+}
+
 /* Pools destroyed with an allocation of 300 MiB in each, until that is refused; the card's own pool in the end. */
 static int destroy_pools(void)
 {
@@ -260,6 +293,7 @@ int main(int argc, char **argv)
     if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0);
     if (argc > 2 && strncmp(what, "pool-", 5) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
     if (argc > 2 && strcmp(what, "load") == 0) return load_module(argv[2]);
+    if (strcmp(what, "names") == 0) return give_names_again();
     if (strcmp(what, "pools") == 0) return destroy_pools();
     if (strcmp(what, "import") == 0) return import_foreign();
     if (strcmp(what, "many") == 0) return bind_many();

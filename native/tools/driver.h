@@ -97,6 +97,10 @@ CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
     X(make_green, cuGreenCtxCreate, "cuGreenCtxCreate")                                                  \
     X(of_green, cuCtxFromGreenCtx, "cuCtxFromGreenCtx")                                                  \
     X(end_green, cuGreenCtxDestroy, "cuGreenCtxDestroy")                                                 \
+    X(make_mipmap, cuMipmappedArrayCreate, "cuMipmappedArrayCreate")                                     \
+    X(end_mipmap, cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy")                                    \
+    X(take_external, cuImportExternalMemory, "cuImportExternalMemory")                                   \
+    X(end_external, cuDestroyExternalMemory, "cuDestroyExternalMemory")                                  \
     X(make_many, cuMulticastCreate, "cuMulticastCreate")                                                 \
     X(bind, cuMulticastBindMem, "cuMulticastBindMem")                                                    \
     X(unbind, cuMulticastUnbind, "cuMulticastUnbind")

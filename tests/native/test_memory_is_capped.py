@@ -214,6 +214,13 @@ def test_a_module_counts_whatever_its_size(
     assert lines(done.stdout, "used") == [[counted * MIB], [0]]
 
 
+def test_a_name_given_again_belongs_to_its_new_owner(world: World) -> None:
+    """Threads end arrays, mipmaps and external memory while others are given the same names: all is free in the end."""
+    done = world.tenant(memory=CAP).run("odd", "names")
+
+    assert lines(done.stdout, "used") == [[0]], done.stderr
+
+
 def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
     """Destroying a pool does not give back what was allocated of it; freeing that does, in either way."""
     done = world.tenant(memory=CAP).run("odd", "pools")
