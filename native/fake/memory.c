@@ -192,18 +192,30 @@ CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
     *handle = found;
     return drop_handle(found, 1);
 }
-/* What is bound to a multicast object stays as long as it is bound. */
+/*
+ * What is bound to a multicast object stays as long as it is bound. Nothing is bound before all its devices were added
+ * (the first number of its properties says how many those are; none at all need no adding).
+ */
+static _Atomic unsigned devices_missing;
 CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
 CUresult cuMulticastCreate(CUmemHandle *many, const void *prop)
 {
-    (void)prop;
-    *many = fake_serial() | 1ull << 61;
+    *many = fake_serial() << 32 | 1ull << 61;
+    atomic_store(&devices_missing, prop ? *(const unsigned *)prop : 0);
+    return CUDA_SUCCESS;
+}
+CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
+CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device)
+{
+    (void)many, (void)device;
+    atomic_fetch_sub(&devices_missing, 1);
     return CUDA_SUCCESS;
 }
 CUresult cuMulticastBindMem(CUmemHandle many, size_t many_offset, CUmemHandle handle, size_t offset, size_t bytes,
                             unsigned long long flags)
 {
     (void)offset, (void)flags;
+    while (atomic_load(&devices_missing)) usleep(1000);
     CUresult result = drop_handle(handle, 1);
     if (result == CUDA_SUCCESS) fake_note(many + many_offset, bytes, handle);
     return result;
@@ -214,6 +226,18 @@ CUresult cuMulticastBindAddr(CUmemHandle many, size_t many_offset, CUdeviceptr p
     uint64_t size, handle;
     if (!fake_recall(pointer | 1ull << 63, &size, &handle, 0)) return CUDA_ERROR_INVALID_VALUE;
     return cuMulticastBindMem(many, many_offset, handle, 0, bytes, flags);
+}
+CUresult cuMulticastBindMem_v2(CUmemHandle many, CUdevice device, size_t many_offset, CUmemHandle handle, size_t offset,
+                               size_t bytes, unsigned long long flags)
+{
+    (void)device;
+    return cuMulticastBindMem(many, many_offset, handle, offset, bytes, flags);
+}
+CUresult cuMulticastBindAddr_v2(CUmemHandle many, CUdevice device, size_t many_offset, CUdeviceptr pointer, size_t bytes,
+                                unsigned long long flags)
+{
+    (void)device;
+    return cuMulticastBindAddr(many, many_offset, pointer, bytes, flags);
 }
 CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many_offset, size_t bytes)
 {
@@ -442,7 +466,8 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, ui
     char name[128];
     *address = NULL;
     if (version >= 12000 && strcmp(symbol, "cuGraphInstantiate") == 0) symbol = "cuGraphInstantiateWithFlags";
-    for (int i = 0; endings[i] && !*address; i++) {
+    int first = strncmp(symbol, "cuMulticastBind", 15) == 0 && version < 13010;
+    for (int i = first; endings[i] && !*address; i++) {
         snprintf(name, sizeof name, "%s%s%s", symbol, endings[i], flags & CU_PROC_PER_THREAD_STREAM ? "_ptsz" : "");
         *address = symbol_of("libcuda.so.1", name);
         snprintf(name, sizeof name, "%s%s", symbol, endings[i]);

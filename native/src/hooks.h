@@ -32,6 +32,8 @@
     HOOK(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020, 0, CUDA)             \
     HOOK(cuMulticastBindMem, "cuMulticastBindMem", 12010, 0, CUDA)                                      \
     HOOK(cuMulticastBindAddr, "cuMulticastBindAddr", 12010, 0, CUDA)                                    \
+    HOOK(cuMulticastBindMem_v2, "cuMulticastBindMem", 13010, 0, CUDA)                                   \
+    HOOK(cuMulticastBindAddr_v2, "cuMulticastBindAddr", 13010, 0, CUDA)                                 \
     HOOK(cuMulticastUnbind, "cuMulticastUnbind", 12010, 0, CUDA)                                        \
     HOOK(cuMemAllocAsync, "cuMemAllocAsync", 11020, 0, CUDA)                                           \
     HOOK(cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, 1, CUDA)                                      \
@@ -144,6 +146,10 @@ CUresult cuMulticastBindMem(CUmemHandle many, size_t many_offset, CUmemHandle ha
                             unsigned long long flags);
 CUresult cuMulticastBindAddr(CUmemHandle many, size_t many_offset, CUdeviceptr pointer, size_t bytes,
                              unsigned long long flags);
+CUresult cuMulticastBindMem_v2(CUmemHandle many, CUdevice device, size_t many_offset, CUmemHandle handle, size_t offset,
+                               size_t bytes, unsigned long long flags);
+CUresult cuMulticastBindAddr_v2(CUmemHandle many, CUdevice device, size_t many_offset, CUdeviceptr pointer, size_t bytes,
+                                unsigned long long flags);
 CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many_offset, size_t bytes);
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream);
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream);

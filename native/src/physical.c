@@ -55,10 +55,9 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
 {
-    CUresult result = CALL(cuMemRetainAllocationHandle, handle, address);
-    if (result != CUDA_SUCCESS || !handle) return result;
     lock_take(&physical);
-    change(*handle, 1, 0);
+    CUresult result = CALL(cuMemRetainAllocationHandle, handle, address);
+    if (result == CUDA_SUCCESS && handle) change(*handle, 1, 0);
     lock_give(&physical);
     return result;
 }
@@ -72,35 +71,54 @@ EXPORT CUresult cuMemRelease(CUmemHandle handle)
     return result;
 }
 
-static CUresult map(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
+/*
+ * What waits for other threads goes without the lock: a bind or map to a multicast object blocks until every device was
+ * added to it, which another thread does. The handle is held meanwhile, as if the call had been made already.
+ */
+static bool borrow(CUmemHandle handle, struct entry *entry)
 {
-    struct entry entry;
-    bool known = ledger_find(KIND_HANDLE, handle, &entry);
-    bool imported = known && entry.bytes == 0;
-    struct card *card = known ? &container_get()->cards[entry.card] : NULL;
-    if (imported && !memory_reserve(card, bytes)) {
-        memory_count_refusal(card);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    CUresult result = CALL(cuMemMap, pointer, bytes, offset, handle, flags);
-    if (result != CUDA_SUCCESS) {
-        if (imported) memory_return(card, bytes);
-        return result;
-    }
-    if (!known) return result;
-    change(handle, MAPPED, 0);
-    struct entry mapping = {.key = pointer, .bytes = bytes, .other = handle, .card = entry.card, .kind = KIND_MAPPING};
+    lock_take(&physical);
+    bool known = ledger_find(KIND_HANDLE, handle, entry);
+    if (known) change(handle, MAPPED, 0);
+    lock_give(&physical);
+    return known;
+}
+
+static void give_up(CUmemHandle handle)
+{
+    lock_take(&physical);
+    change(handle, 0, MAPPED);
+    lock_give(&physical);
+}
+
+static void mapped(CUdeviceptr pointer, size_t bytes, CUmemHandle handle, uint32_t card, bool imported)
+{
+    struct entry mapping = {.key = pointer, .bytes = bytes, .other = handle, .card = card, .kind = KIND_MAPPING};
+    lock_take(&physical);
     ledger_put(mapping);
     mapping.kind = KIND_IMPORT;
     if (imported) ledger_put(mapping);
-    return result;
+    lock_give(&physical);
 }
 
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
 {
-    lock_take(&physical);
-    CUresult result = map(pointer, bytes, offset, handle, flags);
-    lock_give(&physical);
+    struct entry entry;
+    if (!borrow(handle, &entry)) return CALL(cuMemMap, pointer, bytes, offset, handle, flags);
+    bool imported = entry.bytes == 0;
+    struct card *card = &container_get()->cards[entry.card];
+    if (imported && !memory_reserve(card, bytes)) {
+        give_up(handle);
+        memory_count_refusal(card);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = CALL(cuMemMap, pointer, bytes, offset, handle, flags);
+    if (result == CUDA_SUCCESS) {
+        mapped(pointer, bytes, handle, entry.card, imported);
+        return result;
+    }
+    give_up(handle);
+    if (imported) memory_return(card, bytes);
     return result;
 }
 
@@ -128,50 +146,64 @@ static uint64_t binding_key(CUmemHandle many, size_t offset, CUdevice device)
     return handle_hash(words, sizeof words);
 }
 
-static void bound(CUmemHandle many, size_t offset, CUmemHandle handle)
+/* After a bind of a handle that was borrowed. */
+static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const struct entry *entry, CUresult result)
 {
-    struct entry entry;
-    if (!ledger_find(KIND_HANDLE, handle, &entry)) return;
-    change(handle, MAPPED, 0);
-    CUdevice device = container_get()->cards[entry.card].device;
-    ledger_put((struct entry){.key = binding_key(many, offset, device), .other = handle, .card = entry.card,
-                              .kind = KIND_BINDING});
-}
-
-EXPORT CUresult cuMulticastBindMem(CUmemHandle many, size_t many_offset, CUmemHandle handle, size_t offset, size_t bytes,
-                                   unsigned long long flags)
-{
-    lock_take(&physical);
-    CUresult result = CALL(cuMulticastBindMem, many, many_offset, handle, offset, bytes, flags);
-    if (result == CUDA_SUCCESS) bound(many, many_offset, handle);
-    lock_give(&physical);
-    return result;
-}
-
-EXPORT CUresult cuMulticastBindAddr(CUmemHandle many, size_t many_offset, CUdeviceptr pointer, size_t bytes,
-                                    unsigned long long flags)
-{
-    CUmemHandle handle;
-    lock_take(&physical);
-    CUresult result = CALL(cuMulticastBindAddr, many, many_offset, pointer, bytes, flags);
-    /* Which memory that is the driver says, and gives a reference with it. */
-    if (result == CUDA_SUCCESS &&
-        CALL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer) == CUDA_SUCCESS) {
-        bound(many, many_offset, handle);
-        CALL(cuMemRelease, handle);
+    if (result != CUDA_SUCCESS) {
+        give_up(handle);
+        return result;
     }
-    lock_give(&physical);
+    CUdevice device = container_get()->cards[entry->card].device;
+    ledger_put((struct entry){.key = binding_key(many, offset, device), .other = handle, .card = entry->card,
+                              .kind = KIND_BINDING});
     return result;
 }
+
+#define BINDS(name, args, ...)                                                                           \
+    EXPORT CUresult name args                                                                            \
+    {                                                                                                    \
+        struct entry entry;                                                                              \
+        bool known = borrow(handle, &entry);                                                             \
+        CUresult result = CALL(name, __VA_ARGS__);                                                       \
+        return known ? bound(many, many_offset, handle, &entry, result) : result;                        \
+    }
+/* Which memory lies at an address the driver says, and gives a reference with it. */
+#define BINDS_ADDRESS(name, args, ...)                                                                   \
+    EXPORT CUresult name args                                                                            \
+    {                                                                                                    \
+        struct entry entry;                                                                              \
+        CUmemHandle handle;                                                                              \
+        if (CALL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer) != CUDA_SUCCESS)      \
+            return CALL(name, __VA_ARGS__);                                                              \
+        bool known = borrow(handle, &entry);                                                             \
+        CUresult result = CALL(name, __VA_ARGS__);                                                       \
+        CALL(cuMemRelease, handle);                                                                      \
+        return known ? bound(many, many_offset, handle, &entry, result) : result;                        \
+    }
+
+BINDS(cuMulticastBindMem,
+      (CUmemHandle many, size_t many_offset, CUmemHandle handle, size_t offset, size_t bytes, unsigned long long flags),
+      many, many_offset, handle, offset, bytes, flags)
+BINDS_ADDRESS(cuMulticastBindAddr,
+              (CUmemHandle many, size_t many_offset, CUdeviceptr pointer, size_t bytes, unsigned long long flags), many,
+              many_offset, pointer, bytes, flags)
+
+BINDS(cuMulticastBindMem_v2,
+      (CUmemHandle many, CUdevice device, size_t many_offset, CUmemHandle handle, size_t offset, size_t bytes,
+       unsigned long long flags),
+      many, device, many_offset, handle, offset, bytes, flags)
+BINDS_ADDRESS(cuMulticastBindAddr_v2,
+              (CUmemHandle many, CUdevice device, size_t many_offset, CUdeviceptr pointer, size_t bytes,
+               unsigned long long flags),
+              many, device, many_offset, pointer, bytes, flags)
 
 EXPORT CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many_offset, size_t bytes)
 {
     struct entry entry;
-    lock_take(&physical);
+    bool known = ledger_take(KIND_BINDING, binding_key(many, many_offset, device), &entry);
     CUresult result = CALL(cuMulticastUnbind, many, device, many_offset, bytes);
-    if (result == CUDA_SUCCESS && ledger_take(KIND_BINDING, binding_key(many, many_offset, device), &entry))
-        change(entry.other, 0, MAPPED);
-    lock_give(&physical);
+    if (known && result == CUDA_SUCCESS) give_up(entry.other);
+    else if (known) ledger_put(entry);
     return result;
 }
 

@@ -3,7 +3,7 @@
  * green contexts, a card whose events are all in use. For the modelled card.
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
- *            import | many | green | eventless | pools |
+ *            import | many HOW | early | green | eventless | pools |
  *            load IMAGE | names
  */
 #include "../tools/driver.h"
@@ -223,18 +223,61 @@ static int destroy_pools(void)
     return 0;
 }
 
-/* Memory whose handle is gone, but which is bound to a multicast object. */
-static int bind_many(void)
+/* Memory whose handle is gone, but which is bound to a multicast object: by handle or address, in either form. */
+static int bind_many(const char *how)
 {
     CUallocationProp prop = {.type = 1, .location = {CU_LOCATION_DEVICE, 0}};
     CUmemHandle many, handle;
+    CUdeviceptr at = 0;
     open_card();
+    __typeof__(&cuMulticastBindMem_v2) bind = (__typeof__(bind))dlsym(RTLD_DEFAULT, "cuMulticastBindMem_v2");
+    __typeof__(&cuMulticastBindAddr_v2) bind_address = (__typeof__(bind_address))dlsym(RTLD_DEFAULT, "cuMulticastBindAddr_v2");
     must(driver->make_many(&many, NULL), "cuMulticastCreate");
     must(driver->create(&handle, 128 * MIB, &prop, 0), "cuMemCreate");
-    must(driver->bind(many, 0, handle, 0, 128 * MIB, 0), "cuMulticastBindMem");
+    if (how[0] == 'a') {
+        must(driver->reserve(&at, 128 * MIB, 0, 0, 0), "cuMemAddressReserve");
+        must(driver->map(at, 128 * MIB, 0, handle, 0), "cuMemMap");
+    }
+    if (strcmp(how, "a") == 0) must(driver->bind_address(many, 0, at, 128 * MIB, 0), "cuMulticastBindAddr");
+    else if (strcmp(how, "a2") == 0) must(bind_address(many, 0, 0, at, 128 * MIB, 0), "cuMulticastBindAddr_v2");
+    else if (strcmp(how, "m2") == 0) must(bind(many, 0, 0, handle, 0, 128 * MIB, 0), "cuMulticastBindMem_v2");
+    else must(driver->bind(many, 0, handle, 0, 128 * MIB, 0), "cuMulticastBindMem");
+    if (at) must(driver->unmap(at, 128 * MIB), "cuMemUnmap");
     must(driver->release_handle(handle), "cuMemRelease");
     printf("used %zu\n", used());
     must(driver->unbind(many, 0, 0, 128 * MIB), "cuMulticastUnbind");
+    printf("used %zu\n", used());
+    return 0;
+}
+
+struct waiting { CUmemHandle many, handle; };
+
+static void *bind_early(void *data)
+{
+    struct waiting *waiting = data;
+    must(driver->bind(waiting->many, 0, waiting->handle, 0, 64 * MIB, 0), "cuMulticastBindMem");
+    return NULL;
+}
+
+/* One thread waits in a bind for a device that the other adds after it made and gave back memory of its own. */
+static int bind_before_all_are_added(void)
+{
+    CUallocationProp prop = {.type = 1, .location = {CU_LOCATION_DEVICE, 0}};
+    unsigned devices[8] = {1};
+    struct waiting waiting;
+    CUmemHandle handle;
+    pthread_t thread;
+    alarm(20); /* ends a program that hangs */
+    open_card();
+    must(driver->make_many(&waiting.many, devices), "cuMulticastCreate");
+    must(driver->create(&waiting.handle, 64 * MIB, &prop, 0), "cuMemCreate");
+    pthread_create(&thread, NULL, bind_early, &waiting);
+    usleep(100000);
+    must(driver->create(&handle, 64 * MIB, &prop, 0), "cuMemCreate");
+    must(driver->release_handle(handle), "cuMemRelease");
+    must(driver->add_device(waiting.many, 0), "cuMulticastAddDevice");
+    pthread_join(thread, NULL);
+    must(driver->release_handle(waiting.handle), "cuMemRelease");
     printf("used %zu\n", used());
     return 0;
 }
@@ -296,7 +339,8 @@ int main(int argc, char **argv)
     if (strcmp(what, "names") == 0) return give_names_again();
     if (strcmp(what, "pools") == 0) return destroy_pools();
     if (strcmp(what, "import") == 0) return import_foreign();
-    if (strcmp(what, "many") == 0) return bind_many();
+    if (argc > 2 && strcmp(what, "many") == 0) return bind_many(argv[2]);
+    if (strcmp(what, "early") == 0) return bind_before_all_are_added();
     if (strcmp(what, "green") == 0) return make_green();
     if (strcmp(what, "eventless") == 0) return without_events();
     return 2;

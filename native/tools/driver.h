@@ -25,6 +25,7 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool);
 CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type, unsigned long long flags);
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green);
 CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
+CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
 
 /* X(name in the table, exported name, name asked of cuGetProcAddress) */
 #define USED(X)                                                                                          \
@@ -102,7 +103,9 @@ CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
     X(take_external, cuImportExternalMemory, "cuImportExternalMemory")                                   \
     X(end_external, cuDestroyExternalMemory, "cuDestroyExternalMemory")                                  \
     X(make_many, cuMulticastCreate, "cuMulticastCreate")                                                 \
+    X(add_device, cuMulticastAddDevice, "cuMulticastAddDevice")                                          \
     X(bind, cuMulticastBindMem, "cuMulticastBindMem")                                                    \
+    X(bind_address, cuMulticastBindAddr, "cuMulticastBindAddr")                                          \
     X(unbind, cuMulticastUnbind, "cuMulticastUnbind")
 
 #define MEMBER(name, exported, asked) __typeof__(&exported) name;

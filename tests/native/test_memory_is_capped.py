@@ -231,11 +231,22 @@ def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
     assert lines(done.stdout, "used") == [[960 * MIB], [640 * MIB], [0]], done.stderr
 
 
-def test_memory_bound_to_a_multicast_object_counts_without_its_handle(world: World) -> None:
-    """It stays as long as it is bound."""
-    done = world.tenant(memory=CAP).run("odd", "many")
+@pytest.mark.parametrize("how", ["m", "m2", "a", "a2"])
+def test_memory_bound_to_a_multicast_object_counts_without_its_handle(
+    world: World, how: str
+) -> None:
+    """It stays as long as it is bound, by handle or address, with the device named (CUDA 13.1) or not."""
+    done = world.tenant(memory=CAP).run("odd", "many", how)
 
     assert lines(done.stdout, "used") == [[128 * MIB], [0]], done.stderr
+
+
+def test_a_bind_that_waits_for_a_device_holds_up_no_other_thread(world: World) -> None:
+    """The driver lets a bind wait until another thread has added the last device."""
+    done = world.tenant(memory=CAP).run("odd", "early")
+
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout, "used") == [[64 * MIB]]
 
 
 def test_a_green_context_counts_the_primary_one_once(world: World) -> None:
