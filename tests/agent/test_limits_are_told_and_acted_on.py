@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
-from partage.agent.discovery.found import CardUse
+from partage.agent.discovery.found import CardUse, Found, Inventory
 from partage.agent.exposition import MOST, Books, NodeSeries
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.holding import Holding
@@ -23,6 +23,7 @@ from partage.agent.isolation.providers import NoIsolation, OwnLibrary
 from partage.agent.isolation.rooms import Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
 from partage.agent.isolation.statements import Answer, Statement, survey
+from partage.agent.isolation.tried import untried
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.nri.messages import Container, PodSandbox
@@ -310,6 +311,48 @@ def test_a_condition_is_as_bad_as_its_worst_container() -> None:
     assert condition_of([_said("a", Answer.YES), _said("c", Answer.UNKNOWN)])["status"] == (
         "Unknown"
     )
+
+
+@pytest.mark.parametrize(
+    ("driver", "tried", "said"),
+    [
+        ("580.82.07", (), "driver 580.82.07: Partage's library was not tried on branch 580 (tried: none yet)"),
+        ("590.1", (580, 570), "branch 590, which is newer than all that were (tried: 570, 580)"),
+        ("550.1", (580, 570), "branch 550 (tried: 570, 580)"),
+        ("580.82.07", (580,), ""),
+        ("", (), ""),
+        ("odd", (), ""),
+    ],
+    ids=["nothing tried", "newer", "older", "tried", "not known", "no number"],
+)  # fmt: skip
+def test_a_driver_that_nobody_tried_is_named(
+    driver: str, tried: tuple[int, ...], said: str
+) -> None:
+    """With what was tried."""
+    found = untried(driver, tried)
+
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+def test_the_log_tells_once_of_a_driver_that_nobody_tried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often the node is searched; of cards without that driver nothing is said."""
+
+    async def story(world: World) -> None:
+        looked = world.statements()
+        other = model.Device(DeviceType.GPU, 1, "GPU-1", vendor="amd", memory_bytes=GIB)
+        for _ in range(3):
+            found = Inventory((Found(CARD, driver="999.1"), Found(other, driver="6.0")))
+            looked._found = lambda found=found: found  # type: ignore[misc]
+            looked._look()
+
+    run(tmp_path, story)
+
+    warned = [one.getMessage() for one in caplog.records if "was not tried" in one.getMessage()]
+    assert len(warned) == 1
+    assert "branch 999" in warned[0]
 
 
 # --- what is used ----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from partage.agent.discovery.found import Inventory
 from partage.agent.isolation.overhead import Overheads
 from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.isolation.strangers import Strangers
+from partage.agent.isolation.tried import untried
 from partage.agent.keeper import Keeper, Tallies
 from partage.agent.uses import Meter
 from partage.kube.client import Client, PatchKind
@@ -84,6 +85,7 @@ class Statements:
         self._strangers = Strangers(proc)
         self._inventory = Inventory()
         self._used: dict[str, Mapping[int, int]] = {}
+        self._drivers: set[str] = set()
         self._keeper, self._meter, self._client = keeper, meter, client
         self._period, self._evict, self._proc = period, evict, proc
         self.said: tuple[Statement, ...] = ()
@@ -112,6 +114,7 @@ class Statements:
         inventory = self._found()
         if inventory is not self._inventory:
             self._inventory, self._used = inventory, _used(inventory)
+            self._warn(inventory)
         self._overheads.look(rooms, self._used)
         self._strangers.look(rooms)
         self._meter.look(rooms)
@@ -121,6 +124,17 @@ class Statements:
         if self._keeper.isolation is not None:
             self._keeper.isolation.rooms.mend()
         return said
+
+    def _warn(self, inventory: Inventory) -> None:
+        """Once for each driver that the library was not tried on."""
+        if self._keeper.isolation is None:
+            return
+        drivers = {one.driver for one in inventory.found if one.device.vendor == "nvidia"}
+        for driver in sorted(drivers - self._drivers):
+            text = untried(driver)
+            if text:
+                _LOG.warning("%s", text)
+        self._drivers |= drivers
 
     def _take(self, said: Sequence[Statement]) -> None:
         before = {one.container: one.answer for one in self.said}
