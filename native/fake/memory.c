@@ -272,16 +272,38 @@ CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
     memcpy(handle, values, sizeof values);
     return CUDA_SUCCESS;
 }
+/* The same handle gives the same address, as often to be closed; one of a made-up address a new one each time. */
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned flags)
 {
     uint64_t values[3];
     (void)flags;
     memcpy(values, &handle, sizeof values);
+    uint64_t again = values[0] | values[2] << 48 | 1ull << 62, at, times;
+    if (values[0] % FAKE_GRANULE == 0 && fake_recall(again, &at, &times, 0)) {
+        fake_note(again, at, times + 1); /* opened before: the same address, once more to be closed */
+        *pointer = at;
+        return CUDA_SUCCESS;
+    }
     *pointer = fake_address(values[1]);
     fake_note(*pointer, 0, values[1] >> 20 << 32);
+    if (values[0] % FAKE_GRANULE == 0) {
+        fake_note(again, *pointer, 1);
+        fake_note(*pointer | 1ull << 60, again, 0);
+    }
     return CUDA_SUCCESS;
 }
-CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) { return release(pointer); }
+CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
+{
+    uint64_t again, at, times, none;
+    if (fake_recall(pointer | 1ull << 60, &again, &none, 0) && fake_recall(again, &at, &times, 1)) {
+        if (times > 1) {
+            fake_note(again, at, times - 1);
+            return CUDA_SUCCESS;
+        }
+        fake_recall(pointer | 1ull << 60, &again, &none, 1);
+    }
+    return release(pointer);
+}
 
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device);
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device)

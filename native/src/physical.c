@@ -5,8 +5,9 @@
 #define MAPPED (1ull << 32) /* entry.other of a handle: references below, mappings above */
 
 static struct lock physical;
+static struct lock opens; /* of handles of other processes */
 
-void physical_forget(void) { physical = (struct lock){0}; }
+void physical_forget(void) { physical = opens = (struct lock){0}; }
 
 /* Adds to a handle's references or mappings; frees its count when none is left. */
 static void change(CUmemHandle handle, uint64_t plus, uint64_t minus)
@@ -235,9 +236,41 @@ bool memory_import(const CUdeviceptr *pointer, uint64_t handle)
     return false;
 }
 
+/*
+ * The driver counts how often a handle was opened, and gives the same address each time. So does the entry: in `other`,
+ * beyond the first.
+ */
+/* The lock is held. */
+static bool open_again(CUdeviceptr pointer)
+{
+    struct entry entry = {0};
+    bool known = ledger_find(KIND_IMPORT, pointer, &entry);
+    entry.other++;
+    if (known) ledger_put(entry);
+    return known;
+}
+
+/* Before a close: one opening less; true: it was the last, whose entry is out of the ledger. */
+static bool close_once(CUdeviceptr pointer, struct entry *entry, bool *known)
+{
+    lock_take(&opens);
+    *known = ledger_take(KIND_IMPORT, pointer, entry);
+    bool last = *known && entry->other == 0;
+    if (*known && !last) {
+        entry->other--;
+        ledger_put(*entry);
+    }
+    lock_give(&opens);
+    return last;
+}
+
 static CUresult opened(CUresult result, CUdeviceptr *pointer, const CUipcMem *handle)
 {
-    if (result != CUDA_SUCCESS || memory_import(pointer, handle_hash(handle, sizeof *handle))) return result;
+    if (result != CUDA_SUCCESS || !pointer) return result;
+    lock_take(&opens);
+    bool good = open_again(*pointer) || memory_import(pointer, handle_hash(handle, sizeof *handle));
+    lock_give(&opens);
+    if (good) return result;
     CALL(cuIpcCloseMemHandle, *pointer);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -256,8 +289,14 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, uns
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
     struct entry entry;
+    bool known, last = close_once(pointer, &entry, &known);
     CUresult result = CALL(cuIpcCloseMemHandle, pointer);
-    if (result == CUDA_SUCCESS && ledger_take(KIND_IMPORT, pointer, &entry)) memory_release(&entry);
+    if (result == CUDA_SUCCESS && last) memory_release(&entry);
+    if (result == CUDA_SUCCESS || !known) return result;
+    lock_take(&opens);
+    if (last) ledger_put(entry);
+    else open_again(pointer);
+    lock_give(&opens);
     return result;
 }
 

@@ -4,7 +4,7 @@
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
- *            load IMAGE | names
+ *            load IMAGE | names | often
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -195,6 +195,24 @@ static int give_names_again(void)
     return 0;
 }
 
+/* A handle of another container opened three times, and closed as often. */
+static int open_often(void)
+{
+    uint64_t foreign[8] = {0x40000000, 128 * MIB, 1};
+    CUdeviceptr pointers[3];
+    CUipcMem handle;
+    open_card();
+    memcpy(&handle, foreign, sizeof handle);
+    for (int i = 0; i < 3; i++) must(driver->import_memory(&pointers[i], handle, 1), "cuIpcOpenMemHandle");
+    printf("used %zu\n", used());
+    for (int i = 0; i < 3; i++) {
+        must(driver->end_import(pointers[i]), "cuIpcCloseMemHandle");
+        printf("used %zu\n", used());
+    }
+    printf("closed %d\nused %zu\n", driver->end_import(pointers[0]), used());
+    return 0;
+}
+
 /* Pools destroyed with an allocation of 300 MiB in each, until that is refused; the card's own pool in the end. */
 static int destroy_pools(void)
 {
@@ -336,6 +354,7 @@ int main(int argc, char **argv)
     if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0);
     if (argc > 2 && strncmp(what, "pool-", 5) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
     if (argc > 2 && strcmp(what, "load") == 0) return load_module(argv[2]);
+    if (strcmp(what, "often") == 0) return open_often();
     if (strcmp(what, "names") == 0) return give_names_again();
     if (strcmp(what, "pools") == 0) return destroy_pools();
     if (strcmp(what, "import") == 0) return import_foreign();

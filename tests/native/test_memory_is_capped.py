@@ -221,6 +221,14 @@ def test_a_name_given_again_belongs_to_its_new_owner(world: World) -> None:
     assert lines(done.stdout, "used") == [[0]], done.stderr
 
 
+def test_a_handle_opened_often_counts_once(world: World) -> None:
+    """The driver gives the same memory each time: it counts until the last of the openings is closed."""
+    done = world.tenant(memory=CAP).run("odd", "often")
+
+    assert lines(done.stdout, "used") == [[128 * MIB]] * 3 + [[0], [0]], done.stderr
+    assert lines(done.stdout, "closed") == [[1]]
+
+
 def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
     """Destroying a pool does not give back what was allocated of it; freeing that does, in either way."""
     done = world.tenant(memory=CAP).run("odd", "pools")
