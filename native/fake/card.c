@@ -29,7 +29,7 @@
 #define NOBODY UINT32_MAX
 #define SLICE 2000000ull
 
-struct item { uint64_t left, stream, event; };
+struct item { uint64_t left, stream, event, until; bool pause; }; /* until: when a pause that began is over */
 
 struct context {
     bool used;
@@ -52,6 +52,7 @@ static struct card cards[FAKE_CARDS];
 static struct link links[LINKS];
 static struct event events[CLIENTS][EVENTS];
 static uint32_t card_count = 1, link_count;
+static bool pauses; /* any was made: else nobody looks for them */
 
 static uint64_t now(void)
 {
@@ -89,11 +90,17 @@ static void push(struct context *context, struct item item)
     context->items[(context->first + context->count++) % context->room] = item;
 }
 
-/* Passes marks at the head of a context's work; true when a kernel is next. */
+/* Passes marks and pauses that are over at the head of a context's work; true when a kernel is next. */
 static bool has_kernel(struct context *context, uint64_t time)
 {
     struct item *item;
-    while ((item = first_item(context)) != NULL && item->event) {
+    while ((item = first_item(context)) != NULL && (item->event || item->pause)) {
+        if (item->pause) {
+            if (item->until == 0) item->until = time + item->left;
+            if (time < item->until) return false;
+            drop_first(context);
+            continue;
+        }
         struct event *event = event_of(context->client, item->event);
         event->time = time;
         event->over = event->round == round_of(item->event);
@@ -116,7 +123,7 @@ static struct context *choose(uint32_t index, bool *shared)
     }
     struct context *current = &contexts[card->current];
     *shared = able > 1;
-    bool runs = current->used && current->card == index && first_item(current) != NULL;
+    bool runs = current->used && current->card == index && has_kernel(current, card->time);
     if (runs && (able == 1 || card->slice > 0)) return current;
     if (next) {
         card->current = (uint32_t)(next - contexts);
@@ -125,18 +132,29 @@ static struct context *choose(uint32_t index, bool *shared)
     return next;
 }
 
+/* The earliest end of a pause before `until`. */
+static uint64_t first_end(uint32_t index, uint64_t until)
+{
+    for (uint32_t i = 0; pauses && i < CONTEXTS; i++) {
+        const struct item *item = contexts[i].used && contexts[i].card == index ? first_item(&contexts[i]) : NULL;
+        if (item && item->pause && item->until && item->until < until) until = item->until;
+    }
+    return until;
+}
+
 static void advance(uint32_t index, uint64_t until)
 {
     struct card *card = &cards[index];
     while (card->time < until) {
         bool shared;
         struct context *context = choose(index, &shared);
+        uint64_t next = first_end(index, until);
         if (!context) {
-            card->time = until;
-            break;
+            card->time = next;
+            continue;
         }
         struct item *item = first_item(context);
-        uint64_t span = until - card->time;
+        uint64_t span = next - card->time;
         if (item->left < span) span = item->left;
         if (shared && card->slice < span) span = card->slice;
         card->time += span;
@@ -230,13 +248,15 @@ static void enqueue(struct link *link, const struct request *request)
     uint64_t latest = now();
     if (!context->used || context->client != link->client) return;
     advance(context->card, request->b < latest ? request->b : latest);
-    struct item item = {.stream = request->stream, .left = request->a ? request->a : 1};
+    struct item item = {.stream = request->stream, .left = request->a ? request->a : 1,
+                        .pause = request->kind == ASK_PAUSE};
     if (request->kind == ASK_MARK) {
         struct event *event = event_of(link->client, request->a);
         item.event = request->a;
         event->round = round_of(request->a);
         event->over = false;
     }
+    pauses |= item.pause;
     push(context, item);
     has_kernel(context, cards[context->card].time);
 }
@@ -272,7 +292,7 @@ static void serve(struct link *link, const struct request *request)
     struct request checked = *request;
     checked.card %= FAKE_CARDS;
     if (link->client == NOBODY && request->kind != ASK_HELLO) return;
-    if (request->kind != ASK_KERNEL && request->kind != ASK_MARK)
+    if (request->kind != ASK_KERNEL && request->kind != ASK_MARK && request->kind != ASK_PAUSE)
         for (uint32_t i = 0; i < card_count; i++) advance(i, now());
     switch (request->kind) {
     case ASK_HELLO:
@@ -288,7 +308,7 @@ static void serve(struct link *link, const struct request *request)
         if (contexts[request->context % CONTEXTS].client == link->client) end_context(&contexts[request->context % CONTEXTS]);
         reply(link->file, CUDA_SUCCESS, 0, 0);
         break;
-    case ASK_KERNEL: case ASK_MARK: enqueue(link, request); break;
+    case ASK_KERNEL: case ASK_MARK: case ASK_PAUSE: enqueue(link, request); break;
     case ASK_SERVED: tell_served(link, &checked); break;
     default:
         if (!settle(link, request)) link->waiting = *request;

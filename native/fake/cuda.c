@@ -327,6 +327,15 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     return fake_run(duration(params), config->hStream);
 }
 
+/* A host function is not called; its data says how long it takes, in ns. */
+CUresult cuLaunchHostFunc(CUstream stream, void *function, void *data)
+{
+    (void)function;
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    return fake_ask((struct request){.kind = ASK_PAUSE, .context = fake_current->id, .stream = fake_stream(stream),
+                                     .a = (uint64_t)(uintptr_t)data, .b = link_now()}, NULL);
+}
+
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {

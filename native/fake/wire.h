@@ -24,6 +24,7 @@ enum request_kind {
     ASK_STREAM_WAIT,  /* context, stream                       -> when it is empty */
     ASK_CONTEXT_WAIT, /* context                               -> when it is empty */
     ASK_SERVED,       /* card, a: pid                          -> a: device ns of the process, b: of all */
+    ASK_PAUSE,        /* context, stream, a: ns, b: made at    no answer; the card does nothing for it meanwhile */
 };
 
 struct request {

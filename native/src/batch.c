@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define EXACT_EVERY 16 /* one batch in so many is a single launch, to learn what one costs */
+#define GAPS_NS 20000ull /* so much time between launches is counted with them before the driver is asked */
 
 _Atomic uint32_t captures;
 
@@ -81,6 +81,10 @@ static void learn(struct gate *gate, const struct batch *batch, uint64_t ns)
         *cost_of(gate, batch->graph) = (struct graph_cost){batch->graph, each};
         return;
     }
+    if (batch->count == 1) {
+        uint64_t before = gate->singles_learnt++ ? gate->single_ns : each;
+        gate->single_ns = (before * 7 + each) / 8 + 1;
+    }
     uint64_t old = gate->batches_learnt++ ? gate->kernel_ns : each;
     gate->kernel_ns = gate->batches_learnt < 8 ? (old + each) / 2 + 1 : (old * 7 + each) / 8 + 1;
 }
@@ -116,28 +120,6 @@ static struct batch *free_slot(struct gate *gate, CUcontext context)
     return other;
 }
 
-struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, uint64_t now)
-{
-    for (uint32_t i = 0; i < BATCHES; i++) {
-        struct batch *batch = &gate->batches[i];
-        if (batch->state != BATCH_OPEN || batch->stream != stream || batch->context != context) continue;
-        if (graph == 0 && batch->graph == 0 && now - batch->last < MS) return batch;
-        if (batch->busy == 0) batch_close(gate, batch, now);
-    }
-    struct batch *fresh = free_slot(gate, context);
-    if (!fresh) return NULL;
-    fresh->context = context;
-    fresh->stream = stream;
-    if (!make_events(fresh) || record(fresh, fresh->start) != CUDA_SUCCESS) return NULL;
-    fresh->state = BATCH_OPEN;
-    fresh->graph = graph;
-    fresh->opened = fresh->last = now;
-    fresh->count = fresh->busy = 0;
-    fresh->expected = fresh->lead = 0;
-    gate->batches_made++;
-    return fresh;
-}
-
 void batch_charge(struct gate *gate, uint64_t ns, uint64_t now)
 {
     arbiter_charge(&gate->outer, ns, now);
@@ -154,19 +136,75 @@ static void settle(struct gate *gate, struct batch *batch, uint64_t ns, uint64_t
     if (ns) batch_charge(gate, ns, now);
 }
 
+/* One in sixteen, spread so that no rhythm of the program's meets the same launch always. */
+bool batch_is_sample(const struct gate *gate)
+{
+    return gate->batches_made == 1 || (gate->batches_made * 0x9e3779b97f4a7c15ull) >> 60 == 0;
+}
+
+static bool is_dry(const struct batch *batch)
+{
+    struct aside aside = step_aside(batch->context);
+    CUresult result = ASK((CUstream), cuStreamQuery, batch->stream);
+    step_back(aside);
+    return result == CUDA_SUCCESS;
+}
+
+/*
+ * Did the stream run dry since the latest launch? A batch that goes on would count that time as well. The driver is asked
+ * only after launches have been further apart than they take, for so long together that the answer is worth its cost.
+ */
+static bool ran_dry(const struct gate *gate, struct batch *batch, uint64_t now)
+{
+    uint64_t apart = now > batch->last ? now - batch->last : 0;
+    if (batch->busy || apart <= gate->single_ns) return false;
+    batch->gaps += apart - gate->single_ns;
+    if (batch->gaps < GAPS_NS) return false;
+    if (is_dry(batch)) return true;
+    batch->gaps = 0; /* it had work all the time */
+    return false;
+}
+
+/* Ends a batch whose stream is dry. Marked now, the end would count the idle time since: the launches' own span is taken. */
+static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
+{
+    uint64_t least = gate->singles_learnt ? batch->count * gate->single_ns : batch->expected;
+    uint64_t most = now - batch->opened, span = batch->last - batch->opened + gate->single_ns;
+    span = span > batch->gaps ? span - batch->gaps : 0;
+    if (span < least) span = least;
+    settle(gate, batch, span < most ? span : most, now);
+}
+
+struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, uint64_t now)
+{
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        if (batch->state != BATCH_OPEN || batch->stream != stream || batch->context != context) continue;
+        bool apart = ran_dry(gate, batch, now);
+        if (apart) estimate(gate, batch, now);
+        else if (graph == 0 && batch->graph == 0 && now - batch->last < MS) return batch;
+        else if (batch->busy == 0) batch_close(gate, batch, now);
+    }
+    struct batch *fresh = free_slot(gate, context);
+    if (!fresh) return NULL;
+    fresh->context = context;
+    fresh->stream = stream;
+    if (!make_events(fresh) || record(fresh, fresh->start) != CUDA_SUCCESS) return NULL;
+    fresh->state = BATCH_OPEN;
+    fresh->graph = graph;
+    fresh->opened = fresh->last = now;
+    fresh->count = fresh->busy = 0;
+    fresh->expected = fresh->lead = fresh->gaps = 0;
+    gate->batches_made++;
+    return fresh;
+}
+
 void batch_drop(struct gate *gate, struct batch *batch) { settle(gate, batch, 0, 0); }
 
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
 {
-    struct aside aside = step_aside(batch->context);
-    bool dry = now - batch->last > gate->kernel_ns &&
-               ASK((CUstream), cuStreamQuery, batch->stream) == CUDA_SUCCESS;
-    step_back(aside);
-    if (dry) {
-        /* Marked now, the end would count the idle time since: take the launches' own span instead. */
-        uint64_t most = now - batch->opened, span = batch->last - batch->opened + gate->kernel_ns;
-        if (span < batch->expected) span = batch->expected;
-        settle(gate, batch, span < most ? span : most, now);
+    if (now - batch->last > gate->kernel_ns && is_dry(batch)) {
+        estimate(gate, batch, now);
         return;
     }
     batch->state = BATCH_FLYING;

@@ -10,6 +10,8 @@ uint64_t batch_expect(const struct gate *gate, uint64_t graph);
 struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, uint64_t now);
 /* Ends a batch: its end is marked on the stream, or estimated when the stream has run dry. */
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now);
+/* Is this batch measured alone, to learn what one launch costs? */
+bool batch_is_sample(const struct gate *gate);
 /* Closes those that have been open for `age` ns. */
 void batch_close_old(struct gate *gate, uint64_t age, uint64_t now);
 /* Counts the batches that are over. */

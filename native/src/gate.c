@@ -205,7 +205,7 @@ void gate_leave(struct ticket *ticket, bool launched)
         gate->pending -= ticket->expected < gate->pending ? ticket->expected : gate->pending;
     }
     bool full = batch->expected >= BATCH_NS || batch->count >= BATCH_MOST || batch->graph ||
-                batch->stream == CU_STREAM_PER_THREAD || gate->batches_made % 16 == 1;
+                batch->stream == CU_STREAM_PER_THREAD || batch_is_sample(gate);
     if (batch->count == 0 && batch->busy == 0) batch_drop(gate, batch);
     else if (full && batch->busy == 0 && batch->state == BATCH_OPEN) batch_close(gate, batch, batch->last);
     lock_give(&gate->lock);
@@ -216,6 +216,18 @@ void gate_settle(struct gate *gate)
     if (!gate->open) return;
     lock_take(&gate->lock);
     if (gate->wanting) batch_close_old(gate, 0, clock_now());
+    lock_give(&gate->lock);
+}
+
+void gate_part(struct gate *gate, CUcontext context, CUstream stream)
+{
+    if (!gate->open) return;
+    lock_take(&gate->lock);
+    for (uint32_t i = 0; gate->wanting && i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        if (batch->state == BATCH_OPEN && batch->busy == 0 && batch->stream == stream && batch->context == context)
+            batch_close(gate, batch, clock_now());
+    }
     lock_give(&gate->lock);
 }
 

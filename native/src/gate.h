@@ -26,6 +26,7 @@ struct batch {
     uint64_t opened, last; /* when the first and the last launch were made */
     uint64_t lead;         /* idle time between the start's mark and the first launch */
     uint64_t expected;     /* device ns that its launches are expected to take */
+    uint64_t gaps;         /* between launches, in which the stream may have been dry */
     uint32_t count, busy;  /* launches; launches being made right now */
     uint64_t graph;        /* of which graph, or 0 for kernels */
 };
@@ -47,7 +48,8 @@ struct gate {
     uint64_t go_until;      /* launches pass without asking until then */
     uint64_t pending;       /* expected device ns of batches not yet counted */
     uint64_t kernel_ns;     /* expected device ns of one launch */
-    uint64_t batches_made, batches_learnt;
+    uint64_t single_ns;     /* what one launch took, by batches of one: with no time between launches in it */
+    uint64_t batches_made, batches_learnt, singles_learnt;
     uint64_t oldest;        /* when the oldest batch that still flies was opened; 0: none does */
     uint64_t last_work;     /* when work was last launched or seen running */
     uint64_t last_launch;   /* when work was last launched on an idle device */
@@ -78,6 +80,8 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
 void gate_leave(struct ticket *ticket, bool launched);
 /* Before the caller waits for the device: what is open is closed, so that it is measured to its end. */
 void gate_settle(struct gate *gate);
+/* Before something on a stream that takes no device time, but may keep later launches from beginning. */
+void gate_part(struct gate *gate, CUcontext context, CUstream stream);
 /* Before a stream (or, with stream NULL and `all`, a context) goes away. */
 void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all);
 /* One round of the watch: counts what ended, rests, passes or renews the turn. True: has work. */

@@ -112,6 +112,22 @@
     HOOK(cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph", 12030, 1, CUDA)              \
     HOOK(cuStreamEndCapture, "cuStreamEndCapture", 10000, 0, CUDA)                                     \
     HOOK(cuStreamEndCapture_ptsz, "cuStreamEndCapture", 10000, 1, CUDA)                                \
+    HOOK(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, 0, CUDA)                                        \
+    HOOK(cuStreamWaitEvent_ptsz, "cuStreamWaitEvent", 7000, 1, CUDA)                                   \
+    HOOK(cuStreamWaitValue32, "cuStreamWaitValue32", 8000, 0, CUDA)                                    \
+    HOOK(cuStreamWaitValue32_ptsz, "cuStreamWaitValue32", 8000, 1, CUDA)                               \
+    HOOK(cuStreamWaitValue32_v2, "cuStreamWaitValue32", 11070, 0, CUDA)                                \
+    HOOK(cuStreamWaitValue32_v2_ptsz, "cuStreamWaitValue32", 11070, 1, CUDA)                           \
+    HOOK(cuStreamWaitValue64, "cuStreamWaitValue64", 9000, 0, CUDA)                                    \
+    HOOK(cuStreamWaitValue64_ptsz, "cuStreamWaitValue64", 9000, 1, CUDA)                               \
+    HOOK(cuStreamWaitValue64_v2, "cuStreamWaitValue64", 11070, 0, CUDA)                                \
+    HOOK(cuStreamWaitValue64_v2_ptsz, "cuStreamWaitValue64", 11070, 1, CUDA)                           \
+    HOOK(cuStreamAddCallback, "cuStreamAddCallback", 5000, 0, CUDA)                                    \
+    HOOK(cuStreamAddCallback_ptsz, "cuStreamAddCallback", 7000, 1, CUDA)                               \
+    HOOK(cuLaunchHostFunc, "cuLaunchHostFunc", 10000, 0, CUDA)                                         \
+    HOOK(cuLaunchHostFunc_ptsz, "cuLaunchHostFunc", 10000, 1, CUDA)                                    \
+    HOOK(cuLaunchHostFunc_v2, "cuLaunchHostFunc", 13010, 0, CUDA)                                      \
+    HOOK(cuLaunchHostFunc_v2_ptsz, "cuLaunchHostFunc", 13010, 1, CUDA)                                 \
     HOOK(cuStreamDestroy, "cuStreamDestroy", 2000, 0, CUDA)                                            \
     HOOK(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0, CUDA)                                         \
     HOOK(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0, CUDA)                                    \
@@ -237,6 +253,22 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
                                           size_t count, int mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags);
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags);
+CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags);
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags);
+CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags);
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr at, uint64_t value, unsigned flags);
+CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr at, uint64_t value, unsigned flags);
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr at, uint64_t value, unsigned flags);
+CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr at, uint64_t value, unsigned flags);
+CUresult cuStreamAddCallback(CUstream stream, void *callback, void *data, unsigned flags);
+CUresult cuStreamAddCallback_ptsz(CUstream stream, void *callback, void *data, unsigned flags);
+CUresult cuLaunchHostFunc(CUstream stream, void *function, void *data);
+CUresult cuLaunchHostFunc_ptsz(CUstream stream, void *function, void *data);
+CUresult cuLaunchHostFunc_v2(CUstream stream, void *function, void *data, unsigned mode);
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream stream, void *function, void *data, unsigned mode);
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);

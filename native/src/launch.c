@@ -169,6 +169,37 @@ EXPORT CUresult cuCtxSynchronize(void)
     return CALL(cuCtxSynchronize);
 }
 
+/* Before something that later launches on the stream wait for, but that is no work of the card. */
+static void part(CUstream stream)
+{
+    CUcontext context = NULL;
+    struct gate *gate = current_gate(&context);
+    if (gate && !is_captured(stream)) gate_part(gate, context, stream);
+}
+
+/* Per-thread streams need none: a batch of theirs is one launch. */
+#define PARTED(name, args, ...)                                                                          \
+    EXPORT CUresult name args                                                                            \
+    {                                                                                                    \
+        part(stream);                                                                                    \
+        return CALL(name, __VA_ARGS__);                                                                  \
+    }                                                                                                    \
+    EXPORT CUresult name##_ptsz args                                                                     \
+    {                                                                                                    \
+        if (stream) part(stream);                                                                        \
+        return CALL(name##_ptsz, __VA_ARGS__);                                                           \
+    }
+#define VALUE(bits) (CUstream stream, CUdeviceptr at, uint##bits##_t value, unsigned flags)
+
+PARTED(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), stream, event, flags)
+PARTED(cuStreamWaitValue32, VALUE(32), stream, at, value, flags)
+PARTED(cuStreamWaitValue32_v2, VALUE(32), stream, at, value, flags)
+PARTED(cuStreamWaitValue64, VALUE(64), stream, at, value, flags)
+PARTED(cuStreamWaitValue64_v2, VALUE(64), stream, at, value, flags)
+PARTED(cuStreamAddCallback, (CUstream stream, void *callback, void *data, unsigned flags), stream, callback, data, flags)
+PARTED(cuLaunchHostFunc, (CUstream stream, void *function, void *data), stream, function, data)
+PARTED(cuLaunchHostFunc_v2, (CUstream stream, void *function, void *data, unsigned mode), stream, function, data, mode)
+
 static void forget_stream(CUstream stream)
 {
     CUcontext context = NULL;

@@ -1,6 +1,6 @@
 /*
  * Corners of one process: what NVML shows, a fork, memory passed within the container, pools of others, bindings,
- * green contexts, a card whose events are all in use. For the modelled card.
+ * green contexts, a card whose events are all in use, host functions between launches. For the modelled card.
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
@@ -345,6 +345,32 @@ static int without_events(void)
     return 0;
 }
 
+/* A second of launches of 20 us, after each of which a function of the host keeps the stream for 180 us. */
+static int between_hosts(void)
+{
+    CUmodule module;
+    CUfunction function;
+    CUstream stream;
+    struct timespec from, now;
+    uint64_t ns = 20000, pause = 180000, count = 0, span = 0;
+    void *params[] = {&ns, NULL};
+    open_card();
+    must(driver->load(&module, ""), "cuModuleLoadData");
+    must(driver->function(&function, module, "spin"), "cuModuleGetFunction");
+    must(driver->make_stream(&stream, 1), "cuStreamCreate");
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (; span < 1000000000; count++) {
+        must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
+        must(driver->host(stream, (void *)(uintptr_t)&pause, (void *)(uintptr_t)pause), "cuLaunchHostFunc");
+        if (count % 16 == 15) must(driver->stream_wait(stream), "cuStreamSynchronize");
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        span = (uint64_t)(now.tv_sec - from.tv_sec) * 1000000000ull + (uint64_t)now.tv_nsec - (uint64_t)from.tv_nsec;
+    }
+    must(driver->stream_wait(stream), "cuStreamSynchronize");
+    printf("done %llu %llu\n", (unsigned long long)count, (unsigned long long)span);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -362,5 +388,6 @@ int main(int argc, char **argv)
     if (strcmp(what, "early") == 0) return bind_before_all_are_added();
     if (strcmp(what, "green") == 0) return make_green();
     if (strcmp(what, "eventless") == 0) return without_events();
+    if (strcmp(what, "hosted") == 0) return between_hosts();
     return 2;
 }

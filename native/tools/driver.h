@@ -102,6 +102,7 @@ CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
     X(end_mipmap, cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy")                                    \
     X(take_external, cuImportExternalMemory, "cuImportExternalMemory")                                   \
     X(end_external, cuDestroyExternalMemory, "cuDestroyExternalMemory")                                  \
+    X(host, cuLaunchHostFunc, "cuLaunchHostFunc")                                                        \
     X(make_many, cuMulticastCreate, "cuMulticastCreate")                                                 \
     X(add_device, cuMulticastAddDevice, "cuMulticastAddDevice")                                          \
     X(bind, cuMulticastBindMem, "cuMulticastBindMem")                                                    \

@@ -7,7 +7,7 @@
  *
  *   --size     first parameter of the kernel: ns of spin, rounds of mul, words of copy
  *   --depth    launches before each wait for the device; 0 never waits but at the end
- *   --pause    microseconds without work after each wait
+ *   --pause    microseconds without work after each wait; with --depth 0 after each launch
  *   --timed N  instead of all that: N launches, each waited for; prints "launch MEDIAN P99", ns that the call took
  *   --report   prints "report NS COUNT" every MS milliseconds: CLOCK_MONOTONIC and launches done so far
  *
@@ -91,6 +91,7 @@ static void *run(void *argument)
         if (graph) must(work->driver->launch_graph(graph, stream), "cuGraphLaunch");
         else launch(work, stream);
         atomic_fetch_add(&done, graph ? 10 : 1);
+        if (!plan->depth && plan->pause) usleep((useconds_t)plan->pause);
         if (!plan->depth || ++queued < plan->depth) continue;
         queued = 0;
         must(work->driver->stream_wait(stream), "cuStreamSynchronize");

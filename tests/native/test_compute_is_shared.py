@@ -139,6 +139,33 @@ def test_launches_pass_work_that_does_not_end_one_at_a_time(world: World, policy
     assert 3 < launched <= 2 + span / 0.25
 
 
+@pytest.mark.parametrize("policy", [Policy.FIXED_SHARE, Policy.BURST_SHARE])
+def test_time_between_launches_is_not_charged(world: World, policy: Policy) -> None:
+    """10 us of every 300 are far below a quota of 20 %: the program is as fast as without one, and pays for what it used."""
+    options = ("load", "--size", "10000", "--depth", "0", "--pause", "300", "--seconds", "1.5")
+    free = world.tenant(0, policy=Policy.NONE)
+    tenant = world.tenant(1, core=200, policy=policy)
+
+    alone, _ = work(free.run(*options).stdout)
+    count, _ = work(tenant.run(*options).stdout)
+    charged = seat_of(tenant.folder / "card-0", 1).served_ns
+
+    # With that time charged, fixed-share is held to a third, and a launch costs 270 us or more.
+    assert count > 0.5 * alone
+    assert 0.8 * 10_000 < charged / count < 12 * 10_000
+
+
+def test_host_functions_between_launches_are_not_charged(world: World) -> None:
+    """20 us of the card, then 180 us of the host, many times: what the stream waits for is no device time."""
+    tenant = world.tenant(core=500, policy=Policy.BURST_SHARE)
+
+    count, _ = work(tenant.run("odd", "hosted").stdout)
+    charged = seat_of(tenant.folder / "card-0", 0).served_ns
+
+    assert count > 1000
+    assert 0.8 * 20_000 < charged / count < 2 * 20_000
+
+
 def test_launches_that_cannot_be_measured_are_not_free(world: World) -> None:
     """Where the driver has no events left, or none for a stream, a launch counts as what is expected of it."""
     tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
