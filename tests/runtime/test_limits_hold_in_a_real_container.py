@@ -216,11 +216,12 @@ def test_the_agent_says_whether_limits_hold(node: Node) -> None:
     series = 'partage_agent_limits_in_force{container="main",namespace="team",pod="u1",provider="partage"}'
     node.agent.until(series, 1)
 
-    # Another library before ours: the loader's variable is a process's own to set.
+    # Another object before ours: the loader's variable is a process's own to set. What it is nobody can read.
     node.cri.says(
         main, "sh", "-c",
-        "LD_PRELOAD=/none.so /bin/load --seconds 600 > /dev/null 2>&1 & sleep 1",
+        "LD_PRELOAD=/etc/ld.so.preload /bin/load --seconds 600 > /dev/null 2>&1 & sleep 1",
     )  # fmt: skip
 
     node.agent.until(series, 0)
-    assert "loads other libraries first" in (node.agent.folder / "agent.log").read_text()
+    log = (node.agent.folder / "agent.log").read_text()
+    assert "loads by LD_PRELOAD /etc/ld.so.preload, which cannot be read" in log
