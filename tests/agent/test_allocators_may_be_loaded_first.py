@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from partage.agent.isolation.force import look
 from partage.agent.isolation.objects import stand_in
+from partage.agent.isolation.sight import look
 from partage.model.errors import InvalidDocument
 
 OURS = "/usr/local/partage/isolation/libpartage-isolation-0.so"

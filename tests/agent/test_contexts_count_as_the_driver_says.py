@@ -9,6 +9,7 @@ from partage.agent.isolation.account import PLACES_AT, read_account
 from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.overhead import Overheads
 from partage.agent.isolation.rooms import CardQuota, Quota, Room, Rooms
+from partage.agent.isolation.sight import see
 
 MIB = 2**20
 CAP = 1024 * MIB
@@ -30,7 +31,7 @@ class Node:
         self.room: Room = self.rooms.open("container-a", Quota((quota,)))
         self.proc = folder / "proc"
         self.process(4000, inner=7)
-        self.overheads = Overheads(self.proc)
+        self.overheads = Overheads()
 
     def process(self, pid: int, inner: int, start: int = START) -> None:
         """A process of the container, as the host's procfs tells of it."""
@@ -56,11 +57,16 @@ class Node:
         (process,) = read_account(self.room.account)
         return process.cards[0].overhead
 
+    def look(self, told: dict[str, dict[int, int]]) -> None:
+        """One look."""
+        rooms = self.rooms.rooms
+        self.overheads.look(rooms, told, see(rooms, self.proc))
+
     def samples(self, *used: dict[int, int] | None) -> None:
         """What the driver says, look after look."""
         for one in used:
             told = {} if one is None else {"GPU-0": one}
-            self.overheads.look(self.rooms.rooms, told)
+            self.look(told)
 
 
 @pytest.fixture
@@ -86,7 +92,7 @@ def test_a_sample_counts_once(node: Node) -> None:
     told = {"GPU-0": {4000: 300 * MIB}}
 
     for _ in range(5):
-        node.overheads.look(node.rooms.rooms, told)
+        node.look(told)
 
     assert node.overhead() == 0
 

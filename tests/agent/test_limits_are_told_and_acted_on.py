@@ -3,6 +3,8 @@
 import asyncio
 import os
 import struct
+import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from partage.agent.isolation.library import as_mapped
 from partage.agent.isolation.providers import NoIsolation, OwnLibrary
 from partage.agent.isolation.rooms import Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
+from partage.agent.isolation.sight import see
 from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.isolation.tried import untried
 from partage.agent.journal import Journal
@@ -178,7 +181,8 @@ def test_another_file_at_the_librarys_path_is_not_the_library(tmp_path: Path) ->
     async def story(world: World) -> None:
         container = await world.run_pod("train")
         world.process(7, container, another=True)
-        (said,) = survey(world.keeper.entries, world.rooms.rooms, world.proc)
+        rooms = world.rooms.rooms
+        (said,) = survey(world.keeper.entries, rooms, see(rooms, world.proc))
         assert (said.answer, said.cause) == (Answer.NO, "ProcessOutside")
         assert said.message.endswith("another file at the library's path")
 
@@ -197,9 +201,44 @@ def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:
         task = asyncio.create_task(world.statements().run())
         await _until(lambda: world.condition("train").get("reason") == "ProcessOutside")
         task.cancel()
-        assert "process 7 (?) computes" in world.condition("train")["message"]
+        assert "process 7 (a) computes" in world.condition("train")["message"]
 
     run(tmp_path, story)
+
+
+def test_one_look_reads_everything_once(tmp_path: Path) -> None:
+    """However many judge what was read: tables of processes are long, and what they say is of one moment."""
+    opened: Counter[str] = Counter()
+    on = True
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if on and event in {"open", "os.listdir"}:
+            opened[str(arguments[0])] += 1
+
+    async def story(world: World) -> None:
+        container = await world.run_pod("train")
+        world.process(7, container)
+        home = world.proc / "7"
+        (home / "status").write_text("NSpid:\t7\t1\n")
+        (home / "stat").write_text(f"7 (a) S {'0 ' * 18}5 0\n")
+        looked = world.statements()
+        found = Found(CARD, use=CardUse(1, processes={7: 1}))
+        looked._found = lambda: Inventory((found,))
+        sys.addaudithook(hear)  # there is no taking it away again
+        looked._look()
+
+    try:
+        run(tmp_path, story)
+    finally:
+        on = False
+
+    names = {Path(name).name for name in opened if name.startswith(str(tmp_path))}
+    assert {"table", "cgroup", "status", "stat", "fd", "maps", "account", "limits"} <= names
+    twice = {
+        name for name, count in opened.items() if count > 1 and name.startswith(str(tmp_path))
+    }
+    # The library is read, and mapped to learn how the kernel names it.
+    assert {Path(name).suffix for name in twice} <= {".so"}
 
 
 def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
@@ -377,18 +416,18 @@ def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> None:
             account.seek(PLACES_AT + 32)
             account.write((GIB).to_bytes(8, "little"))
         served(10**9)
-        world.meter.look(world.rooms.rooms)
+        world.meter.look(world.rooms.rooms, see(world.rooms.rooms, world.proc))
         world.clock += 10
         served(4 * 10**9)
-        world.meter.look(world.rooms.rooms)
+        world.meter.look(world.rooms.rooms, see(world.rooms.rooms, world.proc))
         assert world.meter.uses[container, "GPU-0"] == Use(GIB, 0.3, 4 * 10**9, 1)
 
         world.clock += 1
         served(10**15)
-        world.meter.look(world.rooms.rooms)
+        world.meter.look(world.rooms.rooms, see(world.rooms.rooms, world.proc))
         assert world.meter.uses[container, "GPU-0"].busy == 1.0
         os.truncate(room.account, ACCOUNT_BYTES - 1)
-        world.meter.look(world.rooms.rooms)
+        world.meter.look(world.rooms.rooms, see(world.rooms.rooms, world.proc))
         assert not world.meter.uses
 
     run(tmp_path, story)

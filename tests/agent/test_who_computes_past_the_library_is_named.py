@@ -12,6 +12,7 @@ from partage.agent.isolation.account import PLACES_AT
 from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.processes import numbers_of
 from partage.agent.isolation.rooms import CardQuota, Quota, Rooms
+from partage.agent.isolation.sight import see
 from partage.agent.isolation.strangers import Strangers
 
 FORKED = 0x40
@@ -29,7 +30,7 @@ class Node:
         quota = CardQuota("GPU-0", 2**30, 300, Policy.FIXED_SHARE)
         self.room = rooms.open("container-a", Quota((quota,)))
         self.proc = folder / "proc"
-        self.strangers = Strangers(self.proc)
+        self.strangers = Strangers()
 
     def process(self, pid: int, *opened: str, flags: int = 0, start: int = 5) -> None:
         """A process of the container, as the host's procfs tells of it; inside it has number `pid - 4000`."""
@@ -38,8 +39,7 @@ class Node:
         (home / "cgroup").write_text("0::/kubepods/container-a\n")
         (home / "status").write_text(f"NSpid:\t{pid}\t{pid - 4000}\n")
         fields = " ".join(["S", *["0"] * 5, str(flags), *["0"] * 12, str(start)])
-        (home / "stat").write_text(f"{pid} (a) {fields} 0\n")
-        (home / "comm").write_text("python\x1b[2J\n")
+        (home / "stat").write_text(f"{pid} (python\x1b[2J) {fields} 0\n")
         for number, name in enumerate(opened):
             (home / "fd" / str(number)).symlink_to(name)
 
@@ -52,7 +52,8 @@ class Node:
     def said(self, looks: int = 4) -> str:
         """What is said after so many looks."""
         for _ in range(looks):
-            self.strangers.look({"container-a": self.room})
+            rooms = {"container-a": self.room}
+            self.strangers.look(rooms, see(rooms, self.proc))
         return self.strangers.found.get("container-a", "")
 
 

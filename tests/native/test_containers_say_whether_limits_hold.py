@@ -10,12 +10,13 @@ import pytest
 from native_world import World
 
 from partage.agent.isolation.account import make_account
-from partage.agent.isolation.force import Cause, ProcessView, judge, look
+from partage.agent.isolation.force import Cause, judge
 from partage.agent.isolation.library import as_mapped, install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.programs import Reach
 from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.seats import give_seat, make_seats, seat_file
+from partage.agent.isolation.sight import ProcessView, look, read_room
 
 LIMITS = ContainerLimits(1, (CardLimits("GPU-1", "card-0", 0, 2**30, 300),))
 
@@ -45,7 +46,7 @@ def process(room: Room) -> ProcessView:
 
 def test_a_container_as_it_should_be_is_in_force(room: Room) -> None:
     """Nothing wrong: yes."""
-    force = judge(room, (process(room),))
+    force = judge(room, read_room(room), (process(room),))
 
     assert force.in_force
     assert str(force) == "in force: yes"
@@ -68,7 +69,7 @@ def test_a_process_outside_is_named(room: Room, change: dict[str, object], cause
     """The process and the reason are in the message."""
     odd = replace(process(room), **change)  # type: ignore[arg-type]
 
-    force = judge(room, (odd,))
+    force = judge(room, read_room(room), (odd,))
 
     assert [fault.cause for fault in force.faults] == [cause]
     assert str(force).startswith("in force: no; process 7")
@@ -78,7 +79,7 @@ def test_a_process_that_uses_no_card_may_be_static(room: Room) -> None:
     """A static helper that never touches a card is nobody's business."""
     helper = replace(process(room), uses_card=False, has_library=False, reach=Reach.STATIC)
 
-    assert judge(room, (helper,)).in_force
+    assert judge(room, read_room(room), (helper,)).in_force
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_tampering_with_a_file_is_seen(room: Room, name: str, cause: Cause, act:
     if act == "changed":
         path.write_bytes(b"something else")
 
-    force = judge(room, ())
+    force = judge(room, read_room(room), ())
 
     assert [fault.cause for fault in force.faults] == [cause]
 
@@ -114,7 +115,8 @@ def test_a_refusal_of_the_library_is_reported(world: World) -> None:
     tenant.run("memory", "show")
 
     account = tenant.folder / "account"
-    force = judge(Room(tenant.folder, "", "", LIMITS, world.folder, account), ())
+    room = Room(tenant.folder, "", "", LIMITS, world.folder, account)
+    force = judge(room, read_room(room), ())
     assert Cause.REFUSED in {fault.cause for fault in force.faults}
 
 

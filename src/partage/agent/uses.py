@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from partage.agent.isolation.account import Process, read_account
+from partage.agent.isolation.account import Process
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.rooms import Room
-from partage.agent.isolation.seats import read_seat
-from partage.model.errors import InvalidDocument
+from partage.agent.isolation.seats import Seat
+from partage.agent.isolation.sight import RoomView, Sight
 
 __all__ = ["Meter", "Use"]
 
@@ -37,7 +37,7 @@ class Use:
 
 
 class Meter:
-    """Reads rooms again and again; device time is told between two looks."""
+    """Is told of rooms again and again; device time is told between two looks."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """A meter that has not looked.
@@ -49,17 +49,24 @@ class Meter:
         self._before: dict[tuple[str, str], tuple[float, int]] = {}
         self.uses: Mapping[tuple[str, str], Use] = {}
 
-    def look(self, rooms: Mapping[str, Room]) -> None:
-        """Read all rooms: `uses` is by container and card. A room that cannot be read has none."""
+    def look(self, rooms: Mapping[str, Room], sight: Sight) -> None:
+        """Take what was read: `uses` is by container and card. A room that could not be read has none.
+
+        Args:
+            rooms: by container.
+            sight: what was read of them.
+        """
         now = self._clock()
         found: dict[tuple[str, str], Use] = {}
         before: dict[tuple[str, str], tuple[float, int]] = {}
         for container, room in rooms.items():
-            try:
-                processes = read_account(room.account)
-                times = {card.uuid: _served(room, card) for card in room.limits.cards}
-            except (InvalidDocument, OSError):
+            seen = sight.rooms[container]
+            processes = seen.account
+            if isinstance(processes, str) or any(
+                isinstance(one, str) for one in seen.seats.values()
+            ):
                 continue
+            times = {card.uuid: _served(room, card, seen) for card in room.limits.cards}
             for index, card in enumerate(room.limits.cards):
                 served = times[card.uuid]
                 key = (container, card.uuid)
@@ -74,13 +81,14 @@ class Meter:
         self.uses, self._before = found, before
 
 
-def _served(room: Room, card: CardLimits) -> int | None:
+def _served(room: Room, card: CardLimits, seen: RoomView) -> int | None:
     """Device time that a container says it received; None where nothing measures it."""
-    seats = room.seats_of(card)
-    if seats is None:
+    if card.uuid not in seen.seats:
         return None
-    seat = read_seat(seats, card.slot)
-    return seat.served_ns if seat is not None and seat.container == room.limits.container else 0
+    seat = seen.seats[card.uuid]
+    return (
+        seat.served_ns if isinstance(seat, Seat) and seat.container == room.limits.container else 0
+    )
 
 
 def _memory(processes: tuple[Process, ...], card: int) -> int:

@@ -1,8 +1,8 @@
 """Looks after limits: says of every container whether they are in force, and acts where they are not.
 
-    rooms, processes ──survey──> statements ──> metrics
-                                     ├───────> condition of the pod, on change
-                                     └───────> eviction, where that is the operator's rule
+    rooms, processes ──see──> sight ──survey──> statements ──> metrics
+                                                    ├───────> condition of the pod, on change
+                                                    └───────> eviction, where that is the operator's rule
 
 A condition is written when it differs from what the pod says, so an agent that was away writes nothing that is said
 already. An eviction respects disruption budgets, as kubectl drain does; it is tried again as long as it is needed.
@@ -19,6 +19,7 @@ from prometheus_client import Gauge
 
 from partage.agent.discovery.found import Inventory
 from partage.agent.isolation.overhead import Overheads
+from partage.agent.isolation.sight import see
 from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.isolation.strangers import Strangers
 from partage.agent.isolation.tried import untried
@@ -81,8 +82,8 @@ class Statements:
             proc: procfs of the host.
             found: what the last search for devices found; it tells what processes use.
         """
-        self._found, self._overheads = found, Overheads(proc)
-        self._strangers = Strangers(proc)
+        self._found, self._overheads = found, Overheads()
+        self._strangers = Strangers()
         self._inventory = Inventory()
         self._used: dict[str, Mapping[int, int]] = {}
         self._drivers: set[str] = set()
@@ -110,17 +111,17 @@ class Statements:
             await asyncio.sleep(self._period)
 
     def _look(self) -> list[Statement]:
+        entries = self._keeper.entries  # before rooms: what is given later has its room later
         rooms = self._keeper.rooms
         inventory = self._found()
         if inventory is not self._inventory:
             self._inventory, self._used = inventory, _used(inventory)
             self._warn(inventory)
-        self._overheads.look(rooms, self._used)
-        self._strangers.look(rooms)
-        self._meter.look(rooms)
-        said = survey(
-            self._keeper.entries, rooms, self._proc, self._overheads.above, self._strangers.found
-        )
+        sight = see(rooms, self._proc)
+        self._overheads.look(rooms, self._used, sight)
+        self._strangers.look(rooms, sight)
+        self._meter.look(rooms, sight)
+        said = survey(entries, rooms, sight, self._overheads.above, self._strangers.found)
         if self._keeper.isolation is not None:
             self._keeper.isolation.rooms.mend()
         return said

@@ -5,6 +5,7 @@ clamped here and never used as positions.
 """
 
 import os
+import struct
 from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
@@ -31,6 +32,8 @@ _EXPORTS: Final = 512
 _BOOKS: Final = 64
 _PLACE: Final = 576
 _HOLDING: Final = 32
+_OWNER: Final = struct.Struct(f"<Q{_PLACE - 8}x")
+"""Of a place its first word."""
 PLACES_AT: Final = 64 + _CARDS * _BOOKS + _EXPORTS * 16
 _INNER_AT: Final = PLACES_AT + _PLACES * _PLACE + 3008
 ACCOUNT_BYTES: Final = _INNER_AT + _CARDS * 8192
@@ -106,11 +109,11 @@ def read_account(path: Path) -> tuple[Process, ...]:
     with opened(path) as descriptor:
         _check(path, descriptor)
         memory = os.pread(descriptor, _INNER_AT, 0).ljust(_INNER_AT, b"\0")
-    places = ((place, PLACES_AT + place * _PLACE) for place in range(_PLACES))
+    places = memory[PLACES_AT : PLACES_AT + _PLACES * _PLACE]
     return tuple(
-        _process(memory, place, at)
-        for place, at in places
-        if word(memory, at) and not word(memory, at) & 1
+        _process(memory, place, PLACES_AT + place * _PLACE)
+        for place, (owner,) in enumerate(_OWNER.iter_unpack(places))
+        if owner and not owner & 1
     )
 
 

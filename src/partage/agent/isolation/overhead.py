@@ -12,12 +12,11 @@ Where the driver tells nothing of processes, the estimate of the limits file cou
 
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
-from partage.agent.isolation.account import Process, read_account, set_overhead
-from partage.agent.isolation.processes import numbers_of, processes_of
+from partage.agent.isolation.account import Process, set_overhead
 from partage.agent.isolation.rooms import Room
+from partage.agent.isolation.sight import Sight
 from partage.model.errors import InvalidDocument
 
 __all__ = ["Overheads"]
@@ -30,25 +29,22 @@ _Key = tuple[str, int, int, int]
 class Overheads:
     """Measures again and again; each sample of the driver's once."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        """Nothing was measured yet.
-
-        Args:
-            proc: procfs of the host.
-        """
-        self._proc = proc
+    def __init__(self) -> None:
         self._seen: Mapping[str, Mapping[int, int]] | None = None
         self._beyond: dict[_Key, deque[int]] = {}
         self._whole: dict[tuple[str, str], deque[int]] = {}
         self.above: Mapping[str, str] = {}
         """Containers that use more of a card than their cap, with the words for it."""
 
-    def look(self, rooms: Mapping[str, Room], used: Mapping[str, Mapping[int, int]]) -> None:
+    def look(
+        self, rooms: Mapping[str, Room], used: Mapping[str, Mapping[int, int]], sight: Sight
+    ) -> None:
         """Write down what containers use beyond what they counted.
 
         Args:
             rooms: by container.
             used: bytes by card and process, for cards whose driver tells; a sample is an object of its own.
+            sight: what was read of rooms and processes.
         """
         if used is self._seen:
             return
@@ -56,16 +52,16 @@ class Overheads:
         beyond: dict[_Key, deque[int]] = {}
         whole: dict[tuple[str, str], deque[int]] = {}
         above: dict[str, str] = {}
-        for container, pids in processes_of(rooms, self._proc).items():
-            room = rooms[container]
-            try:
-                known = {(one.pid, one.start): one for one in read_account(room.account)}
-            except (InvalidDocument, OSError):
+        for container, processes in sight.processes.items():
+            room, account = rooms[container], sight.rooms[container].account
+            if isinstance(account, str):
                 continue
+            known = {(one.pid, one.start): one for one in account}
+            pids = [one.pid for one in processes]
             inside = {
-                pid: (found.inner, found.start)
-                for pid in pids
-                if (found := numbers_of(pid, self._proc)) is not None
+                one.pid: (one.numbers.inner, one.numbers.start)
+                for one in processes
+                if one.numbers is not None
             }
             for index, card in enumerate(room.limits.cards):
                 told = used.get(card.uuid)

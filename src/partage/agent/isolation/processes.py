@@ -15,6 +15,7 @@ __all__ = ["Numbers", "numbers_of", "processes_of", "root_of"]
 _IDENTITY: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{7,127}")
 _FORKED: Final = 0x40
 """The kernel's PF_FORKNOEXEC."""
+_NAME: Final = 32
 
 
 class Numbers(NamedTuple):
@@ -26,6 +27,8 @@ class Numbers(NamedTuple):
     """Clock ticks since boot."""
     forked: bool
     """It runs its parent's program still: it was forked and started none."""
+    name: str
+    """As it calls itself; nothing in it that a terminal would take for more."""
 
 
 def processes_of(
@@ -45,8 +48,7 @@ def processes_of(
         if not name.isdecimal():
             continue
         try:
-            with open(f"{proc}/{name}/cgroup", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 # as above
-                text = file.read()
+            text = _text(f"{proc}/{name}/cgroup")
         except OSError:
             continue  # it has ended
         for part in {part for line in text.splitlines() for part in line.split("/")[1:]}:
@@ -69,10 +71,17 @@ def root_of(container: str, proc: Path = Path("/proc")) -> Path | None:
 def numbers_of(pid: int, proc: Path = Path("/proc")) -> Numbers | None:
     """The numbers of a process; None when it has ended."""
     try:
-        status = (proc / str(pid) / "status").read_text("utf-8", "replace")
-        after_name = (proc / str(pid) / "stat").read_text("utf-8", "replace").rpartition(")")[2]
+        status = _text(f"{proc}/{pid}/status")
+        before, _, after_name = _text(f"{proc}/{pid}/stat").rpartition(")")
         inner = next(line for line in status.splitlines() if line.startswith("NSpid:"))
         fields = after_name.split()
-        return Numbers(int(inner.split()[-1]), int(fields[19]), bool(int(fields[6]) & _FORKED))
+        name = ascii(before.partition("(")[2][:_NAME])[1:-1]
+        forked = bool(int(fields[6]) & _FORKED)
+        return Numbers(int(inner.split()[-1]), int(fields[19]), forked, name)
     except (OSError, StopIteration, IndexError, ValueError):
         return None
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 # of every process, every ten seconds
+        return file.read()

@@ -7,14 +7,12 @@ limits (a hardware instance, a vendor's driver), that is said, and that its work
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from partage.agent.isolation.force import Cause, Fault, Force, judge, look
-from partage.agent.isolation.library import as_mapped
-from partage.agent.isolation.processes import processes_of
+from partage.agent.isolation.force import Cause, Fault, Force, judge
 from partage.agent.isolation.rooms import Room
+from partage.agent.isolation.sight import Sight
 from partage.agent.journal import Entry
 
 __all__ = ["Answer", "Statement", "survey"]
@@ -62,7 +60,7 @@ class Statement:
 def survey(
     entries: Mapping[str, Entry],
     rooms: Mapping[str, Room],
-    proc: Path = Path("/proc"),
+    sight: Sight,
     above: Mapping[str, str] = MappingProxyType({}),
     past: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Statement]:
@@ -71,11 +69,10 @@ def survey(
     Args:
         entries: the journal's.
         rooms: by container.
-        proc: procfs of the host.
+        sight: what was read of rooms and processes.
         above: containers that use more memory than they were granted, with the words for it.
         past: containers with a process that computes past the library, with the words for it.
     """
-    pids = processes_of(rooms, proc)
     said = []
     for entry in entries.values():
         if entry.limits in _NOTHING:
@@ -84,7 +81,7 @@ def survey(
         answer, cause, message = (
             _by_another(entry.limits)
             if entry.limits != _OWN
-            else _by_room(room, pids.get(entry.container, ()), proc, mixed=_is_mixed(room, rooms))
+            else _by_room(room, entry.container, sight, mixed=_is_mixed(room, rooms))
         )
         if entry.container in past and answer is Answer.YES:
             answer, cause, message = Answer.NO, Cause.OUTSIDE.value, past[entry.container]
@@ -118,15 +115,14 @@ def _is_mixed(room: Room | None, rooms: Mapping[str, Room]) -> bool:
 
 
 def _by_room(
-    room: Room | None, pids: tuple[int, ...], proc: Path, *, mixed: bool
+    room: Room | None, container: str, sight: Sight, *, mixed: bool
 ) -> tuple[Answer, str, str]:
     if room is None:
         return Answer.NO, "RoomMissing", "what the agent wrote for the container is gone"
     if room.spared:
         return Answer.NO, "NotEnforceable", room.spared
-    shipped = as_mapped(room.folder / room.library) if pids else None
-    views = [look(pid, room.inside, shipped, proc) for pid in pids]
-    force = judge(room, tuple(view for view in views if view is not None))
+    views = (one.view for one in sight.processes.get(container, ()))
+    force = judge(room, sight.rooms[container], tuple(view for view in views if view is not None))
     if force.in_force:
         return Answer.YES, "InForce", f"held by Partage's library{_MIXED if mixed else ''}"
     return Answer.NO, force.faults[0].cause.value, _shortened(force)

@@ -1,0 +1,168 @@
+"""What one look of the node agent at limits costs: every ten seconds, all its containers and their processes.
+
+    .venv/bin/python bench/looks.py [--containers 16 100] [--processes 4] [--others 300]
+
+Containers have rooms, accounts and seats as the agent makes them. Their processes are genuine ones with files
+open; a folder of links beside genuine procfs says to which container each belongs. Beside them are
+processes of nobody's. Counted is the processor time of the agent's own thread and the kernel's part of it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from partage.agent.discovery.found import CardUse, Found, Inventory
+from partage.agent.giving import HostFacts, Instance
+from partage.agent.host import Host
+from partage.agent.injection import Place
+from partage.agent.isolation.account import PLACES_AT
+from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.processes import numbers_of
+from partage.agent.isolation.providers import OwnLibrary
+from partage.agent.isolation.rooms import CardQuota, Quota, Rooms
+from partage.agent.journal import Entry, Journal
+from partage.agent.keeper import Isolation, Keeper, Tallies
+from partage.agent.uses import Meter
+from partage.daemon.statements import Statements
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+LIBRARY = ROOT / "build/native/libpartage-isolation.so"
+LOOKS = 15
+PLACE_BYTES = 576
+FILES = 30
+CARDS = 8
+GIB = 2**30
+_SHOWN = ("status", "stat", "comm", "maps", "exe", "environ", "fd")
+
+
+@contextlib.contextmanager
+def _processes(count: int) -> Iterator[list[int]]:
+    """So many processes that wait, each with files open."""
+    read, write = os.pipe()
+    kept = [os.open("/dev/null", os.O_RDONLY) for _ in range(FILES)]
+    made = [
+        subprocess.Popen(
+            ["cat"], stdin=read, stdout=subprocess.DEVNULL, pass_fds=kept
+        )  # any that waits
+        for _ in range(count)
+    ]
+    for descriptor in (read, *kept):
+        os.close(descriptor)
+    try:
+        yield [one.pid for one in made]
+    finally:
+        os.close(write)
+        for one in made:
+            one.wait()
+
+
+def _shown(table: Path, pid: int, group: str, preload: str = "") -> None:
+    """A process in the table, by links to procfs."""
+    home = table / str(pid)
+    home.mkdir()
+    for name in _SHOWN:
+        (home / name).symlink_to(f"/proc/{pid}/{name}")
+    (home / "cgroup").write_text(f"0::/kubepods/burstable/{group}\n")
+    if preload:
+        (home / "root/etc").mkdir(parents=True)
+        (home / "root/etc/ld.so.preload").write_text(f"{preload}\n")
+
+
+def _listed(account: Path, place: int, pid: int) -> None:
+    """A process takes a place in its container's account."""
+    numbers = numbers_of(pid)
+    assert numbers is not None  # noqa: S101 # it waits
+    with account.open("r+b") as file:
+        file.seek(PLACES_AT + place * PLACE_BYTES)
+        file.write((numbers.inner << 42 | numbers.start << 1).to_bytes(8, "little"))
+
+
+def _statements(folder: Path, containers: int, processes: int, pids: list[int]) -> Statements:
+    """An agent's, of a node with so many containers, which have the first of these processes."""
+    boot = folder / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("one\n")
+    table = folder / "table"
+    table.mkdir()
+    rooms = Rooms(LIBRARY, folder / "state", "/state", folder)
+    cards = [Device(DeviceType.GPU, n, f"GPU-{n}", vendor="nvidia") for n in range(CARDS)]
+    facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=OwnLibrary())
+    place = Place(Node("n1", devices=tuple(cards)), Settings(), FAMILIES, facts)
+    tallies = Tallies()
+    keeper = Keeper(
+        lambda: place, Host(folder), Journal(folder / "journal"), tallies,
+        Isolation(rooms, proc=table),
+    )  # fmt: skip
+    waiting = iter(pids)
+    for number in range(containers):
+        name = f"{number:064x}"
+        quota = CardQuota(f"GPU-{number % CARDS}", GIB, 50, Policy.BURST_SHARE)
+        room = rooms.open(name, Quota((quota,)))
+        keeper.journal.give(Entry(name, f"u{number}", f"team/p{number}", "main", "{}", "partage"))
+        for place, pid in enumerate(islice(waiting, processes)):
+            _shown(table, pid, f"cri-containerd-{name}.scope", room.inside)
+            if place % 2:
+                _listed(room.account, place, pid)
+    for pid in waiting:
+        _shown(table, pid, "kubelet.service")
+    used = pids[: containers * processes]
+
+    def found() -> Inventory:
+        """The driver's next sample: one of its own at each look."""
+        use = CardUse(GIB, processes=dict.fromkeys(used, GIB // 8))
+        return Inventory(tuple(Found(card, use=use) for card in cards))
+
+    return Statements(keeper, tallies, Meter(time.monotonic), None, 10.0, proc=table, found=found)
+
+
+def _measure(containers: int, processes: int, others: int) -> dict[str, object]:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench") as name,
+        _processes(containers * processes + others) as pids,
+    ):
+        statements = _statements(Path(name), containers, processes, pids)
+        spent = []
+        for _ in range(LOOKS):
+            before = time.process_time()
+            statements._look()  # noqa: SLF001 # what it does every ten seconds
+            spent.append(time.process_time() - before)
+    return {
+        "containers": containers,
+        "processes": containers * processes,
+        "others": others,
+        "look_ms": {
+            "median": round(statistics.median(spent) * 1000, 1),
+            "best": round(min(spent) * 1000, 1),
+        },
+        "percent_of_a_core": round(statistics.median(spent) * 10, 2),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--containers", type=int, nargs="+", default=[16, 100])
+    parser.add_argument("--processes", type=int, default=4, help="of each container (4)")
+    parser.add_argument("--others", type=int, default=300, help="processes of nobody's (300)")
+    given = parser.parse_args()
+    if not LIBRARY.exists():
+        sys.exit("make native")
+    for containers in given.containers:
+        print(json.dumps(_measure(containers, given.processes, given.others)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
