@@ -203,6 +203,7 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags)
     (void)flags;
     if (!*stream) return CUDA_ERROR_OUT_OF_MEMORY;
     (*stream)->id = fake_serial() + 16;
+    (*stream)->context = fake_current;
     return CUDA_SUCCESS;
 }
 CUresult cuStreamDestroy_v2(CUstream stream) { free(stream); return CUDA_SUCCESS; }
@@ -210,6 +211,13 @@ CUresult cuStreamDestroy_v2(CUstream stream) { free(stream); return CUDA_SUCCESS
 uint64_t fake_stream(CUstream stream)
 {
     return (uintptr_t)stream < 16 ? (uint64_t)(uintptr_t)stream : stream->id;
+}
+
+/* The special streams are those of the thread's context. */
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
+{
+    *context = (uintptr_t)stream < 16 ? fake_current : stream->context;
+    return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUgraph fake_captured(CUstream stream) { return (uintptr_t)stream >= 16 ? stream->graph : NULL; }

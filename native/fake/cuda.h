@@ -18,7 +18,7 @@
 #define FAKE_POOL_STEP (32ull << 20)      /* a pool grows by this */
 
 struct cu_context { uint64_t id; CUdevice device; uint32_t retained; };
-struct cu_stream { uint64_t id; CUgraph graph; int mode; int broken; };
+struct cu_stream { uint64_t id; CUgraph graph; CUcontext context; int mode; int broken; };
 struct cu_graph_node { int type, ended; CUmemAllocNode params; CUgraph child; CUgraphNode next; };
 struct cu_graph { uint64_t ns, kernels; CUgraphNode first; };
 
@@ -38,6 +38,7 @@ CUresult fake_unsafe(void);
 /* Puts work on a stream: into its graph while that is captured. */
 CUresult fake_run(uint64_t ns, CUstream stream);
 uint64_t fake_stream(CUstream stream);
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 /* The graph that a stream is captured into; NULL: none. */
 CUgraph fake_captured(CUstream stream);
 /* A node of an allocation, or of its end; what a graph allocated ends with this as well (FAKE_OF_GRAPH). */

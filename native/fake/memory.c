@@ -13,8 +13,8 @@ static struct { uint64_t key, bytes, other; } notes[NOTES];
 FAKE_LOCK(lock)
 static _Atomic uint64_t next_address = 0x7f0000000000ull;
 
-struct cu_pool { CUdevice device; uint64_t reserved, used; int ended; };
-static struct cu_pool default_pools[FAKE_CARDS];
+struct cu_pool { CUdevice device; uint64_t reserved, used; int ended, host; };
+static struct cu_pool default_pools[FAKE_CARDS], host_pool = {.host = 1};
 static CUpool current_pools[FAKE_CARDS]; /* NULL: the default */
 static void unpool(CUpool pool, uint64_t bytes);
 
@@ -151,10 +151,11 @@ CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocationProp *
 {
     (void)flags;
     if (bytes % FAKE_GRANULE) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = fake_take(prop->location.id, bytes);
+    CUdevice device = prop->location.id & 0xff;
+    CUresult result = fake_take(device, bytes);
     if (result != CUDA_SUCCESS) return result;
     *handle = fake_serial() | 1ull << 62;
-    fake_note(*handle, bytes, (uint64_t)prop->location.id | 1ull << 32); /* one reference */
+    fake_note(*handle, bytes, (uint64_t)device | 1ull << 32); /* one reference */
     return CUDA_SUCCESS;
 }
 
@@ -246,13 +247,20 @@ CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many_offset
     if (!fake_recall(many + many_offset, &size, &handle, 1)) return CUDA_ERROR_INVALID_VALUE;
     return drop_handle(handle, -1);
 }
-/* A shared handle is a number: the size of what is behind it. */
+CUresult cuMemGetAllocationPropertiesFromHandle(CUallocationProp *prop, CUmemHandle handle);
+CUresult cuMemGetAllocationPropertiesFromHandle(CUallocationProp *prop, CUmemHandle handle)
+{
+    uint64_t bytes, other;
+    if (!fake_recall(handle, &bytes, &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    *prop = (CUallocationProp){.type = 1, .location = {CU_LOCATION_DEVICE, (int)(other & 0xffffffff)}};
+    return CUDA_SUCCESS;
+}
+/* A shared handle is a number: the device that its memory lies on. */
 CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared, int type)
 {
     (void)type;
     *handle = fake_serial() | 1ull << 62;
-    (void)shared;
-    fake_note(*handle, 0, 1ull << 32);
+    fake_note(*handle, 0, (uint64_t)(uintptr_t)shared | 1ull << 32);
     return CUDA_SUCCESS;
 }
 CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t align, CUdeviceptr wish, unsigned long long flags);
@@ -263,11 +271,28 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t align, C
     return CUDA_SUCCESS;
 }
 
-/* Handles of memory in another process: its address and size. */
+/* On which device memory lies: of a pool, or as noted. */
+static CUdevice device_of(uint64_t other)
+{
+    return other >> 32 && other < 1ull << 48 && (other & 0xffffffff) >= FAKE_CARDS ? ((CUpool)(uintptr_t)other)->device
+                                                                                  : (CUdevice)(other & 0xff);
+}
+CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer);
+CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer)
+{
+    uint64_t bytes, other;
+    if (attribute != CU_POINTER_DEVICE_ORDINAL || !fake_recall(pointer, &bytes, &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    int device = device_of(other);
+    memcpy(value, &device, sizeof device);
+    return CUDA_SUCCESS;
+}
+
+/* Handles of memory in another process: its address and size, the process and its device. */
 CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
-    uint64_t values[3] = {pointer, 0, (uint64_t)getpid()}, other;
+    uint64_t values[4] = {pointer, 0, (uint64_t)getpid()}, other;
     if (!fake_recall(pointer, &values[1], &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    values[3] = (uint64_t)device_of(other);
     memset(handle, 0, sizeof *handle);
     memcpy(handle, values, sizeof values);
     return CUDA_SUCCESS;
@@ -275,7 +300,7 @@ CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 /* The same handle gives the same address, as often to be closed; one of a made-up address a new one each time. */
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned flags)
 {
-    uint64_t values[3];
+    uint64_t values[4];
     (void)flags;
     memcpy(values, &handle, sizeof values);
     uint64_t again = values[0] | values[2] << 48 | 1ull << 62, at, times;
@@ -285,7 +310,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned f
         return CUDA_SUCCESS;
     }
     *pointer = fake_address(values[1]);
-    fake_note(*pointer, 0, values[1] >> 20 << 32);
+    fake_note(*pointer, 0, values[1] >> 20 << 32 | values[3]);
     if (values[0] % FAKE_GRANULE == 0) {
         fake_note(again, *pointer, 1);
         fake_note(*pointer | 1ull << 60, again, 0);
@@ -327,7 +352,16 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool)
 CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
 {
     *pool = calloc(1, sizeof **pool);
-    (*pool)->device = props->location.id;
+    (*pool)->host = props->location.type == CU_LOCATION_HOST;
+    (*pool)->device = (*pool)->host ? 0 : props->location.id & 0xff;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type);
+CUresult cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type)
+{
+    if (type != 1 || location->type == CU_LOCATION_NONE) return CUDA_ERROR_INVALID_VALUE;
+    *pool = location->type == CU_LOCATION_HOST ? &host_pool : &default_pools[location->id & 0xff];
+    if (location->type != CU_LOCATION_HOST) (*pool)->device = location->id & 0xff;
     return CUDA_SUCCESS;
 }
 /* A destroyed pool keeps what it holds until its last allocation is freed. */
@@ -338,7 +372,7 @@ static void unpool(CUpool pool, uint64_t bytes)
     int over = pool->ended && pool->used == 0;
     pthread_mutex_unlock(&lock);
     if (!over) return;
-    fake_give(pool->device, pool->reserved);
+    if (!pool->host) fake_give(pool->device, pool->reserved);
     free(pool);
 }
 CUresult cuMemPoolDestroy(CUpool pool)
@@ -355,7 +389,7 @@ CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
     uint64_t least = pool->used > keep ? pool->used : keep;
     least = (least + FAKE_POOL_STEP - 1) / FAKE_POOL_STEP * FAKE_POOL_STEP;
     if (least < pool->reserved) {
-        fake_give(pool->device, pool->reserved - least);
+        if (!pool->host) fake_give(pool->device, pool->reserved - least);
         pool->reserved = least;
     }
     pthread_mutex_unlock(&lock);
@@ -365,6 +399,12 @@ CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value);
 CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
 {
     uint64_t result = attribute == CU_POOL_RESERVED_CURRENT ? pool->reserved : pool->used;
+    int where = attribute == CU_POOL_LOCATION_ID ? pool->device : pool->host ? CU_LOCATION_HOST : CU_LOCATION_DEVICE;
+    if (attribute >= CU_POOL_LOCATION_ID) {
+        if (!getenv(FAKE_NEWER)) return CUDA_ERROR_INVALID_VALUE;
+        memcpy(value, &where, sizeof where);
+        return CUDA_SUCCESS;
+    }
     memcpy(value, &result, sizeof result);
     return CUDA_SUCCESS;
 }
@@ -382,7 +422,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool
     pthread_mutex_lock(&lock);
     uint64_t need = pool->used + whole > pool->reserved ? pool->used + whole - pool->reserved : 0;
     need = (need + FAKE_POOL_STEP - 1) / FAKE_POOL_STEP * FAKE_POOL_STEP;
-    if (need) result = fake_take(pool->device, need);
+    if (need && !pool->host) result = fake_take(pool->device, need);
     if (result == CUDA_SUCCESS) {
         pool->reserved += need;
         pool->used += whole;
@@ -395,28 +435,21 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
     CUpool pool;
-    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
-    cuDeviceGetMemPool(&pool, fake_current->device);
+    CUcontext context;
+    if (cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;
+    cuDeviceGetMemPool(&pool, context->device);
     return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-    uint64_t bytes, pool;
-    if (fake_captured(stream)) return fake_graph_free(fake_captured(stream), pointer);
-    if (!fake_recall(pointer, &bytes, &pool, 1)) return CUDA_ERROR_INVALID_VALUE;
-    if (pool & FAKE_OF_GRAPH) {
-        fake_graph_freed(pool);
-        return CUDA_SUCCESS;
-    }
-    if (bytes == 0) return CUDA_SUCCESS; /* imported */
-    unpool((CUpool)(uintptr_t)pool, bytes);
-    return CUDA_SUCCESS;
+    return fake_captured(stream) ? fake_graph_free(fake_captured(stream), pointer) : release(pointer);
 }
 /* A pointer of another process: its address, size and pid. */
 CUresult cuMemPoolExportPointer(CUpoolPointer *shared, CUdeviceptr pointer)
 {
-    uint64_t values[3] = {pointer, 0, (uint64_t)getpid()}, other;
+    uint64_t values[4] = {pointer, 0, (uint64_t)getpid()}, other;
     if (!fake_recall(pointer, &values[1], &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    values[3] = (uint64_t)device_of(other);
     memset(shared, 0, sizeof *shared);
     memcpy(shared, values, sizeof values);
     return CUDA_SUCCESS;
@@ -430,11 +463,11 @@ CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type
 }
 CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpoolPointer *shared)
 {
-    uint64_t values[3];
+    uint64_t values[4];
     (void)pool;
     memcpy(values, shared, sizeof values);
     *pointer = fake_address(values[1]);
-    fake_note(*pointer, 0, values[1] >> 20 << 32);
+    fake_note(*pointer, 0, values[1] >> 20 << 32 | values[3]);
     return CUDA_SUCCESS;
 }
 

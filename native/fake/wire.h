@@ -6,6 +6,7 @@
 
 #define FAKE_SOCKET "FAKE_GPU_SOCKET" /* environment: path of the modelled cards' socket */
 #define FAKE_INSTANT "instant"         /* in its place: no card, every call succeeds at once (for timing callers) */
+#define FAKE_NEWER "FAKE_GPU_NEWER"    /* environment: the driver answers what newer ones do (where a pool lies) */
 #define FAKE_EVENTS 1024 /* of one client; an event is its number + FAKE_EVENTS * how often it was recorded */
 #define FAKE_CARDS 4
 

@@ -64,10 +64,10 @@ typedef struct {
 } CUarrayNeed;
 
 typedef struct {
-    int type;     /* handle type of a location: 1 is a device */
-    int id;
+    int type;
+    int id;       /* of a domain: its device in the lowest byte, itself in the next */
 } CUlocation;
-enum { CU_LOCATION_DEVICE = 1 };
+enum { CU_LOCATION_NONE = 0, CU_LOCATION_DEVICE = 1, CU_LOCATION_HOST = 2, CU_LOCATION_DOMAIN = 6 };
 
 typedef struct {
     int type, requestedHandleTypes;
@@ -127,7 +127,9 @@ typedef struct {
 
 typedef struct { unsigned char reserved[64]; } CUpoolPointer;
 
-enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 };
+enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7, CU_POOL_LOCATION_ID = 11,
+       CU_POOL_LOCATION_TYPE = 12 };
+enum { CU_ALLOCATION_MANAGED = 2 };
 enum { CU_GRAPH_MEM_USED_CURRENT = 0, CU_GRAPH_MEM_RESERVED_CURRENT = 2 };
 enum { CU_NODE_KERNEL = 0, CU_NODE_GRAPH = 4, CU_NODE_MEM_ALLOC = 10, CU_NODE_MEM_FREE = 11 };
 enum { CU_INSTANTIATE_AUTO_FREE = 1, CU_INSTANTIATE_UPLOAD = 2 };

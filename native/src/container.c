@@ -277,10 +277,3 @@ struct card *card_of(CUdevice device)
     }
     return seen > 0 ? &container.cards[seen - 1] : NULL;
 }
-
-struct card *card_current(void)
-{
-    CUdevice device;
-    if (ASK((CUdevice *), cuCtxGetDevice, &device) != CUDA_SUCCESS) return NULL;
-    return card_of(device);
-}

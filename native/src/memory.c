@@ -156,12 +156,16 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned f
     COUNTED(card, bytes, pointer, result = CALL(cuMemAllocManaged, pointer, bytes, flags));
 }
 
+bool memory_at(CUdeviceptr pointer, struct entry *entry)
+{
+    return ledger_take(KIND_POINTER, pointer, entry) || ledger_take(KIND_SMALL, pointer, entry) ||
+           ledger_take(KIND_SWAP, pointer, entry) || ledger_take(KIND_IMPORT, pointer, entry);
+}
+
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
-    /* Taken out before the driver may give the address to another thread. */
     struct entry entry;
-    bool known = ledger_take(KIND_POINTER, pointer, &entry) || ledger_take(KIND_SMALL, pointer, &entry) ||
-                 ledger_take(KIND_SWAP, pointer, &entry) || ledger_take(KIND_IMPORT, pointer, &entry);
+    bool known = memory_at(pointer, &entry);
     CUresult result = CALL(cuMemFree_v2, pointer);
     if (known && result == CUDA_SUCCESS) memory_release(&entry);
     else if (known) ledger_put(entry);

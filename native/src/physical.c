@@ -3,6 +3,7 @@
 #include "driver.h"
 
 #define MAPPED (1ull << 32) /* entry.other of a handle: references below, mappings above */
+#define IMPORTED (1ull << 63) /* and whether its size shows only when it is mapped */
 
 static struct lock physical;
 static struct lock opens; /* of handles of other processes */
@@ -15,14 +16,17 @@ static void change(CUmemHandle handle, uint64_t plus, uint64_t minus)
     struct entry entry;
     if (!ledger_take(KIND_HANDLE, handle, &entry)) return;
     entry.other += plus - (minus <= entry.other ? minus : entry.other);
-    if (entry.other == 0) memory_release(&entry);
+    if ((entry.other & ~IMPORTED) == 0) memory_release(&entry);
     else ledger_put(entry);
 }
 
-static CUresult hold(CUmemHandle handle, struct card *card, uint64_t bytes)
+static CUresult hold(CUmemHandle handle, struct card *card, uint64_t bytes, uint64_t imported)
 {
-    struct entry entry = {.key = handle, .bytes = bytes, .other = 1, .card = card->index, .kind = KIND_HANDLE};
+    struct entry entry = {.key = handle, .bytes = bytes, .other = 1 | imported, .card = card->index, .kind = KIND_HANDLE};
     lock_take(&physical);
+    /* What is imported may have the name that it has here already. */
+    bool again = imported && ledger_find(KIND_HANDLE, handle, &entry);
+    entry.other += again;
     bool good = ledger_put(entry);
     lock_give(&physical);
     if (good) return CUDA_SUCCESS;
@@ -34,14 +38,14 @@ static CUresult hold(CUmemHandle handle, struct card *card, uint64_t bytes)
 EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocationProp *prop, unsigned long long flags)
 {
     struct card *card = NULL;
-    if (prop && handle && prop->location.type == CU_LOCATION_DEVICE) card = card_of(prop->location.id);
+    if (prop && handle) card = card_at(&prop->location);
     if (!card) return CALL(cuMemCreate, handle, bytes, prop, flags);
     if (!memory_reserve(card, bytes)) {
         memory_count_refusal(card);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = CALL(cuMemCreate, handle, bytes, prop, flags);
-    if (result == CUDA_SUCCESS) return hold(*handle, card, bytes);
+    if (result == CUDA_SUCCESS) return hold(*handle, card, bytes, 0);
     memory_return(card, bytes);
     return result;
 }
@@ -49,9 +53,12 @@ EXPORT CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocatio
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared, int type)
 {
     CUresult result = CALL(cuMemImportFromShareableHandle, handle, shared, type);
-    struct card *card = result == CUDA_SUCCESS && handle ? card_current() : NULL;
+    CUallocationProp prop;
+    if (result != CUDA_SUCCESS || !handle) return result;
+    bool told = ASK((CUallocationProp *, CUmemHandle), cuMemGetAllocationPropertiesFromHandle, &prop, *handle) == CUDA_SUCCESS;
+    struct card *card = told ? card_at(&prop.location) : card_current();
     /* Its size shows when it is mapped; it is counted then. */
-    return card ? hold(*handle, card, 0) : result;
+    return card ? hold(*handle, card, 0, IMPORTED) : result;
 }
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
@@ -92,45 +99,54 @@ static void give_up(CUmemHandle handle)
     lock_give(&physical);
 }
 
-static void mapped(CUdeviceptr pointer, size_t bytes, CUmemHandle handle, uint32_t card, bool imported)
+static void mapped(CUdeviceptr pointer, size_t bytes, CUmemHandle handle, uint32_t card)
 {
     struct entry mapping = {.key = pointer, .bytes = bytes, .other = handle, .card = card, .kind = KIND_MAPPING};
     lock_take(&physical);
     ledger_put(mapping);
-    mapping.kind = KIND_IMPORT;
-    if (imported) ledger_put(mapping);
     lock_give(&physical);
+}
+
+/* Counts what an imported handle is found to hold, once and until it is gone; false: past the cap. */
+static bool found_to_hold(CUmemHandle handle, struct card *card, uint64_t bytes)
+{
+    struct entry entry;
+    lock_take(&physical);
+    bool good = !ledger_find(KIND_HANDLE, handle, &entry) || bytes <= entry.bytes;
+    if (!good && memory_reserve(card, bytes - entry.bytes)) {
+        entry.bytes = bytes;
+        good = ledger_put(entry);
+    }
+    lock_give(&physical);
+    return good;
 }
 
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
 {
     struct entry entry;
     if (!borrow(handle, &entry)) return CALL(cuMemMap, pointer, bytes, offset, handle, flags);
-    bool imported = entry.bytes == 0;
     struct card *card = &container_get()->cards[entry.card];
-    if (imported && !memory_reserve(card, bytes)) {
+    if ((entry.other & IMPORTED) && !found_to_hold(handle, card, bytes)) {
         give_up(handle);
         memory_count_refusal(card);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = CALL(cuMemMap, pointer, bytes, offset, handle, flags);
     if (result == CUDA_SUCCESS) {
-        mapped(pointer, bytes, handle, entry.card, imported);
+        mapped(pointer, bytes, handle, entry.card);
         return result;
     }
     give_up(handle);
-    if (imported) memory_return(card, bytes);
     return result;
 }
 
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 {
-    struct entry mapping, imported;
+    struct entry mapping;
     lock_take(&physical);
     CUresult result = CALL(cuMemUnmap, pointer, bytes);
     for (CUdeviceptr at = pointer; result == CUDA_SUCCESS && at < pointer + bytes; at += mapping.bytes) {
         if (!ledger_take(KIND_MAPPING, at, &mapping) || mapping.bytes == 0) break;
-        if (ledger_take(KIND_IMPORT, at, &imported)) memory_release(&imported);
         change(mapping.other, 0, MAPPED);
     }
     lock_give(&physical);
@@ -217,17 +233,16 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
     return result;
 }
 
-bool memory_import(const CUdeviceptr *pointer, uint64_t handle)
+bool memory_import(const CUdeviceptr *pointer, uint64_t handle, uint64_t context)
 {
     struct container *all = container_get();
-    struct card *card = pointer ? card_current() : NULL;
+    struct card *card = pointer ? card_of_pointer(*pointer) : NULL;
     if (!card || !all || export_is_ours(all->account, handle, &all->self)) return true;
     CUdeviceptr base;
     size_t bytes = 0;
     ASK((CUdeviceptr *, size_t *, CUdeviceptr), cuMemGetAddressRange_v2, &base, &bytes, *pointer);
     bytes = whole_granules(bytes);
-    struct entry entry = {.key = *pointer, .bytes = bytes, .context = context_now(), .card = card->index,
-                          .kind = KIND_IMPORT};
+    struct entry entry = {.key = *pointer, .bytes = bytes, .context = context, .card = card->index, .kind = KIND_IMPORT};
     if (memory_reserve(card, bytes)) {
         if (ledger_put(entry)) return true;
         memory_return(card, bytes);
@@ -268,7 +283,7 @@ static CUresult opened(CUresult result, CUdeviceptr *pointer, const CUipcMem *ha
 {
     if (result != CUDA_SUCCESS || !pointer) return result;
     lock_take(&opens);
-    bool good = open_again(*pointer) || memory_import(pointer, handle_hash(handle, sizeof *handle));
+    bool good = open_again(*pointer) || memory_import(pointer, handle_hash(handle, sizeof *handle), context_now());
     lock_give(&opens);
     if (good) return result;
     CALL(cuIpcCloseMemHandle, *pointer);

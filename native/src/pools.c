@@ -5,14 +5,11 @@
 
 #define DOOMED 1 /* entry.other of a pool: destroyed by the program */
 
-static struct lock pools;
-static _Atomic bool imports; /* memory of another process' pool was taken in */
+#define NOWHERE CARDS /* entry.card of a pool of the host's memory */
 
-void pools_forget(void)
-{
-    pools = (struct lock){0};
-    atomic_store(&imports, false);
-}
+static struct lock pools;
+
+void pools_forget(void) { pools = (struct lock){0}; }
 
 static bool ask_pool(CUpool pool, int attribute, uint64_t *value)
 {
@@ -82,15 +79,24 @@ static bool is_captured(CUstream stream)
     return ASK((CUstream, int *), cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status == 1;
 }
 
+/* From here on the pool counts, on this card. */
+static void note(CUpool pool, uint32_t card)
+{
+    struct entry entry = {.key = (uint64_t)(uintptr_t)pool, .card = card, .kind = KIND_POOL};
+    if (ledger_find(KIND_POOL, entry.key, &entry)) return;
+    lock_take(&pools); /* another thread may have noted it, and counted what it holds, meanwhile */
+    if (!ledger_find(KIND_POOL, entry.key, &entry)) ledger_put(entry);
+    lock_give(&pools);
+}
+
 /* Room in the pool, or below the cap: counted before the driver grows the pool. */
 static bool prepare(struct card *card, CUpool pool, uint64_t bytes, uint64_t *grown)
 {
-    uint64_t reserved, used, key = (uint64_t)(uintptr_t)pool;
-    struct entry entry = {.key = key, .card = card->index, .kind = KIND_POOL};
+    uint64_t reserved, used;
     *grown = 0;
     if (!ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) || !ask_pool(pool, CU_POOL_USED_CURRENT, &used))
         return false;
-    if (!ledger_find(KIND_POOL, key, &entry)) ledger_put(entry);
+    note(pool, card->index);
     uint64_t spare = reserved > used ? reserved - used : 0;
     if (bytes > spare) *grown = whole_granules(bytes - spare);
     return *grown == 0 || memory_reserve(card, *grown);
@@ -125,20 +131,47 @@ static bool admit(struct card *card, CUpool pool, uint64_t bytes, CUstream strea
     return true;
 }
 
-static struct card *card_and_pool(CUpool *pool)
+/* The card of a stream, and the pool that allocations on the stream come from. */
+static struct card *card_and_pool(CUpool *pool, CUstream stream)
 {
-    CUdevice device;
-    if (ASK((CUdevice *), cuCtxGetDevice, &device) != CUDA_SUCCESS) return NULL;
-    struct card *card = card_of(device);
-    if (card && ASK((CUpool *, CUdevice), cuDeviceGetMemPool, pool, device) != CUDA_SUCCESS) return NULL;
+    struct card *card = card_of_stream(stream);
+    if (card && ASK((CUpool *, CUdevice), cuDeviceGetMemPool, pool, card->device) != CUDA_SUCCESS) return NULL;
     return card;
+}
+
+/* The card of a pool that the program did not make: a device's own or current one, or by what newer drivers tell. */
+static struct card *find_pool(CUpool pool)
+{
+    CUlocation location;
+    CUpool own = NULL, now = NULL;
+    int devices = 0;
+    if (ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, CU_POOL_LOCATION_TYPE, &location.type) == CUDA_SUCCESS &&
+        ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, CU_POOL_LOCATION_ID, &location.id) == CUDA_SUCCESS)
+        return location.type == CU_LOCATION_NONE ? card_current() : card_at(&location);
+    ASK((int *), cuDeviceGetCount, &devices);
+    for (CUdevice i = 0; i < devices; i++) {
+        ASK((CUpool *, CUdevice), cuDeviceGetDefaultMemPool, &own, i);
+        ASK((CUpool *, CUdevice), cuDeviceGetMemPool, &now, i);
+        if (pool == own || pool == now) return card_of(i);
+    }
+    return card_current();
+}
+
+static struct card *card_of_pool(CUpool pool)
+{
+    struct container *all = container_get();
+    struct entry entry;
+    if (!all || !container_join()) return NULL;
+    if (ledger_find(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))
+        return entry.card == NOWHERE ? NULL : &all->cards[entry.card];
+    return find_pool(pool);
 }
 
 #define STREAM_ORDERED(name)                                                                             \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUstream stream)                            \
     {                                                                                                    \
         CUpool pool = NULL;                                                                              \
-        struct card *card = pointer && bytes ? card_and_pool(&pool) : NULL;                              \
+        struct card *card = pointer && bytes ? card_and_pool(&pool, stream) : NULL;                              \
         if (!card) return CALL(name, pointer, bytes, stream);                                            \
         if (!admit(card, pool, bytes, stream)) return CUDA_ERROR_OUT_OF_MEMORY;                          \
         CUresult result = CALL(name, pointer, bytes, stream);                                            \
@@ -147,10 +180,7 @@ static struct card *card_and_pool(CUpool *pool)
 #define FROM_POOL(name)                                                                                  \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)               \
     {                                                                                                    \
-        struct entry entry;                                                                              \
-        struct card *card = pointer && bytes && pool ? card_current() : NULL;                            \
-        if (card && ledger_find(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))                           \
-            card = &container_get()->cards[entry.card];                                                  \
+        struct card *card = pointer && bytes && pool ? card_of_pool(pool) : NULL;                        \
         if (!card) return CALL(name, pointer, bytes, pool, stream);                                      \
         if (!admit(card, pool, bytes, stream)) return CUDA_ERROR_OUT_OF_MEMORY;                          \
         CUresult result = CALL(name, pointer, bytes, pool, stream);                                      \
@@ -165,10 +195,11 @@ FROM_POOL(cuMemAllocFromPoolAsync_ptsz)
 EXPORT CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
 {
     CUresult result = CALL(cuMemPoolCreate, pool, props);
-    if (result != CUDA_SUCCESS || props->location.type != CU_LOCATION_DEVICE) return result;
-    struct card *card = card_of(props->location.id);
-    struct entry entry = {.key = (uint64_t)(uintptr_t)*pool, .card = card ? card->index : 0, .kind = KIND_POOL};
-    if (card) ledger_put(entry);
+    if (result != CUDA_SUCCESS || !container_get()) return result;
+    struct card *card = card_at(&props->location);
+    /* Managed memory moves to where it is used. */
+    if (!card && props->allocType == CU_ALLOCATION_MANAGED) card = card_current();
+    note(*pool, card ? card->index : NOWHERE);
     return result;
 }
 
@@ -183,11 +214,14 @@ static void retire(CUpool pool, CUdevice device)
         ASK((CUdevice, CUpool), cuDeviceSetMemPool, device, own);
 }
 
+static CUresult destroy_uncounted(CUpool pool) { ENDED(cuMemPoolDestroy, KIND_POOL, pool); }
+
 EXPORT CUresult cuMemPoolDestroy(CUpool pool)
 {
     struct entry entry;
     CUpool own = NULL;
     if (!ledger_find(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) return CALL(cuMemPoolDestroy, pool);
+    if (entry.card == NOWHERE) return destroy_uncounted(pool);
     struct card *card = &container_get()->cards[entry.card];
     ASK((CUpool *, CUdevice), cuDeviceGetDefaultMemPool, &own, card->device);
     if (own == pool) return CALL(cuMemPoolDestroy, pool); /* which the driver refuses */
@@ -207,7 +241,7 @@ EXPORT CUresult cuMemPoolDestroy(CUpool pool)
 EXPORT CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
 {
     CUresult result = CALL(cuMemPoolTrimTo, pool, keep);
-    struct card *card = result == CUDA_SUCCESS ? card_current() : NULL;
+    struct card *card = result == CUDA_SUCCESS ? card_of_pool(pool) : NULL;
     if (card) pools_refresh(card, false);
     return result;
 }
@@ -225,18 +259,19 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpool
 {
     uint64_t handle = shared ? handle_hash(shared, sizeof *shared) : 0; /* before the driver could change it */
     CUresult result = CALL(cuMemPoolImportPointer, pointer, pool, shared);
-    atomic_store(&imports, true);
-    if (result != CUDA_SUCCESS || memory_import(pointer, handle)) return result;
+    /* It is of no context, as nothing of a pool is. */
+    if (result != CUDA_SUCCESS || memory_import(pointer, handle, 0)) return result;
     CALL(cuMemFree_v2, *pointer);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Memory that was not allocated in stream order may be freed in it as well. */
 #define FREES(name)                                                                                      \
     EXPORT CUresult name(CUdeviceptr pointer, CUstream stream)                                           \
     {                                                                                                    \
         struct entry entry;                                                                              \
-        bool known = atomic_load(&imports) && ledger_take(KIND_IMPORT, pointer, &entry);                 \
+        bool known = memory_at(pointer, &entry);                                                         \
         CUresult result = CALL(name, pointer, stream);                                                   \
         if (known && result == CUDA_SUCCESS) memory_release(&entry);                                     \
         else if (known) ledger_put(entry);                                                               \

@@ -4,7 +4,7 @@
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
- *            load IMAGE | names | often
+ *            load IMAGE | names | often | ordered
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -147,6 +147,20 @@ static int import_foreign(void)
         if (count % 2) must(driver->release_memory(pointers[count]), "cuMemFree");
         else must(driver->free_async(pointers[count], NULL), "cuMemFreeAsync");
     }
+    printf("used %zu\n", used());
+    return 0;
+}
+
+/* Memory that was not allocated in stream order, of a piece or of a part of one, freed in it. */
+static int free_in_order(void)
+{
+    CUdeviceptr large, small;
+    open_card();
+    must(driver->alloc(&large, 128 * MIB), "cuMemAlloc");
+    must(driver->alloc(&small, 4096), "cuMemAlloc");
+    printf("used %zu\n", used());
+    must(driver->free_async(large, NULL), "cuMemFreeAsync");
+    must(driver->free_async(small, NULL), "cuMemFreeAsync");
     printf("used %zu\n", used());
     return 0;
 }
@@ -380,6 +394,7 @@ int main(int argc, char **argv)
     if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0);
     if (argc > 2 && strncmp(what, "pool-", 5) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
     if (argc > 2 && strcmp(what, "load") == 0) return load_module(argv[2]);
+    if (strcmp(what, "ordered") == 0) return free_in_order();
     if (strcmp(what, "often") == 0) return open_often();
     if (strcmp(what, "names") == 0) return give_names_again();
     if (strcmp(what, "pools") == 0) return destroy_pools();

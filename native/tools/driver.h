@@ -22,6 +22,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device);
 CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool);
+CUresult cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type);
 CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type, unsigned long long flags);
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green);
 CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
@@ -88,6 +89,8 @@ CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
     X(trim_graphs, cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim")                                         \
     X(own_pool, cuDeviceGetMemPool, "cuDeviceGetMemPool")                                                \
     X(set_pool, cuDeviceSetMemPool, "cuDeviceSetMemPool")                                                \
+    X(pool_at, cuMemGetDefaultMemPool, "cuMemGetDefaultMemPool")                                         \
+    X(import_handle, cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle")                   \
     X(new_pool, cuMemPoolCreate, "cuMemPoolCreate")                                                      \
     X(end_pool, cuMemPoolDestroy, "cuMemPoolDestroy")                                                    \
     X(trim_pool, cuMemPoolTrimTo, "cuMemPoolTrimTo")                                                     \

@@ -229,6 +229,13 @@ def test_a_handle_opened_often_counts_once(world: World) -> None:
     assert lines(done.stdout, "closed") == [[1]]
 
 
+def test_memory_freed_in_stream_order_is_given_back(world: World) -> None:
+    """Also where it was not allocated so, which the driver takes."""
+    done = world.tenant(memory=CAP).run("odd", "ordered")
+
+    assert lines(done.stdout, "used") == [[130 * MIB], [0]], done.stderr
+
+
 def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
     """Destroying a pool does not give back what was allocated of it; freeing that does, in either way."""
     done = world.tenant(memory=CAP).run("odd", "pools")
