@@ -374,6 +374,31 @@ def test_a_driver_that_nobody_tried_is_named(
     assert bool(found) == bool(said)
 
 
+def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) -> None:
+    """Beside that its limits hold, in the condition that `explain` prints; and the node's notes say it."""
+
+    async def story(world: World) -> None:
+        container = await world.run_pod("train")
+        world.process(7, container)
+        looked = world.statements()
+        looked._found = lambda: Inventory((Found(CARD, driver="999.1"),))
+        task = asyncio.create_task(looked.run())
+        await _until(lambda: world.condition("train"))
+        said = world.condition("train")
+        assert (said["status"], said["reason"]) == ("True", "InForce")
+        assert (
+            "held by Partage's library; driver 999.1: Partage's library was not" in said["message"]
+        )
+        assert [note.code for note in looked._notes.said] == ["DriverUntried"]
+
+        world.process(8, container, outside=True)
+        await _until(lambda: world.condition("train")["status"] == "False")
+        assert "999.1" not in world.condition("train")["message"]
+        task.cancel()
+
+    run(tmp_path, story)
+
+
 def test_the_log_tells_once_of_a_driver_that_nobody_tried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

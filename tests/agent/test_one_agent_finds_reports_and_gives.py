@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from partage.agent.notes import read_notes
 from partage.agent.nri.messages import Container, CreateContainerResponse, PodSandbox, Status
 from partage.apiserver import ApiServer, serve
 from partage.embedded.definitions import DEFINITIONS
@@ -212,5 +213,26 @@ def test_without_a_cluster_devices_are_given_and_nothing_is_reported(tmp_path: P
             answer = await world.create("u3")
             assert isinstance(answer, CreateContainerResponse), answer
         assert world.device() == {}
+
+    run(tmp_path, story)
+
+
+def test_what_operators_have_to_know_stands_on_the_node(tmp_path: Path) -> None:
+    """Not in the log alone: a journal of which lines are damaged."""
+
+    async def story(world: World) -> None:
+        (tmp_path / "journal").mkdir(exist_ok=True)
+        (tmp_path / "journal/containers.jsonl").write_text("damaged\ndamaged\n")
+        async with world.agent():
+
+            def noted() -> str:
+                node = world.server.store.get("nodes", "", "n1")
+                assert node is not None
+                return str((node.metadata.get("annotations") or {}).get(names.AGENT_NOTES, ""))
+
+            await world.until(noted)
+            (note,) = read_notes(noted())
+            assert note.code == "JournalDamaged"
+            assert 'partage_agent_notes{code="JournalDamaged"} 1.0' in world.get("/metrics")
 
     run(tmp_path, story)

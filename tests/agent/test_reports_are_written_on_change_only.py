@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from partage.agent import reporting
 from partage.agent.discovery.found import Inventory
 from partage.agent.discovery.models import MODELS
 from partage.agent.discovery.search import Search
 from partage.agent.discovery.simulated import SimulatedHardware, simulate
+from partage.agent.notes import Code, Notes, read_notes
 from partage.agent.reporting import DEVICES, AgentReporting, ReportingSettings
 from partage.apiserver import ApiServer, Change, serve
 from partage.embedded.definitions import DEFINITIONS
@@ -42,14 +44,22 @@ class World:
         self.found: Inventory = simulate(T4)
         self.changes: list[tuple[str, str]] = []
         self.told: list[str] = []
+        self.notes = Notes()
         self.reporting = AgentReporting(
-            client, "n1", lambda: self.found, settings, told=self.told.append
-        )
+            client, "n1", lambda: self.found, settings, told=self.told.append,
+            notes=lambda: self.notes.text,
+        )  # fmt: skip
         server.store.observers.append(self._saw)
 
     def _saw(self, change: Change) -> None:
         if "leases" not in change.record.resource:
             self.changes.append((change.kind, change.record.resource.partition(".")[0]))
+
+    def noted(self) -> list[str]:
+        """Codes of the notes that the Node has; it has no annotation where there are none."""
+        node = self.server.store.get("nodes", "", "n1")
+        text = node.metadata.get("annotations", {}).get(names.AGENT_NOTES) if node else None
+        return [] if text is None else [note.code for note in read_notes(text)] or ["empty"]
 
     async def document(self) -> dict[str, Any]:
         """The Device object as it is."""
@@ -108,6 +118,44 @@ def test_health_is_written_once_each_way() -> None:
         await world.reporting.once()
         assert world.changes == [("MODIFIED", "devices")] * 2
         assert [one["health"] for one in ill["spec"]["devices"]] == [True, False]
+
+    run(story)
+
+
+def test_notes_stand_on_the_node_as_long_as_they_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Written when they change, taken away with the last of them."""
+    monkeypatch.setattr(reporting, "_BETWEEN_NOTES", 0.0)
+
+    async def story(world: World) -> None:
+        await world.reporting.once()
+        assert world.noted() == []
+        world.notes.say("x", Code.DRIVER_UNTRIED, ["driver 1", "driver 1"])
+        world.changes.clear()
+        await world.reporting.once()
+        await world.reporting.once()
+        assert world.noted() == ["DriverUntried"]
+        assert world.changes == [("MODIFIED", "nodes")]
+        world.notes.say("x", Code.DRIVER_UNTRIED, [])
+        await world.reporting.once()
+        assert world.noted() == []
+
+    run(story)
+
+
+def test_notes_that_come_and_go_are_not_written_each_time() -> None:
+    """Once a minute at most: every scheduler hears of each write to a node."""
+
+    async def story(world: World) -> None:
+        world.notes.say("x", Code.DISCOVERY, ["gone"])
+        await world.reporting.once()
+        world.changes.clear()
+        for messages in ([], ["gone"], []):
+            world.notes.say("x", Code.DISCOVERY, messages)
+            await world.reporting.once()
+        assert world.changes == []
+        assert world.noted() == ["Discovery"]
 
     run(story)
 

@@ -13,11 +13,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from partage.agent.notes import Code, Notes
 from partage.cli.doctor import doctor, facts_of
 from partage.cli.main import main
 from partage.daemon.beside import ExtenderAccess, kube_scheduler_config
 from partage.doctor.checks import diagnosed
 from partage.doctor.machine import examined
+from partage.vendors import names
 from partage.webhook.certificates import Bundle, renewed
 from partage.webhook.installation import MUTATE, VALIDATE
 
@@ -134,6 +136,13 @@ def bundled(text: str) -> Callable[[WORLD], None]:
     return apply
 
 
+def noted(given: WORLD) -> None:
+    """The node's agent has something to say."""
+    notes = Notes()
+    notes.say("statements", Code.DRIVER_UNTRIED, ["driver 999"])
+    given["Node"][0]["metadata"]["annotations"] = {names.AGENT_NOTES: notes.text}
+
+
 def total(name: str, amount: str | None) -> Callable[[WORLD], None]:
     """Another total of the node."""
 
@@ -214,6 +223,7 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
                         "spec": {"renewTime": "2026-11-19T23:54:00.000000Z"}}),
         "agent-silent",
     ),
+    "agent's note": (noted, "agent-note"),
     "no-totals": (total("koordinator.sh/gpu-core", None), "totals-missing"),
     "contended": (total("kubernetes.io/gpu-core", "800"), "totals-contended"),
     "two-plugins": (added("Pod", plugin("nv", "nvcr.io/nvidia/k8s-device-plugin:1")), "second-plugin"),
@@ -337,3 +347,23 @@ def test_every_check_and_option_is_in_the_reference() -> None:
     assert [check for check in sorted(told) if f"| `{check}` |" not in page] == []
     options = {opt for one in doctor.params for opt in one.opts if opt.startswith("--")}
     assert [one for one in options - {"--output"} if f"`{one}" not in page] == []
+
+
+def test_what_agents_say_is_told_with_what_to_do() -> None:
+    """Each note; of a newer agent's too; an annotation that cannot be read says nothing."""
+    given = copy.deepcopy(world())
+    noted(given)
+    annotations = given["Node"][0]["metadata"]["annotations"]
+    text = annotations[names.AGENT_NOTES]
+    annotations[names.AGENT_NOTES] = text[:-1] + ',{"code":"New","message":"m","more":1}]'
+
+    found = diagnosed(asyncio.run(facts_of(given, NOW, ())))
+
+    assert [one.rule for one in found] == [
+        "its agent says: DriverUntried: driver 999", "its agent says: New: m",
+    ]  # fmt: skip
+    assert "bench/gpu.py" in found[0].fix
+    assert "log of Partage's agent on n0" in found[1].fix
+    for broken in ("x", "[1]", '[{"code":1}]', "{}"):
+        annotations[names.AGENT_NOTES] = broken
+        assert checks(given) == []

@@ -36,6 +36,9 @@ DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", na
 LEASE_PREFIX: Final = "partage-agent-"
 """What an agent's lease is called, before the node's name."""
 
+_BETWEEN_NOTES: Final = 60.0
+"""Seconds between two writes of notes: what comes and goes is not written each time."""
+
 Body = dict[str, Any]
 
 
@@ -101,6 +104,7 @@ class AgentReporting:
         restore: Callable[[Body | None], None] = lambda _: None,
         born_with: Callable[[], Mapping[str, str]] = dict,
         heard: Callable[[Body | None, Body | None, Inventory], None] = lambda *_: None,
+        notes: Callable[[], str] = str,
     ) -> None:
         """Reports that have not begun.
 
@@ -116,6 +120,7 @@ class AgentReporting:
                 keeps them afterwards.
             heard: hears the Node, the Device object and what was found, after each search; None for
                 what the API server has never told.
+            notes: what operators have to know, as the Node's annotation holds it.
         """
         self._client = client
         self._node = node
@@ -125,7 +130,8 @@ class AgentReporting:
         self._told = told
         self._born_with = born_with
         self._restore: Callable[[Body | None], None] | None = restore
-        self._heard = heard
+        self._heard, self._notes = heard, notes
+        self._noted = -_BETWEEN_NOTES
         self._seen = _Seen()
         self._said: tuple[str, ...] = ()
 
@@ -232,7 +238,13 @@ class AgentReporting:
             hami_annotations(inventory, self._hami(), self._node) if self._settings.hami else {}
         )
         known = metadata.get("annotations") or {}
-        annotations = {key: text for key, text in wanted.items() if known.get(key) != text}
+        annotations: dict[str, str | None] = {
+            key: text for key, text in wanted.items() if known.get(key) != text
+        }
+        notes, now = self._notes(), self._client.clock.monotonic()
+        if known.get(names.AGENT_NOTES, "") != notes and now - self._noted >= _BETWEEN_NOTES:
+            self._noted = now
+            annotations[names.AGENT_NOTES] = notes or None
         both = {"labels": labels, "annotations": annotations}
         return {key: value for key, value in both.items() if value}
 

@@ -53,6 +53,10 @@ class Tallies:
             "What records, journal, kubelet and runtime do not agree on, by kind.",
             ["kind"], registry=self.registry,
         )  # fmt: skip
+        self.notes = Gauge(
+            "partage_agent_notes", "What the agent has to tell its operators now, by code.",
+            ["code"], registry=self.registry,
+        )  # fmt: skip
         self.repaired = Counter(
             "partage_agent_journal_repaired",
             "Containers that were written down again after the journal had lost them.",

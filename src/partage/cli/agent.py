@@ -271,8 +271,9 @@ async def _run(
             companions.append(settings)
         if plan.discovery is not None:
             found = NodeDiscovery(
-                plan.node, plan.discovery, daemon.take, client, in_force, _foreign(daemon)
-            )
+                plan.node, plan.discovery, daemon.take, client, in_force, _foreign(daemon),
+                daemon.notes,
+            )  # fmt: skip
             daemon.found = lambda: found.found
             companions.append(found)
         elif client is not None:
@@ -306,6 +307,7 @@ def _statements(
             Statements(
                 daemon.keeper, daemon.tallies, daemon.meter, client, isolation.period,
                 evict=isolation.evict,
+                notes=daemon.notes,
                 found=lambda: daemon.found(),  # noqa: PLW0108 # it is set after this
             ),
         )  # fmt: skip

@@ -148,7 +148,7 @@ def kubelet_companions(
             )  # fmt: skip
             agent.follow(served.take)
             found.append(served)
-        reconciling = Reconciling(agent.keeper, given["journal"], side)
+        reconciling = Reconciling(agent.keeper, given["journal"], side, notes=agent.notes)
         agent.follow(reconciling.take)
         return [*found, reconciling]
 

@@ -26,6 +26,7 @@ from partage.agent.isolation.providers import HamiCore, NoIsolation, Provider
 from partage.agent.isolation.rooms import Rooms
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
+from partage.agent.notes import Code, Notes
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.stories import stories_of
 from partage.agent.uses import Meter
@@ -131,6 +132,7 @@ class AgentDaemon:
         tallies: what is counted.
         asked: what is asked about containers.
         meter: what containers use.
+        notes: what operators have to know.
         found: what the last search for devices found.
     """
 
@@ -157,6 +159,7 @@ class AgentDaemon:
         self.options = options or AgentOptions()
         self.url = ""
         self.tallies = Tallies()
+        self.notes = Notes()
         self._instances = None if instances is None else instances(self.tallies)
         of_pods = _no_instance if self._instances is None else self._instances.instance
         roots, chosen = self.options.roots, self.options.isolation
@@ -167,12 +170,15 @@ class AgentDaemon:
         self._place = Place(node, context.settings, FAMILIES, facts, self.options.exempt)
         self._journal = Journal(self.options.journal)
         if self._journal.damaged:
-            _LOG.warning("%d lines of the journal are damaged", self._journal.damaged)
+            damaged = f"{self._journal.damaged} lines of the journal are damaged"
+            _LOG.warning("%s", damaged)
+            self.notes.say("journal", Code.JOURNAL_DAMAGED, (damaged,))
         isolation = None
         if chosen.library is not None:
             rooms = Rooms(chosen.library, roots.at(chosen.folder), chosen.folder)
             for problem in rooms.problems:
                 _LOG.warning("%s", problem)
+            self.notes.say("rooms", Code.ISOLATION_FILES, rooms.problems)
             isolation = Isolation(rooms, chosen.evict)
         folders = None
         if isinstance(chosen.provider, HamiCore):
@@ -273,6 +279,8 @@ class AgentDaemon:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         self.tallies.connected.set(self.asked.ready.is_set())
+        for code, count in self.notes.counted.items():
+            self.tallies.notes.labels(code).set(count)
         data = generate_latest(self.tallies.registry)
         return web.Response(body=data, headers={"Content-Type": _METRICS})
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Inventory, Roots
 from partage.agent.discovery.search import Search, booted
+from partage.agent.notes import Code, Notes
 from partage.agent.reporting import AgentReporting, ReportingSettings
 from partage.kube.client import Client
 from partage.model.errors import InvalidDocument
@@ -77,6 +78,7 @@ class NodeDiscovery:
         client: Client | None,
         settings: Callable[[], Settings] = Settings,
         born_with: Callable[[], Mapping[str, str]] = dict,
+        notes: Notes | None = None,
     ) -> None:
         """Discovery that has looked once: what it found is taken before this returns.
 
@@ -87,6 +89,7 @@ class NodeDiscovery:
             client: of the API server; None reports nowhere.
             settings: the families', in force now.
             born_with: annotations of a Device object from the moment that it is made.
+            notes: are reported, and hear what a search could not read.
 
         Raises:
             ValueError: there is no such backend.
@@ -94,6 +97,7 @@ class NodeDiscovery:
         self._name, self._options, self._take, self._client = node, options, take, client
         self._settings, self._born_with = settings, born_with
         self._search = Search(options.roots, node, backends=options.backends)
+        self._notes = notes or Notes()
         self._last: tuple[Body, Body] | None = None
         self._kept: Body = {}
         self.found = Inventory()
@@ -121,6 +125,7 @@ class NodeDiscovery:
             restore=self._restore,
             born_with=self._born_with,
             heard=self._hear,
+            notes=lambda: self._notes.text,
         )
         try:
             await reporting.run(asyncio.Event())
@@ -150,6 +155,7 @@ class NodeDiscovery:
         What the API server did not tell is as it was last known.
         """
         self.found = found
+        self._notes.say(self.name, Code.DISCOVERY, found.problems)
         known_node, known_device = self._last or (_bare(self._name), {})
         node = known_node if node is None else node
         if device is None:

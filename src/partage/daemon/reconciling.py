@@ -20,6 +20,7 @@ from partage.agent.injection import Place
 from partage.agent.keeper import Keeper
 from partage.agent.kubelet.messages import PodResources
 from partage.agent.kubelet.units import Offer
+from partage.agent.notes import Code, Notes
 from partage.agent.reconcile import Facts, bound_pods, confirmed, counted, reconcile
 from partage.wire import shapes
 
@@ -53,7 +54,12 @@ class Reconciling:
     name: Final = "reconciling"
 
     def __init__(
-        self, keeper: Keeper, folder: Path, kubelet: Kubelet | None = None, period: float = 30.0
+        self,
+        keeper: Keeper,
+        folder: Path,
+        kubelet: Kubelet | None = None,
+        period: float = 30.0,
+        notes: Notes | None = None,
     ) -> None:
         """Nothing is compared yet.
 
@@ -62,7 +68,9 @@ class Reconciling:
             folder: of the journal.
             kubelet: the side of the kubelet, where it is served.
             period: seconds between two looks.
+            notes: hear what does not agree.
         """
+        self._notes = notes or Notes()
         self._keeper = keeper
         self._folder = folder
         self._kubelet = kubelet
@@ -117,6 +125,14 @@ class Reconciling:
                     one.kind, one.message, TABLE[one.kind].done,
                 )  # fmt: skip
         self.findings = found
+        self._notes.say(
+            self.name,
+            Code.DISAGREEMENT,
+            [
+                f"pod {one.namespace}/{one.pod}, container {one.container}: {one.kind}: {one.message}"
+                for one in found
+            ],
+        )
         for kind in Kind:
             self._keeper.tallies.findings.labels(kind).set(sum(one.kind is kind for one in found))
         self._keeper.suspected = tuple(

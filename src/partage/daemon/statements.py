@@ -24,6 +24,7 @@ from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.isolation.strangers import Strangers
 from partage.agent.isolation.tried import untried
 from partage.agent.keeper import Keeper, Tallies
+from partage.agent.notes import Code, Notes
 from partage.agent.uses import Meter
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, KubeError, NotFound
@@ -58,7 +59,7 @@ class Statements:
 
     name = "statements"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # who is read and told, all by name
         self,
         keeper: Keeper,
         tallies: Tallies,
@@ -69,6 +70,7 @@ class Statements:
         evict: bool = False,
         proc: Path = Path("/proc"),
         found: Callable[[], Inventory] = Inventory,
+        notes: Notes | None = None,
     ) -> None:
         """Statements that nobody made yet.
 
@@ -81,12 +83,14 @@ class Statements:
             evict: whether pods that are not held to their limits are evicted.
             proc: procfs of the host.
             found: what the last search for devices found; it tells what processes use.
+            notes: hear of drivers that the library was not tried on.
         """
         self._found, self._overheads = found, Overheads()
         self._strangers = Strangers()
         self._inventory = Inventory()
         self._used: dict[str, Mapping[int, int]] = {}
-        self._drivers: set[str] = set()
+        self._untried: Mapping[str, str] = {}
+        self._notes = notes or Notes()
         self._keeper, self._meter, self._client = keeper, meter, client
         self._period, self._evict, self._proc = period, evict, proc
         self.said: tuple[Statement, ...] = ()
@@ -121,21 +125,28 @@ class Statements:
         self._overheads.look(rooms, self._used, sight)
         self._strangers.look(rooms, sight)
         self._meter.look(rooms, sight)
-        said = survey(entries, rooms, sight, self._overheads.above, self._strangers.found)
+        said = survey(
+            entries, rooms, sight, self._overheads.above, self._strangers.found, self._untried
+        )
         if self._keeper.isolation is not None:
             self._keeper.isolation.rooms.mend()
         return said
 
     def _warn(self, inventory: Inventory) -> None:
-        """Once for each driver that the library was not tried on."""
+        """Of drivers that the library was not tried on; in the log once for each."""
         if self._keeper.isolation is None:
             return
-        drivers = {one.driver for one in inventory.found if one.device.vendor == "nvidia"}
-        for driver in sorted(drivers - self._drivers):
-            text = untried(driver)
-            if text:
-                _LOG.warning("%s", text)
-        self._drivers |= drivers
+        drivers = {
+            one.device.uuid: untried(one.driver)
+            for one in inventory.found
+            if one.device.vendor == "nvidia"
+        }
+        drivers = {uuid: text for uuid, text in drivers.items() if text}
+        for text in sorted(set(drivers.values()) - set(self._untried.values())):
+            _LOG.warning("%s", text)
+        # A card that is away for a moment has not changed its driver.
+        self._untried = {**self._untried, **drivers}
+        self._notes.say("drivers", Code.DRIVER_UNTRIED, drivers.values())
 
     def _take(self, said: Sequence[Statement]) -> None:
         before = {one.container: one.answer for one in self.said}

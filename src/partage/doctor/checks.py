@@ -18,6 +18,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     admission.webhooks,
     nodes.devices,
     nodes.agents,
+    nodes.noted,
     nodes.totals,
     nodes.plugins,
     nodes.runtimes,

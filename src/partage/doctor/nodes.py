@@ -1,13 +1,14 @@
 """Whether nodes report what they have, once, and whether pods can run on them."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from partage.agent.notes import Code, read_notes
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.vendors import names
 
-__all__ = ["agents", "closed", "devices", "faults", "plugins", "runtimes", "settings", "totals",
+__all__ = ["agents", "closed", "devices", "faults", "noted", "plugins", "runtimes", "settings", "totals",
            "twice", "unread"]  # fmt: skip
 
 _PLUGINS: Final = "/var/lib/kubelet/device-plugins"
@@ -15,6 +16,17 @@ _RIVALS: Final = ("nvidia-device-plugin", "k8s-device-plugin", "hami-device-plug
                   "qgpu-manager", "gpu-manager")  # fmt: skip
 _SILENT: Final = 5
 """Minutes; the clocks of two machines may differ by some."""
+_LONG: Final = 400
+_NOTED: Final[Mapping[str, str]] = {
+    Code.DRIVER_UNTRIED: "nothing where limits hold on such a node (bench/gpu.py says so, on a card that is idle); "
+    "else give shares there to nodes with a driver that was tried, or use hardware instances",
+    Code.ISOLATION_FILES: "let the agent mount where the host sees it, as the chart does; until then what "
+    "containers write there is on the node's disk",
+    Code.JOURNAL_DAMAGED: "see the node's disk; what the runtime still has is written down again",
+    Code.DISCOVERY: "see the driver on that node: partage discover there says what is found",
+    Code.DISAGREEMENT: "partage doctor --node there says what to do; agent.md lists the kinds",
+}
+"""By code, what to do."""
 _OLD: Final = names.KUBERNETES_DOMAIN + "gpu-core"
 _COUNTS: Final = (names.COUNT_NVIDIA, names.QGPU_CORE, names.SGPU, names.KOORD_GPU_CORE)
 
@@ -106,6 +118,18 @@ def agents(facts: ClusterFacts) -> Iterator[Finding]:
                 f"look at the pod of Partage's agent on {name}, and whether that node reaches the "
                 f"API server; if none shall run there any more: kubectl -n kube-node-lease delete "
                 f"lease partage-agent-{name}",
+            )  # fmt: skip
+
+
+def noted(facts: ClusterFacts) -> Iterator[Finding]:
+    """What nodes' agents have to say of themselves."""
+    for node in facts.nodes:
+        text = (node["metadata"].get("annotations") or {}).get(names.AGENT_NOTES, "")
+        for note in read_notes(str(text)) if text else ():
+            fix = _NOTED.get(note.code, f"see the log of Partage's agent on {named(node)}")
+            yield Finding(
+                "agent-note", Level.WARNING, f"node {named(node)}",
+                f"its agent says: {note.code}: {note.message[:_LONG]}", fix,
             )  # fmt: skip
 
 

@@ -1,0 +1,83 @@
+"""What an operator has to know of a node's agent, though nothing is refused for it: notes.
+
+Whoever notices something says it, and says it again, or nothing, when that has changed. The notes of a node are an
+annotation of it, as long as they last, from which `partage doctor` reads them, and a metric. What concerns one pod
+only is said in its condition instead.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+__all__ = ["Code", "Note", "Notes", "read_notes"]
+
+_MOST: Final = 16
+_LONGEST: Final = 400
+
+
+class Code(StrEnum):
+    """What a note is of; stable, they are labels of a metric."""
+
+    DRIVER_UNTRIED = "DriverUntried"
+    ISOLATION_FILES = "IsolationFiles"
+    JOURNAL_DAMAGED = "JournalDamaged"
+    DISCOVERY = "Discovery"
+    DISAGREEMENT = "Disagreement"
+
+
+class Note(msgspec.Struct, frozen=True, order=True):
+    """One note.
+
+    Attributes:
+        code: of `Code`; a newer agent may know others.
+        message: for people.
+    """
+
+    code: str
+    message: str
+
+
+class Notes:
+    """What is said of one node now. Said and read from any thread."""
+
+    def __init__(self) -> None:
+        self._said: Mapping[str, tuple[Note, ...]] = {}
+
+    def say(self, who: str, code: Code, messages: Iterable[str]) -> None:
+        """Say this, instead of all that the same one said before.
+
+        Args:
+            who: notices it.
+            code: what it is of.
+            messages: for people; none takes back what was said.
+        """
+        notes = tuple(Note(code.value, message[:_LONGEST]) for message in messages)
+        self._said = {**self._said, who: notes}
+
+    @property
+    def said(self) -> tuple[Note, ...]:
+        """Everything that is said now, each once."""
+        return tuple(sorted({note for notes in self._said.values() for note in notes}))
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """How many there are of each code."""
+        counts = Counter(note.code for note in self.said)
+        return {code.value: counts[code.value] for code in Code}
+
+    @property
+    def text(self) -> str:
+        """As the annotation holds it: the first few; empty without any."""
+        notes = self.said
+        return msgspec.json.encode(notes[:_MOST]).decode() if notes else ""
+
+
+def read_notes(text: str) -> tuple[Note, ...]:
+    """Notes of an annotation, which anybody may have written; none where it cannot be read."""
+    try:
+        return tuple(msgspec.json.decode(text, type=list[Note]))
+    except (msgspec.MsgspecError, ValueError):
+        return ()
