@@ -223,7 +223,7 @@ def test_what_operators_have_to_know_stands_on_the_node(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         (tmp_path / "journal").mkdir(exist_ok=True)
         (tmp_path / "journal/containers.jsonl").write_text("damaged\ndamaged\n")
-        async with world.agent():
+        async with world.agent("--kubeconfig", str(world.kubeconfig)):
 
             def noted() -> str:
                 node = world.server.store.get("nodes", "", "n1")
