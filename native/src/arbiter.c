@@ -249,13 +249,14 @@ bool arbiter_try(struct arbiter *me, uint64_t now)
     see(me, now - LATE_NS);
     mind(me, now);
     struct turn turn = turn_of(me, now);
+    me->ahead = 0;
     if (is_held_for_online(me, now)) return false;
     if (turn.holder == me->index) {
         /* Handed over, or kept: either way it is renewed, and if it was taken meanwhile we see it. */
         if (turn.until < now + LEASE_NS - MS) return take(me, turn, now);
         return true;
     }
-    uint32_t due, ahead = rank(me, now, 0, &due);
+    uint32_t due, ahead = me->ahead = rank(me, now, 0, &due);
     if (turn.holder < SEATS && turn.until > now && turn.until - now <= LEASE_NS) {
         struct sight other = look(me, turn.holder, now);
         bool outranks = my_priority(me) == PRIORITY_ONLINE && other.priority < PRIORITY_ONLINE;
@@ -269,6 +270,8 @@ bool arbiter_try(struct arbiter *me, uint64_t now)
     if (ahead > 0 && now - freed < ahead * RANK_DELAY_NS) return false;
     return take(me, turn, now);
 }
+
+uint64_t arbiter_pause(const struct arbiter *me) { return me->ahead > 1 ? BEHIND_NS : NEXT_NS; }
 
 bool arbiter_keep(struct arbiter *me, uint64_t now, uint64_t pending)
 {

@@ -25,6 +25,8 @@
 #define LEASE_NS (30 * MS)       /* a turn that nobody renews ends after this */
 #define GRACE_NS (4 * MS)        /* a turn that was handed over is taken up within this */
 #define RANK_DELAY_NS (MS / 2)   /* the n-th in the queue takes a free turn after n of these */
+#define NEXT_NS (MS / 2)         /* who is next looks this often whether the turn is free */
+#define BEHIND_NS (2 * MS)       /* and who is behind it this often: the bell wakes it sooner when it comes to that */
 #define FRESH_NS (80 * MS)       /* a seat without a beat for this long does not count */
 #define PATIENCE_NS (400 * MS)   /* after waiting this long a sharer takes the turn regardless */
 #define DEAF_NS (2000 * MS)      /* for so long the claims of who does not give the card count for nothing */
@@ -43,6 +45,7 @@ struct arbiter {
     uint64_t tenant;         /* what own seat.tenant must hold */
     uint64_t terms;          /* own policy, priority, quota: from the limits file */
     uint64_t in_turn;        /* device ns received in this turn */
+    uint32_t ahead;          /* how many others came before it when it last asked for the turn and did not get it */
     uint64_t pressed_at;     /* when the turn was last taken out of impatience, */
     uint32_t pressed;        /* and from whom */
     uint64_t deaf[SEATS];    /* until when a seat's claims count for nothing */
@@ -56,6 +59,8 @@ void arbiter_rest(struct arbiter *arbiter, uint64_t now);
 void arbiter_beat(struct arbiter *arbiter, uint64_t now);
 /* Takes the turn if it is due. True: the turn is ours. */
 bool arbiter_try(struct arbiter *arbiter, uint64_t now);
+/* How long to sleep before it is worth asking again, if no bell rings: ns. */
+uint64_t arbiter_pause(const struct arbiter *arbiter);
 /*
  * May the holder go on with `pending` device ns launched and not yet counted? Renews the lease. False: the
  * turn was lost or another's is due; finish what runs and pass.

@@ -263,8 +263,10 @@ void batch_harvest(struct gate *gate, uint64_t now)
             if (gate->oldest == 0 || batch->opened < gate->oldest) gate->oldest = batch->opened;
             continue;
         }
-        gate->last_end = now;
         uint64_t whole, fresh = fresh_time(gate, batch, &whole);
+        /* It ended before it was seen to have: work that follows other work ends its own time after that. */
+        uint64_t begun = gate->last_end > gate->last_launch ? gate->last_end : gate->last_launch;
+        gate->last_end = begun + fresh < now ? begun + fresh : now;
         if (whole) learn(gate, batch, whole);
         settle(gate, batch, fresh, now);
     }

@@ -10,6 +10,7 @@
 #define DRAIN_PATIENCE (250 * MS) /* work that is late by this is passed by: it may wait for what is held back */
 #define LEFT_MOST (2000 * MS)    /* nobody waits longer than this for work to end when it should */
 #define IDLE_NS (5 * MS)         /* without work for this long: it rests */
+#define NEAR_NS 10000ull        /* about to end: asked for again after this */
 #define RINGS 16                 /* so often a wait may be cut short; then it lasts */
 #define IDLE_BUSY_NS (MS / 2)    /* and for this long while others wait */
 
@@ -80,9 +81,9 @@ static bool drains(struct gate *gate, uint64_t now, uint64_t *wait)
     batch_harvest(gate, now);
     if (gate->pending == 0) return false;
     if (gate->held_since == 0) gate->held_since = now;
-    /* Asks again half-way to when the work should have ended, and often once that is near. */
-    uint64_t left = due(gate) > now ? (due(gate) - now) / 2 : 0;
-    *wait = left < 30000 ? 30000 : left > MS ? MS : left;
+    /* Asks again half-way to when the work should have ended, often once that is near, and less so the later it is. */
+    uint64_t end = due(gate), away = end > now ? (end - now) / 2 : (now - end) / 16, most = end > now ? MS : MS / 2;
+    *wait = away < NEAR_NS ? NEAR_NS : away > most ? most : away;
     return !is_late(gate, now);
 }
 
@@ -100,8 +101,9 @@ static bool has_turn(struct gate *gate, uint64_t now, uint64_t *wait)
         }
         /* Work of an earlier turn must end before the next begins. */
         if (gate->pending && drains(gate, now, wait)) return false;
-        *wait = MS / 2;
-        if (!arbiter_try(arbiter, now)) return false;
+        bool ours = arbiter_try(arbiter, now);
+        *wait = arbiter_pause(arbiter);
+        if (!ours) return false;
     }
     return true;
 }

@@ -53,7 +53,7 @@ struct gate {
     uint64_t oldest;        /* when the oldest batch that still flies was opened; 0: none does */
     uint64_t last_work;     /* when work was last launched or seen running */
     uint64_t last_launch;   /* when work was last launched on an idle device */
-    uint64_t last_end;      /* when a batch was last seen to have ended */
+    uint64_t last_end;      /* when the latest batch that was counted ended, by what it took */
     uint64_t held_since;    /* since when launches wait, nothing ended and none went by; 0 is not */
     uint32_t quota;         /* thousandths; enforced as a cap when `capped` */
     bool capped, has_inner;

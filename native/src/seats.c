@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/uio.h>
 
+#define SLACK_NS 200000ull /* a sleep shorter than this should be that short */
 #define THE_TERMS SEATS /* in place of a seat's number */
 
 static void path_of(const struct seats *seats, uint32_t i, char path[FOLDER_BYTES + 16])
@@ -160,7 +162,11 @@ void seats_wait(const struct seats *seats, uint32_t whose, uint32_t seen, uint64
 {
     struct timespec span = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
     const struct seat *seat = whose == seats->index ? seats->own : whose < SEATS ? seats->maps[whose] : NULL;
+    /* The kernel may end a thread's sleep as much later as its slack says: 50 us, if nobody asked for less. */
+    long slack = ns < SLACK_NS ? prctl(PR_GET_TIMERSLACK) : 0;
+    if (slack > 1) prctl(PR_SET_TIMERSLACK, 1ul);
     /* The kernel reads the word, and says so where it cannot. */
-    if (seat && (syscall(SYS_futex, &seat->bell, FUTEX_WAIT, seen, &span, NULL, 0) == 0 || errno != EFAULT)) return;
-    nanosleep(&span, NULL);
+    if (!seat || (syscall(SYS_futex, &seat->bell, FUTEX_WAIT, seen, &span, NULL, 0) < 0 && errno == EFAULT))
+        nanosleep(&span, NULL);
+    if (slack > 1) prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
