@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 __thread CUcontext fake_current;
 __thread int fake_capture_mode;
@@ -74,12 +75,24 @@ CUresult cuDeviceGetName(char *name, int room, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+    (void)device;
+    *value = attribute == CU_DEVICE_PROCESSORS ? FAKE_PROCESSORS : attribute == CU_DEVICE_THREADS_EACH ? FAKE_THREADS : 0;
+    return *value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static const size_t usual_limits[FAKE_LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048};
+
 static CUresult open_context(CUcontext context, CUdevice device)
 {
     struct answer answer;
     if (fake_take(device, FAKE_CONTEXT_BYTES) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
     int result = fake_ask((struct request){.kind = ASK_CONTEXT_NEW, .card = (uint32_t)device}, &answer);
-    *context = (struct cu_context){answer.a, device, 1};
+    uint32_t retained = context->retained;
+    *context = (struct cu_context){.id = answer.a, .device = device, .retained = retained, .users = 1, .active = 1};
+    memcpy(context->limits, usual_limits, sizeof usual_limits);
     return result;
 }
 
@@ -87,28 +100,73 @@ static void end_context(CUcontext context)
 {
     struct answer answer;
     fake_ask((struct request){.kind = ASK_CONTEXT_END, .context = context->id}, &answer);
-    fake_give(context->device, FAKE_CONTEXT_BYTES);
-    context->retained = 0;
+    fake_give(context->device, FAKE_CONTEXT_BYTES + context->taken);
+    context->active = 0;
 }
+
+/* Contexts have the lowest name that is free, and it is free some time before the call that ended it returns. */
+#define CONTEXTS 256
+static struct cu_context contexts[CONTEXTS];
+static unsigned char context_used[CONTEXTS];
+FAKE_LOCK(context_lock)
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
 {
-    CUcontext fresh = calloc(1, sizeof *fresh);
+    int i = 0;
     (void)flags;
-    CUresult result = fresh ? open_context(fresh, device) : CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&context_lock);
+    while (i < CONTEXTS - 1 && context_used[i]) i++;
+    context_used[i] = 1;
+    pthread_mutex_unlock(&context_lock);
+    CUresult result = open_context(&contexts[i], device);
     if (result != CUDA_SUCCESS) {
-        free(fresh);
+        context_used[i] = 0;
         return result;
     }
-    *context = fake_current = fresh;
+    *context = fake_current = &contexts[i];
     return CUDA_SUCCESS;
+}
+CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
+{
+    return cuCtxCreate_v2(context, flags, device);
+}
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+    return cuCtxCreate_v2(context, flags, device);
+}
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, uint32_t video, void *find)
+{
+    (void)video, (void)find;
+    return cuCtxCreate_v2(context, flags, device);
+}
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device, uint32_t video, void *find)
+{
+    return cuVDPAUCtxCreate(context, flags, device, video, find);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context)
 {
+    if (context < contexts || context >= contexts + CONTEXTS) return CUDA_ERROR_INVALID_CONTEXT;
     end_context(context);
     if (fake_current == context) fake_current = NULL;
-    free(context);
+    pthread_mutex_lock(&context_lock);
+    context_used[context - contexts] = 0;
+    pthread_mutex_unlock(&context_lock);
+    usleep(50);
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxAttach(CUcontext *context, unsigned flags)
+{
+    if (!fake_current || flags) return CUDA_ERROR_INVALID_CONTEXT;
+    fake_current->users++;
+    *context = fake_current;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxDetach(CUcontext context)
+{
+    if (context != fake_current || !context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->users > 1) context->users--;
+    else return cuCtxDestroy_v2(context);
     return CUDA_SUCCESS;
 }
 
@@ -116,8 +174,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&primary_lock);
-    if (primaries[device].retained == 0) result = open_context(&primaries[device], device);
-    else primaries[device].retained++;
+    if (!primaries[device].active) result = open_context(&primaries[device], device);
+    primaries[device].retained += result == CUDA_SUCCESS;
     *context = &primaries[device];
     pthread_mutex_unlock(&primary_lock);
     return result;
@@ -125,15 +183,16 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&primary_lock);
-    if (primaries[device].retained == 1) end_context(&primaries[device]);
-    else if (primaries[device].retained) primaries[device].retained--;
+    if (primaries[device].retained == 0) result = CUDA_ERROR_INVALID_CONTEXT;
+    else if (--primaries[device].retained == 0 && primaries[device].active) end_context(&primaries[device]);
     pthread_mutex_unlock(&primary_lock);
-    return CUDA_SUCCESS;
+    return result;
 }
 
-/* A green context stands on the primary one, and work in it is not told from that one's. */
-struct cu_green { CUdevice device; };
+/* A green context stands on the primary one; its name is another, and work in it is not told from that one's. */
+struct cu_green { struct cu_context context; };
 CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice device, unsigned flags)
 {
     CUcontext context;
@@ -141,26 +200,28 @@ CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice device, unsi
     CUresult result = cuDevicePrimaryCtxRetain(&context, device);
     if (result != CUDA_SUCCESS) return result;
     *green = calloc(1, sizeof **green);
-    (*green)->device = device;
+    (*green)->context = *context;
     return CUDA_SUCCESS;
 }
 CUresult cuGreenCtxDestroy(CUgreen green)
 {
-    CUresult result = cuDevicePrimaryCtxRelease_v2(green->device);
+    CUresult result = cuDevicePrimaryCtxRelease_v2(green->context.device);
+    if (fake_current == &green->context) fake_current = NULL;
     free(green);
     return result;
 }
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green);
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green)
 {
-    *context = &primaries[green->device];
+    *context = &green->context;
     return CUDA_SUCCESS;
 }
 
+/* Ends what there is; who retained it has to release it still. */
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     pthread_mutex_lock(&primary_lock);
-    if (primaries[device].retained) end_context(&primaries[device]);
+    if (primaries[device].active) end_context(&primaries[device]);
     pthread_mutex_unlock(&primary_lock);
     return CUDA_SUCCESS;
 }
@@ -190,10 +251,38 @@ CUresult cuCtxGetDevice(CUdevice *device)
     *device = fake_current->device;
     return CUDA_SUCCESS;
 }
+/* What the limits of a context take beyond the usual ones. */
+static uint64_t limits_cost(const size_t *limits)
+{
+    uint64_t deeper = limits[CU_LIMIT_STACK_SIZE] - usual_limits[CU_LIMIT_STACK_SIZE];
+    uint64_t levels = limits[CU_LIMIT_SYNC_DEPTH] - usual_limits[CU_LIMIT_SYNC_DEPTH], bytes = 0;
+    for (int i = CU_LIMIT_PRINTF_SIZE; i <= CU_LIMIT_MALLOC_HEAP_SIZE; i++)
+        if (limits[i] > usual_limits[i]) bytes += limits[i] - usual_limits[i];
+    if (limits[CU_LIMIT_STACK_SIZE] > usual_limits[CU_LIMIT_STACK_SIZE]) bytes += deeper * FAKE_PROCESSORS * FAKE_THREADS;
+    if (limits[CU_LIMIT_SYNC_DEPTH] > usual_limits[CU_LIMIT_SYNC_DEPTH]) bytes += levels * FAKE_DEPTH_BYTES;
+    return bytes;
+}
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
-    (void)limit, (void)value;
-    return fake_current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    size_t limits[FAKE_LIMITS];
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    if (limit < 0 || limit >= FAKE_LIMITS) return CUDA_ERROR_INVALID_VALUE;
+    memcpy(limits, fake_current->limits, sizeof limits);
+    limits[limit] = limit == CU_LIMIT_STACK_SIZE ? (value + 1023) / 1024 * 1024 : value; /* as its hardware has it */
+    uint64_t bytes = limits_cost(limits);
+    if (bytes > fake_current->taken && fake_take(fake_current->device, bytes - fake_current->taken) != CUDA_SUCCESS)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes < fake_current->taken) fake_give(fake_current->device, fake_current->taken - bytes);
+    fake_current->taken = bytes;
+    fake_current->limits[limit] = limits[limit];
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxGetLimit(size_t *value, int limit);
+CUresult cuCtxGetLimit(size_t *value, int limit)
+{
+    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    *value = limit < 0 || limit >= FAKE_LIMITS ? 0 : fake_current->limits[limit];
+    return CUDA_SUCCESS;
 }
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags);

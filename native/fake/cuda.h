@@ -17,7 +17,18 @@
 #define FAKE_MODULE_BYTES (8ull << 20)    /* what a module costs */
 #define FAKE_POOL_STEP (32ull << 20)      /* a pool grows by this */
 
-struct cu_context { uint64_t id; CUdevice device; uint32_t retained; };
+#define FAKE_PROCESSORS 16                /* of a card, each with so many threads at a time: */
+#define FAKE_THREADS 2048
+#define FAKE_DEPTH_BYTES (64ull << 20)    /* what a level of CU_LIMIT_SYNC_DEPTH takes */
+#define FAKE_LIMITS 11
+
+struct cu_context {
+    uint64_t id;
+    CUdevice device;
+    uint32_t retained, users, active;
+    uint64_t taken; /* by its limits, which are: */
+    size_t limits[FAKE_LIMITS];
+};
 struct cu_stream { uint64_t id; CUgraph graph; CUcontext context; int mode; int broken; };
 struct cu_graph_node { int type, ended; CUmemAllocNode params; CUgraph child; CUgraphNode next; };
 struct cu_graph { uint64_t ns, kernels; CUgraphNode first; };

@@ -108,6 +108,7 @@ static void in_child(void)
     launches_forget();
     ledger_forget();
     physical_forget();
+    settings_forget();
     pools_forget();
     symbols_forget();
     watch_forget();

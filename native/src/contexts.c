@@ -1,12 +1,9 @@
-/* The driver's start, contexts and modules: what they cost in memory, and what ends with them. */
+/* The driver's start and contexts: what they cost in memory, and what ends with them. */
 #include "memory.h"
 #include "driver.h"
 #include <stdatomic.h>
 #include <stdlib.h>
-
-#define HEAP_INCLUDED (8ull << 20)  /* device heap that a context has anyway */
-#define MODULE_MUCH (256ull << 20)  /* a load that took more than this is measured again: it may be a neighbour's */
-#define MODULE_LOADS 3              /* so often at most */
+#include <string.h>
 
 static void at_end(void)
 {
@@ -84,128 +81,176 @@ CREATES(cuCtxCreate_v3, (CUcontext *context, void *params, int count, unsigned f
         params, count, flags, device)
 CREATES(cuCtxCreate_v4, (CUcontext *context, void *params, unsigned flags, CUdevice device), context, params, flags,
         device)
+CREATES(cuGLCtxCreate, (CUcontext *context, unsigned flags, CUdevice device), context, flags, device)
+CREATES(cuGLCtxCreate_v2, (CUcontext *context, unsigned flags, CUdevice device), context, flags, device)
+CREATES(cuVDPAUCtxCreate, (CUcontext *context, unsigned flags, CUdevice device, uint32_t video, void *find), context,
+        flags, device, video, find)
+CREATES(cuVDPAUCtxCreate_v2, (CUcontext *context, unsigned flags, CUdevice device, uint32_t video, void *find), context,
+        flags, device, video, find)
 
-/* What was allocated in a context goes with it. */
-static void ended(CUcontext context)
-{
-    struct entry entry;
-    while (ledger_take_of((uint64_t)(uintptr_t)context, &entry)) memory_release(&entry);
-}
+/* What was allocated in a context goes with it. It is out of the ledger before the driver may give names of it again. */
+struct estate {
+    struct entry *entries;
+    uint32_t count;
+};
 
+/* Events must be let go while the context still stands. */
 static void forget_gates(CUcontext context)
 {
     struct container *all = container_get();
     for (uint32_t i = 0; all && i < all->limits.count; i++) gate_forget(&all->cards[i].gate, context, NULL, true);
 }
 
+static struct estate open_estate(uint64_t context)
+{
+    struct estate estate;
+    forget_gates((CUcontext)(uintptr_t)context);
+    estate.count = ledger_take_of(context, &estate.entries);
+    return estate;
+}
+
+static void close_estate(struct estate estate, bool ended)
+{
+    for (uint32_t i = 0; i < estate.count; i++) {
+        if (ended) memory_release(&estate.entries[i]);
+        else ledger_put(estate.entries[i]);
+    }
+    free(estate.entries);
+}
+
 #define DESTROYS(name)                                                                                   \
     EXPORT CUresult name(CUcontext context)                                                              \
     {                                                                                                    \
-        forget_gates(context);                                                                           \
+        struct estate estate = open_estate((uint64_t)(uintptr_t)context);                                \
         CUresult result = CALL(name, context);                                                           \
-        if (result == CUDA_SUCCESS) ended(context);                                                      \
+        close_estate(estate, result == CUDA_SUCCESS);                                                    \
         return result;                                                                                   \
     }
 
 DESTROYS(cuCtxDestroy)
 DESTROYS(cuCtxDestroy_v2)
 
-/* The primary context of a device is one, however often it is retained. */
-static struct lock primary;
+#define DEVICES 64
+/* Of those who hold a primary context, by device: the driver may wait for work of another's under it. And of any other. */
+static struct lock holders[DEVICES], users;
 
-void contexts_forget(void) { primary = (struct lock){0}; }
+static _Atomic bool greens; /* a green context was made */
+
+void contexts_forget(void)
+{
+    memset(holders, 0, sizeof holders);
+    users = (struct lock){0};
+}
+
+static struct lock *holders_of(CUdevice device) { return &holders[(unsigned)device % DEVICES]; }
+
+/* The old count of a context's users: it is there for one, and the last to detach ends it. In `other`, beyond the first. */
+static bool hold_by(uint64_t context, int64_t more)
+{
+    struct entry entry;
+    lock_take(&users);
+    bool known = ledger_find(KIND_CONTEXT, context, &entry) && (more > 0 || entry.other > 0);
+    if (known) {
+        entry.other += (uint64_t)more;
+        ledger_put(entry);
+    }
+    lock_give(&users);
+    return known;
+}
+
+EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned flags)
+{
+    CUresult result = CALL(cuCtxAttach, context, flags);
+    if (result == CUDA_SUCCESS && context) hold_by((uint64_t)(uintptr_t)*context, 1);
+    return result;
+}
+
+EXPORT CUresult cuCtxDetach(CUcontext context)
+{
+    struct entry entry;
+    uint64_t key = (uint64_t)(uintptr_t)context;
+    bool one_of_many = hold_by(key, -1), last = !one_of_many && ledger_find(KIND_CONTEXT, key, &entry);
+    struct estate estate = {0};
+    if (last) estate = open_estate(key);
+    CUresult result = CALL(cuCtxDetach, context);
+    close_estate(estate, result == CUDA_SUCCESS);
+    if (one_of_many && result != CUDA_SUCCESS) hold_by(key, 1);
+    return result;
+}
+
+/* The primary context of a device is one, however often it is retained: by device, its address is known only after. */
+static uint64_t primary_key(CUdevice device) { return (uint64_t)(unsigned)device | 1ull << 63; }
+
+uint64_t context_now(void)
+{
+    CUcontext context = NULL;
+    CUdevice device;
+    struct entry entry;
+    ASK((CUcontext *), cuCtxGetCurrent, &context);
+    uint64_t key = (uint64_t)(uintptr_t)context;
+    /* What was not made as a context is a primary one, or a green one of it. */
+    if (!context || !atomic_load(&greens) || ledger_find(KIND_CONTEXT, key, &entry)) return key;
+    bool told = ASK((CUdevice *), cuCtxGetDevice, &device) == CUDA_SUCCESS;
+    return told && ledger_find(KIND_CONTEXT, primary_key(device), &entry) && entry.context ? entry.context : key;
+}
 
 static CUresult retain(CUcontext *context, CUdevice device)
 {
-    struct entry entry;
     struct card *card = context ? card_of(device) : NULL;
-    uint64_t key = (uint64_t)(unsigned)device | 1ull << 63; /* by device: its address is known only after */
+    struct entry entry = {.key = primary_key(device), .kind = KIND_CONTEXT};
     if (!card) return CALL(cuDevicePrimaryCtxRetain, context, device);
-    bool known = ledger_find(KIND_CONTEXT, key, &entry);
-    if (!known && !admit(card)) return CUDA_ERROR_OUT_OF_MEMORY;
+    bool active = ledger_find(KIND_CONTEXT, entry.key, &entry) && entry.context; /* it was not reset since */
+    if (!active && !admit(card)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CALL(cuDevicePrimaryCtxRetain, context, device);
-    if (known && result == CUDA_SUCCESS) entry.other++;
-    else if (!known && result == CUDA_SUCCESS)
-        entry = (struct entry){.key = key, .bytes = card->limits->context, .other = 1, .card = card->index,
-                               .context = (uint64_t)(uintptr_t)*context, .kind = KIND_CONTEXT};
-    if (result == CUDA_SUCCESS) ledger_put(entry);
-    else if (!known) memory_give(allowance(card), card->limits->context);
+    if (result == CUDA_SUCCESS) {
+        entry.other++;
+        entry.card = card->index;
+        entry.context = (uint64_t)(uintptr_t)*context;
+        if (!active) entry.bytes = card->limits->context;
+        ledger_put(entry);
+    } else if (!active) {
+        memory_give(allowance(card), card->limits->context);
+    }
     return result;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    lock_take(&primary);
+    lock_take(holders_of(device));
     CUresult result = retain(context, device);
-    lock_give(&primary);
+    lock_give(holders_of(device));
     return result;
 }
 
-/* After one release, or a reset that ends all. */
-static void let_go(CUdevice device, bool reset)
+/* A reset ends all of it, but nobody's hold: who retained it has to release it still. */
+static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset)
 {
-    struct entry entry;
-    uint64_t key = (uint64_t)(unsigned)device | 1ull << 63;
-    if (!ledger_find(KIND_CONTEXT, key, &entry)) return;
-    if (!reset && --entry.other > 0) {
+    struct entry entry = {0};
+    struct estate estate = {0};
+    lock_take(holders_of(device));
+    bool known = ledger_find(KIND_CONTEXT, primary_key(device), &entry), last = known && (reset || entry.other <= 1);
+    if (last && entry.context) estate = open_estate(entry.context);
+    else if (last) ledger_take(KIND_CONTEXT, entry.key, &entry);
+    CUresult result = real ? real(device) : CUDA_ERROR_NOT_SUPPORTED;
+    bool good = result == CUDA_SUCCESS;
+    close_estate(estate, good);
+    if (last && !entry.context && !good) ledger_put(entry);
+    if (known && good && (reset || !last)) {
+        entry.other -= !reset;
+        if (reset) entry.bytes = entry.context = 0;
         ledger_put(entry);
-        return;
     }
-    ended((CUcontext)(uintptr_t)entry.context);
-}
-
-/* Its events must be let go while the context still stands. */
-static void before_end(CUdevice device, bool reset)
-{
-    struct entry entry;
-    if (!ledger_find(KIND_CONTEXT, (uint64_t)(unsigned)device | 1ull << 63, &entry)) return;
-    if (reset || entry.other == 1) forget_gates((CUcontext)(uintptr_t)entry.context);
+    lock_give(holders_of(device));
+    return result;
 }
 
 #define ENDS_PRIMARY(name, reset)                                                                        \
-    EXPORT CUresult name(CUdevice device)                                                                \
-    {                                                                                                    \
-        lock_take(&primary);                                                                             \
-        before_end(device, reset);                                                                       \
-        CUresult result = CALL(name, device);                                                            \
-        if (result == CUDA_SUCCESS) let_go(device, reset);                                               \
-        lock_give(&primary);                                                                             \
-        return result;                                                                                   \
-    }
+    EXPORT CUresult name(CUdevice device) { return let_go(REAL(name), device, reset); }
 
 ENDS_PRIMARY(cuDevicePrimaryCtxRelease, false)
 ENDS_PRIMARY(cuDevicePrimaryCtxRelease_v2, false)
 ENDS_PRIMARY(cuDevicePrimaryCtxReset, true)
 ENDS_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
-
-EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
-{
-    struct card *card = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? card_current() : NULL;
-    struct entry old = {.bytes = 0};
-    if (!card) return CALL(cuCtxSetLimit, limit, value);
-    uint64_t key = context_now(), bytes = value > HEAP_INCLUDED ? whole_granules(value - HEAP_INCLUDED) : 0;
-    ledger_find(KIND_HEAP, key, &old);
-    if (bytes > old.bytes && !memory_reserve(card, bytes - old.bytes)) {
-        memory_count_refusal(card);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    CUresult result = CALL(cuCtxSetLimit, limit, value);
-    if (result == CUDA_SUCCESS) {
-        if (bytes < old.bytes) memory_return(card, old.bytes - bytes);
-        ledger_put((struct entry){.key = key, .bytes = bytes, .context = key, .card = card->index, .kind = KIND_HEAP});
-    } else if (bytes > old.bytes) {
-        memory_return(card, bytes - old.bytes);
-    }
-    return result;
-}
-
-static void end_primary(CUdevice device)
-{
-    lock_take(&primary);
-    before_end(device, false);
-    if (CALL(cuDevicePrimaryCtxRelease_v2, device) == CUDA_SUCCESS) let_go(device, false);
-    lock_give(&primary);
-}
 
 /*
  * A green context is a part of the primary one, which it keeps alive: that is what is counted. What is allocated in it
@@ -215,19 +260,20 @@ EXPORT CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice devic
 {
     CUcontext context;
     if (!green || !card_of(device)) return CALL(cuGreenCtxCreate, green, resources, device, flags);
-    lock_take(&primary);
+    lock_take(holders_of(device));
     CUresult result = retain(&context, device);
-    lock_give(&primary);
+    lock_give(holders_of(device));
     if (result != CUDA_SUCCESS) return result;
     result = CALL(cuGreenCtxCreate, green, resources, device, flags);
     struct entry entry = {.other = (uint64_t)(unsigned)device, .kind = KIND_GREEN};
     if (result == CUDA_SUCCESS) {
+        atomic_store(&greens, true);
         entry.key = (uint64_t)(uintptr_t)*green;
         if (ledger_put(entry)) return result;
         CALL(cuGreenCtxDestroy, *green);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    end_primary(device);
+    let_go(REAL(cuDevicePrimaryCtxRelease_v2), device, false);
     return result;
 }
 
@@ -236,81 +282,10 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreen green)
     struct entry entry;
     CUcontext context = NULL;
     bool known = ledger_take(KIND_GREEN, (uint64_t)(uintptr_t)green, &entry);
-    /* Its events must be let go while it still stands. */
     if (known && ASK((CUcontext *, CUgreen), cuCtxFromGreenCtx, &context, green) == CUDA_SUCCESS) forget_gates(context);
     CUresult result = CALL(cuGreenCtxDestroy, green);
-    if (known && result == CUDA_SUCCESS) end_primary((CUdevice)entry.other);
+    if (known && result == CUDA_SUCCESS)
+        let_go(REAL(cuDevicePrimaryCtxRelease_v2), (CUdevice)entry.other, false);
     else if (known) ledger_put(entry);
     return result;
 }
-
-/* Device memory that a load took: the fall of free memory while it ran. */
-static uint64_t free_memory(struct card *card)
-{
-    size_t free = 0, total;
-    if (card) CALL(cuMemGetInfo_v2, &free, &total);
-    return free;
-}
-
-static uint64_t fall_since(struct card *card, uint64_t before)
-{
-    uint64_t after = free_memory(card);
-    return card && after < before ? before - after : 0;
-}
-
-/* Counts what a load took; false: past the cap. */
-static bool charge_load(struct card *card, enum kind kind, void *key, uint64_t bytes)
-{
-    struct entry entry = {.key = (uint64_t)(uintptr_t)key, .bytes = bytes, .context = context_now(),
-                          .card = card ? card->index : 0, .kind = (uint32_t)kind};
-    if (bytes == 0) return true;
-    if (!memory_reserve(card, bytes)) return false;
-    if (ledger_put(entry)) return true;
-    memory_return(card, bytes);
-    return false;
-}
-
-/*
- * What neighbours take meanwhile falls into the same figure. So before a load is refused, or much is counted for it, it
- * is made again, and the least of the falls counts: no load takes less than it needs.
- */
-#define LOADS(name, kind, type, unload, args, ...)                                                       \
-    EXPORT CUresult name args                                                                            \
-    {                                                                                                    \
-        struct card *card = loaded ? card_current() : NULL;                                              \
-        uint64_t least = UINT64_MAX;                                                                     \
-        for (int i = 1;; i++) {                                                                          \
-            uint64_t before = free_memory(card);                                                         \
-            CUresult result = CALL(name, __VA_ARGS__);                                                   \
-            if (result != CUDA_SUCCESS) return result;                                                   \
-            uint64_t fall = fall_since(card, before);                                                    \
-            least = fall < least ? fall : least;                                                         \
-            if ((least <= MODULE_MUCH || i == MODULE_LOADS) && charge_load(card, kind, *loaded, least))  \
-                return result;                                                                           \
-            CALL(unload, *loaded);                                                                       \
-            *loaded = (type)NULL;                                                                        \
-            if (i == MODULE_LOADS) break;                                                                \
-        }                                                                                                \
-        memory_count_refusal(card);                                                                      \
-        return CUDA_ERROR_OUT_OF_MEMORY;                                                                 \
-    }
-
-LOADS(cuModuleLoad, KIND_MODULE, CUmodule, cuModuleUnload, (CUmodule *loaded, const char *path), loaded, path)
-LOADS(cuModuleLoadData, KIND_MODULE, CUmodule, cuModuleUnload, (CUmodule *loaded, const void *image), loaded, image)
-LOADS(cuModuleLoadFatBinary, KIND_MODULE, CUmodule, cuModuleUnload, (CUmodule *loaded, const void *image), loaded,
-      image)
-LOADS(cuModuleLoadDataEx, KIND_MODULE, CUmodule, cuModuleUnload,
-      (CUmodule *loaded, const void *image, unsigned count, void *options, void **values), loaded, image, count,
-      options, values)
-LOADS(cuLibraryLoadData, KIND_LIBRARY, CUlibrary, cuLibraryUnload,
-      (CUlibrary *loaded, const void *code, void *jit, void **jit_values, unsigned jit_count, void *options,
-       void **values, unsigned count),
-      loaded, code, jit, jit_values, jit_count, options, values, count)
-LOADS(cuLibraryLoadFromFile, KIND_LIBRARY, CUlibrary, cuLibraryUnload,
-      (CUlibrary *loaded, const char *path, void *jit, void **jit_values, unsigned jit_count, void *options,
-       void **values, unsigned count),
-      loaded, path, jit, jit_values, jit_count, options, values, count)
-
-EXPORT CUresult cuModuleUnload(CUmodule module) { ENDED(cuModuleUnload, KIND_MODULE, module); }
-
-EXPORT CUresult cuLibraryUnload(CUlibrary library) { ENDED(cuLibraryUnload, KIND_LIBRARY, library); }

@@ -63,6 +63,12 @@
     HOOK(cuCtxCreate_v4, "cuCtxCreate", 12050, 0, CUDA)                                                \
     HOOK(cuCtxDestroy, "cuCtxDestroy", 2000, 0, CUDA)                                                  \
     HOOK(cuCtxDestroy_v2, "cuCtxDestroy", 4000, 0, CUDA)                                               \
+    HOOK(cuCtxAttach, "cuCtxAttach", 2000, 0, CUDA)                                                    \
+    HOOK(cuCtxDetach, "cuCtxDetach", 2000, 0, CUDA)                                                    \
+    HOOK(cuGLCtxCreate, "cuGLCtxCreate", 2000, 0, CUDA)                                                \
+    HOOK(cuGLCtxCreate_v2, "cuGLCtxCreate", 3020, 0, CUDA)                                             \
+    HOOK(cuVDPAUCtxCreate, "cuVDPAUCtxCreate", 3010, 0, CUDA)                                          \
+    HOOK(cuVDPAUCtxCreate_v2, "cuVDPAUCtxCreate", 3020, 0, CUDA)                                       \
     HOOK(cuCtxSetLimit, "cuCtxSetLimit", 3010, 0, CUDA)                                                \
     HOOK(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, 0, CUDA)                          \
     HOOK(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, 0, CUDA)                        \
@@ -195,6 +201,12 @@ CUresult cuCtxCreate_v3(CUcontext *context, void *params, int count, unsigned fl
 CUresult cuCtxCreate_v4(CUcontext *context, void *params, unsigned flags, CUdevice device);
 CUresult cuCtxDestroy(CUcontext context);
 CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuCtxAttach(CUcontext *context, unsigned flags);
+CUresult cuCtxDetach(CUcontext context);
+CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice device);
+CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, uint32_t video, void *find);
+CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device, uint32_t video, void *find);
 CUresult cuCtxSetLimit(int limit, size_t value);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult cuDevicePrimaryCtxRelease(CUdevice device);

@@ -79,18 +79,22 @@ bool ledger_find(enum kind kind, uint64_t key, struct entry *found) { return get
 
 bool ledger_take(enum kind kind, uint64_t key, struct entry *found) { return get(kind, key, found, true); }
 
-bool ledger_take_of(uint64_t context, struct entry *found)
+uint32_t ledger_take_of(uint64_t context, struct entry **found)
 {
-    bool good = false;
+    uint32_t count = 0, room = 0;
+    *found = NULL;
     lock_take(&ledger.lock);
-    for (uint32_t i = 0; context && i < ledger.room && !good; i++) {
-        good = ledger.entries[i].kind && ledger.entries[i].context == context;
-        if (!good) continue;
-        *found = ledger.entries[i];
-        erase(&ledger.entries[i]);
+    for (uint32_t i = 0; context && i < ledger.room; i++) room += ledger.entries[i].kind && ledger.entries[i].context == context;
+    if (room) *found = malloc(room * sizeof **found);
+    for (uint32_t i = 0; *found && i < ledger.room; i++) {
+        struct entry *entry = &ledger.entries[i];
+        while (entry->kind && entry->context == context) { /* another may move up to its place */
+            (*found)[count++] = *entry;
+            erase(entry);
+        }
     }
     lock_give(&ledger.lock);
-    return good;
+    return count;
 }
 
 bool ledger_nth(enum kind kind, uint32_t n, struct entry *found)

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 enum kind { KIND_POINTER = 1, KIND_SMALL, KIND_SWAP, KIND_HANDLE, KIND_MAPPING, KIND_ARRAY, KIND_MIPMAP,
-            KIND_IMPORT, KIND_EXTERNAL, KIND_POOL, KIND_CONTEXT, KIND_MODULE, KIND_LIBRARY, KIND_HEAP,
+            KIND_IMPORT, KIND_EXTERNAL, KIND_POOL, KIND_CONTEXT, KIND_MODULE, KIND_LIBRARY, KIND_SETTING,
             KIND_GRAPHS, KIND_EXEC, KIND_BINDING, KIND_GREEN };
 
 struct entry {
@@ -23,8 +23,8 @@ bool ledger_put(struct entry entry);
 bool ledger_find(enum kind kind, uint64_t key, struct entry *found);
 /* Removes and returns; false if there is none. */
 bool ledger_take(enum kind kind, uint64_t key, struct entry *found);
-/* Removes one entry of a context, any kind; false when none is left. */
-bool ledger_take_of(uint64_t context, struct entry *found);
+/* Removes all entries of a context, of any kind, into memory of the caller's; none where there is no memory for them. */
+uint32_t ledger_take_of(uint64_t context, struct entry **found);
 /* The n-th entry of a kind, for walks; false past the end. */
 bool ledger_nth(enum kind kind, uint32_t n, struct entry *found);
 /* Forgets all (in a child after fork). */

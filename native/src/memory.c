@@ -71,13 +71,6 @@ void memory_release(const struct entry *entry)
     }
 }
 
-uint64_t context_now(void)
-{
-    CUcontext context = NULL;
-    ASK((CUcontext *), cuCtxGetCurrent, &context);
-    return (uint64_t)(uintptr_t)context;
-}
-
 static uint64_t small_size(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
 
 /* What is counted for an allocation of this kind. */

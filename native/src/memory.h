@@ -7,6 +7,8 @@
 
 #define GRANULE (2ull << 20) /* the driver takes device memory in pieces of this size */
 
+#define MEASURED_MUCH (256ull << 20) /* more than this is measured again: it may be a neighbour's */
+
 static inline uint64_t whole_granules(uint64_t bytes)
 {
     return bytes > UINT64_MAX / 4 ? UINT64_MAX / 4 : (bytes + GRANULE - 1) / GRANULE * GRANULE;
@@ -39,7 +41,10 @@ bool memory_at(CUdeviceptr pointer, struct entry *entry);
     if (known && result == CUDA_SUCCESS) memory_release(&entry);                                         \
     else if (known) ledger_put(entry);                                                                   \
     return result
+/* The context that what a thread makes now goes with; a green one is a part of the primary. */
 uint64_t context_now(void);
+/* Memory of the card that is free by the driver's word; 0 for no card. */
+uint64_t memory_free(struct card *card);
 void memory_count_refusal(struct card *card);
 
 /* What is counted for the launch of a graph, until it is settled. */
@@ -61,6 +66,7 @@ void graph_ended(const struct entry *entry);
 
 /* In a child after fork: what the parent had is not there, and no lock is held. */
 void contexts_forget(void);
+void settings_forget(void);
 void graphs_forget(void);
 void physical_forget(void);
 void pools_forget(void);

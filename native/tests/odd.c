@@ -323,12 +323,13 @@ static int make_green(void)
     if (!driver) return 4;
     must(driver->init(0), "cuInit");
     for (int i = 0; i < 2; i++) must(driver->make_green(&green[i], NULL, 0, 1), "cuGreenCtxCreate");
-    must(driver->of_green(&context, green[0]), "cuCtxFromGreenCtx");
+    must(driver->of_green(&context, green[1]), "cuCtxFromGreenCtx");
     must(driver->set_current(context), "cuCtxSetCurrent");
     printf("used %zu\n", used());
     must(driver->end_green(green[0]), "cuGreenCtxDestroy");
     printf("used %zu\n", used());
     must(driver->end_green(green[1]), "cuGreenCtxDestroy");
+    must(driver->make_context(&context, 0, 0), "cuCtxCreate"); /* to ask in */
     printf("used %zu\n", used());
     return 0;
 }

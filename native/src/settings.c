@@ -1,0 +1,121 @@
+/*
+ * What cuCtxSetLimit takes of the card: the heap of the device's malloc, its buffer for printf, the stacks of its threads.
+ *
+ * What the driver had before the first setting is part of any context. Beyond that a heap and a buffer take what is
+ * asked, and stacks as much for every thread that the card can have at a time. What the rest takes is told by nobody,
+ * so it is measured.
+ */
+#include "memory.h"
+#include "driver.h"
+
+#define TRIES 3 /* so often at most a setting is measured */
+
+static struct lock settings;
+
+void settings_forget(void) { settings = (struct lock){0}; }
+
+static uint64_t setting(int limit)
+{
+    size_t value = 0;
+    ASK((size_t *, int), cuCtxGetLimit, &value, limit);
+    return value;
+}
+
+static uint64_t threads_of(const struct card *card)
+{
+    int processors = 0, each = 0;
+    ASK((int *, int, CUdevice), cuDeviceGetAttribute, &processors, CU_DEVICE_PROCESSORS, card->device);
+    ASK((int *, int, CUdevice), cuDeviceGetAttribute, &each, CU_DEVICE_THREADS_EACH, card->device);
+    return (uint64_t)processors * (uint64_t)each;
+}
+
+/* What a setting takes beyond what any context has. */
+static uint64_t cost(const struct card *card, int limit, uint64_t value, uint64_t included)
+{
+    uint64_t beyond = value > included ? value - included : 0, bytes;
+    if (__builtin_mul_overflow(beyond, limit == CU_LIMIT_STACK_SIZE ? threads_of(card) : 1, &bytes)) return UINT64_MAX / 4;
+    return whole_granules(bytes);
+}
+
+/* What is counted of a setting, with what its context has anyway. The lock is held. */
+static struct entry entry_of(const struct card *card, int limit)
+{
+    uint64_t context = context_now();
+    struct entry entry = {.key = context ^ (uint64_t)limit << 56, .context = context, .card = card->index,
+                          .kind = KIND_SETTING};
+    if (ledger_find(KIND_SETTING, entry.key, &entry)) return entry;
+    entry.other = setting(limit);
+    ledger_put(entry);
+    return entry;
+}
+
+/*
+ * More is counted before the driver takes it, less after it gave it back. The driver may wait for the device, and so
+ * for other threads: it is called without the lock, and what they set meanwhile is settled after it.
+ */
+static CUresult set_known(struct card *card, int limit, size_t value)
+{
+    lock_take(&settings);
+    struct entry entry = entry_of(card, limit);
+    uint64_t bytes = cost(card, limit, value, entry.other), more = bytes > entry.bytes ? bytes - entry.bytes : 0;
+    bool good = more == 0 || memory_reserve(card, more);
+    lock_give(&settings);
+    if (!good) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CALL(cuCtxSetLimit, limit, value);
+    lock_take(&settings);
+    entry = entry_of(card, limit);
+    /* The driver may have made it more or less than was asked. */
+    bytes = result == CUDA_SUCCESS ? cost(card, limit, setting(limit), entry.other) : entry.bytes;
+    if (bytes > entry.bytes + more) memory_force(card, bytes - entry.bytes - more);
+    else memory_return(card, entry.bytes + more - bytes);
+    entry.bytes = bytes;
+    ledger_put(entry);
+    lock_give(&settings);
+    return result;
+}
+
+/* Counts what was measured; with nothing to measure, what the setting took is given back. False: past the cap. */
+static bool charge(struct card *card, int limit, size_t value, uint64_t bytes, bool force)
+{
+    lock_take(&settings);
+    struct entry entry = entry_of(card, limit);
+    bool less = value <= entry.other, good = less || memory_reserve(card, bytes);
+    if (!good && force) memory_force(card, bytes);
+    if (less) memory_return(card, entry.bytes);
+    if (good || force) entry.bytes = less ? 0 : entry.bytes + bytes;
+    ledger_put(entry);
+    lock_give(&settings);
+    return good || force;
+}
+
+/* The least of several falls of free memory counts, as neighbours take some meanwhile. */
+static CUresult set_measured(struct card *card, int limit, size_t value)
+{
+    uint64_t least = UINT64_MAX;
+    lock_take(&settings);
+    entry_of(card, limit);
+    lock_give(&settings);
+    for (int i = 1;; i++) {
+        uint64_t old = setting(limit), before = memory_free(card);
+        CUresult result = CALL(cuCtxSetLimit, limit, value);
+        if (result != CUDA_SUCCESS) return result;
+        uint64_t after = memory_free(card), fall = after < before ? before - after : 0;
+        least = fall < least ? fall : least;
+        bool sure = least <= MEASURED_MUCH || i == TRIES;
+        if (sure && charge(card, limit, value, least, false)) return result;
+        bool undone = CALL(cuCtxSetLimit, limit, old) == CUDA_SUCCESS;
+        if (!undone && charge(card, limit, value, least, true)) return result;
+        if (i == TRIES) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+}
+
+EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    bool known = limit == CU_LIMIT_STACK_SIZE || limit == CU_LIMIT_PRINTF_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE;
+    bool measured = limit == CU_LIMIT_SYNC_DEPTH || limit == CU_LIMIT_PENDING_LAUNCHES || limit == CU_LIMIT_BLOCK_MEMORY;
+    struct card *card = known || measured ? card_current() : NULL;
+    if (!card) return CALL(cuCtxSetLimit, limit, value);
+    CUresult result = known ? set_known(card, limit, value) : set_measured(card, limit, value);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) memory_count_refusal(card);
+    return result;
+}

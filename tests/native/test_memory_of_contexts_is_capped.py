@@ -1,0 +1,75 @@
+"""Contexts: what they and their settings cost, and that what was made in them ends with them."""
+
+import pytest
+from native_world import MIB, World
+
+CAP = 1024 * MIB
+STEPS = {
+    # what is set: what one step of it takes, by the modelled card of 16 processors with 2,048 threads each
+    "stack": 32 * MIB,
+    "printf": 32 * MIB,
+    "heap": 32 * MIB,
+    "depth": 64 * MIB,
+}
+
+
+def numbers(text: str, word: str) -> list[list[int]]:
+    """The numbers of each line that begins with `word`."""
+    return [
+        [int(part) for part in line.split()[1:]]
+        for line in text.splitlines()
+        if line.startswith(word)
+    ]
+
+
+@pytest.mark.parametrize("what", STEPS)
+def test_what_a_context_is_set_to_take_counts(world: World, what: str) -> None:
+    """Raised until the cap it is refused, and what it is set back to counts then."""
+    step = STEPS[what]
+
+    done = world.tenant(memory=CAP).run("contexts", what)
+
+    assert done.returncode == 0, done.stderr
+    assert numbers(done.stdout, "refused") == [[2, CAP // step]]
+    # What was measured counts until it is set back to what any context has: the fall alone is sure.
+    less = CAP if what == "depth" else step
+    assert numbers(done.stdout, "used") == [[CAP], [less], [0]]
+
+
+@pytest.mark.parametrize("what", ["gl", "gl-old", "vdpau", "vdpau-old"])
+def test_contexts_for_graphics_and_video_count(world: World, what: str) -> None:
+    """As any other context does: beside the primary one three fit."""
+    done = world.tenant(memory=CAP, context=256 * MIB).run("contexts", what)
+
+    assert numbers(done.stdout, "refused") == [[2, 3]], done.stderr
+
+
+def test_a_context_that_is_given_the_name_of_another_keeps_its_memory(world: World) -> None:
+    """Threads make and end contexts with memory and settings in them: all is free in the end."""
+    done = world.tenant(memory=CAP, context=16 * MIB).run("contexts", "again")
+
+    assert numbers(done.stdout, "used") == [[16 * MIB]], done.stderr
+
+
+def test_a_context_counts_until_its_last_user_detaches(world: World) -> None:
+    """It and its memory, which a second destruction does not give back again."""
+    done = world.tenant(memory=CAP, context=16 * MIB).run("contexts", "attach")
+
+    assert numbers(done.stdout, "used") == [[132 * MIB]] * 3 + [[16 * MIB]], done.stderr
+    assert numbers(done.stdout, "detached") == [[201]]
+
+
+def test_a_reset_ends_what_there_is_and_nobodys_hold(world: World) -> None:
+    """The primary context is there again once it is retained, until it was released as often as retained in all."""
+    done = world.tenant(memory=CAP, context=16 * MIB).run("contexts", "reset")
+
+    used = [132, 16, 32, 32, 32, 16]
+    assert numbers(done.stdout, "used") == [[one * MIB] for one in used], done.stderr
+    assert numbers(done.stdout, "released") == [[201]]
+
+
+def test_memory_of_a_green_context_ends_with_the_primary_one(world: World) -> None:
+    """It outlives the green one, as it does in the driver."""
+    done = world.tenant(memory=CAP, context=16 * MIB).run("contexts", "green")
+
+    assert numbers(done.stdout, "used") == [[132 * MIB], [132 * MIB], [16 * MIB]], done.stderr
