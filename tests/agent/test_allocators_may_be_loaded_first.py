@@ -1,18 +1,20 @@
-"""What a tenant loads by LD_PRELOAD counts only where it takes the library's place."""
+"""What a tenant loads by LD_PRELOAD or as auditor counts only where it takes the library's place."""
 
 import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from partage.agent.isolation.objects import stand_in
+from partage.agent.isolation.objects import auditors, stand_in
 from partage.agent.isolation.sight import look
 from partage.model.errors import InvalidDocument
 
 OURS = "/usr/local/partage/isolation/libpartage-isolation-0.so"
+DRIVER = "/usr/lib/libcuda.so.1"
 CODE = "7f02-7f03 r-xp 0 00:00 2 "
 ALLOCATOR = """
 #include <stddef.h>
@@ -35,11 +37,11 @@ def compiled(folder: Path, source: str, *flags: str) -> Path:
     return out
 
 
-def asked(path: Path) -> str:
-    """What the object defines of ours."""
+def asked(path: Path, what: Callable[[int], str] = stand_in) -> str:
+    """What the object defines of ours, or names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return stand_in(descriptor)
+        return what(descriptor)
     finally:
         os.close(descriptor)
 
@@ -59,11 +61,13 @@ class Container:
 
     def first(self, preload: str, *lines: str, more: str = "") -> str:
         """What is said of a process that was started with such a list."""
-        (self.home / "maps").write_text("".join(f"{CODE}{line}\n" for line in (OURS, *lines)))
+        (self.home / "maps").write_text(
+            "".join(f"{CODE}{line}\n" for line in (OURS, DRIVER, *lines))
+        )
         (self.home / "environ").write_text(f"A=b\0LD_PRELOAD={preload}\0{more}")
         seen = look(7, OURS, proc=self.proc)
         assert seen is not None
-        return seen.taken_first
+        return seen.taken_first.removeprefix("by LD_PRELOAD ")
 
 
 @pytest.fixture
@@ -102,6 +106,40 @@ def test_an_object_in_the_librarys_place_is_named(
     assert container.first("./libx.so.1", "/opt/libx.so.1").endswith(name)
 
 
+@pytest.mark.parametrize(
+    "name", ["la_symbind64", "la_symbind32", "la_x86_64_gnu_pltenter", "la_aarch64_gnu_pltenter"]
+)
+def test_an_auditor_that_may_rebind_is_named(
+    container: Container, tmp_path: Path, name: str
+) -> None:
+    """Wherever it is found, as second too; what a profiler needs to watch is let be, and so is a preload's."""
+    source = "int la_version(void) { return 1; } int la_objopen(void) { return 0; }\n"
+    compiled(tmp_path, source).rename(container.root / "opt/watch.so")
+    source += (
+        f"void *{name}(void) {{ return 0; }} void *la_x86_64_gnu_pltexit(void) {{ return 0; }}"
+    )
+    compiled(tmp_path, source).rename(container.root / "opt/bind.so")
+
+    said = f"as auditor /opt/bind.so, which defines {name}"
+    assert container.first("", more="LD_AUDIT=/opt/watch.so:/usr/lib/none.so\0") == ""
+    assert container.first("", more="LD_AUDIT=/opt/watch.so:/opt/bind.so\0") == said
+    found = container.first("", more="LD_AUDIT=bind.so\0LD_LIBRARY_PATH=/opt\0")
+    assert found == said.replace("/opt/", "")
+    assert container.first("/opt/bind.so") == ""
+    (container.root / "opt/bind.so").write_text("text")
+    assert "bind.so, which cannot be read" in container.first("", more="LD_AUDIT=/opt/bind.so\0")
+
+
+def test_auditors_that_a_program_names_are_found(container: Container, tmp_path: Path) -> None:
+    """The linker writes them into it, for itself and for what it needs."""
+    source = "unsigned long la_symbind64(void) { return 0; }"
+    compiled(tmp_path, source).rename(container.root / "opt/bind.so")
+    for flags in (("-Wl,--audit=/opt/bind.so",), ("-Wl,--depaudit=/opt/none.so:/opt/bind.so",)):
+        compiled(tmp_path, "int main(void) { return 0; }", *flags).rename(container.home / "exe")
+
+        assert container.first("") == "as auditor /opt/bind.so, which defines la_symbind64"
+
+
 def test_what_cannot_be_read_is_not_trusted(container: Container) -> None:
     """Not a shared object, a pipe nobody writes to, a circle of links, what is gone since, too many."""
     opt = container.root / "opt"
@@ -136,7 +174,8 @@ def test_links_of_a_container_lead_nowhere_else(container: Container, tmp_path: 
 
 def test_whatever_is_in_a_file_there_is_an_answer(tmp_path: Path) -> None:
     """Cut off anywhere, and with every byte of its beginning and of its tables turned over."""
-    content = compiled(tmp_path, ALLOCATOR, "-Wl,-z,noseparate-code").read_bytes()
+    flags = ("-Wl,-z,noseparate-code", "-Wl,--audit=/opt/a.so")
+    content = compiled(tmp_path, ALLOCATOR, *flags).read_bytes()
     odd = tmp_path / "odd.so"
     answers = set()
 
@@ -146,12 +185,13 @@ def test_whatever_is_in_a_file_there_is_an_answer(tmp_path: Path) -> None:
             content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :],
         ):
             odd.write_bytes(changed)
-            try:
-                answers.add(asked(odd))
-            except InvalidDocument:
-                answers.add("unreadable")
+            for what in (stand_in, auditors):
+                try:
+                    answers.add(asked(odd, what))
+                except InvalidDocument:
+                    answers.add("unreadable")
 
-    assert {"", "unreadable"} <= answers
+    assert {"", "/opt/a.so", "unreadable"} <= answers
 
 
 def test_the_c_library_itself_is_recognised() -> None:

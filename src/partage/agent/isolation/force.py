@@ -100,7 +100,7 @@ def _process(process: ProcessView, library: str) -> list[Fault]:
             why = process.reach
         faults.append(Fault(Cause.OUTSIDE, f"process {process.pid} uses a card outside: {why}"))
     elif process.uses_card and process.taken_first:
-        message = f"process {process.pid} loads by LD_PRELOAD {process.taken_first}"
+        message = f"process {process.pid} loads {process.taken_first}"
         faults.append(Fault(Cause.OUTSIDE, message))
     return faults
 

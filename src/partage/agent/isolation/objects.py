@@ -14,22 +14,28 @@ from typing import Final
 from partage.agent.isolation.programs import HEADER, MACHINES, SEGMENT
 from partage.model.errors import InvalidDocument
 
-__all__ = ["stand_in"]
+__all__ = ["auditors", "rebinder", "stand_in"]
 
 _DYNAMIC: Final = struct.Struct("<qQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _GNU: Final = struct.Struct("<IIII")
-_SHARED: Final = 3
+_FIXED, _SHARED = 2, 3
 _LOADED, _DYNAMIC_PART = 1, 2
 _HASH, _STRINGS, _SYMBOLS, _LENGTH, _GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
+_AUDITORS: Final = (0x6FFFFEFB, 0x6FFFFEFC)
+_LONGEST: Final = 4096
 _PARTS: Final = 64
 _TAGS: Final = 4096
 _MOST: Final = 2**17
 """Symbols and hash words of one object; the largest that people preload have half of it."""
 _TEXT: Final = 16 * 2**20
-_BEGINNINGS: Final = (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0")
 _DRIVER: Final = re.compile(rb"(?:cu(?!File)|nvml)[A-Z][0-9A-Za-z_]{0,60}|dlv?sym(?=\0)")
 """Functions of the driver and of the loader; CUDA's runtime and libraries go on in small letters, cuFile is theirs too."""
+_REBINDS: Final = re.compile(rb"la_(?:symbind(?:32|64)|[0-9a-z_]{1,40}_pltenter)(?=\0)")
+"""Functions of an auditor of the loader that may name another place to go to than the one that was bound."""
+_BEGINNINGS: Final = {
+    _DRIVER: (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0"), _REBINDS: (b"la_",),
+}  # fmt: skip
 
 _Read = Callable[[int, int], bytes]
 
@@ -45,10 +51,54 @@ def stand_in(descriptor: int, of: str = platform.machine()) -> str:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
     """
+    return _found(*_dynamic(descriptor, of), _DRIVER)
+
+
+def rebinder(descriptor: int, of: str = platform.machine()) -> str:
+    """A function by which an auditor of the loader may bind a call to another place; empty where it has none.
+
+    Args:
+        descriptor: of its file.
+        of: the machine that it is to run on.
+
+    Raises:
+        InvalidDocument: it cannot be read.
+        OSError: the disk fails.
+    """
+    return _found(*_dynamic(descriptor, of), _REBINDS)
+
+
+def auditors(descriptor: int, of: str = platform.machine()) -> str:
+    """Auditors of the loader that a program names itself, with colons between; empty where it names none.
+
+    Args:
+        descriptor: of its file.
+        of: the machine that it is to run on.
+
+    Raises:
+        InvalidDocument: it cannot be read.
+        OSError: the disk fails.
+    """
+    read, tags = _dynamic(descriptor, of)
+    names = []
+    for tag in _AUDITORS:
+        if tag in tags:
+            room = min(_LONGEST, tags.get(_LENGTH, 0) - tags[tag])
+            if room < 1 or _STRINGS not in tags:
+                raise InvalidDocument("a name beyond the table of names")
+            text, ended, _ = read(tags[_STRINGS] + tags[tag], room).partition(b"\0")
+            if not ended:
+                raise InvalidDocument("a name without an end")
+            names.append(text.decode("utf-8", "surrogateescape"))
+    return ":".join(names)
+
+
+def _dynamic(descriptor: int, of: str) -> tuple[_Read, dict[int, int]]:
+    """What reads an object as it lies in memory, and its dynamic segment."""
     ident, kind, machine, _, _, at, _, _, _, size, count = HEADER.unpack(
         _bytes(descriptor, 0, HEADER.size)
     )
-    if ident[:6] != b"\x7fELF\2\1" or machine != MACHINES.get(of) or kind != _SHARED:
+    if ident[:6] != b"\x7fELF\2\1" or machine != MACHINES.get(of) or kind not in {_FIXED, _SHARED}:
         raise InvalidDocument("not a shared object for this machine")
     if size != SEGMENT.size or count > _PARTS:
         raise InvalidDocument(f"{count} program headers of {size} bytes")
@@ -64,7 +114,7 @@ def stand_in(descriptor: int, of: str = platform.machine()) -> str:
     dynamic = [(part[3], part[5]) for part in parts if part[0] == _DYNAMIC_PART]
     if not dynamic:
         raise InvalidDocument("no dynamic segment")
-    return _found(read, _tags(read, *dynamic[-1]))
+    return read, _tags(read, *dynamic[-1])
 
 
 def _tags(read: _Read, address: int, length: int) -> dict[int, int]:
@@ -79,7 +129,7 @@ def _tags(read: _Read, address: int, length: int) -> dict[int, int]:
     return tags
 
 
-def _found(read: _Read, tags: dict[int, int]) -> str:
+def _found(read: _Read, tags: dict[int, int], wanted: re.Pattern[bytes]) -> str:
     if _GNU_HASH in tags:
         count = _count(read, tags[_GNU_HASH])
     elif _HASH in tags:
@@ -100,7 +150,7 @@ def _found(read: _Read, tags: dict[int, int]) -> str:
             continue  # defined elsewhere, or nobody else's business
         if name >= len(text):
             raise InvalidDocument("a name beyond the table of names")
-        if text.startswith(_BEGINNINGS, name) and (found := _DRIVER.match(text, name)):
+        if text.startswith(_BEGINNINGS[wanted], name) and (found := wanted.match(text, name)):
             return found.group().decode("ascii")
     return ""
 

@@ -1,16 +1,18 @@
 """What a process loads before the enforcement library, and whether it takes the library's place.
 
 The loader asks objects of `LD_PRELOAD` before those of `/etc/ld.so.preload`. An allocator there harms nobody; an
-object that defines `dlsym` or functions of the driver is asked instead of the library. The names are a tenant's,
-and so are the files: they are looked for in its root only.
+object that defines `dlsym` or functions of the driver is asked instead of the library. Auditors of the loader
+(`LD_AUDIT`, or named in the program) are loaded before everything, and those with a function for it may bind any
+call to another place. The names are a tenant's, and so are the files: they are looked for in its root only.
 """
 
 import posixpath
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.images import FOLDERS, file_below
-from partage.agent.isolation.objects import stand_in
+from partage.agent.isolation.objects import auditors, rebinder, stand_in
 from partage.model.errors import InvalidDocument
 
 __all__ = ["taken_first"]
@@ -23,7 +25,9 @@ _LIBRARIES: Final = tuple(
 _SHOWN: Final = 120
 
 
-def taken_first(root: Path, environment: bytes, maps: str, library: str) -> str:
+def taken_first(
+    root: Path, environment: bytes, maps: str, library: str, program: int | None = None
+) -> str:
     """An object that is asked before the library for what is the library's, in words; empty without one.
 
     Args:
@@ -31,19 +35,33 @@ def taken_first(root: Path, environment: bytes, maps: str, library: str) -> str:
         environment: that it was started with.
         maps: what it has mapped, as procfs tells it.
         library: the enforcement library's path there.
+        program: a descriptor of its program's file; None where that does not matter.
     """
-    names = [
+    preloads = [
         name
         for name in _values(environment, b"LD_PRELOAD").replace(":", " ").split()
         if name != library
     ]
+    own = ""
+    if program is not None:
+        try:
+            own = auditors(program)
+        except (InvalidDocument, OSError):
+            own = ""  # such a program the kernel or the loader would not have started
+    audits = [*_values(environment, b"LD_AUDIT").split(":"), *own.split(":")]
+    audits = [name for name in audits if name]
     folders = _values(environment, b"LD_LIBRARY_PATH").replace(";", ":").split(":")
     mapped = _mapped(maps)
-    for name in names[:_MOST]:
-        why = _judged(root, _places(name, folders, mapped), name, mapped)
-        if why:
-            return why
-    return f"{len(names)} objects, too many to look at" if len(names) > _MOST else ""
+    for how, names, defined in (
+        ("by LD_PRELOAD", preloads, stand_in), ("as auditor", audits, rebinder),
+    ):  # fmt: skip
+        for name in names[:_MOST]:
+            why = _judged(root, _places(name, folders, mapped), name, mapped, defined)
+            if why:
+                return f"{how} {why}"
+        if len(names) > _MOST:
+            return f"{how} {len(names)} objects, too many to look at"
+    return ""
 
 
 def _values(environment: bytes, key: bytes) -> str:
@@ -75,14 +93,16 @@ def _places(name: str, folders: list[str], mapped: list[str]) -> list[str]:
     return [f"{folder}/{name}" for folder in (*own, *FOLDERS, "usr/local/lib")]
 
 
-def _judged(root: Path, places: list[str], name: str, mapped: list[str]) -> str:
+def _judged(
+    root: Path, places: list[str], name: str, mapped: list[str], defined: Callable[[int], str]
+) -> str:
     shown = ascii(name[:_SHOWN])[1:-1]
     seen = False
     for place in dict.fromkeys(places):
         try:
             with file_below((root,), place) as descriptor:
                 seen = True
-                symbol = stand_in(descriptor)
+                symbol = defined(descriptor)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

@@ -46,7 +46,7 @@ class ProcessView:
     reach: Reach = Reach.REACHED
     """Whether its program could load the library; looked at where it uses a card without."""
     taken_first: str = ""
-    """An object that is asked before ours for what is ours, in words; empty without one."""
+    """How it loads an object that is asked before ours for what is ours, and which; empty without one."""
     covered: bool = False
     """At the library's path another file than ours is loaded."""
 
@@ -179,10 +179,11 @@ def _viewed(
         code = [line.split(maxsplit=5) for line in maps.splitlines() if _CODE.match(line)]
         at_path = [tuple(one[3:5]) for one in code if one[5:] == [library]]
         ours = any(tuple(one[3:5]) == shipped for one in code) if shipped else bool(at_path)
-        can = Reach.REACHED
-        if uses and not ours:
+        can, first = Reach.REACHED, ""
+        if uses:
             with (home / "exe").open("rb") as file:
-                can = reach(file.read(_HEAD))
+                can = Reach.REACHED if ours else reach(file.read(_HEAD))
+                first = taken_first(root, environment, maps, library, file.fileno())
     except OSError:
         return None
     preload = (read_below((root,), _PRELOAD, _LIST) or b"").decode("utf-8", "replace")
@@ -192,6 +193,6 @@ def _viewed(
         has_library=ours,
         preload=preload,
         reach=can,
-        taken_first=taken_first(root, environment, maps, library),
+        taken_first=first,
         covered=bool(at_path) and not ours,
     )

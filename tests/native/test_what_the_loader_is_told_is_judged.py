@@ -1,0 +1,235 @@
+"""Auditors of the loader, a `dlopen` of one's own, another driver by LD_LIBRARY_PATH: what breaks limits is named.
+
+Each is a real process beside the modelled card, and what happens to its limits is looked at, not supposed.
+"""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from native_world import MIB, Tenant, World, uuid
+
+from partage.agent.isolation.account import read_account
+from partage.agent.isolation.force import Cause, judge
+from partage.agent.isolation.library import as_mapped
+from partage.agent.isolation.limits import CardLimits, ContainerLimits, Policy
+from partage.agent.isolation.rooms import Room
+from partage.agent.isolation.seats import read_seat
+from partage.agent.isolation.sight import ProcessView, look, read_room
+
+NATIVE = Path(__file__).parents[2] / "native"
+HEAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+"""
+WATCHER = """
+unsigned la_version(unsigned version) { return version; }
+unsigned la_objopen(struct link_map *map, Lmid_t space, uintptr_t *cookie) { return 0; }
+void la_activity(uintptr_t *cookie, unsigned flag) {}
+"""
+REBINDER = """
+static struct link_map *driver;
+static void *(*library)(void *, const char *);
+unsigned la_version(unsigned version) { return version; }
+unsigned la_objopen(struct link_map *map, Lmid_t space, uintptr_t *cookie)
+{
+    if (strstr(map->l_name, "libcuda.so")) driver = map;
+    return LA_FLG_BINDTO | LA_FLG_BINDFROM;
+}
+static void *answer(void *handle, const char *name)
+{
+    return strcmp(name, "cuLaunchKernel") == 0 ? dlsym(driver, name) : library(handle, name);
+}
+uintptr_t la_symbind64(Elf64_Sym *symbol, unsigned number, uintptr_t *from, uintptr_t *to, unsigned *flags,
+                       const char *name)
+{
+    if (strcmp(name, "dlsym") != 0) return symbol->st_value;
+    library = (void *(*)(void *, const char *))symbol->st_value;
+    return (uintptr_t)answer;
+}
+"""
+OPENER = """
+void *dlopen(const char *name, int flags)
+{
+    void *(*next)(const char *, int) = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+    return next(name && strcmp(name, "libcuda.so.1") == 0 ? OTHER : name, flags);
+}
+"""
+
+
+def compiled(folder: Path, name: str, source: str, *flags: str) -> Path:
+    """A shared object of this source."""
+    out = folder / name
+    command = [
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-Wno-unused",
+        *flags,
+        "-x",
+        "c",
+        "-",
+        "-o",
+        str(out),
+        "-ldl",
+    ]
+    subprocess.run(command, input=HEAD + source, text=True, check=True)
+    return out
+
+
+def programs(world: World, name: str, *flags: str) -> Path:
+    """A folder with one of the test programs, which was not linked with the driver."""
+    folder = world.folder / "programs"
+    folder.mkdir()
+    source = next(
+        path for path in (NATIVE / "tools", NATIVE / "tests") if (path / f"{name}.c").exists()
+    )
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-O1", "-Iinclude", "-Isrc", "-o", folder / name, source / f"{name}.c",
+         "tools/driver.c", "-lpthread", "-ldl", *flags],
+        cwd=NATIVE, check=True,
+    )  # fmt: skip
+    return folder
+
+
+def seen(tenant: Tenant, pid: int) -> ProcessView:
+    """What the agent sees of a process."""
+    view = look(pid, str(tenant.library), as_mapped(tenant.library))
+    assert view is not None
+    return view
+
+
+def causes(world: World, tenant: Tenant, view: ProcessView) -> list[Cause]:
+    """Why its limits are not in force, the preload file apart, which is this machine's own here."""
+    limits = ContainerLimits(1, (CardLimits(uuid(0), "card-0", 0, 0, 200, Policy.FIXED_SHARE),))
+    room = Room(
+        tenant.folder, "", tenant.library.name, limits, world.folder, tenant.folder / "account"
+    )
+    found = judge(room, read_room(room), (view,)).faults
+    return [one.cause for one in found if one.cause is Cause.OUTSIDE]
+
+
+@contextmanager
+def computing(tenant: Tenant) -> Iterator[int]:
+    """A program as it launches kernels; its number."""
+    with tenant.start(
+        "load", "--way", "dlsym", "--size", "2000000", "--seconds", "600"
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        try:
+            yield running.pid
+        finally:
+            running.kill()
+
+
+def charged_for(world: World, tenant: Tenant, pid: int) -> int:
+    """Device ns that the library charged by the time that the card itself gave it 50 ms."""
+
+    class Running:
+        def __init__(self) -> None:
+            self.pid = pid
+
+    while world.meter.served(Running())[0] < 50_000_000:  # type: ignore[arg-type]
+        time.sleep(0.01)
+    seat = read_seat(tenant.folder / "card-0", 0)
+    return 0 if seat is None else seat.served_ns
+
+
+@pytest.mark.parametrize("how", ["variable", "program"])
+def test_an_auditor_that_rebinds_is_named(world: World, how: str) -> None:
+    """Kernels go past the gate while everything else is in order: nothing but the auditor's file tells."""
+    tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
+    auditor = compiled(world.folder, "rebind.so", REBINDER)
+    if how == "variable":
+        tenant.environment["LD_AUDIT"] = str(auditor)
+    else:
+        tenant.programs = programs(world, "load", f"-Wl,--audit={auditor}")
+
+    with computing(tenant) as pid:
+        charged = charged_for(world, tenant, pid)
+        view = seen(tenant, pid)
+
+    assert charged == 0
+    assert view.has_library
+    assert view.taken_first == f"as auditor {auditor}, which defines la_symbind64"
+    assert causes(world, tenant, view) == [Cause.OUTSIDE]
+
+
+def test_an_auditor_that_only_watches_is_let_be(world: World) -> None:
+    """It has no function to rebind with, and the gate charges what the card gives."""
+    tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
+    tenant.environment["LD_AUDIT"] = str(compiled(world.folder, "watch.so", WATCHER))
+
+    with computing(tenant) as pid:
+        charged = charged_for(world, tenant, pid)
+        view = seen(tenant, pid)
+
+    assert charged > 0
+    assert view.taken_first == ""
+    assert causes(world, tenant, view) == []
+
+
+def opening(world: World, tenant: Tenant, *, expected: bool) -> tuple[ProcessView, bool]:
+    """A program that takes memory beyond its cap, if it can: what is seen of it, and whether it is in the account."""
+    with tenant.start("memory", "plain", str(64 * MIB), "dlsym", "hold") as running:
+        assert running.stdout is not None
+        total = ""
+        while not total.startswith("total"):
+            total = running.stdout.readline()
+            assert total, running.stderr and running.stderr.read()
+        view = seen(tenant, running.pid)
+        listed = any(one.pid == running.pid for one in read_account(tenant.folder / "account"))
+        running.communicate(timeout=60)
+    assert (int(total.split()[1]) <= 256 * MIB) is expected
+    return view, listed
+
+
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libother.so"])
+def test_a_dlopen_of_ones_own_is_judged_by_what_it_opens(world: World, name: str) -> None:
+    """The driver from another folder is held to the limits; under another name it has no place in the account.
+
+    Profilers and sanitizers have a `dlopen` of their own, so having one says nothing. Who computes without a place is
+    found by the device that it has open.
+    """
+    tenant = world.tenant(memory=256 * MIB)
+    other = world.folder / "other" / name
+    other.parent.mkdir()
+    shutil.copyfile(world.build / "fake/libcuda.so.1", other)
+    if name != "libcuda.so.1":
+        renamed(other, name)
+    tenant.programs = programs(world, "memory")
+    opener = compiled(world.folder, "opener.so", OPENER, f'-DOTHER="{other}"')
+    tenant.environment["LD_PRELOAD"] = f"{opener} {tenant.library}"
+
+    held = name == "libcuda.so.1"
+    view, listed = opening(world, tenant, expected=held)
+
+    assert (listed, view.taken_first) == (held, "")
+
+
+def renamed(library: Path, name: str) -> None:
+    """Another name within the file, of the same length at most."""
+    content = library.read_bytes()
+    assert b"libcuda.so.1\0" in content
+    library.write_bytes(content.replace(b"libcuda.so.1\0", name.encode().ljust(13, b"\0")))
+
+
+def test_another_driver_by_its_folder_is_the_driver(world: World) -> None:
+    """As images with NVIDIA's compatibility package have it: the library takes the one that the program has."""
+    tenant = world.tenant(memory=256 * MIB)
+    other = world.folder / "compat"
+    other.mkdir()
+    shutil.copyfile(world.build / "fake/libcuda.so.1", other / "libcuda.so.1")
+    tenant.environment["LD_LIBRARY_PATH"] = f"{other}:{tenant.environment['LD_LIBRARY_PATH']}"
+
+    view, listed = opening(world, tenant, expected=True)
+
+    assert (listed, view.taken_first) == (True, "")
+    assert view.uses_card
