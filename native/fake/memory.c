@@ -520,7 +520,6 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, ui
     static const char *const endings[] = {"_v2", "", NULL};
     char name[128];
     *address = NULL;
-    if (version >= 12000 && strcmp(symbol, "cuGraphInstantiate") == 0) symbol = "cuGraphInstantiateWithFlags";
     int first = strncmp(symbol, "cuMulticastBind", 15) == 0 && version < 13010;
     for (int i = first; endings[i] && !*address; i++) {
         snprintf(name, sizeof name, "%s%s%s", symbol, endings[i], flags & CU_PROC_PER_THREAD_STREAM ? "_ptsz" : "");

@@ -65,11 +65,11 @@ static bool is_unknown_variant(const char *base, const void *found)
 void *driver_standin_versioned(const char *base, int version, int per_thread, void *found)
 {
     int best = -1;
-    /* Since CUDA 12 this name means the form with flags. */
-    if (version >= 12000 && strcmp(base, "cuGraphInstantiate") == 0) base = "cuGraphInstantiateWithFlags";
+    /* What the driver gave counts, by whatever name: with cuda.h of CUDA 12 cuGraphInstantiate is another function. */
+    for (int i = 0; i < HOOK_COUNT; i++)
+        if (*rows[i].base && driver_hooked((enum hook)i) == found) return rows[i].ours;
     for (int i = 0; i < HOOK_COUNT; i++) {
         if (strcmp(rows[i].base, base) != 0) continue;
-        if (driver_hooked((enum hook)i) == found) return rows[i].ours;
         /* Where there is no per-thread row, the plain one serves both. */
         if (rows[i].per_thread > per_thread || rows[i].since > version) continue;
         if (best < 0 || rows[i].per_thread > rows[best].per_thread ||

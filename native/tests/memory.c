@@ -58,7 +58,7 @@ static CUresult launch(const char *path, int i, size_t half)
         if (result == CUDA_SUCCESS) result = add(path, graph, second, half);
     }
     if (result == CUDA_SUCCESS) result = ended;
-    if (result == CUDA_SUCCESS) result = driver->instantiate_old(&execs[i], graph, 0);
+    if (result == CUDA_SUCCESS) result = driver->instantiate_old(&execs[i], graph, NULL, NULL, 0);
     if (graph) must(driver->end_graph(graph), "cuGraphDestroy");
     if (result != CUDA_SUCCESS) return result;
     result = driver->launch_graph(execs[i], stream);

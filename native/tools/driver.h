@@ -82,7 +82,7 @@ CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
     X(add_alloc, cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode")                                       \
     X(add_free, cuGraphAddMemFreeNode, "cuGraphAddMemFreeNode")                                          \
     X(add_node, cuGraphAddNode_v2, "cuGraphAddNode")                                                     \
-    X(instantiate_old, cuGraphInstantiateWithFlags, "cuGraphInstantiate")                                \
+    X(instantiate_old, cuGraphInstantiate_v2, "cuGraphInstantiate")                                      \
     X(instantiate_with, cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams")                    \
     X(upload, cuGraphUpload, "cuGraphUpload")                                                            \
     X(end_exec, cuGraphExecDestroy, "cuGraphExecDestroy")                                                \
