@@ -1,5 +1,6 @@
 #include "driver.h"
 #include "symbols.h"
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -20,11 +21,25 @@ static const struct row rows[HOOK_COUNT] = {HOOKS(HOOK_ROW)};
 static void *_Atomic found_rows[HOOK_COUNT];
 static char absent; /* marks what the driver does not have */
 
+/*
+ * What was found is kept, and the watch calls it at any time. So a driver stays where it is, even if the program closes
+ * it: opened again it would lie elsewhere.
+ */
+static void stay(const char *soname)
+{
+    static _Atomic bool stays[2];
+    _Atomic bool *known = &stays[strcmp(soname, CUDA_SONAME) == 0];
+    if (atomic_load(known)) return;
+    __typeof__(&dlopen) open = (__typeof__(open))symbol_of_libc("dlopen");
+    if (open && open(soname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE)) atomic_store(known, true);
+}
+
 void *driver_function(void *_Atomic *slot, const char *soname, const char *name)
 {
     void *found = atomic_load_explicit(slot, memory_order_acquire);
     if (!found) {
         found = symbol_of(soname, name);
+        if (found) stay(soname);
         if (found || symbol_of(soname, "cuInit") || symbol_of(soname, "nvmlDeviceGetUUID"))
             atomic_store_explicit(slot, found ? found : &absent, memory_order_release);
     }
