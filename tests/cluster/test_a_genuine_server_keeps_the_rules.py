@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from partage.kube.errors import ApiError, KubeError
 from partage.kube.events import Regarding
 from partage.kube.loading import load_config
 from partage.kube.resources import NODES, PODS, Resource
+from partage.testing.ports import free_port
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
@@ -212,14 +212,6 @@ async def test_the_server_finds_no_fault_in_the_expressions(plane: Plane) -> Non
         raw = await client.get(resource, "partage-reserved-keys", into=msgspec.Raw)
         warnings = json.loads(bytes(raw)).get("status", {}).get("typeChecking", {})
         assert not warnings.get("expressionWarnings")
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 async def test_only_device_pods_wait_for_the_webhook_and_it_makes_itself_trusted(

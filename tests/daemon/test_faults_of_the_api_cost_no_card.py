@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from partage.kube.config import ClusterConfig, Config
 from partage.kube.informer import InformerSettings
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
+from partage.testing.ports import free_port
 
 QUICK = SchedulerOptions(
     watches=InformerSettings(WatchSettings(backoff=Backoff(base=0.02, cap=0.1))),
@@ -131,9 +131,7 @@ async def test_versions_that_are_kept_no_more_lead_to_a_fresh_list() -> None:
 async def test_the_api_server_may_be_started_anew(tmp_path: Path) -> None:
     """The same objects under the same address: the scheduler goes on."""
     settings = Settings(file=tmp_path / "state.json")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
 
     async def create(api: ApiServer, resource: str, *objects: dict[str, Any]) -> None:
         for one in objects:

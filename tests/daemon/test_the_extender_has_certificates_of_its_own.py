@@ -20,17 +20,10 @@ from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.server import Faces
 from partage.serving.access import Access
 from partage.serving.tls import protocols
+from partage.testing.ports import free_port
 
 NAMESPACE, SECRET = "default", "extender-tls"
 BODY = {"Pod": {"metadata": {"name": "a", "namespace": "default", "uid": "u"}, "spec": {"containers": []}}, "NodeNames": []}  # fmt: skip
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 async def test_who_shows_the_secret_may_call_and_nobody_else(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from partage.kube.client import Client, ClientSettings
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.retry import Backoff
 from partage.serving.tls import ServerTls
+from partage.testing.ports import free_port
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.certificates import Bundle, renewed
@@ -56,14 +57,6 @@ class LaterClock:
     async def sleep(self, seconds: float) -> None:
         """See `Clock`."""
         await asyncio.sleep(max(0.0, seconds))
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def place(port: int) -> Endpoint:

@@ -8,7 +8,6 @@ port, asked whether they are ready, and ended.
 import os
 import shlex
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from page_blocks import ROOT
+
+from partage.testing.ports import free_port
 
 PATIENCE: Final = 120.0
 """Seconds that any one line may take; a loaded machine may take long."""
@@ -112,7 +113,7 @@ class Typist:
         Raises:
             AssertionError: it does not get ready, or does not end well; says what it said.
         """
-        port = _free_port()
+        port = free_port()
         option = "--scheduler-port" if words[1] == "up" else "--port"
         log = self.folder / f"{words[1]}.log"
         with log.open("w", encoding="utf-8") as output:
@@ -149,13 +150,6 @@ def quoted(words: Mapping[str, str], text: str) -> str:
     for placeholder, word in words.items():
         text = text.replace(placeholder, word)
     return text
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _ready(port: int, words: list[str]) -> bool:

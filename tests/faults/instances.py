@@ -4,27 +4,19 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from partage.daemon.scheduler import SchedulerDaemon
+from partage.testing.ports import free_port
 
-__all__ = ["Relay", "Spawned", "free_port"]
+__all__ = ["Relay", "Spawned"]
 
 
 QUICK = Path(__file__).with_name("quick_instance.py")
 SKEWED = Path(__file__).with_name("skewed_instance.py")
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass

@@ -7,8 +7,10 @@ from typing import Any
 import yaml
 from bed import Bed, until
 from churn import ASKED
-from instances import Spawned, free_port
+from instances import Spawned
 from trouble import WEBHOOK
+
+from partage.testing.ports import free_port
 
 __all__ = ["NAMESPACE", "install_webhook", "start_webhook", "trusted"]
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from page_blocks import BLOCKS
 from partage.embedded.cluster import EmbeddedCluster, Plan
 from partage.embedded.examples import examples
 from partage.embedded.manifests import read
+from partage.testing.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -179,9 +179,7 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
         "scrape_configs": [{"job_name": "partage", "static_configs": [{"targets": [target]}]}],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with (folder / "prometheus.log").open("w") as log:
         server = subprocess.Popen(
             [

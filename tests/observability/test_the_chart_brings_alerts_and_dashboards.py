@@ -1,20 +1,14 @@
 """What the chart makes for the Prometheus operator and for Grafana is what the repository has."""
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from charts import HELM, generate, needs_helm
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
-import generate  # noqa: E402 # a script beside what it writes
-
-TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
-HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
 GROUPS = yaml.safe_load((ROOT / "deploy/observability/alerts.yaml").read_text())["groups"]
 WANTED = ("metrics.operator=true", "metrics.dashboards=true")
 
@@ -37,11 +31,6 @@ def test_the_charts_files_are_made_of_the_same_tables() -> None:
     for name in ("alerts.json", "partage-service.json", "partage-cards.json"):
         assert (generate.CHART / "files" / name).read_text("utf-8") == made[name], name
     assert json.loads(made["alerts.json"])["groups"] == GROUPS
-
-
-needs_helm = pytest.mark.skipif(
-    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
-)
 
 
 @needs_helm

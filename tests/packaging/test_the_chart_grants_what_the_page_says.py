@@ -1,24 +1,16 @@
 """Every right that the chart gives anybody is in the tables of docs/reference/rbac.md, and they promise no more."""
 
-import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from charts import HELM, generate, needs_helm
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
-import generate  # noqa: E402 # a script beside what it writes
-
-TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
-HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
-pytestmark = pytest.mark.skipif(
-    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
-)
+pytestmark = needs_helm
 
 EVERYTHING = (
     "--set", "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",

@@ -1,13 +1,12 @@
 """Folders of the host without which the agent would refuse every container."""
 
-import os
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from charts import HELM, generate, needs_helm
 
 from partage.agent.giving import Given
 from partage.agent.host import Host
@@ -15,14 +14,6 @@ from partage.agent.isolation.providers import Bind
 from partage.agent.nri.messages import Container
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
-import generate  # noqa: E402 # a script beside what it writes
-
-TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
-HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
-needs_helm = pytest.mark.skipif(
-    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
-)
 
 
 def _agent(*values: str) -> dict[str, Any]:

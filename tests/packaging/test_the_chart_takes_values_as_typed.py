@@ -1,22 +1,14 @@
 """Values on helm's command line: `--set` makes a text of every decimal, which the chart must take as a number."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from charts import HELM, generate, needs_helm
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
-import generate  # noqa: E402 # a script beside what it writes
-
-TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
-HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
-pytestmark = pytest.mark.skipif(
-    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
-)
+pytestmark = needs_helm
 
 
 @pytest.mark.parametrize("key", ["deviceMemoryScaling", "deviceCoreScaling"])

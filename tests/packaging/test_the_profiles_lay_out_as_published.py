@@ -1,23 +1,14 @@
 """What an operator of seed 001 or 002 finds after an install with the profile, and no further value."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from charts import HELM, generate, needs_helm
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "deploy"))
-import generate  # noqa: E402 # a script beside what it writes
-
-TOOLS = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
-HELM = next(iter(sorted(TOOLS.glob("helm-v*/helm"))), None)
-needs_helm = pytest.mark.skipif(
-    HELM is None, reason=f"no helm in {TOOLS}: make test-cluster fetches it"
-)
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 
 Manifest = dict[str, Any]
