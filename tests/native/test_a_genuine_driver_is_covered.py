@@ -34,7 +34,9 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
     "copies and fills: not limited": (
         r"cuMemcpy\w+|cuMemcpy|cuMemset\w+|cuMemPrefetch\w*|cuMemDiscard\w+|cuMemBatchDecompressAsync",
     ),
-    "graphics: not limited": (r"cuGL\w+|cuEGL\w+|cuVDPAU\w+|cuGraphics\w+",),
+    "graphics: not limited, but for its contexts": (
+        r"cuGL(?!Ctx)\w+|cuEGL\w+|cuVDPAU(?!Ctx)\w+|cuGraphics\w+",
+    ),
     "streams, events and semaphores: no work of the card": (
         r"cuStream(Create|CreateWithPriority|Query|IsCapturing|AttachMemAsync|WriteValue(32|64))",
         r"cuStreamUpdateCaptureDependencies|cuGreenCtx(RecordEvent|WaitEvent|StreamCreate)",
@@ -58,7 +60,6 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
     "counted where it was imported": (r"cuExternalMemoryGetMapped(Buffer|MipmappedArray)",),
     "mapped to a sparse array, which counts as if it held memory": (r"cuMemMapArrayAsync",),
     "a process is stopped and goes on with what it had": (r"cuCheckpoint\w+",),
-    "counts a context too long, never too little": (r"cuCtx(Attach|Detach)",),
     "tables of functions: documented as not covered": (r"cuGetExportTable",),
 }
 """What no function of ours stands in for, by the name it is asked for as, and why not."""
