@@ -29,7 +29,8 @@
 #define NOBODY UINT32_MAX
 #define SLICE 2000000ull
 
-struct item { uint64_t left, stream, event, until; bool pause; }; /* until: when a pause that began is over */
+/* until: when a pause that began is over; awaited: an event that must be over first, of any context of the client */
+struct item { uint64_t left, stream, event, until, awaited; bool pause; };
 
 struct context {
     bool used;
@@ -52,7 +53,7 @@ static struct card cards[FAKE_CARDS];
 static struct link links[LINKS];
 static struct event events[CLIENTS][EVENTS];
 static uint32_t card_count = 1, link_count;
-static bool pauses; /* any was made: else nobody looks for them */
+static bool pauses, awaits; /* any was made: else nobody looks for them */
 
 static uint64_t now(void)
 {
@@ -94,7 +95,13 @@ static void push(struct context *context, struct item item)
 static bool has_kernel(struct context *context, uint64_t time)
 {
     struct item *item;
-    while ((item = first_item(context)) != NULL && (item->event || item->pause)) {
+    while ((item = first_item(context)) != NULL && (item->event || item->pause || item->awaited)) {
+        if (item->awaited) {
+            struct event *event = event_of(context->client, item->awaited);
+            if (event->round == round_of(item->awaited) && round_of(item->awaited) && !event->over) return false;
+            drop_first(context);
+            continue;
+        }
         if (item->pause) {
             if (item->until == 0) item->until = time + item->left;
             if (time < item->until) return false;
@@ -115,6 +122,9 @@ static struct context *choose(uint32_t index, bool *shared)
     struct card *card = &cards[index];
     struct context *next = NULL;
     uint32_t able = 0;
+    /* What another context awaits must be over before that one is looked at. */
+    for (uint32_t i = 0; awaits && i < CONTEXTS; i++)
+        if (contexts[i].used && contexts[i].card == index) has_kernel(&contexts[i], card->time);
     for (uint32_t i = 1; i <= CONTEXTS; i++) {
         struct context *context = &contexts[(card->current + i) % CONTEXTS];
         if (!context->used || context->card != index || !has_kernel(context, card->time)) continue;
@@ -250,6 +260,7 @@ static void enqueue(struct link *link, const struct request *request)
     advance(context->card, request->b < latest ? request->b : latest);
     struct item item = {.stream = request->stream, .left = request->a ? request->a : 1,
                         .pause = request->kind == ASK_PAUSE};
+    if (request->kind == ASK_AWAIT) item.awaited = request->a, item.left = 50000;
     if (request->kind == ASK_MARK) {
         struct event *event = event_of(link->client, request->a);
         item.event = request->a;
@@ -257,6 +268,7 @@ static void enqueue(struct link *link, const struct request *request)
         event->over = false;
     }
     pauses |= item.pause;
+    awaits |= item.awaited != 0;
     push(context, item);
     has_kernel(context, cards[context->card].time);
 }
@@ -292,7 +304,8 @@ static void serve(struct link *link, const struct request *request)
     struct request checked = *request;
     checked.card %= FAKE_CARDS;
     if (link->client == NOBODY && request->kind != ASK_HELLO) return;
-    if (request->kind != ASK_KERNEL && request->kind != ASK_MARK && request->kind != ASK_PAUSE)
+    if (request->kind != ASK_KERNEL && request->kind != ASK_MARK && request->kind != ASK_PAUSE &&
+        request->kind != ASK_AWAIT)
         for (uint32_t i = 0; i < card_count; i++) advance(i, now());
     switch (request->kind) {
     case ASK_HELLO:
@@ -308,7 +321,7 @@ static void serve(struct link *link, const struct request *request)
         if (contexts[request->context % CONTEXTS].client == link->client) end_context(&contexts[request->context % CONTEXTS]);
         reply(link->file, CUDA_SUCCESS, 0, 0);
         break;
-    case ASK_KERNEL: case ASK_MARK: case ASK_PAUSE: enqueue(link, request); break;
+    case ASK_KERNEL: case ASK_MARK: case ASK_PAUSE: case ASK_AWAIT: enqueue(link, request); break;
     case ASK_SERVED: tell_served(link, &checked); break;
     default:
         if (!settle(link, request)) link->waiting = *request;

@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 __thread CUcontext fake_current;
-__thread int fake_capture_mode;
 static __thread CUcontext stack[8];
 static __thread int depth;
 static _Atomic uint64_t serial = 1;
-static _Atomic int global_captures, broken_captures;
 static struct cu_context primaries[FAKE_CARDS];
 FAKE_LOCK(primary_lock)
 static _Atomic unsigned char event_used[FAKE_EVENTS];
@@ -26,13 +24,6 @@ int fake_ask(struct request request, struct answer *answer)
     if (!answer) return link_ask(&request, NULL) ? 0 : 999;
     *answer = none;
     return link_ask(&request, answer) ? answer->result : 999;
-}
-
-CUresult fake_unsafe(void)
-{
-    if (atomic_load(&global_captures) == 0 || fake_capture_mode == CU_CAPTURE_RELAXED) return CUDA_SUCCESS;
-    atomic_store(&broken_captures, 1);
-    return 900;
 }
 
 CUresult cuInit(unsigned flags)
@@ -210,7 +201,6 @@ CUresult cuGreenCtxDestroy(CUgreen green)
     free(green);
     return result;
 }
-CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green);
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green)
 {
     *context = &green->context;
@@ -285,36 +275,12 @@ CUresult cuCtxGetLimit(size_t *value, int limit)
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamCreate(CUstream *stream, unsigned flags);
-CUresult cuStreamCreate(CUstream *stream, unsigned flags)
-{
-    *stream = calloc(1, sizeof **stream);
-    (void)flags;
-    if (!*stream) return CUDA_ERROR_OUT_OF_MEMORY;
-    (*stream)->id = fake_serial() + 16;
-    (*stream)->context = fake_current;
-    return CUDA_SUCCESS;
-}
-CUresult cuStreamDestroy_v2(CUstream stream) { free(stream); return CUDA_SUCCESS; }
-
-uint64_t fake_stream(CUstream stream)
-{
-    return (uintptr_t)stream < 16 ? (uint64_t)(uintptr_t)stream : stream->id;
-}
-
-/* The special streams are those of the thread's context. */
-CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
-{
-    *context = (uintptr_t)stream < 16 ? fake_current : stream->context;
-    return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUgraph fake_captured(CUstream stream) { return (uintptr_t)stream >= 16 ? stream->graph : NULL; }
-
 static CUresult about_stream(uint32_t kind, CUstream stream)
 {
     struct answer answer;
     CUresult refused = fake_unsafe();
+    if (!refused) refused = fake_use(stream);
+    if (!refused && fake_captured(stream)) refused = fake_ask_captured(fake_captured(stream));
     if (refused) return refused;
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
     return fake_ask((struct request){.kind = kind, .context = fake_current->id, .stream = fake_stream(stream)}, &answer);
@@ -323,6 +289,10 @@ static CUresult about_stream(uint32_t kind, CUstream stream)
 CUresult cuStreamQuery(CUstream stream);
 CUresult cuStreamQuery(CUstream stream) { return about_stream(ASK_STREAM, stream); }
 CUresult cuStreamSynchronize(CUstream stream) { return about_stream(ASK_STREAM_WAIT, stream); }
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+    return about_stream(ASK_STREAM_WAIT, stream ? stream : CU_STREAM_PER_THREAD);
+}
 CUresult cuCtxSynchronize(void) { return about_stream(ASK_CONTEXT_WAIT, NULL); }
 
 CUresult cuEventCreate(CUevent *event, unsigned flags);
@@ -344,12 +314,25 @@ CUresult cuEventDestroy_v2(CUevent event)
     atomic_store(&event_used[(uintptr_t)event % FAKE_EVENTS], 0);
     return CUDA_SUCCESS;
 }
+uint64_t fake_event_name(CUevent event)
+{
+    uint64_t i = (uintptr_t)event % FAKE_EVENTS;
+    return i + FAKE_EVENTS * atomic_load(&event_round[i]);
+}
+
 CUresult cuEventRecord(CUevent event, CUstream stream);
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-    CUresult refused = fake_unsafe();
+    CUresult refused = fake_captured(stream) ? CUDA_SUCCESS : fake_unsafe();
     uint64_t i = (uintptr_t)event % FAKE_EVENTS;
-    if (refused || fake_captured(stream)) return refused ? refused : 901;
+    if (!refused) refused = fake_use(stream);
+    if (refused) return refused;
+    fake_captured_events[i] = fake_captured(stream);
+    if (fake_is_graphics(stream)) {
+        if ((uintptr_t)stream >= 16) stream->graphics = 2; /* spoilt */
+        return 900;
+    }
+    if (fake_captured(stream)) return CUDA_SUCCESS; /* no mark: later work of the capture may wait for it */
     atomic_store(&event_time[i], link_is_instant() ? link_now() : 0);
     uint64_t name = i + FAKE_EVENTS * (atomic_fetch_add(&event_round[i], 1) + 1);
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
@@ -360,10 +343,11 @@ static CUresult about_event(uint32_t kind, CUevent event, uint64_t *time)
 {
     struct answer answer;
     CUresult refused = fake_unsafe();
-    _Atomic uint64_t *known = &event_time[(uintptr_t)event % FAKE_EVENTS];
+    uint64_t i = (uintptr_t)event % FAKE_EVENTS, name = fake_event_name(event);
+    _Atomic uint64_t *known = &event_time[i];
+    if (!refused && fake_captured_events[i]) refused = fake_ask_captured(fake_captured_events[i]);
     if (refused) return refused;
     if (time && (*time = atomic_load(known)) != 0) return CUDA_SUCCESS;
-    uint64_t i = (uintptr_t)event % FAKE_EVENTS, name = i + FAKE_EVENTS * atomic_load(&event_round[i]);
     CUresult result = fake_ask((struct request){.kind = kind, .a = name}, &answer);
     if (result == CUDA_SUCCESS) atomic_store(known, answer.a);
     if (time) *time = answer.a;
@@ -384,12 +368,15 @@ CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 
 CUresult fake_run(uint64_t ns, CUstream stream)
 {
-    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
-    if (fake_captured(stream)) {
-        stream->graph->ns += ns;
-        stream->graph->kernels++;
+    CUgraph graph = fake_captured(stream);
+    CUresult refused = fake_use(stream);
+    if (!fake_current || refused) return refused ? refused : CUDA_ERROR_INVALID_CONTEXT;
+    if (graph) {
+        graph->ns += ns;
+        graph->kernels++;
         return CUDA_SUCCESS;
     }
+    if (fake_is_graphics(stream)) return CUDA_SUCCESS; /* in a list of the graphics driver now */
     return fake_ask((struct request){.kind = ASK_KERNEL, .context = fake_current->id, .stream = fake_stream(stream),
                                      .a = ns, .b = link_now()}, NULL);
 }
@@ -424,41 +411,6 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     return fake_run(duration(params), config->hStream);
 }
 
-/* A host function is not called; its data says how long it takes, in ns. */
-CUresult cuLaunchHostFunc(CUstream stream, void *function, void *data)
-{
-    (void)function;
-    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
-    return fake_ask((struct request){.kind = ASK_PAUSE, .context = fake_current->id, .stream = fake_stream(stream),
-                                     .a = (uint64_t)(uintptr_t)data, .b = link_now()}, NULL);
-}
-
-CUresult cuThreadExchangeStreamCaptureMode(int *mode);
-CUresult cuThreadExchangeStreamCaptureMode(int *mode)
-{
-    int old = fake_capture_mode;
-    fake_capture_mode = *mode;
-    *mode = old;
-    return CUDA_SUCCESS;
-}
-CUresult cuStreamIsCapturing(CUstream stream, int *status);
-CUresult cuStreamIsCapturing(CUstream stream, int *status) { *status = fake_captured(stream) != NULL; return CUDA_SUCCESS; }
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-    if ((uintptr_t)stream < 16) return CUDA_ERROR_INVALID_VALUE;
-    stream->graph = calloc(1, sizeof *stream->graph);
-    stream->mode = mode;
-    atomic_fetch_add(&global_captures, mode == 0);
-    return CUDA_SUCCESS;
-}
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-    if (!fake_captured(stream)) return CUDA_ERROR_INVALID_VALUE;
-    *graph = stream->graph;
-    stream->graph = NULL;
-    atomic_fetch_sub(&global_captures, stream->mode == 0);
-    return atomic_exchange(&broken_captures, 0) ? 901 : CUDA_SUCCESS;
-}
 /* An image may say what its module takes, and what a neighbour takes during the first load of the process ("8+500"). */
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
@@ -479,6 +431,8 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 CUresult cuModuleUnload(CUmodule module)
 {
     uint64_t bytes, device;
+    CUresult refused = fake_unsafe();
+    if (refused) return refused;
     if (!fake_recall((uint64_t)(uintptr_t)module, &bytes, &device, 1)) return CUDA_ERROR_INVALID_VALUE;
     fake_give((CUdevice)device, bytes);
     fake_unname((uint64_t)(uintptr_t)module);

@@ -29,7 +29,9 @@ struct cu_context {
     uint64_t taken; /* by its limits, which are: */
     size_t limits[FAKE_LIMITS];
 };
-struct cu_stream { uint64_t id; CUgraph graph; CUcontext context; int mode; int broken; };
+/* graph: what it is captured into; first: of a stream that joined a capture, the one that this began on. */
+struct cu_stream { uint64_t id; unsigned flags; CUcontext context; CUgraph graph; CUstream first; int mode, broken, graphics;
+                   pthread_t thread; };
 struct cu_graph_node { int type, ended; CUmemAllocNode params; CUgraph child; CUgraphNode next; };
 struct cu_graph { uint64_t ns, kernels; CUgraphNode first; };
 
@@ -44,14 +46,22 @@ uint64_t fake_serial(void);
 uint64_t fake_name(void);
 void fake_unname(uint64_t name);
 int fake_ask(struct request request, struct answer *answer);
-/* While a capture is active elsewhere, a thread that did not step aside ends it. */
+/* A call that is potentially unsafe: refused, and the end of captures, unless this thread stepped aside of them. */
 CUresult fake_unsafe(void);
+/* Use of a stream: none of the legacy one may be made while a blocking stream of the context is captured. */
+CUresult fake_use(CUstream stream);
 /* Puts work on a stream: into its graph while that is captured. */
 CUresult fake_run(uint64_t ns, CUstream stream);
 uint64_t fake_stream(CUstream stream);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green);
 /* The graph that a stream is captured into; NULL: none. */
 CUgraph fake_captured(CUstream stream);
+bool fake_is_graphics(CUstream stream);
+uint64_t fake_event_name(CUevent event);
+/* Of events that were last recorded into a capture: its graph. To ask for one, or for a captured stream, spoils it. */
+extern CUgraph fake_captured_events[FAKE_EVENTS];
+CUresult fake_ask_captured(CUgraph graph);
 /* A node of an allocation, or of its end; what a graph allocated ends with this as well (FAKE_OF_GRAPH). */
 CUresult fake_graph_allocate(CUgraph graph, CUdevice device, uint64_t bytes, CUdeviceptr *pointer);
 CUresult fake_graph_free(CUgraph graph, CUdeviceptr pointer);

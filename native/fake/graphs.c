@@ -278,6 +278,8 @@ CUresult cuGraphDestroy(CUgraph graph)
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value);
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
 {
+    CUresult refused = fake_unsafe();
+    if (refused) return refused;
     pthread_mutex_lock(&lock);
     uint64_t bytes = attribute == CU_GRAPH_MEM_RESERVED_CURRENT ? pools[device].reserved : pools[device].used;
     pthread_mutex_unlock(&lock);
@@ -289,6 +291,8 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *valu
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
+    CUresult refused = fake_unsafe();
+    if (refused) return refused;
     struct answer answer;
     pthread_mutex_lock(&lock);
     for (CUgraphExec exec = execs; exec; exec = exec->next) {

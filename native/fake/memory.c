@@ -84,6 +84,8 @@ void fake_unname(uint64_t name)
 
 static CUresult allocate(CUdeviceptr *pointer, uint64_t bytes)
 {
+    CUresult refused = fake_unsafe();
+    if (refused) return refused;
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
     if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     uint64_t whole = (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE;
@@ -106,7 +108,11 @@ static CUresult release(uint64_t key)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) { return allocate(pointer, bytes); }
 CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) { (void)bytes; *pointer = 16; return CUDA_SUCCESS; }
-CUresult cuMemFree_v2(CUdeviceptr pointer) { return pointer ? release(pointer) : CUDA_SUCCESS; }
+CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+    CUresult refused = fake_unsafe();
+    return pointer && !refused ? release(pointer) : refused;
+}
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     (void)element;
@@ -123,6 +129,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
 }
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
+    CUresult refused = fake_unsafe();
+    if (refused) return refused;
     struct answer answer;
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
     fake_ask((struct request){.kind = ASK_MEMORY_INFO, .card = (uint32_t)fake_current->device}, &answer);
@@ -385,6 +393,8 @@ CUresult cuMemPoolDestroy(CUpool pool)
 }
 CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
 {
+    CUresult refused = fake_unsafe();
+    if (refused) return refused;
     pthread_mutex_lock(&lock);
     uint64_t least = pool->used > keep ? pool->used : keep;
     least = (least + FAKE_POOL_STEP - 1) / FAKE_POOL_STEP * FAKE_POOL_STEP;
@@ -398,6 +408,8 @@ CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
 CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value);
 CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
 {
+    CUresult refused = fake_unsafe();
+    if (refused) return refused;
     uint64_t result = attribute == CU_POOL_RESERVED_CURRENT ? pool->reserved : pool->used;
     int where = attribute == CU_POOL_LOCATION_ID ? pool->device : pool->host ? CU_LOCATION_HOST : CU_LOCATION_DEVICE;
     if (attribute >= CU_POOL_LOCATION_ID) {

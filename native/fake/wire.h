@@ -26,6 +26,7 @@ enum request_kind {
     ASK_CONTEXT_WAIT, /* context                               -> when it is empty */
     ASK_SERVED,       /* card, a: pid                          -> a: device ns of the process, b: of all */
     ASK_PAUSE,        /* context, stream, a: ns, b: made at    no answer; the card does nothing for it meanwhile */
+    ASK_AWAIT,        /* context, stream, a: event, b: made at no answer; until the event is over */
 };
 
 struct request {

@@ -127,6 +127,15 @@ typedef struct {
 
 typedef struct { unsigned char reserved[64]; } CUpoolPointer;
 
+typedef struct {
+    int operation;
+    CUdeviceptr address;
+    uint64_t value; /* a wait's or a write's */
+    unsigned flags;
+    uint64_t others[2];
+} CUbatchOp; /* CUstreamBatchMemOpParams */
+enum { CU_OP_WAIT_32 = 1, CU_OP_WAIT_64 = 4 };
+
 enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7, CU_POOL_LOCATION_ID = 11,
        CU_POOL_LOCATION_TYPE = 12 };
 enum { CU_ALLOCATION_MANAGED = 2 };
@@ -147,6 +156,7 @@ enum { CU_CAPTURE_RELAXED = 2 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1 };
 enum { CU_PROC_PER_THREAD_STREAM = 2 };
 enum { CU_MEM_ATTACH_GLOBAL = 1 };
+#define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)
 
 typedef int nvmlReturn;

@@ -51,6 +51,17 @@ void *driver_hooked(enum hook hook)
     return driver_function(&found_rows[hook], rows[hook].soname, rows[hook].name);
 }
 
+int driver_step_aside(void)
+{
+    int mode = CU_CAPTURE_RELAXED;
+    return ASK((int *), cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS ? mode : -1;
+}
+
+void driver_step_back(int mode)
+{
+    if (mode >= 0) ASK((int *), cuThreadExchangeStreamCaptureMode, &mode);
+}
+
 void *driver_standin(const char *name, void *found)
 {
     for (int i = 0; i < HOOK_COUNT; i++)

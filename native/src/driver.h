@@ -20,6 +20,13 @@ void *driver_function(void *_Atomic *slot, const char *soname, const char *name)
 void *driver_standin(const char *name, void *found);
 void *driver_standin_versioned(const char *base, int version, int per_thread, void *found);
 
+/*
+ * Calls that the library makes by itself and that the program would not: a thread that steps aside is not forbidden
+ * them by a capture, and ends none. step_back takes what step_aside answered.
+ */
+int driver_step_aside(void);
+void driver_step_back(int mode);
+
 #define REAL(name) ((__typeof__(&name))driver_hooked(HOOK_##name))
 /* Calls the driver's own function, or says that there is none. */
 #define CALL(name, ...)                                                                                  \

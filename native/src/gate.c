@@ -227,7 +227,9 @@ void gate_part(struct gate *gate, CUcontext context, CUstream stream)
     lock_take(&gate->lock);
     for (uint32_t i = 0; gate->wanting && i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
-        if (batch->state == BATCH_OPEN && batch->busy == 0 && batch->stream == stream && batch->context == context)
+        /* The legacy stream and those beside it wait for each other. */
+        bool waits = batch->stream == stream || !batch->stream || !stream;
+        if (batch->state == BATCH_OPEN && batch->busy == 0 && waits && batch->context == context)
             batch_close(gate, batch, clock_now());
     }
     lock_give(&gate->lock);

@@ -124,9 +124,12 @@ static bool weigh(CUgraph graph, struct weight *weight)
 static uint64_t refresh(struct card *card)
 {
     uint64_t bytes = 0;
-    if (card->device < 0 || ASK((CUdevice, int, void *), cuDeviceGetGraphMemAttribute, card->device,
-                                CU_GRAPH_MEM_RESERVED_CURRENT, &bytes) != CUDA_SUCCESS)
-        return 0;
+    if (card->device < 0) return 0;
+    int mode = atomic_load(&captures) ? driver_step_aside() : -1;
+    CUresult result = ASK((CUdevice, int, void *), cuDeviceGetGraphMemAttribute, card->device,
+                          CU_GRAPH_MEM_RESERVED_CURRENT, &bytes);
+    driver_step_back(mode);
+    if (result != CUDA_SUCCESS) return 0;
     memory_bring(card, KIND_GRAPHS, card->index, bytes, true);
     if (bytes == 0) orphaned[card->index] = 0;
     return bytes;
@@ -136,7 +139,11 @@ void graphs_refresh(struct card *card, bool trim)
 {
     if (!atomic_load(&any)) return;
     lock_take(&graphs);
-    if (trim && card->device >= 0) ASK((CUdevice), cuDeviceGraphMemTrim, card->device);
+    if (trim && card->device >= 0) {
+        int mode = driver_step_aside();
+        ASK((CUdevice), cuDeviceGraphMemTrim, card->device);
+        driver_step_back(mode);
+    }
     refresh(card);
     lock_give(&graphs);
 }
@@ -173,8 +180,13 @@ static void settle(struct card *card, uint64_t held)
 static void await(CUstream stream)
 {
     struct timespec pause = {0, 200000};
-    for (uint64_t begun = clock_now(); clock_now() - begun < STREAM_NS; nanosleep(&pause, NULL))
-        if (atomic_load(&captures) || ASK((CUstream), cuStreamQuery, stream) != CUDA_ERROR_NOT_READY) return;
+    int mode = driver_step_aside();
+    for (uint64_t begun = clock_now(); clock_now() - begun < STREAM_NS; nanosleep(&pause, NULL)) {
+        /* The legacy stream is not to be asked while a stream that it waits for is captured, whatever the mode. */
+        if (!stream && atomic_load(&captures)) break;
+        if (ASK((CUstream), cuStreamQuery, stream) != CUDA_ERROR_NOT_READY) break;
+    }
+    driver_step_back(mode);
 }
 
 /* The same, after having others give back what they do not use. */

@@ -116,6 +116,12 @@
     HOOK(cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture", 10010, 1, CUDA)                         \
     HOOK(cuStreamBeginCaptureToGraph, "cuStreamBeginCaptureToGraph", 12030, 0, CUDA)                   \
     HOOK(cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph", 12030, 1, CUDA)              \
+    HOOK(cuStreamBeginRecaptureToGraph, "cuStreamBeginRecaptureToGraph", 13030, 0, CUDA)              \
+    HOOK(cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph", 13030, 1, CUDA)         \
+    HOOK(cuStreamBeginCaptureToCig, "cuStreamBeginCaptureToCig", 13010, 0, CUDA)                      \
+    HOOK(cuStreamBeginCaptureToCig_ptsz, "cuStreamBeginCaptureToCig", 13010, 1, CUDA)                 \
+    HOOK(cuStreamEndCaptureToCig, "cuStreamEndCaptureToCig", 13010, 0, CUDA)                          \
+    HOOK(cuStreamEndCaptureToCig_ptsz, "cuStreamEndCaptureToCig", 13010, 1, CUDA)                     \
     HOOK(cuStreamEndCapture, "cuStreamEndCapture", 10000, 0, CUDA)                                     \
     HOOK(cuStreamEndCapture_ptsz, "cuStreamEndCapture", 10000, 1, CUDA)                                \
     HOOK(cuStreamWaitEvent, "cuStreamWaitEvent", 3020, 0, CUDA)                                        \
@@ -263,6 +269,12 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const void 
                                      size_t count, int mode);
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const void *needs, const void *edges,
                                           size_t count, int mode);
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
+CUresult cuStreamBeginCaptureToCig(CUstream stream, void *params);
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *params);
+CUresult cuStreamEndCaptureToCig(CUstream stream);
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);

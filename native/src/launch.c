@@ -4,10 +4,30 @@
 #include "memory.h"
 #include <stdatomic.h>
 
+enum { TO_GRAPH, TO_GRAPHICS }; /* entry.other of a capture */
+
+static _Atomic uint32_t graphics; /* captures into lists of the graphics driver: their streams do not say so */
+
+/* What a capture is known by: its stream, and of the per-thread one whose. */
+static uint64_t name_of(CUstream stream)
+{
+    static __thread char mine __attribute__((tls_model("initial-exec")));
+    return (uint64_t)(uintptr_t)(stream == CU_STREAM_PER_THREAD ? (void *)&mine : (void *)stream);
+}
+
+static CUstream used_stream(CUstream stream, bool per_thread)
+{
+    if (!stream && per_thread) return CU_STREAM_PER_THREAD;
+    return stream == CU_STREAM_LEGACY ? NULL : stream;
+}
+
 static bool is_captured(CUstream stream)
 {
+    struct entry entry;
     int status = 0;
     if (atomic_load_explicit(&captures, memory_order_acquire) == 0) return false;
+    if (atomic_load(&graphics) && ledger_find(KIND_CAPTURE, name_of(stream), &entry) && entry.other == TO_GRAPHICS)
+        return true;
     CUresult result = ASK((CUstream, int *), cuStreamIsCapturing, stream, &status);
     return result != CUDA_SUCCESS || status != 0;
 }
@@ -32,7 +52,7 @@ static void enter(struct ticket *ticket, CUstream stream, bool per_thread, uint6
     struct gate *gate = current_gate(&context);
     ticket->gate = NULL;
     ticket->batch = NULL;
-    if (per_thread && !stream) stream = CU_STREAM_PER_THREAD;
+    stream = used_stream(stream, per_thread);
     if (gate && !is_captured(stream)) gate_enter(gate, ticket, context, stream, graph);
 }
 
@@ -79,7 +99,7 @@ static CUresult launch_graph(CUgraphExec graph, CUstream stream, bool per_thread
 {
     struct ticket ticket;
     struct graph_hold kept = {0};
-    CUstream used = per_thread && !stream ? CU_STREAM_PER_THREAD : stream;
+    CUstream used = used_stream(stream, per_thread);
     /* Launched into a capture it becomes part of another graph, and is weighed with that. */
     if (!is_captured(used) && !graph_admit(graph, used, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;
     enter(&ticket, stream, per_thread, (uint64_t)(uintptr_t)graph);
@@ -92,51 +112,94 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launc
 
 EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream, true); }
 
-static CUresult began(CUresult result)
+static void end_batches(void)
 {
-    if (result != CUDA_SUCCESS) atomic_fetch_sub(&captures, 1);
+    struct container *all = container_get();
+    for (uint32_t i = 0; all && i < all->limits.count; i++) gate_settle(&all->cards[i].gate);
+}
+
+void capture_ended(const struct entry *entry)
+{
+    if (entry->other == TO_GRAPHICS) atomic_fetch_sub(&graphics, 1);
+    atomic_fetch_sub(&captures, 1);
+}
+
+/*
+ * Counted before the driver begins, and all that is open is ended before: its end marked later would become part of the
+ * capture, or be refused on the legacy stream and end it. To end it each gate's lock is taken, so whoever made calls of
+ * ours without stepping aside is done with them.
+ */
+static void begins(void)
+{
+    atomic_fetch_add(&captures, 1);
+    end_batches();
+}
+
+static CUresult began(CUstream stream, uint64_t to, CUresult result)
+{
+    struct entry entry = {.key = name_of(stream), .other = to, .kind = KIND_CAPTURE}, before;
+    if (result == CUDA_SUCCESS) {
+        /* One of this name that is known still is not there any more. */
+        if (ledger_take(KIND_CAPTURE, entry.key, &before)) capture_ended(&before);
+        entry.context = context_now();
+        atomic_fetch_add(&graphics, to == TO_GRAPHICS);
+        ledger_put(entry);
+    } else {
+        atomic_fetch_sub(&captures, 1);
+    }
     return result;
 }
 
-/* Counted before the driver begins, so that the watch is aside when it does. */
-#define BEGIN(name, args, ...)                                                                           \
+#define BEGIN(name, per_thread, to, args, ...)                                                           \
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
-        atomic_fetch_add(&captures, 1);                                                                  \
-        return began(CALL(name, __VA_ARGS__));                                                           \
+        begins();                                                                                        \
+        return began(used_stream(stream, per_thread), to, CALL(name, __VA_ARGS__));                      \
     }
 #define INTO_GRAPH                                                                                       \
     (CUstream stream, CUgraph graph, const void *needs, const void *edges, size_t count, int mode)
+#define AGAIN (CUstream stream, int mode, CUgraph graph, void *callback, void *data)
 
-BEGIN(cuStreamBeginCapture, (CUstream stream), stream)
-BEGIN(cuStreamBeginCapture_ptsz, (CUstream stream), stream)
-BEGIN(cuStreamBeginCapture_v2, (CUstream stream, int mode), stream, mode)
-BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), stream, mode)
-BEGIN(cuStreamBeginCaptureToGraph, INTO_GRAPH, stream, graph, needs, edges, count, mode)
-BEGIN(cuStreamBeginCaptureToGraph_ptsz, INTO_GRAPH, stream, graph, needs, edges, count, mode)
+BEGIN(cuStreamBeginCapture, false, TO_GRAPH, (CUstream stream), stream)
+BEGIN(cuStreamBeginCapture_ptsz, true, TO_GRAPH, (CUstream stream), stream)
+BEGIN(cuStreamBeginCapture_v2, false, TO_GRAPH, (CUstream stream, int mode), stream, mode)
+BEGIN(cuStreamBeginCapture_v2_ptsz, true, TO_GRAPH, (CUstream stream, int mode), stream, mode)
+BEGIN(cuStreamBeginCaptureToGraph, false, TO_GRAPH, INTO_GRAPH, stream, graph, needs, edges, count, mode)
+BEGIN(cuStreamBeginCaptureToGraph_ptsz, true, TO_GRAPH, INTO_GRAPH, stream, graph, needs, edges, count, mode)
+BEGIN(cuStreamBeginRecaptureToGraph, false, TO_GRAPH, AGAIN, stream, mode, graph, callback, data)
+BEGIN(cuStreamBeginRecaptureToGraph_ptsz, true, TO_GRAPH, AGAIN, stream, mode, graph, callback, data)
+BEGIN(cuStreamBeginCaptureToCig, false, TO_GRAPHICS, (CUstream stream, void *params), stream, params)
+BEGIN(cuStreamBeginCaptureToCig_ptsz, true, TO_GRAPHICS, (CUstream stream, void *params), stream, params)
 
-static CUresult ended(CUstream stream, CUresult result)
+/*
+ * Did this end the capture that was known on a stream? An end that succeeds does, and one that is refused where the
+ * driver then says that the stream is not captured any more: it had been invalidated. One refused because another thread
+ * has to make it, or another stream, ends nothing.
+ */
+static bool is_over(CUstream stream, uint64_t to, CUresult result)
 {
-    uint32_t seen = atomic_load(&captures);
-    int status = 0;
-    /* An end that was refused because nothing was captured ends nothing. */
-    if (result != CUDA_SUCCESS && ASK((CUstream, int *), cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS &&
-        status == 1)
-        return result;
-    while (seen > 0 && !atomic_compare_exchange_weak(&captures, &seen, seen - 1)) {
+    int status = 1;
+    if (result == CUDA_SUCCESS || to == TO_GRAPHICS) return result == CUDA_SUCCESS;
+    return ASK((CUstream, int *), cuStreamIsCapturing, stream, &status) == CUDA_SUCCESS && status == 0;
+}
+
+/* Its entry is out of the ledger before the stream may be captured again. */
+#define END(name, per_thread, to, args, ...)                                                             \
+    EXPORT CUresult name args                                                                            \
+    {                                                                                                    \
+        struct entry entry;                                                                              \
+        CUstream used = used_stream(stream, per_thread);                                                 \
+        bool known = ledger_take(KIND_CAPTURE, name_of(used), &entry);                                   \
+        CUresult result = CALL(name, __VA_ARGS__);                                                       \
+        if (known && entry.other == (to) && is_over(used, to, result)) capture_ended(&entry);            \
+        else if (known) ledger_put(entry);                                                               \
+        return result;                                                                                   \
     }
-    return result;
-}
 
-EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-    return ended(stream, CALL(cuStreamEndCapture, stream, graph));
-}
-
-EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
-{
-    return ended(stream, CALL(cuStreamEndCapture_ptsz, stream, graph));
-}
+END(cuStreamEndCapture, false, TO_GRAPH, (CUstream stream, CUgraph *graph), stream, graph)
+END(cuStreamEndCapture_ptsz, true, TO_GRAPH, (CUstream stream, CUgraph *graph), stream, graph)
+END(cuStreamEndCaptureToCig, false, TO_GRAPHICS, (CUstream stream), stream)
+END(cuStreamEndCaptureToCig_ptsz, true, TO_GRAPHICS, (CUstream stream), stream)
 
 static void settle(void)
 {
@@ -207,14 +270,15 @@ static void forget_stream(CUstream stream)
     if (gate) gate_forget(gate, context, stream, false);
 }
 
+/* A capture ends with the stream that it began on. */
 EXPORT CUresult cuStreamDestroy(CUstream stream)
 {
     forget_stream(stream);
-    return CALL(cuStreamDestroy, stream);
+    ENDED(cuStreamDestroy, KIND_CAPTURE, stream);
 }
 
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
     forget_stream(stream);
-    return CALL(cuStreamDestroy_v2, stream);
+    ENDED(cuStreamDestroy_v2, KIND_CAPTURE, stream);
 }

@@ -60,6 +60,8 @@ void memory_release(const struct entry *entry)
         memory_give(&all->place->cards[entry->card].allowance, entry->bytes);
     } else if (entry->kind == KIND_EXEC) {
         graph_ended(entry);
+    } else if (entry->kind == KIND_CAPTURE) {
+        capture_ended(entry);
     } else if (entry->kind == KIND_SMALL) {
         lock_take(&card->small_lock);
         uint64_t before = whole_granules(card->small_bytes);

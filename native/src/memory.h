@@ -63,6 +63,8 @@ bool graph_may_add(struct card *card, uint64_t bytes);
 void graphs_refresh(struct card *card, bool trim);
 /* An instance whose entry went with its context. */
 void graph_ended(const struct entry *entry);
+/* A capture that is over: with its stream's or its context's end, too. */
+void capture_ended(const struct entry *entry);
 
 /* In a child after fork: what the parent had is not there, and no lock is held. */
 void contexts_forget(void);

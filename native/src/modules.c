@@ -7,7 +7,9 @@
 uint64_t memory_free(struct card *card)
 {
     size_t free = 0, total;
+    int mode = card ? driver_step_aside() : -1;
     if (card) CALL(cuMemGetInfo_v2, &free, &total);
+    driver_step_back(mode);
     return free;
 }
 
@@ -47,7 +49,9 @@ static bool charge_load(struct card *card, enum kind kind, void *key, uint64_t b
             least = fall < least ? fall : least;                                                         \
             if ((least <= MEASURED_MUCH || i == MODULE_LOADS) && charge_load(card, kind, *loaded, least))  \
                 return result;                                                                           \
+            int mode = driver_step_aside();                                                              \
             CALL(unload, *loaded);                                                                       \
+            driver_step_back(mode);                                                                      \
             *loaded = (type)NULL;                                                                        \
             if (i == MODULE_LOADS) break;                                                                \
         }                                                                                                \

@@ -13,8 +13,11 @@ void pools_forget(void) { pools = (struct lock){0}; }
 
 static bool ask_pool(CUpool pool, int attribute, uint64_t *value)
 {
+    int mode = atomic_load(&captures) ? driver_step_aside() : -1;
     *value = 0;
-    return ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, attribute, value) == CUDA_SUCCESS;
+    bool good = ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, attribute, value) == CUDA_SUCCESS;
+    driver_step_back(mode);
+    return good;
 }
 
 bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force)
@@ -57,6 +60,7 @@ void pools_refresh(struct card *card, bool trim)
 {
     struct entry entry;
     uint64_t bytes;
+    int mode = driver_step_aside();
     lock_take(&pools);
     for (uint32_t i = 0; ledger_nth(KIND_POOL, i, &entry); i++) {
         CUpool pool = (CUpool)(uintptr_t)entry.key;
@@ -69,6 +73,7 @@ void pools_refresh(struct card *card, bool trim)
         if (ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes)) memory_bring(card, KIND_POOL, entry.key, bytes, true);
     }
     lock_give(&pools);
+    driver_step_back(mode);
     graphs_refresh(card, trim);
 }
 
@@ -110,8 +115,10 @@ static CUresult settle(struct card *card, CUpool pool, CUdeviceptr *pointer, CUs
     lock_give(&pools);
     if (good || result != CUDA_SUCCESS) return result;
     /* The pool grew by more than was asked, and past the cap: give back, then say what the driver would. */
+    int mode = driver_step_aside();
     CALL(cuMemFreeAsync, *pointer, stream);
     CALL(cuStreamSynchronize, stream);
+    driver_step_back(mode);
     pools_refresh(card, true);
     *pointer = 0;
     memory_count_refusal(card);
