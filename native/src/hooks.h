@@ -140,6 +140,14 @@
     HOOK(cuLaunchHostFunc_ptsz, "cuLaunchHostFunc", 10000, 1, CUDA)                                    \
     HOOK(cuLaunchHostFunc_v2, "cuLaunchHostFunc", 13010, 0, CUDA)                                      \
     HOOK(cuLaunchHostFunc_v2_ptsz, "cuLaunchHostFunc", 13010, 1, CUDA)                                 \
+    HOOK(cuStreamBatchMemOp, "cuStreamBatchMemOp", 8000, 0, CUDA)                                     \
+    HOOK(cuStreamBatchMemOp_ptsz, "cuStreamBatchMemOp", 8000, 1, CUDA)                                \
+    HOOK(cuStreamBatchMemOp_v2, "cuStreamBatchMemOp", 11070, 0, CUDA)                                 \
+    HOOK(cuStreamBatchMemOp_v2_ptsz, "cuStreamBatchMemOp", 11070, 1, CUDA)                            \
+    HOOK(cuWaitExternalSemaphoresAsync, "cuWaitExternalSemaphoresAsync", 10000, 0, CUDA)              \
+    HOOK(cuWaitExternalSemaphoresAsync_ptsz, "cuWaitExternalSemaphoresAsync", 10000, 1, CUDA)         \
+    HOOK(cuCtxWaitEvent, "cuCtxWaitEvent", 12050, 0, CUDA)                                            \
+    HOOK(cuGreenCtxWaitEvent, "cuGreenCtxWaitEvent", 12040, 0, CUDA)                                  \
     HOOK(cuStreamDestroy, "cuStreamDestroy", 2000, 0, CUDA)                                            \
     HOOK(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0, CUDA)                                         \
     HOOK(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0, CUDA)                                    \
@@ -293,6 +301,14 @@ CUresult cuLaunchHostFunc(CUstream stream, void *function, void *data);
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, void *function, void *data);
 CUresult cuLaunchHostFunc_v2(CUstream stream, void *function, void *data, unsigned mode);
 CUresult cuLaunchHostFunc_v2_ptsz(CUstream stream, void *function, void *data, unsigned mode);
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned parts, CUbatchOp *list, unsigned flags);
+CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned parts, CUbatchOp *list, unsigned flags);
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned parts, CUbatchOp *list, unsigned flags);
+CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned parts, CUbatchOp *list, unsigned flags);
+CUresult cuWaitExternalSemaphoresAsync(const void *list, const void *params, unsigned parts, CUstream stream);
+CUresult cuWaitExternalSemaphoresAsync_ptsz(const void *list, const void *params, unsigned parts, CUstream stream);
+CUresult cuCtxWaitEvent(CUcontext context, CUevent event);
+CUresult cuGreenCtxWaitEvent(CUgreen green, CUevent event);
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);

@@ -232,7 +232,7 @@ EXPORT CUresult cuCtxSynchronize(void)
     return CALL(cuCtxSynchronize);
 }
 
-/* Before something that later launches on the stream wait for, but that is no work of the card. */
+/* Before something that later launches on a stream wait for, but that is no work of the card. */
 static void part(CUstream stream)
 {
     CUcontext context = NULL;
@@ -240,28 +240,53 @@ static void part(CUstream stream)
     if (gate && !is_captured(stream)) gate_part(gate, context, stream);
 }
 
-/* Per-thread streams need none: a batch of theirs is one launch. */
-#define PARTED(name, args, ...)                                                                          \
+static bool has_wait(const CUbatchOp *list, unsigned parts)
+{
+    for (unsigned i = 0; list && i < parts; i++)
+        if (list[i].operation == CU_OP_WAIT_32 || list[i].operation == CU_OP_WAIT_64) return true;
+    return false;
+}
+
+#define PARTED_IF(waits, name, args, ...)                                                                \
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
-        part(stream);                                                                                    \
+        if (waits) part(used_stream(stream, false));                                                     \
         return CALL(name, __VA_ARGS__);                                                                  \
     }                                                                                                    \
     EXPORT CUresult name##_ptsz args                                                                     \
     {                                                                                                    \
-        if (stream) part(stream);                                                                        \
+        if (waits) part(used_stream(stream, true));                                                      \
         return CALL(name##_ptsz, __VA_ARGS__);                                                           \
     }
+#define PARTED(...) PARTED_IF(true, __VA_ARGS__)
 #define VALUE(bits) (CUstream stream, CUdeviceptr at, uint##bits##_t value, unsigned flags)
+#define OPERATIONS (CUstream stream, unsigned parts, CUbatchOp *list, unsigned flags)
 
 PARTED(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), stream, event, flags)
 PARTED(cuStreamWaitValue32, VALUE(32), stream, at, value, flags)
 PARTED(cuStreamWaitValue32_v2, VALUE(32), stream, at, value, flags)
 PARTED(cuStreamWaitValue64, VALUE(64), stream, at, value, flags)
 PARTED(cuStreamWaitValue64_v2, VALUE(64), stream, at, value, flags)
+PARTED_IF(has_wait(list, parts), cuStreamBatchMemOp, OPERATIONS, stream, parts, list, flags)
+PARTED_IF(has_wait(list, parts), cuStreamBatchMemOp_v2, OPERATIONS, stream, parts, list, flags)
 PARTED(cuStreamAddCallback, (CUstream stream, void *callback, void *data, unsigned flags), stream, callback, data, flags)
 PARTED(cuLaunchHostFunc, (CUstream stream, void *function, void *data), stream, function, data)
 PARTED(cuLaunchHostFunc_v2, (CUstream stream, void *function, void *data, unsigned mode), stream, function, data, mode)
+PARTED(cuWaitExternalSemaphoresAsync, (const void *list, const void *params, unsigned parts, CUstream stream), list, params,
+       parts, stream)
+
+/* All later work of a context waits; it need not be the thread's own. */
+EXPORT CUresult cuCtxWaitEvent(CUcontext context, CUevent event)
+{
+    end_batches();
+    return CALL(cuCtxWaitEvent, context, event);
+}
+
+EXPORT CUresult cuGreenCtxWaitEvent(CUgreen green, CUevent event)
+{
+    end_batches();
+    return CALL(cuGreenCtxWaitEvent, green, event);
+}
 
 static void forget_stream(CUstream stream)
 {

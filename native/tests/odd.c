@@ -1,10 +1,10 @@
 /*
  * Corners of one process: what NVML shows, a fork, memory passed within the container, pools of others, bindings,
- * green contexts, a card whose events are all in use, host functions between launches. For the modelled card.
+ * green contexts, a card whose events are all in use, what a stream waits for between launches. For the modelled card.
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
- *            load IMAGE | names | often | ordered
+ *            load IMAGE | names | often | ordered | waits HOW
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -360,28 +360,83 @@ static int without_events(void)
     return 0;
 }
 
-/* A second of launches of 20 us, after each of which a function of the host keeps the stream for 180 us. */
-static int between_hosts(void)
+#define PAUSE 180000ull
+
+struct between {
+    CUstream stream, other; /* other: in another context, whose work is waited for */
+    CUcontext here, there;
+    CUevent event;
+    CUgreen green;
+    void *library;
+};
+
+static void *named(const struct between *between, const char *name)
 {
+    void *found = dlsym(between->library, name);
+    if (!found) fprintf(stderr, "the driver has no %s\n", name), exit(4);
+    return found;
+}
+
+/* Keeps a stream for 180 us by the entry point `how`; of its two forms the one for per-thread streams with a +. */
+static CUresult keep_stream(const struct between *between, const char *how)
+{
+    CUstream stream = between->stream;
+    int own = strchr(how, '+') != NULL;
+    uint64_t pause = PAUSE;
+    void *data = (void *)(uintptr_t)pause;
+    CUbatchOp list[3] = {{.operation = 2, .value = 1}, {.operation = CU_OP_WAIT_64, .value = PAUSE}, {.operation = 6}};
+#define FORM(name) ((__typeof__(&name))named(between, own ? #name "_ptsz" : #name))
+#define IS(word) (strncmp(how, word, sizeof word - 1) == 0)
+    if (IS("host2")) return FORM(cuLaunchHostFunc_v2)(stream, &pause, data, 0);
+    if (IS("host")) return FORM(cuLaunchHostFunc)(stream, &pause, data);
+    if (IS("legacy")) return FORM(cuLaunchHostFunc)(CU_STREAM_LEGACY, &pause, data);
+    if (IS("callback")) return FORM(cuStreamAddCallback)(stream, &pause, data, 0);
+    if (IS("value32_v2")) return FORM(cuStreamWaitValue32_v2)(stream, 0, (uint32_t)pause, 0);
+    if (IS("value32")) return FORM(cuStreamWaitValue32)(stream, 0, (uint32_t)pause, 0);
+    if (IS("value64_v2")) return FORM(cuStreamWaitValue64_v2)(stream, 0, pause, 0);
+    if (IS("value64")) return FORM(cuStreamWaitValue64)(stream, 0, pause, 0);
+    if (IS("batch_v2")) return FORM(cuStreamBatchMemOp_v2)(stream, 3, list, 0);
+    if (IS("batch")) return FORM(cuStreamBatchMemOp)(stream, 3, list, 0);
+    if (IS("semaphore")) return FORM(cuWaitExternalSemaphoresAsync)(NULL, &pause, 1, stream);
+    must(driver->set_current(between->there), "cuCtxSetCurrent");
+    must(driver->host(between->other, &pause, data), "cuLaunchHostFunc");
+    must(driver->record(between->event, between->other), "cuEventRecord");
+    must(driver->set_current(between->here), "cuCtxSetCurrent");
+    if (IS("context")) return FORM(cuCtxWaitEvent)(between->here, between->event);
+    if (IS("green")) return FORM(cuGreenCtxWaitEvent)(between->green, between->event);
+    return FORM(cuStreamWaitEvent)(stream, between->event, 0);
+}
+
+/* 300 ms of launches of 20 us, after each of which something keeps the stream for 180 us. */
+static int between_waits(const char *how)
+{
+    struct between between;
     CUmodule module;
     CUfunction function;
-    CUstream stream;
     struct timespec from, now;
-    uint64_t ns = 20000, pause = 180000, count = 0, span = 0;
+    uint64_t ns = 20000, count = 0, span = 0;
     void *params[] = {&ns, NULL};
     open_card();
+    between.library = dlopen("libcuda.so.1", RTLD_NOW);
+    must(driver->get_current(&between.here), "cuCtxGetCurrent");
+    must(driver->make_context(&between.there, 0, 0), "cuCtxCreate");
+    must(driver->make_stream(&between.other, 1), "cuStreamCreate");
+    must(driver->make_event(&between.event, 0), "cuEventCreate");
+    must(driver->make_green(&between.green, NULL, 0, 1), "cuGreenCtxCreate");
+    must(driver->set_current(between.here), "cuCtxSetCurrent");
     must(driver->load(&module, ""), "cuModuleLoadData");
     must(driver->function(&function, module, "spin"), "cuModuleGetFunction");
-    must(driver->make_stream(&stream, 1), "cuStreamCreate");
+    must(driver->make_stream(&between.stream, 0), "cuStreamCreate");
     clock_gettime(CLOCK_MONOTONIC, &from);
-    for (; span < 1000000000; count++) {
+    for (; span < 300000000; count++) {
+        CUstream stream = strncmp(how, "host.", 5) == 0 ? NULL : between.stream;
         must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
-        must(driver->host(stream, (void *)(uintptr_t)&pause, (void *)(uintptr_t)pause), "cuLaunchHostFunc");
+        must(keep_stream(&between, how), how);
         if (count % 16 == 15) must(driver->stream_wait(stream), "cuStreamSynchronize");
         clock_gettime(CLOCK_MONOTONIC, &now);
         span = (uint64_t)(now.tv_sec - from.tv_sec) * 1000000000ull + (uint64_t)now.tv_nsec - (uint64_t)from.tv_nsec;
     }
-    must(driver->stream_wait(stream), "cuStreamSynchronize");
+    must(driver->stream_wait(between.stream), "cuStreamSynchronize");
     printf("done %llu %llu\n", (unsigned long long)count, (unsigned long long)span);
     return 0;
 }
@@ -404,6 +459,6 @@ int main(int argc, char **argv)
     if (strcmp(what, "early") == 0) return bind_before_all_are_added();
     if (strcmp(what, "green") == 0) return make_green();
     if (strcmp(what, "eventless") == 0) return without_events();
-    if (strcmp(what, "hosted") == 0) return between_hosts();
+    if (argc > 2 && strcmp(what, "waits") == 0) return between_waits(argv[2]);
     return 2;
 }
