@@ -10,6 +10,10 @@ the figures. A part that fails says so and the next begins; a program that hangs
 ended as it is. On the stand-in driver it runs as it is:
 
     build/native/fake-card /tmp/gpu & LD_LIBRARY_PATH=build/native/fake FAKE_GPU_SOCKET=/tmp/gpu python3 bench/gpu.py --seconds 0.5
+
+What was measured, and what a failure is looked into with (the card's clocks, what every tenant did over time, what the library
+counted for it, what programs said), is one JSON file too, written anew after each part: `--json`, else `$OUT/gpu.json` where
+that is set. The card's own ways, which the library relies on and nobody has tried, are asked of it by bench/card_probes.py.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib.util
+import json
 import os
 import random
 import re
@@ -32,6 +37,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "native"
@@ -45,8 +51,21 @@ GRAPHS = ("graph", "node", "capture")
 """Ways in which a graph comes to allocate (native/tests/memory.c)."""
 MISSED: list[str] = []
 """What was required and did not come out."""
+OTHERWISE: list[str] = []
+"""What the library takes a card to do and this one does not."""
+RECORD: dict[str, Any] = {"rows": [], "runs": [], "clocks": [], "assumptions": []}
+"""All of it for the file, beside what is printed."""
+FILE: list[Path] = []
+"""Where that is written, if anywhere."""
+BEGUN = time.monotonic()
+PART = [""]
+"""What is being measured."""
+STARTED = [0.5]
+"""Seconds that a program took until its first launch; measured before it is relied on."""
 PATIENCE = 60
 """Seconds until a program that should have ended long ago is killed, beyond those that it was told to work."""
+EACH = 30
+"""Seconds that a probe of the card may take, the driver's start included."""
 RUNNING: set[subprocess.Popen[str]] = set()
 """What is to be killed when the time is up."""
 ELSEWHERE = (
@@ -91,6 +110,81 @@ def meaning(text: str) -> str:
     told = " ".join(text.split())[-160:]
     found = re.search(r"driver error (\d+)", told)
     return f"{told} ({MEANING[int(found[1])]})" if found and int(found[1]) in MEANING else told
+
+
+def save() -> None:
+    """The record as it is now, whole at any moment."""
+    for path in FILE:
+        RECORD["seconds"], RECORD["missed"] = round(time.monotonic() - BEGUN, 1), MISSED
+        fresh = path.with_name(path.name + ".new")
+        try:
+            fresh.write_text(json.dumps(RECORD), encoding="utf-8")
+            fresh.replace(path)
+        except OSError as error:
+            FILE.clear()
+            print(f"the record cannot be written: {error}")
+
+
+class Clocks(threading.Thread):
+    """What the card runs at, four times a second, by NVML: what it cannot tell is left out."""
+
+    ASKED = (
+        ("mhz", "nvmlDeviceGetClockInfo", (1,)),
+        ("celsius", "nvmlDeviceGetTemperature", (0,)),
+        ("milliwatts", "nvmlDeviceGetPowerUsage", ()),
+        ("slowed", "nvmlDeviceGetCurrentClocksThrottleReasons", ()),
+    )
+
+    def __init__(self, card: Card) -> None:
+        super().__init__(daemon=True)
+        self._card = card
+
+    def run(self) -> None:
+        try:
+            nvml, handle = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+            if nvml.nvmlInit_v2():
+                return
+            found = nvml.nvmlDeviceGetHandleByUUID(self._card.uuid.encode(), ctypes.byref(handle))
+            if found == 0 and self._card.uuid.startswith("MIG-"):
+                found = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
+                    handle, ctypes.byref(handle)
+                )
+        except (OSError, AttributeError):
+            return
+        while found == 0:
+            sample: dict[str, int] = {"at": time.monotonic_ns()}
+            for name, function, more in self.ASKED:
+                value, ask = ctypes.c_uint64(), getattr(nvml, function, None)
+                if ask and ask(handle, *more, ctypes.byref(value)) == 0:
+                    sample[name] = value.value
+            RECORD["clocks"].append(sample)
+            time.sleep(0.25)
+
+
+def clock(begin: int, end: int) -> float | None:
+    """MHz of the multiprocessors between two moments; None where nobody tells."""
+    seen = [one["mhz"] for one in RECORD["clocks"] if "mhz" in one and begin <= one["at"] <= end]
+    return statistics.mean(seen) if len(seen) > 1 else None
+
+
+def counted(home: Path) -> dict[str, int]:
+    """The library's own book of a tenant: device ns received, ns held back, allocations refused (native/include/page.h)."""
+    try:
+        words = (home / "account").read_bytes()[64 : 64 + 40]
+    except OSError:
+        return {}
+    value = [int.from_bytes(words[at : at + 8], "little") for at in range(0, 40, 8)]
+    return {"served_ns": value[2], "waited_ns": value[3], "refused": value[4]}
+
+
+def noted(kind: str, **more: object) -> None:
+    """One run of programs, for the record."""
+    RECORD["runs"].append({"part": PART[0], "kind": kind, **more})
+
+
+def thinned(series: list[tuple[int, int]]) -> list[list[int]]:
+    """Reports as whole milliseconds since the first and launches."""
+    return [[(when - series[0][0]) // 10**6, count] for when, count in series]
 
 
 def start(command: list[str], where: dict[str, str], **options: object) -> subprocess.Popen[str]:
@@ -312,17 +406,36 @@ def load(kind: Kind, seconds: float, *more: str) -> list[str]:
     return [*command, *kind.options(), *more]
 
 
-def alone(card: Card, kind: Kind, seconds: float, limits: Limits | None = None) -> float:
+@dataclass(frozen=True)
+class Rate:
+    """What a workload gets done alone, and at which clock."""
+
+    each_second: float
+    mhz: float | None
+
+
+def alone(card: Card, kind: Kind, seconds: float, limits: Limits | None = None) -> Rate:
     """Launches a second, in the second half of the run."""
     with card.folder() as folder:
         done = ran(load(kind, seconds), card.environment(folder, 0, limits), seconds + PATIENCE)
+        book = counted(folder / "t0")
     series = reports(done.stdout)
     if done.returncode or len(series) < 4:
+        noted(kind.name, alone=str(limits), code=done.returncode, said=done.stderr[-500:])
         raise Failed(
             meaning(done.stderr) or f"ended with {done.returncode} and {len(series)} reports"
         )
     t0, t1 = series[len(series) // 2][0], series[-1][0]
-    return (at(series, t1) - at(series, t0)) * 1e9 / (t1 - t0)
+    rate = Rate((at(series, t1) - at(series, t0)) * 1e9 / (t1 - t0), clock(t0, t1))
+    noted(
+        kind.name,
+        size=kind.size,
+        alone=str(limits),
+        rate=rate.each_second,
+        mhz=rate.mhz,
+        book=book,
+    )
+    return rate
 
 
 def together(
@@ -338,27 +451,49 @@ def together(
             command = load(kind, seconds - (delay if slot == len(tenants) - 1 else 0))
             running.append(start(command, where, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         told = [ended(process, seconds + PATIENCE) for process in running]
+        books = [counted(folder / f"t{slot}") for slot in range(len(tenants))]
     series = [reports(out) for out, _ in told]
+    noted(
+        kind.name, size=kind.size, tenants=[str(one) for one in tenants], books=books,
+        began=[one[0][0] if one else 0 for one in series], reports=[thinned(one) for one in series],
+        said=[error[-500:] for _, error in told],
+    )  # fmt: skip
     if any(len(one) < 4 for one in series):
         raise Failed(meaning(" ".join(error for _, error in told)) or "too few reports")
     return series
 
 
-def parts(series: list[list[tuple[int, int]]], rate: float) -> list[float]:
-    """Percent of the rate alone, over the middle of the time when all ran."""
+def parts(series: list[list[tuple[int, int]]], rate: Rate, kind: Kind) -> list[float]:
+    """Percent of the rate alone, over the middle of the time when all ran.
+
+    A card under less load may run at higher clocks, and a share is one of time: arithmetic is taken at the clock that it
+    had alone, where the driver tells both.
+    """
     begin, end = max(one[0][0] for one in series), min(one[-1][0] for one in series)
     t0, t1 = begin + (end - begin) // 5, end - (end - begin) // 10
-    return [100 * (at(one, t1) - at(one, t0)) * 1e9 / (t1 - t0) / rate for one in series]
+    now = clock(t0, t1)
+    faster = now / rate.mhz if kind.kernel == "mul" and now and rate.mhz else 1.0
+    if abs(faster - 1) > 0.01:
+        row("", "", f"(at {now:.0f} MHz; alone {rate.mhz:.0f})")
+    whole = rate.each_second * faster
+    return [100 * (at(one, t1) - at(one, t0)) * 1e9 / (t1 - t0) / whole for one in series]
 
 
 def sized(card: Card, name: str, kernel: str, target_us: float, size: int, depth: int) -> Kind:
     """A workload whose launch takes about `target_us` on this card."""
-    rate = alone(card, Kind(name, kernel, size, depth=depth), 0.6)
     most = 2**28 if kernel == "copy" else 2**31  # words of a buffer: 1 GiB
-    return Kind(name, kernel, min(most, max(1, int(size * target_us * rate / 1e6))), depth=depth)
+    for _ in range(3):
+        rate = alone(card, Kind(name, kernel, size, depth=depth), 0.6).each_second
+        off = target_us * rate / 1e6
+        size = min(most, max(1, int(size * off)))
+        # What takes as long as its launch says little of what a larger one takes.
+        if 0.5 < off < 2:
+            break
+    return Kind(name, kernel, size, depth=depth)
 
 
 def row(*cells: object) -> None:
+    RECORD["rows"].append([PART[0], round(time.monotonic() - BEGUN, 1), *map(str, cells)])
     widths = (26, 30, 34, 12, 8)
     print("  " + "  ".join(f"{cell!s:<{width}}" for cell, width in zip(cells, widths)).rstrip())  # noqa: B905 # 3.8
     sys.stdout.flush()
@@ -418,31 +553,44 @@ def held(driver: Driver, where: dict[str, str], command: list[str]) -> int | Non
     return taken if keeps and process.returncode == 0 else None
 
 
-def graph_memory(card: Card, driver: Driver) -> None:
-    """By the driver's word, not by ours: what graphs hold at the cap, beside plain allocations at the cap."""
+def by_the_driver(card: Card, driver: Driver) -> None:
+    """By the driver's word, not by ours: what programs hold at the cap, beside plain allocations at the cap."""
     print(
-        "memory of graphs at a cap of 2048 MiB: taken by the driver's word, less what plain allocations take"
+        "memory by the driver's word: what it takes for a program at its cap, beyond context and cap"
     )
-    cap = 2048 * MIB
-    commands = {
-        path: ["memory", path, str(32 * MIB), "dlsym", "hold"] for path in ("plain", *GRAPHS)
-    }
-    nodes = ",".join(["K700"] * 4)
-    commands["sum"] = ["graphs", "dlsym", f"a={nodes}", "i:a", "s", "hold"]
-    plain = 0
-    for path, command in commands.items():
+    large = 2048 * MIB
+    cases = [
+        ("plain, half", large // 2, 2 * GRANULE, ["memory", "plain", str(GRANULE)]),
+        *(
+            (path, large, 2 * GRANULE, ["memory", path, str(GRANULE)])
+            for path in ("pitch", "handle", "array")
+        ),
+        *(
+            (path, large, 64 * MIB, ["memory", path, str(32 * MIB)])
+            for path in ("pool", "newpool", *GRAPHS)
+        ),
+        ("sum of graphs", large, 64 * MIB, ["graphs", "dlsym", "a=" + ",".join(["K700"] * 4), "i:a", "s"]),
+    ]  # fmt: skip
+
+    def taken(cap: int, command: list[str]) -> int | None:
         with card.folder() as folder:
             where = card.environment(folder, 0, card.limits(1000, "none", cap))
-            taken = held(driver, where, command)
-        if taken is None:
-            row(f"{path} held", "failed", "", "", judged(False, f"memory of graphs, {path}"))
+            whole = [*command, "dlsym", "hold"] if command[0] == "memory" else [*command, "hold"]
+            return held(driver, where, whole)
+
+    plain = taken(large, ["memory", "plain", str(GRANULE)])
+    if plain is None:
+        raise Failed("plain allocations at the cap failed")
+    context = plain - large
+    row("plain", f"{plain / MIB:.2f} MiB", f"of them context {context / MIB:.2f} MiB")
+    for name, cap, most, command in cases:
+        found = taken(cap, command)
+        if found is None:
+            row(f"{name} held", "failed", "", "", judged(False, f"memory by the driver, {name}"))
             continue
-        plain = plain or taken
-        if path != "plain":
-            good = plain > 0 and taken - plain <= 2 * 32 * MIB
-            told = "four of 700 MiB in one" if path == "sum" else ""
-            row(f"{path} held", f"{(taken - plain) / MIB:+.2f} MiB", told, "<= 64 MiB",
-                judged(good, f"memory of graphs, {path}"))  # fmt: skip
+        beyond = found - context - cap
+        row(f"{name} held", f"{beyond / MIB:+.2f} MiB", "", f"<= {most // MIB} MiB",
+            judged(context >= 0 and beyond <= most, f"memory by the driver, {name}"))  # fmt: skip
 
 
 def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None:
@@ -465,11 +613,16 @@ def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None
                     judged(False, f"{kind.name} {quoted}"),
                 )
                 continue
-            got = parts(series, rate)
+            got = parts(series, rate, kind)
             error = max(abs(part - quotas[i] / 10) for i, part in enumerate(got))
             told = " / ".join(f"{part:.1f}" for part in got)
             verdict = judged(error <= 3, f"{kind.name} {quoted}: {told}")
             row(kind.name, quoted, told, f"{error:.1f}", verdict)
+            if error > 3:
+                book = RECORD["runs"][-1]["books"]
+                waited = " / ".join(f"{one.get('waited_ns', 0) / 1e6:.0f}" for one in book)
+                served = " / ".join(f"{one.get('served_ns', 0) / 1e6:.0f}" for one in book)
+                row("", "counted by the library, ms:", served, f"held back {waited}")
     return None
 
 
@@ -480,8 +633,8 @@ def hand_over(card: Card, kind: Kind, seconds: float) -> None:
     series = together(card, kind, tenants, 2 * seconds + 2, delay=seconds)
     woke = series[1][0][0]
     first = next((when for when, count in series[1] if count), woke)
-    before = 100 * (at(series[0], woke) - at(series[0], woke - 5 * 10**8)) * 2 / rate
-    got = parts(series, rate)
+    before = 100 * (at(series[0], woke) - at(series[0], woke - 5 * 10**8)) * 2 / rate.each_second
+    got = parts(series, rate, kind)
     good = abs(got[0] - 20) <= 3 and abs(got[1] - 80) <= 3
     row(kind.name, f"alone {before:.1f}", " / ".join(f"{part:.1f}" for part in got), "20 / 80",
         judged(good, "burst-share"))  # fmt: skip
@@ -493,33 +646,48 @@ def hand_over(card: Card, kind: Kind, seconds: float) -> None:
 
 
 def overhead(card: Card, kinds: list[Kind], seconds: float, until: float) -> None:
-    print("overhead: workload, limits, time lost to the rate without the library (median of 5)")
+    print(
+        "overhead: workload, limits, time lost to the rate without the library (median of 5 pairs)"
+    )
     choices = {
         "library, no cap": (card.limits(1000, "none"), 2.0),
         "memory cap, not reached": (card.limits(1000, "none", card.total // 2), 3.0),
         "gated alone, not reached": (card.limits(1000, "burst-share", card.total // 2), 3.0),
     }
-    for kind in kinds:
-        rates: dict[str, list[float]] = {}
-        for _ in range(5):
-            if time.monotonic() > until:
-                break
-            rates.setdefault("", []).append(alone(card, kind, seconds / 2))
+    for i, kind in enumerate(kinds):
+        # Where programs start slowly each run is shorter, so that there are five of each.
+        room_for = (until - time.monotonic()) / (len(kinds) - i) / (5 * (1 + len(choices)))
+        each = max(min(0.3, seconds / 2), min(seconds / 2, room_for - STARTED[0]))
+        lost: dict[str, list[float]] = {}
+        rounds = 0
+        while rounds < 5 and time.monotonic() < until:
+            # A card that grows warm grows slow: each is compared with the run just before.
+            base = alone(card, kind, each).each_second
             for name, (limits, _) in choices.items():
-                rates.setdefault(name, []).append(alone(card, kind, seconds / 2, limits))
-        if len(rates.get("", ())) < 5:
-            row(
-                kind.name,
-                f"only {len(rates.get('', ()))} of 5 runs: no time",
-                "",
-                "",
-                judged(False, "time"),
-            )
+                rate = alone(card, kind, each, limits).each_second
+                lost.setdefault(name, []).append(100 * (1 - rate / base))
+            rounds += 1
+        if rounds < 5:
+            verdict = judged(False, f"overhead of {kind.name}: time")
+            row(kind.name, f"only {rounds} of 5 runs: no time", "", "", verdict)
         for name, (_, most) in choices.items():
-            if rates.get(name):
-                lost = 100 * (1 - statistics.median(rates[name]) / statistics.median(rates[""]))
-                verdict = judged(lost <= most, f"overhead of {kind.name}, {name}: {lost:.2f} %")
-                row(kind.name, name, f"{lost:+.2f} %", f"<= {most:g} %", verdict)
+            if lost.get(name):
+                median = statistics.median(lost[name])
+                verdict = judged(
+                    median <= most, f"overhead of {kind.name}, {name}: {median:.2f} %"
+                )
+                span = f"{min(lost[name]):+.1f} to {max(lost[name]):+.1f}"
+                row(kind.name, name, f"{median:+.2f} % ({span})", f"<= {most:g} %", verdict)
+
+
+def launch_bound(card: Card, seconds: float) -> None:
+    """Kernels shorter than their launch: what the library costs shows in whole. No figure is required."""
+    kind, lost = Kind("launch-bound", "mul", 1, depth=256), []
+    for _ in range(3):
+        base = alone(card, kind, seconds / 2).each_second
+        gated = alone(card, kind, seconds / 2, card.limits(1000, "burst-share")).each_second
+        lost.append(100 * (1 - gated / base))
+    row(kind.name, "gated alone", f"{statistics.median(lost):+.2f} %", "(figure)")
 
 
 def latency(card: Card) -> None:
@@ -540,12 +708,27 @@ def latency(card: Card) -> None:
             continue
         base = base or int(found[1])
         row(name, f"{found[1]} ns", f"p99 {found[2]} ns", f"{int(found[1]) - base:+d} ns")
+    for how in ("own", "per-thread"):
+        spent = []
+        for gated in (False, True):
+            with card.folder() as folder:
+                limits = card.limits(1000, "burst-share") if gated else None
+                done = ran(probing("--timed", how), card.environment(folder, 0, limits), PATIENCE)
+            found = re.search(r"^launch (\d+)$", done.stdout, re.MULTILINE)
+            spent.append(int(found[1]) if found else None)
+        bare, gate = spent
+        told = f"{gate - bare:+d} ns" if bare is not None and gate is not None else "not asked"
+        row(f"{how} stream, gated", told, "by a caller in Python")
 
 
 def kills(card: Card, count: int, until: float) -> None:
-    """SIGKILLs at random points of tenants that launch, run graphs and allocate."""
+    """SIGKILLs at random points of tenants that launch, run graphs and allocate; half of them while they start."""
     chance = random.Random(1)  # noqa: S311 # no secret
     cap, slots = 512 * MIB, 8
+    # A driver takes long to start and to clear up: several die in each tenant at a time, where the card has room.
+    fits = (card.total - slots * cap) // (slots * 700 * MIB)
+    each = max(1, min(3, fits, count // 100))
+    span = max(0.2, 2 * STARTED[0])
     commands = [
         ["load", "--kernel", "mul", "--size", "2000", "--seconds", "60", "--depth", "8"],
         ["load", "--kernel", "mul", "--size", "500", "--seconds", "60", "--how", "graph", "--threads", "2"],
@@ -561,16 +744,17 @@ def kills(card: Card, count: int, until: float) -> None:
         ]
         while done < count and time.monotonic() < until:
             running = []
-            for where in homes:
+            for where in homes * each:
                 command = chance.choice(commands)
                 program = [str(BUILD / command[0]), *command[1:]]
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-                running.append(start(program, where, stdin=subprocess.DEVNULL, **quiet))
-            for process in running:
-                time.sleep(chance.random() * 0.1)
+                process = start(program, where, stdin=subprocess.DEVNULL, **quiet)
+                running.append((time.monotonic() + chance.random() * span, process))
+            for when, process in sorted(running, key=lambda one: one[0]):
+                time.sleep(max(0.0, when - time.monotonic()))
                 process.kill()
             # The driver takes its time to clear up after each; after all at once it takes less.
-            for process in running:
+            for _, process in running:
                 ended(process, PATIENCE)
             done += len(running)
         took = time.monotonic() - begun
@@ -644,10 +828,12 @@ def in_force(card: Card) -> None:
 
 def surroundings(driver: Driver, card: Card) -> None:
     """What the figures were taken on, and what may falsify them."""
-    print(
+    told = (
         f"{card.name}, {card.total // MIB} MiB, {card.uuid}; {driver.version()}; "
         f"load average {os.getloadavg()[0]:.1f} of {os.cpu_count()}"
     )
+    print(told)
+    RECORD["card"], RECORD["kernel"] = told, " ".join(os.uname())
     if card.uuid.startswith("MIG-"):
         print("note: this is an instance (MIG), not a whole card")
     if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
@@ -664,6 +850,8 @@ def surroundings(driver: Driver, card: Card) -> None:
             str(card.device),
         ]
         print(f"nvidia-smi ({asked}): {meaning(ran(command, dict(os.environ), 20).stdout)}")
+        whole = ["nvidia-smi", "-q", "-i", str(card.device)]
+        RECORD["nvidia-smi"] = ran(whole, dict(os.environ), 20).stdout[:60000]
     used = card.total - driver.free()
     if used > 2048 * MIB:
         print(
@@ -671,8 +859,111 @@ def surroundings(driver: Driver, card: Card) -> None:
         )
 
 
+def starts(card: Card) -> None:
+    """How long a program takes until its first launch; much that follows goes by it."""
+    told = []
+    for limits in (None, card.limits(1000, "burst-share")):
+        with card.folder() as folder:
+            begun = time.monotonic()
+            done = ran(
+                load(Kind("", "mul", 100), 0.05), card.environment(folder, 0, limits), PATIENCE
+            )
+        if done.returncode:
+            raise Failed(meaning(done.stderr))
+        told.append(max(0.01, time.monotonic() - begun - 0.05))
+    STARTED[0] = max(told)
+    row(
+        "start of a program",
+        f"{1000 * told[0]:.0f} ms",
+        f"under the library {1000 * told[1]:.0f} ms",
+    )
+
+
+AS_IN_A_CONTAINER = """
+mount --make-rprivate / && mount --bind /etc "$1/old" || exit 9
+for one in "$1"/old/* "$1"/old/.[!.]*; do [ -e "$one" ] && ln -s "$one" "$1/new/"; done
+rm -f "$1/new/ld.so.preload" && echo "$2" > "$1/new/ld.so.preload" && mount --bind "$1/new" /etc || exit 9
+exec "$3" show
+"""
+
+
+def preloaded(card: Card) -> None:
+    """All else is loaded by LD_PRELOAD; containers by /etc/ld.so.preload, which a mount of our own stands in for."""
+    cap = 512 * MIB
+    with card.folder() as folder:
+        where = card.environment(folder, 0, card.limits(1000, "none", cap))
+        library = where.pop("LD_PRELOAD")
+        for name in ("old", "new"):
+            (folder / name).mkdir()
+        apart = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "-r", "--mount"]
+        script = ["sh", "-c", AS_IN_A_CONTAINER, "sh", str(folder), library, str(BUILD / "memory")]
+        try:
+            done = ran([*apart, *script], where, PATIENCE)
+        except OSError as error:
+            return row("/etc/ld.so.preload", f"left out: {error}")
+    if f"info {cap} " in done.stdout:
+        return row("/etc/ld.so.preload", "in force", "", "", judged(True, ""))
+    if "info" in done.stdout:
+        return row(
+            "/etc/ld.so.preload", "not in force", "", "", judged(False, "/etc/ld.so.preload")
+        )
+    return row("/etc/ld.so.preload", "left out: no mounts here", meaning(done.stderr))
+
+
+def probing(*options: str) -> list[str]:
+    script = ROOT / "bench" / "card_probes.py"
+    return [sys.executable, "-I", "-S", str(script), *options]
+
+
+def assumptions(card: Card, seconds: float) -> None:
+    """Asked one after the other in one process; the next goes on behind one that hangs or falls."""
+    print("what the library takes this card and its driver to do: holds or not, measured")
+    where = dict(os.environ, CUDA_VISIBLE_DEVICES=card.uuid)
+    listed = ran(probing("--list"), where, PATIENCE)
+    todo = [
+        (one["probe"], one["assumption"]) for one in map(json.loads, listed.stdout.splitlines())
+    ]
+    if not todo:
+        raise Failed(meaning(listed.stderr) or "bench/card_probes.py tells nothing")
+    until = time.monotonic() + seconds
+    behind: list[str] = []
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    while todo and time.monotonic() < until:
+        process = start(probing(*behind), where, **pipes)
+        late = threading.Timer(EACH, process.kill)
+        late.start()
+        for line in process.stdout or ():
+            if not line.startswith("{"):
+                continue
+            told = json.loads(line)
+            late.cancel()
+            todo.pop(0)
+            said_of(told["assumption"], told["holds"], told["measured"], told["probe"])
+            if not todo or time.monotonic() > until:
+                break
+            late = threading.Timer(EACH, process.kill)
+            late.start()
+        late.cancel()
+        _, error = ended(process, 5)
+        if todo and time.monotonic() < until:
+            probe, assumption = todo.pop(0)
+            said_of(assumption, None, f"hangs or falls {meaning(error)}".strip(), probe)
+            behind = ["--after", probe]
+    for probe, assumption in todo:
+        said_of(assumption, None, "left out: no time", probe)
+
+
+def said_of(assumption: str, holds: bool | None, measured: str, probe: str) -> None:  # noqa: FBT001 # as it was told
+    RECORD["assumptions"].append([probe, assumption, holds, measured])
+    verdict = {True: "holds", False: "DOES NOT HOLD", None: "-"}[holds]
+    if holds is False:
+        OTHERWISE.append(probe)
+    print(f"  {probe}: {assumption}\n      {verdict}: {measured}")
+
+
 def part(what: str, measure: Callable[[], object]) -> None:
     """One part; what becomes of it is none of the others' business."""
+    PART[0] = what
     try:
         measure()
     except Exception as error:  # noqa: BLE001 # whatever a card that nobody has seen may do
@@ -681,14 +972,18 @@ def part(what: str, measure: Callable[[], object]) -> None:
     for process in tuple(RUNNING):
         process.kill()
         ended(process, PATIENCE)
+    save()
 
 
 def summary(begun: float) -> None:
+    if OTHERWISE:
+        print(f"this card does otherwise than the library takes it to: {', '.join(OTHERWISE)}")
     print(
         f"{time.monotonic() - begun:.0f} s; "
         + (f"MISSED: {'; '.join(MISSED)}" if MISSED else "all as required")
     )
     sys.stdout.flush()
+    save()
 
 
 def end_at(seconds: float, begun: float) -> None:
@@ -713,10 +1008,13 @@ def measure(driver: Driver, card: Card, options: argparse.Namespace, begun: floa
         kinds.append(sized(card, name, kernel, target_us, size, depth))
 
     until = begun + options.budget
-    part("memory", lambda: memory(card))
     shared = driver.is_shared()
+    part("memory", lambda: memory(card))
+    part("preload", lambda: preloaded(card))
+    part("start", lambda: starts(card))
+    part("assumptions", lambda: assumptions(card, options.budget * 0.1))
     if shared:
-        part("memory of graphs", lambda: graph_memory(card, driver))
+        part("memory by the driver", lambda: by_the_driver(card, driver))
     else:
         row("two processes at a time", "left out: compute mode", "", "", judged(False, "sharing"))
     part("matrix arithmetic", lambda: make("matrix arithmetic", "mul", 1000, 20_000, 6))
@@ -724,21 +1022,24 @@ def measure(driver: Driver, card: Card, options: argparse.Namespace, begun: floa
     part("elementwise", lambda: make("elementwise", "copy", 300, 2**24, 16))
     part("many small", lambda: make("many small", "mul", 8, 100, 256))
     kinds += [Kind("graphs", "mul", max(1, one.size // 4), "graph", 2) for one in large]
-    share = options.budget * 0.45 / max(1, len(kinds))
+    now = time.monotonic()
+    share = max(0.0, begun + options.budget * 0.58 - now) / max(1, len(kinds))
     print(
         "fixed-share: workload, quotas, received (percent of the rate alone), largest error (points)"
     )
     for i, kind in enumerate(kinds if shared else ()):
         # Each has its part of the time: the last is not the one that always goes without.
-        last = begun + options.budget * 0.1 + (i + 1) * share
+        last = now + (i + 1) * share
         part(kind.name, lambda kind=kind, last=last: compute(card, [kind], options.seconds, last))  # type: ignore[misc]
     for kind in large if shared else ():
         part("burst-share", lambda kind=kind: hand_over(card, kind, options.seconds))  # type: ignore[misc]
     part("latency", lambda: latency(card))
-    part("overhead", lambda: overhead(card, kinds, options.seconds, begun + 0.78 * options.budget))
+    part("overhead", lambda: overhead(card, kinds, options.seconds, begun + 0.8 * options.budget))
     if shared:
         part("kills", lambda: kills(card, options.kills, until - 30))
     part("PyTorch", lambda: torch(card, options.seconds, until - 20))
+    if time.monotonic() < until - 10:
+        part("launch-bound", lambda: launch_bound(card, options.seconds))
 
 
 def main() -> None:
@@ -747,8 +1048,13 @@ def main() -> None:
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--budget", type=float, default=540, help="seconds of all")
+    out = Path(os.environ["OUT"]) / "gpu.json" if os.environ.get("OUT") else None
+    parser.add_argument("--json", type=Path, default=out, help="file for all that was measured")
     options = parser.parse_args()
-    begun = time.monotonic()
+    begun = BEGUN
+    FILE.extend([options.json] if options.json else [])
+    RECORD["options"] = {name: str(value) for name, value in vars(options).items()}
+    RECORD["began"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what is cut off has said what it knew
     end_at(options.budget + 25, begun)
     build()
@@ -757,6 +1063,7 @@ def main() -> None:
         card = driver.card(options.device)
     except (OSError, Failed) as error:
         sys.exit(f"gpu: no CUDA driver or card for this process ({error}); nothing was measured")
+    Clocks(card).start()
     part("surroundings", lambda: surroundings(driver, card))
     try:
         in_force(card)

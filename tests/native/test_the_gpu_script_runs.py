@@ -3,6 +3,7 @@
 Its figures mean nothing here; that each part begins, is judged and told is what is tried.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,7 +18,8 @@ from partage.agent.isolation import account, seats
 from partage.agent.isolation.limits import SEATS, read
 
 sys.path.insert(0, str(ROOT / "bench"))
-import gpu  # a script, not a package
+import card_probes  # scripts, not packages
+import gpu
 
 
 def test_the_files_that_it_makes_are_those_of_the_agent(tmp_path: Path, build: Path) -> None:
@@ -40,18 +42,19 @@ def test_the_files_that_it_makes_are_those_of_the_agent(tmp_path: Path, build: P
 
 
 def run(
-    world: World, *options: str, script: Path | None = None
+    world: World, *options: str, script: Path | None = None, out: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The script with little time."""
+    where = {**world.plain_environment(), **({"OUT": str(out)} if out else {})}
     return subprocess.run(
         [sys.executable, "-I", "-S", script or ROOT / "bench/gpu.py", "--seconds", "0.2", *options],
-        env=world.plain_environment(), capture_output=True, text=True, check=False, timeout=WAIT,
+        env=where, capture_output=True, text=True, check=False, timeout=WAIT,
     )  # fmt: skip
 
 
-def test_it_runs_to_its_end_with_nothing_but_python(world: World) -> None:
+def test_it_runs_to_its_end_with_nothing_but_python(world: World, tmp_path: Path) -> None:
     """Isolated from packages; what there was no time for is told as missed."""
-    done = run(world, "--kills", "8", "--budget", "24")
+    done = run(world, "--kills", "8", "--budget", "24", out=tmp_path)
 
     assert done.returncode == 0, done.stderr
     told = done.stdout
@@ -59,12 +62,99 @@ def test_it_runs_to_its_end_with_nothing_but_python(world: World) -> None:
         "plain", "small", "pitch", "managed", "handle", "pool", "newpool", "array",
         "graph", "node", "capture",
     ]  # fmt: skip
-    assert re.findall(r"^  (\w+) held +[+-]\d+\.\d\d MiB .*ok$", told, re.MULTILINE) == [
-        "graph", "node", "capture", "sum",
+    assert re.findall(r"^  (.+) held +[+-]\d+\.\d\d MiB .*ok$", told, re.MULTILINE) == [
+        "plain, half", "pitch", "handle", "array",
+        "pool", "newpool", "graph", "node", "capture", "sum of graphs",
     ]  # fmt: skip
+    assert re.search(r"^  /etc/ld.so.preload +(in force .*ok|left out: .*)$", told, re.MULTILINE)
     assert re.search(r"gated, cap not reached +\d+ ns +p99 \d+ ns", told)
     assert "PyTorch" in told
     assert re.search(r"^\d+ s; (MISSED|all as required)", told, re.MULTILINE)
+
+    record = json.loads((tmp_path / "gpu.json").read_text())
+    assert [one[0] for one in record["assumptions"]] == list(card_probes.PROBES)
+    runs = [one for one in record["runs"] if len(one.get("tenants", ())) == 2]
+    assert all(book["served_ns"] > 0 for one in runs for book in one["books"])
+    assert all(len(series) > 3 for one in runs for series in one["reports"])
+    assert runs
+    shown = [row for row in record["rows"] if row[0] == "memory"]
+    assert len(shown) == 11
+    assert shown[0][2] == "plain"
+    assert record["missed"] == re.findall(r"^\d+ s; MISSED: (.*)$", told, re.MULTILINE)[0].split(
+        "; "
+    )
+
+
+def test_each_way_of_the_card_is_asked_for_itself(world: World) -> None:
+    """The modelled card has no fills and no libraries; of what it has, it says what it is built to do."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", ROOT / "bench/card_probes.py"],
+        env=world.plain_environment(), capture_output=True, text=True, check=False, timeout=WAIT,
+    )  # fmt: skip
+    told = {one["probe"]: one for one in map(json.loads, done.stdout.splitlines())}
+
+    assert list(told) == list(card_probes.PROBES), done.stderr
+    assert not [one for one in told.values() if one["measured"].startswith("failed")]
+    assert told["context"]["measured"] == "the first 300.00 MiB, another one 300.00 MiB"
+    assert told["pool"]["holds"]
+    assert told["graph_pool"]["holds"]
+    assert told["backwards"]["holds"]
+    assert told["variants"]["holds"]
+    assert told["fills"]["measured"] == "not asked: cuMemsetD32Async"
+
+
+def test_the_probes_know_what_the_library_asks_of_a_driver() -> None:
+    """Read from its sources, so that a function that it begins to use is looked for as well."""
+    assert ("cuLaunchKernel_ptsz", "cuLaunchKernel", 7000, 1) in card_probes.hooks()
+    text = "".join(one.read_text() for one in card_probes.SOURCES.glob("*.c"))
+    asked = card_probes.asked()
+    assert {"cuEventRecord", "cuStreamQuery", "cuThreadExchangeStreamCaptureMode"} <= asked
+    assert len(re.findall(r"\bASK\(", text)) == len(re.findall(card_probes.ASKED, text))
+
+
+def test_a_probe_that_falls_or_hangs_is_told_and_the_next_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A card that nobody has seen may break a process; the questions behind it are asked all the same."""
+    script = tmp_path / "probes.py"
+    script.write_text(
+        "import json, os, sys, time\n"
+        "names = ['first', 'falls', 'hangs', 'last']\n"
+        "if '--after' in sys.argv: names = names[names.index(sys.argv[-1]) + 1:]\n"
+        "for name in names:\n"
+        "    if '--list' not in sys.argv and name == 'falls': os._exit(11)\n"
+        "    if '--list' not in sys.argv and name == 'hangs': time.sleep(60)\n"
+        "    print(json.dumps({'probe': name, 'assumption': 'a', 'holds': name != 'last', 'measured': '1'}), flush=True)\n"
+    )
+    monkeypatch.setattr(gpu, "probing", lambda *more: [sys.executable, str(script), *more])
+    monkeypatch.setattr(gpu, "EACH", 2)
+    monkeypatch.setattr(gpu, "RECORD", {**gpu.RECORD, "assumptions": []})
+    monkeypatch.setattr(gpu, "OTHERWISE", [])
+
+    gpu.assumptions(gpu.Card(0, "GPU-1", "a card", 2**34), 60)
+
+    assert [(one[0], one[2]) for one in gpu.RECORD["assumptions"]] == [
+        ("first", True), ("falls", None), ("hangs", None), ("last", False),
+    ]  # fmt: skip
+    assert gpu.OTHERWISE == ["last"]
+    assert capsys.readouterr().out.count("hangs or falls") == 2
+
+
+def test_a_share_of_arithmetic_is_taken_at_the_clock_of_the_rate_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A card that is half idle runs faster: without this, 30 % of its time would read as 33 %."""
+    clocks = [{"at": i * 10**8, "mhz": 1980} for i in range(100)]
+    monkeypatch.setattr(gpu, "RECORD", {**gpu.RECORD, "rows": [], "clocks": clocks})
+    series = [[(i * 10**7, 33 * i) for i in range(400)]]
+    rate = gpu.Rate(10_000, 1800)
+
+    mul = gpu.parts(series, rate, gpu.Kind("", "mul", 1))
+    copy = gpu.parts(series, rate, gpu.Kind("", "copy", 1))
+
+    assert mul == [pytest.approx(30)]
+    assert copy == [pytest.approx(33)]
+    assert gpu.RECORD["rows"][0][4] == "(at 1980 MHz; alone 1800)"
 
 
 @pytest.fixture

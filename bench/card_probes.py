@@ -1,0 +1,846 @@
+"""What the enforcement library takes a card and its driver to do, asked of the card: one assumption, one line.
+
+    python3 bench/card_probes.py [--device 0] [--after NAME] [--only NAME] [--list]
+    python3 bench/card_probes.py --timed own | per-thread
+
+`bench/gpu.py` runs it and prints the lines as a table. Each line is one JSON object: `probe`, `assumption`, `holds` (true,
+false, or null where only a figure is wanted or the driver has no such function) and `measured`. Needs the driver and Python
+3.8, and no library of ours: it asks the bare driver. A probe that hangs or falls is told by the line that is missing; the
+caller goes on behind it with `--after`. `--timed` prints the median ns of a launch's call on an ordinary or the per-thread stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+SOURCES = Path(__file__).resolve().parents[1] / "native" / "src"
+MIB = 2**20
+GRANULE = 2 * MIB
+ESTIMATE = 512 * MIB
+"""What the agent counts for a context until it was measured (`--context-memory`)."""
+PROMPT_NS, CHEAP_NS = 3000, 1500
+"""A call that happens at every group of launches, and one that happens at every look, take at most this."""
+KERNELS = b"""
+.version 6.4
+.target sm_70
+.address_size 64
+.visible .entry spin(.param .u64 ns)
+{
+ .reg .u64 %t<4>; .reg .pred %p;
+ ld.param.u64 %t0, [ns];
+ mov.u64 %t1, %globaltimer;
+again:
+ mov.u64 %t2, %globaltimer;
+ sub.u64 %t3, %t2, %t1;
+ setp.lt.u64 %p, %t3, %t0;
+ @%p bra again;
+ ret;
+}
+.visible .entry gaps(.param .u64 ns, .param .u64 out, .param .u64 least)
+{
+ .reg .u64 %t<14>; .reg .pred %p<3>;
+ ld.param.u64 %t0, [ns];
+ ld.param.u64 %t1, [out];
+ cvta.to.global.u64 %t1, %t1;
+ ld.param.u64 %t2, [least];
+ mov.u64 %t3, %globaltimer;
+ mov.u64 %t4, %t3;
+ mov.u64 %t5, %t3;
+ mov.u64 %t6, 0;
+ mov.u64 %t7, 0;
+ mov.u64 %t8, 0;
+again:
+ mov.u64 %t9, %globaltimer;
+ sub.u64 %t10, %t9, %t4;
+ setp.lt.u64 %p0, %t10, %t2;
+ @%p0 bra near;
+ add.u64 %t6, %t6, 1;
+ add.u64 %t7, %t7, %t10;
+ sub.u64 %t11, %t4, %t5;
+ max.u64 %t8, %t8, %t11;
+ mov.u64 %t5, %t9;
+near:
+ mov.u64 %t4, %t9;
+ sub.u64 %t12, %t9, %t3;
+ setp.lt.u64 %p1, %t12, %t0;
+ @%p1 bra again;
+ st.global.u64 [%t1], %t6;
+ st.global.u64 [%t1+8], %t7;
+ st.global.u64 [%t1+16], %t8;
+ st.global.u64 [%t1+24], %t12;
+ ret;
+}
+\0"""
+LARGE = b""".version 6.4
+.target sm_70
+.address_size 64
+.visible .global .align 16 .b8 large[67108864];
+.visible .entry touch(.param .u64 ns)
+{
+ .reg .u64 %t<3>;
+ mov.u64 %t0, large;
+ ld.param.u64 %t1, [ns];
+ st.global.u64 [%t0], %t1;
+ ret;
+}
+\0"""
+ASKED = r"\bASK\(\((?:[^()]|\([^()]*\))*\),\s*(cu\w+)"
+NEWER = ("cuCtxFromGreenCtx",)
+"""What drivers of before CUDA 12.4 are without, and the library does without there."""
+if TYPE_CHECKING:
+    Answer = tuple[bool | None, str]
+
+
+class Absent(Exception):
+    """The driver has no such function."""
+
+
+class Refused(Exception):
+    """The driver said no."""
+
+
+def pointer(value: int = 0) -> ctypes.c_void_p:
+    return ctypes.c_void_p(value)
+
+
+class Cuda:
+    """The bare driver, one card, its primary context."""
+
+    def __init__(self, device: int) -> None:
+        begun = time.monotonic()
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.call("cuInit", 0)
+        self.started = time.monotonic() - begun
+        handle = ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(handle), device)
+        self.device = handle.value
+        self.context = pointer()
+        begun, before = time.monotonic(), whole_card(self)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.device)
+        self.call("cuCtxSetCurrent", self.context)
+        self.opened = time.monotonic() - begun
+        self.taken = whole_card(self) - before
+        self._module: ctypes.c_void_p | None = None
+
+    def find(self, name: str) -> Callable[..., int]:
+        """A function of the driver.
+
+        Raises:
+            Absent: it has none of that name.
+        """
+        try:
+            return getattr(self.library, name)  # type: ignore[no-any-return]
+        except AttributeError:
+            raise Absent(name) from None
+
+    def code(self, name: str, *arguments: object) -> int:
+        return self.find(name)(*arguments)
+
+    def call(self, name: str, *arguments: object) -> None:
+        code = self.code(name, *arguments)
+        if code:
+            raise Refused(f"{name}: driver error {code}")
+
+    def attribute(self, number: int, otherwise: int) -> int:
+        value = ctypes.c_int(otherwise)
+        try:
+            self.code("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
+        except Absent:
+            return otherwise
+        return value.value
+
+    def stream(self, flags: int = 1) -> ctypes.c_void_p:
+        stream = pointer()
+        self.call("cuStreamCreate", ctypes.byref(stream), flags)
+        return stream
+
+    def event(self) -> ctypes.c_void_p:
+        event = pointer()
+        self.call("cuEventCreate", ctypes.byref(event), 0)
+        return event
+
+    def module(self, image: bytes) -> ctypes.c_void_p:
+        module = pointer()
+        self.call("cuModuleLoadData", ctypes.byref(module), image)
+        return module
+
+    def function(self, module: ctypes.c_void_p, name: bytes) -> ctypes.c_void_p:
+        function = pointer()
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, name)
+        return function
+
+    def kernel(self, name: bytes) -> ctypes.c_void_p:
+        self._module = self._module or self.module(KERNELS)
+        return self.function(self._module, name)
+
+    def launch(
+        self, function: ctypes.c_void_p, stream: ctypes.c_void_p, *values: int,
+        blocks: int = 1, threads: int = 1, name: str = "cuLaunchKernel",
+    ) -> None:  # fmt: skip
+        words = [ctypes.c_uint64(value) for value in values]
+        list_of = (ctypes.c_void_p * max(1, len(words)))(*(ctypes.addressof(one) for one in words))
+        self.call(name, function, blocks, 1, 1, threads, 1, 1, 0, stream, list_of, None)
+
+    def wait(self) -> None:
+        self.call("cuCtxSynchronize")
+
+    def elapsed(self, one: ctypes.c_void_p, other: ctypes.c_void_p) -> float:
+        """Microseconds."""
+        ms = ctypes.c_float()
+        self.call("cuEventElapsedTime", ctypes.byref(ms), one, other)
+        return ms.value * 1000
+
+    def free(self) -> int:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def alloc(self, size: int) -> ctypes.c_uint64:
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address
+
+    def release(self, address: ctypes.c_uint64) -> None:
+        self.call("cuMemFree_v2", address)
+
+    def cost(self, name: str, *arguments: object, times: int = 1000) -> int:
+        """Nanoseconds of a call, without those of calling at all."""
+
+        def rate(function: Callable[..., int], given: tuple[object, ...]) -> float:
+            best = float("inf")
+            for _ in range(5):
+                begun = time.perf_counter_ns()
+                for _ in range(times):
+                    function(*given)
+                best = min(best, (time.perf_counter_ns() - begun) / times)
+            return best
+
+        version = ctypes.c_int()
+        idle = rate(self.find("cuDriverGetVersion"), (ctypes.byref(version),))
+        return max(0, int(rate(self.find(name), arguments) - idle))
+
+
+def nvml() -> ctypes.CDLL:
+    """NVML, begun.
+
+    Raises:
+        Absent: there is none, or it does not begin.
+    """
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        if library.nvmlInit_v2():
+            raise Absent("NVML does not begin")
+    except (OSError, AttributeError) as error:
+        raise Absent(f"NVML: {error}") from None
+    return library
+
+
+def uuid_of(cuda: Cuda) -> str:
+    """As NVML names the device: a whole card or an instance of one."""
+    whole, own = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
+    cuda.call("cuDeviceGetUuid", whole, cuda.device)
+    cuda.call("cuDeviceGetUuid_v2", own, cuda.device)
+    digits = bytes(own).hex()
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return ("GPU-" if bytes(whole) == bytes(own) else "MIG-") + "-".join(parts)
+
+
+def nvml_memory(cuda: Cuda) -> tuple[int, int]:
+    """Total and used bytes by NVML."""
+    library, handle = nvml(), pointer()
+    memory = (ctypes.c_uint64 * 3)()
+    try:
+        if library.nvmlDeviceGetHandleByUUID(uuid_of(cuda).encode(), ctypes.byref(handle)):
+            raise Absent("NVML does not know the device by its UUID")
+    except AttributeError:
+        library.nvmlDeviceGetHandleByIndex_v2(cuda.device, ctypes.byref(handle))
+    if library.nvmlDeviceGetMemoryInfo(handle, memory):
+        raise Absent("NVML tells no memory")
+    return memory[0], memory[2]
+
+
+def whole_card(cuda: Cuda) -> int:
+    """Used bytes by NVML, 0 where it tells none."""
+    try:
+        return nvml_memory(cuda)[1]
+    except (Absent, Refused):
+        return 0
+
+
+def mib(size: float) -> str:
+    return f"{size / MIB:.2f} MiB"
+
+
+def hooks() -> list[tuple[str, str, int, int]]:
+    """Rows of the table of entry points: exported name, base, first version, per-thread."""
+    try:
+        text = (SOURCES / "hooks.h").read_text(encoding="ascii")
+    except OSError:
+        raise Absent("native/src did not come along") from None
+    rows = re.findall(r'HOOK\((\w+), "(\w+)", (\d+), (\d), CUDA\)', text)
+    return [(name, base, int(since), int(own)) for name, base, since, own in rows]
+
+
+def listed(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def has(cuda: Cuda, name: str) -> bool:
+    try:
+        cuda.find(name)
+    except Absent:
+        return False
+    return True
+
+
+def asked() -> set[str]:
+    """What the library asks of the driver itself, by its sources."""
+    hooks()  # says why if the sources are not here
+    text = "".join(one.read_text(encoding="ascii") for one in sorted(SOURCES.glob("*.c")))
+    return set(re.findall(ASKED, text))
+
+
+def names(cuda: Cuda) -> Answer:
+    """Every function that the library asks of the driver itself is there."""
+    wanted = asked()
+    missing = sorted(name for name in wanted if not has(cuda, name))
+    needed = [name for name in missing if name not in NEWER]
+    return not needed, f"{len(wanted)} asked; missing: {listed(missing) or 'none'}"
+
+
+def variants(cuda: Cuda) -> Answer:
+    """The driver has no form of a hooked function that the table does not know."""
+    rows = hooks()
+    known = {name for name, *_ in rows}
+    made = {
+        f"{base}_v{i}{end}" for _, base, *_ in rows for i in range(2, 10) for end in ("", "_ptsz")
+    }
+    strange = sorted(name for name in made - known if has(cuda, name))
+    return not strange, f"unknown: {listed(strange) or 'none'}"
+
+
+def addresses(cuda: Cuda) -> Answer:
+    """Each form of a function has by cuGetProcAddress the address that it has by dlsym."""
+    ask, newest, rows = cuda.find("cuGetProcAddress_v2"), ctypes.c_int(), hooks()
+    cuda.call("cuDriverGetVersion", ctypes.byref(newest))
+    other, count = [], 0
+    for name, base, since, own in rows:
+        later = [one for _, its, one, per in rows if its == base and per == own and one > since]
+        # The last version that gives this form; the plain name means another function from CUDA 12 on.
+        version = min([newest.value, *(one - 10 for one in later)])
+        version = min(version, 11080) if base == "cuGraphInstantiate" else version
+        if not has(cuda, name) or base == "cuGetProcAddress" or version < max(since, 3020):
+            continue
+        found, status = pointer(), ctypes.c_int()
+        flags = ctypes.c_uint64(2 if own else 1)
+        ask(base.encode(), ctypes.byref(found), version, flags, ctypes.byref(status))
+        count += 1
+        if found.value != ctypes.cast(cuda.find(name), ctypes.c_void_p).value:
+            other.append(name)
+    return not other, f"{count} asked; others: {listed(other) or 'none'}"
+
+
+def identity(cuda: Cuda) -> Answer:
+    """NVML knows the device by the UUID that the driver gives."""
+    library, handle = nvml(), pointer()
+    name = uuid_of(cuda)
+    try:
+        code = library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
+    except AttributeError:
+        raise Absent("nvmlDeviceGetHandleByUUID") from None
+    return code == 0, f"{name}: NVML says {code}"
+
+
+def uvm(cuda: Cuda) -> Answer:
+    """Who only asks NVML does not open /dev/nvidia-uvm; who initialises the driver does."""
+    program = (
+        "import ctypes, os\n"
+        "n = ctypes.CDLL('libnvidia-ml.so.1'); n.nvmlInit_v2(); h = ctypes.c_void_p()\n"
+        "n.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(h))\n"
+        "n.nvmlDeviceGetMemoryInfo(h, (ctypes.c_uint64 * 3)())\n"
+        "print(*[os.readlink('/proc/self/fd/' + f) for f in os.listdir('/proc/self/fd')"
+        " if os.path.islink('/proc/self/fd/' + f)])\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=20)
+    folder = Path("/proc/self/fd")
+    own = [os.readlink(one) for one in folder.iterdir() if one.is_symlink()]  # noqa: PTH115 # 3.8
+    asks, starts = "nvidia-uvm" in done.stdout, any("nvidia-uvm" in one for one in own)
+    return not asks and starts and cuda.started > 0, f"NVML opens it: {asks}; the driver: {starts}"
+
+
+def start(cuda: Cuda) -> Answer:
+    """A program's start (figure only)."""
+    return None, f"cuInit {cuda.started * 1e3:.0f} ms, first context {cuda.opened * 1e3:.0f} ms"
+
+
+def context(cuda: Cuda) -> Answer:
+    """A context takes no more than the estimate of 512 MiB."""
+    before, second = cuda.free(), pointer()
+    cuda.call("cuCtxCreate_v2", ctypes.byref(second), 0, cuda.device)
+    more = before - cuda.free()
+    cuda.call("cuCtxDestroy_v2", second)
+    cuda.call("cuCtxSetCurrent", cuda.context)
+    first = cuda.taken or more
+    return 0 < first <= ESTIMATE, f"the first {mib(first)}, another one {mib(more)}"
+
+
+def totals(cuda: Cuda) -> Answer:
+    """The memory that NVML states as the card's can be allocated by programs (figure only)."""
+    total = ctypes.c_size_t()
+    cuda.call("cuDeviceTotalMem_v2", ctypes.byref(total), cuda.device)
+    told, _ = nvml_memory(cuda)
+    between = mib(told - total.value)
+    return None, f"NVML {mib(told)}, the driver {mib(total.value)}, {between} between"
+
+
+def pieces(cuda: Cuda) -> Answer:
+    """An allocation takes what the library counts: whole 2 MiB above 1 MiB, its own 512 bytes below."""
+    told, good = [], True
+    for size in (4096, 65536, 350 * 1024, 700 * 1024, MIB, MIB + 1, 3 * MIB):
+        counted = (size + 511) // 512 * 512 if size <= MIB else -(-size // GRANULE) * GRANULE
+        count = min(1024, 96 * MIB // size)
+        before = cuda.free()
+        held = [cuda.alloc(size) for _ in range(count)]
+        taken = before - cuda.free()
+        for one in held:
+            cuda.release(one)
+        told.append(f"{size >> 10}K {taken / count / 1024:.0f}K")
+        good &= taken <= counted * count * 1.05 + 2 * GRANULE
+    return good, "size and taken each: " + ", ".join(told)
+
+
+def module(cuda: Cuda) -> Answer:
+    """A module's memory is taken by its load, given back by its unload, and taken again by the next."""
+    before = cuda.free()
+    first = cuda.module(LARGE)
+    loaded = before - cuda.free()
+    cuda.launch(cuda.function(first, b"touch"), pointer(), 1)
+    cuda.wait()
+    used = before - cuda.free()
+    cuda.call("cuModuleUnload", first)
+    kept = before - cuda.free()
+    again, between = cuda.free(), cuda.module(LARGE)
+    second = again - cuda.free()
+    cuda.call("cuModuleUnload", between)
+    good = loaded >= 64 * MIB and kept < GRANULE and second >= loaded - GRANULE
+    return (
+        good,
+        f"at load {mib(loaded)}, in use {mib(used)}, after {mib(kept)}, next load {mib(second)} (64 MiB each)",
+    )
+
+
+def lazy(cuda: Cuda) -> Answer:
+    """A kernel's first launch takes no longer on the card's clock than the next (no time of loading in the span)."""
+    stream, one, other = cuda.stream(), cuda.event(), cuda.event()
+    library, kernel = pointer(), pointer()
+    image = LARGE.replace(b"67108864", b"16")
+    # As the runtime does since CUDA 12: a kernel of a library is loaded when it is launched first.
+    none = (None, None, 0, None, None, 0)
+    cuda.call("cuLibraryLoadData", ctypes.byref(library), image, *none)
+    cuda.call("cuLibraryGetKernel", ctypes.byref(kernel), library, b"touch")
+    told = []
+    for _ in range(2):
+        cuda.call("cuEventRecord", one, stream)
+        begun = time.perf_counter_ns()
+        cuda.launch(kernel, stream, 1)
+        took = (time.perf_counter_ns() - begun) / 1000
+        cuda.call("cuEventRecord", other, stream)
+        cuda.wait()
+        told.append((took, cuda.elapsed(one, other)))
+    cuda.call("cuLibraryUnload", library)
+    (call, span), (again, warm) = told
+    return (
+        span - warm < 50,
+        f"call {call:.0f} us, span {span:.0f} us; then {again:.0f} and {warm:.0f} us",
+    )
+
+
+def calls(cuda: Cuda) -> Answer:
+    """A mark costs at most 3 us, a question 1.5 us."""
+    stream, mark, late = cuda.stream(), cuda.event(), cuda.event()
+    ms = ctypes.c_float()
+    spent = {"record": cuda.cost("cuEventRecord", mark, stream, times=200)}
+    cuda.wait()
+    spent["query, over"] = cuda.cost("cuEventQuery", mark)
+    spent["elapsed"] = cuda.cost("cuEventElapsedTime", ctypes.byref(ms), mark, mark)
+    spent["stream, dry"] = cuda.cost("cuStreamQuery", stream)
+    cuda.launch(cuda.kernel(b"spin"), stream, 200_000_000)
+    cuda.call("cuEventRecord", late, stream)
+    spent["query, not yet"] = cuda.cost("cuEventQuery", late, times=300)
+    spent["stream, busy"] = cuda.cost("cuStreamQuery", stream, times=300)
+    cuda.wait()
+    current, device = pointer(), ctypes.c_int()
+    spent["context"] = cuda.cost("cuCtxGetCurrent", ctypes.byref(current))
+    spent["its device"] = cuda.cost("cuCtxGetDevice", ctypes.byref(device))
+    asked = [ns for name, ns in spent.items() if name != "record"]
+    good = spent["record"] <= PROMPT_NS and max(asked) <= CHEAP_NS
+    return good, ", ".join(f"{name} {ns}" for name, ns in spent.items()) + " ns"
+
+
+def slow_calls(cuda: Cuda) -> Answer:
+    """What is asked around loads and pools takes at most 100 us."""
+    free, total, pool = ctypes.c_size_t(), ctypes.c_size_t(), pointer()
+    spent = {
+        "free memory": cuda.cost(
+            "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total), times=50
+        )
+    }
+    cuda.call("cuDeviceGetMemPool", ctypes.byref(pool), cuda.device)
+    value = ctypes.c_uint64()
+    spent["pool"] = cuda.cost("cuMemPoolGetAttribute", pool, 5, ctypes.byref(value), times=200)
+    return max(spent.values()) <= 100_000, ", ".join(f"{k} {ns} ns" for k, ns in spent.items())
+
+
+def marks(cuda: Cuda) -> Answer:
+    """Marks around nothing are 3 us apart at most, around an empty kernel on an idle stream 8 us."""
+    stream, one, other = cuda.stream(), cuda.event(), cuda.event()
+    spin, nothing, kernel = cuda.kernel(b"spin"), [], []
+    for spans in (nothing, kernel):
+        for _ in range(200):
+            cuda.call("cuEventRecord", one, stream)
+            if spans is kernel:
+                cuda.launch(spin, stream, 0)
+            cuda.call("cuEventRecord", other, stream)
+            cuda.wait()
+            spans.append(cuda.elapsed(one, other))
+    steps = sorted({round(span, 3) for span in nothing + kernel})
+    least = min((b - a for a, b in zip(steps, steps[1:])), default=0)  # noqa: B905, RUF007 # 3.8
+    empty, single = statistics.median(nothing), statistics.median(kernel)
+    return (
+        empty <= 3 and single <= 8,
+        f"{empty:.2f} us, {single:.2f} us; least step {least:.3f} us",
+    )
+
+
+def backwards(cuda: Cuda) -> Answer:
+    """Marks of two streams can be compared, and the other way round the time is negative."""
+    first, second, one, other = cuda.stream(), cuda.stream(), cuda.event(), cuda.event()
+    cuda.call("cuEventRecord", one, first)
+    cuda.wait()
+    cuda.launch(cuda.kernel(b"spin"), second, 5_000_000)
+    cuda.call("cuEventRecord", other, second)
+    cuda.wait()
+    forth, back = cuda.elapsed(one, other), cuda.elapsed(other, one)
+    return forth >= 5000 and abs(forth + back) < 2, f"{forth:.1f} us and {back:.1f} us"
+
+
+def legacy(cuda: Cuda) -> Answer:
+    """A mark on the legacy stream waits for streams made blocking, and for no other."""
+    spans = []
+    for flags in (0, 1):
+        stream, one, other = cuda.stream(flags), cuda.event(), cuda.event()
+        cuda.call("cuEventRecord", one, stream)
+        cuda.launch(cuda.kernel(b"spin"), stream, 20_000_000)
+        cuda.call("cuEventRecord", other, None)
+        cuda.wait()
+        spans.append(cuda.elapsed(one, other) / 1000)
+    return spans[0] >= 19 and spans[
+        1
+    ] < 5, f"{spans[0]:.1f} ms beside a blocking one, {spans[1]:.1f} ms beside another"
+
+
+def queue(cuda: Cuda) -> Answer:
+    """The driver takes 500 launches and more before a call waits."""
+    stream, spin, count = cuda.stream(), cuda.kernel(b"spin"), 0
+    cuda.launch(spin, stream, 300_000_000)
+    for count in range(1, 4001):  # noqa: B007 # it is the answer
+        begun = time.perf_counter_ns()
+        cuda.launch(spin, stream, 0)
+        if time.perf_counter_ns() - begun > 20_000_000:
+            break
+    cuda.wait()
+    return count >= 500, f"{count}{' or more' if count == 4000 else ''} launches"
+
+
+def slices(cuda: Cuda) -> Answer:
+    """Contexts of two processes take slices of 1 to 4 ms in turn; one alone is not interrupted."""
+    least, ns = 50_000, 400_000_000
+    alone = interrupted(cuda, ns, least)
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        __file__,
+        "--peer",
+        str(ns),
+        "--device",
+        str(cuda.device),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as peer:
+        try:
+            assert peer.stdin is not None  # noqa: S101 # for the type checker
+            assert peer.stdout is not None  # noqa: S101
+            if peer.stdout.readline() != "ready\n":
+                raise Absent("a second process has no context (compute mode?)")
+            peer.stdin.write("go\n")
+            peer.stdin.flush()
+            beside = interrupted(cuda, ns, least)
+        finally:
+            peer.kill()
+    each = beside[1] / beside[0] / 1e6 if beside[0] else 0.0
+    good = alone[0] <= 2 and 1 <= each <= 4
+    own, told = (
+        beside[2] / 1e6,
+        f"alone {alone[0]} gaps; beside: {beside[0]} gaps of {each:.2f} ms",
+    )
+    return (
+        good,
+        f"{told}, own slice up to {own:.2f} ms, {100 * beside[1] / max(1, beside[3]):.0f} % elsewhere",
+    )
+
+
+def interrupted(cuda: Cuda, ns: int, least: int) -> list[int]:
+    """How often a kernel did not run, for how long together, its longest run, and its time from end to end."""
+    out, got = cuda.alloc(4096), (ctypes.c_uint64 * 4)()
+    copy = cuda.find("cuMemcpyDtoH_v2")
+    cuda.launch(cuda.kernel(b"gaps"), pointer(), ns, out.value, least)
+    cuda.wait()
+    copy(got, out, ctypes.c_size_t(32))
+    cuda.release(out)
+    return list(got)
+
+
+def fills(cuda: Cuda) -> Answer:
+    """Fills and copies on the card go on beside a kernel on all multiprocessors (they need none of them)."""
+    size, told, good = min(512 * MIB, cuda.free() // 4) // GRANULE * GRANULE, [], True
+    threads = cuda.attribute(39, 2048)
+    blocks = cuda.attribute(16, 132) * max(1, threads // 1024)
+    one, other, here, there = cuda.alloc(size), cuda.alloc(size), cuda.stream(), cuda.stream()
+    full = cuda.kernel(b"spin")
+    works: dict[str, tuple[object, ...]] = {
+        "cuMemsetD32Async": (one, 7, ctypes.c_size_t(size // 4), there),
+        "cuMemsetD8Async": (one, 7, ctypes.c_size_t(4096), there),
+        "cuMemcpyDtoDAsync_v2": (other, one, ctypes.c_size_t(size), there),
+    }
+    for name, given in works.items():
+        cuda.find(name)
+        spent = []
+        for busy in (False, False, True):
+            cuda.wait()
+            if busy:
+                cuda.launch(full, here, 100_000_000, blocks=blocks, threads=1024)
+                time.sleep(0.005)
+            begun = time.perf_counter()
+            cuda.call(name, *given)
+            cuda.call("cuStreamSynchronize", there)
+            spent.append((time.perf_counter() - begun) * 1e3)
+        cuda.wait()
+        good &= spent[2] < 50 or spent[2] < 3 * spent[1]
+        told.append(f"{name[2:]} {spent[1]:.2f} ms, beside {spent[2]:.2f}")
+    cuda.release(one)
+    cuda.release(other)
+    return good, "; ".join(told)
+
+
+def pool(cuda: Cuda) -> Answer:
+    """A pool grows by 32 MiB, says so, and holds nothing after all is freed and it was trimmed."""
+    made, stream, value = pointer(), cuda.stream(), ctypes.c_uint64()
+    props = (ctypes.c_ubyte * 88)()
+    props[0] = props[8] = 1  # pinned, on a device
+    props[12] = cuda.device
+    cuda.call("cuMemPoolCreate", ctypes.byref(made), props)
+    told = []
+
+    def reserved() -> None:
+        cuda.call("cuMemPoolGetAttribute", made, 5, ctypes.byref(value))
+        told.append(value.value)
+
+    held = []
+    for size in (MIB, 40 * MIB):
+        address = ctypes.c_uint64()
+        cuda.call(
+            "cuMemAllocFromPoolAsync", ctypes.byref(address), ctypes.c_size_t(size), made, stream
+        )
+        held.append(address)
+        reserved()
+    for address in held:
+        cuda.call("cuMemFreeAsync", address, stream)
+    cuda.wait()
+    reserved()
+    cuda.call("cuMemPoolTrimTo", made, ctypes.c_size_t(0))
+    reserved()
+    cuda.call("cuMemPoolDestroy", made)
+    good = told[0] == 32 * MIB and told[-1] == 0
+    return good, "1 MiB, 40 MiB more, freed, trimmed: " + ", ".join(mib(one) for one in told)
+
+
+def graph_pool(cuda: Cuda) -> Answer:
+    """What graphs hold is whole granules of their allocations, and nothing after a trim."""
+    stream, graph, instance = cuda.stream(), pointer(), pointer()
+    address, value, told = ctypes.c_uint64(), ctypes.c_uint64(), []
+    cuda.call("cuStreamBeginCapture_v2", stream, 2)
+    try:
+        cuda.call("cuMemAllocAsync", ctypes.byref(address), ctypes.c_size_t(3 * MIB), stream)
+        cuda.call("cuMemFreeAsync", address, stream)
+    finally:
+        cuda.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+    cuda.call("cuGraphInstantiateWithFlags", ctypes.byref(instance), graph, ctypes.c_uint64(0))
+    cuda.call("cuGraphLaunch", instance, stream)
+    cuda.wait()
+    for _ in range(2):
+        cuda.call("cuDeviceGetGraphMemAttribute", cuda.device, 2, ctypes.byref(value))
+        told.append(value.value)
+        cuda.call("cuDeviceGraphMemTrim", cuda.device)
+    cuda.call("cuGraphExecDestroy", instance)
+    return told == [4 * MIB, 0], f"3 MiB in a graph: {mib(told[0])}; after a trim {mib(told[1])}"
+
+
+def graph_code(cuda: Cuda) -> Answer:
+    """Instances of graphs take less than 4 MiB of their own (500 kernels each, ten of them)."""
+    stream, spin, held = cuda.stream(), cuda.kernel(b"spin"), []
+    before = cuda.free()
+    for _ in range(10):
+        graph, instance = pointer(), pointer()
+        cuda.call("cuStreamBeginCapture_v2", stream, 2)
+        for _ in range(500):
+            cuda.launch(spin, stream, 0)
+        cuda.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+        cuda.call("cuGraphInstantiateWithFlags", ctypes.byref(instance), graph, ctypes.c_uint64(0))
+        cuda.call("cuGraphLaunch", instance, stream)
+        held.append(instance)
+    cuda.wait()
+    taken = before - cuda.free()
+    for instance in held:
+        cuda.call("cuGraphExecDestroy", instance)
+    return taken < 40 * MIB, f"{mib(taken)} for ten"
+
+
+def heap(cuda: Cuda) -> Answer:
+    """The device heap takes what is set beyond 8 MiB, when it is set."""
+    before = cuda.free()
+    cuda.call("cuCtxSetLimit", 2, ctypes.c_size_t(264 * MIB))
+    taken = before - cuda.free()
+    cuda.call("cuCtxSetLimit", 2, ctypes.c_size_t(8 * MIB))
+    return abs(taken - 256 * MIB) <= GRANULE, f"256 MiB more set, {mib(taken)} taken"
+
+
+def captured(cuda: Cuda) -> Answer:
+    """A question about a stream that is captured, or a mark of it, ends the capture: the library must make none."""
+    told = {}
+    for name in ("cuStreamQuery", "cuEventQuery", "legacy mark", "nothing"):
+        stream, graph, mark = (
+            cuda.stream(0 if name == "legacy mark" else 1),
+            pointer(),
+            cuda.event(),
+        )
+        cuda.call("cuStreamBeginCapture_v2", stream, 2)
+        if name == "cuStreamQuery":
+            code = cuda.code(name, stream)
+        elif name == "cuEventQuery":
+            cuda.code("cuEventRecord", mark, stream)
+            code = cuda.code(name, mark)
+        else:
+            code = cuda.code("cuEventRecord", mark, None) if name == "legacy mark" else 0
+        told[name] = (code, cuda.code("cuStreamEndCapture", stream, ctypes.byref(graph)))
+    good = told["nothing"][1] == 0 and all(
+        end for name, (_, end) in told.items() if name != "nothing"
+    )
+    return good, "; ".join(
+        f"{name} {code}, then the end {end}" for name, (code, end) in told.items()
+    )
+
+
+def printing(cuda: Cuda) -> Answer:
+    """The buffer of printf and the stacks take nothing when they are made larger (figures are what is not counted)."""
+    told, good = [], True
+    for name, limit, before, value in (
+        ("printf", 1, 8 * MIB, 256 * MIB),
+        ("stack", 0, 1024, 8192),
+    ):
+        free = cuda.free()
+        cuda.call("cuCtxSetLimit", limit, ctypes.c_size_t(value))
+        cuda.launch(cuda.kernel(b"spin"), pointer(), 0)
+        cuda.wait()
+        taken = free - cuda.free()
+        cuda.call("cuCtxSetLimit", limit, ctypes.c_size_t(before))
+        told.append(f"{name} of {value}: {mib(taken)}")
+        good &= taken < GRANULE
+    return good, "; ".join(told)
+
+
+PROBES: dict[str, Callable[[Cuda], Answer]] = {
+    one.__name__: one
+    for one in (
+        names, variants, addresses, identity, uvm, start, context, totals, calls, slow_calls, marks, backwards,
+        lazy, legacy, queue, pieces, module, pool, graph_pool, graph_code, slices, fills, captured, heap, printing,
+    )
+}  # fmt: skip
+"""In this order: what is cheap and certain first, what may leave the context broken last."""
+
+
+def peer(device: int, ns: int) -> None:
+    """The second process of `slices`: says when it could begin, then works until it is killed."""
+    cuda = Cuda(device)
+    kernel = cuda.kernel(b"spin")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(4):
+        cuda.launch(kernel, pointer(), ns)
+        cuda.wait()
+
+
+def timed(device: int, how: str) -> None:
+    """Median ns of a launch's call on an idle stream."""
+    cuda, spent = Cuda(device), []
+    kernel, own = cuda.kernel(b"spin"), pointer() if how == "per-thread" else cuda.stream()
+    name = "cuLaunchKernel_ptsz" if how == "per-thread" else "cuLaunchKernel"
+    value = ctypes.c_uint64(0)
+    given = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+    function = cuda.find(name)
+    for _ in range(2000):
+        begun = time.perf_counter_ns()
+        function(kernel, 1, 1, 1, 1, 1, 1, 0, own, given, None)
+        spent.append(time.perf_counter_ns() - begun)
+        cuda.wait()
+    print("launch", int(statistics.median(spent)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--after", help="go on behind this probe")
+    parser.add_argument("--only", help="this probe alone")
+    parser.add_argument("--list", action="store_true", help="names and assumptions")
+    parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--timed", choices=("own", "per-thread"))
+    options = parser.parse_args()
+    if options.peer or options.timed:
+        work = peer if options.peer else timed
+        return work(options.device, options.peer or options.timed)
+    todo: list[str] = list(PROBES)
+    if options.after:
+        todo = todo[todo.index(options.after) + 1 :]
+    cuda = None
+    for name in [options.only] if options.only else todo:
+        line: dict[str, object] = {
+            "probe": name,
+            "assumption": (PROBES[name].__doc__ or "").rstrip("."),
+        }
+        if not options.list:
+            try:
+                cuda = cuda or Cuda(options.device)
+                line["holds"], line["measured"] = PROBES[name](cuda)
+            except Absent as error:
+                line["holds"], line["measured"] = None, f"not asked: {error}"
+            except Exception as error:  # noqa: BLE001 # whatever a card that nobody has seen may do
+                line["holds"], line["measured"] = None, f"failed: {type(error).__name__}: {error}"
+        print(json.dumps(line), flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()
