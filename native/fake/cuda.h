@@ -29,6 +29,7 @@ struct cu_context {
     uint64_t taken; /* by its limits, which are: */
     size_t limits[FAKE_LIMITS];
 };
+struct cu_pool { CUdevice device; uint64_t reserved, used; int ended, host; };
 /* graph: what it is captured into; first: of a stream that joined a capture, the one that this began on. */
 struct cu_stream { uint64_t id; unsigned flags; CUcontext context; CUgraph graph; CUstream first; int mode, broken, graphics;
                    pthread_t thread; };
@@ -41,6 +42,11 @@ extern __thread int fake_capture_mode;
 CUresult fake_take(CUdevice device, uint64_t bytes);
 void fake_give(CUdevice device, uint64_t bytes);
 uint64_t fake_address(uint64_t bytes);
+/* Gives back what is noted under a key; takes it from its pool. */
+CUresult fake_release(uint64_t key);
+void fake_unpool(CUpool pool, uint64_t bytes);
+/* On which device memory lies: of a pool, or as noted. */
+CUdevice fake_device_of(uint64_t other);
 uint64_t fake_serial(void);
 /* Names of objects: the lowest that is free, and free some time before the call that ended it returns. */
 uint64_t fake_name(void);

@@ -1,4 +1,4 @@
-/* Stand-in for libcuda.so.1: memory of every kind, and the lookup of functions. */
+/* Stand-in for libcuda.so.1: memory by address and handle, and the lookup of functions. */
 #include "cuda.h"
 #include "../src/symbols.h"
 #include <stdatomic.h>
@@ -12,11 +12,6 @@
 static struct { uint64_t key, bytes, other; } notes[NOTES];
 FAKE_LOCK(lock)
 static _Atomic uint64_t next_address = 0x7f0000000000ull;
-
-struct cu_pool { CUdevice device; uint64_t reserved, used; int ended, host; };
-static struct cu_pool default_pools[FAKE_CARDS], host_pool = {.host = 1};
-static CUpool current_pools[FAKE_CARDS]; /* NULL: the default */
-static void unpool(CUpool pool, uint64_t bytes);
 
 CUresult fake_take(CUdevice device, uint64_t bytes)
 {
@@ -96,12 +91,12 @@ static CUresult allocate(CUdeviceptr *pointer, uint64_t bytes)
     return CUDA_SUCCESS;
 }
 
-static CUresult release(uint64_t key)
+CUresult fake_release(uint64_t key)
 {
     uint64_t bytes, device;
     if (!fake_recall(key, &bytes, &device, 1)) return CUDA_ERROR_INVALID_VALUE;
     if (device & FAKE_OF_GRAPH) fake_graph_freed(device);
-    else if (bytes && device >= FAKE_CARDS) unpool((CUpool)(uintptr_t)device, bytes);
+    else if (bytes && device >= FAKE_CARDS) fake_unpool((CUpool)(uintptr_t)device, bytes);
     else fake_give((CUdevice)device, bytes);
     return CUDA_SUCCESS;
 }
@@ -111,7 +106,7 @@ CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) { (void)bytes; *pointer =
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
     CUresult refused = fake_unsafe();
-    return pointer && !refused ? release(pointer) : refused;
+    return pointer && !refused ? fake_release(pointer) : refused;
 }
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {
@@ -279,8 +274,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t align, C
     return CUDA_SUCCESS;
 }
 
-/* On which device memory lies: of a pool, or as noted. */
-static CUdevice device_of(uint64_t other)
+CUdevice fake_device_of(uint64_t other)
 {
     return other >> 32 && other < 1ull << 48 && (other & 0xffffffff) >= FAKE_CARDS ? ((CUpool)(uintptr_t)other)->device
                                                                                   : (CUdevice)(other & 0xff);
@@ -290,7 +284,7 @@ CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer)
 {
     uint64_t bytes, other;
     if (attribute != CU_POINTER_DEVICE_ORDINAL || !fake_recall(pointer, &bytes, &other, 0)) return CUDA_ERROR_INVALID_VALUE;
-    int device = device_of(other);
+    int device = fake_device_of(other);
     memcpy(value, &device, sizeof device);
     return CUDA_SUCCESS;
 }
@@ -300,7 +294,7 @@ CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
     uint64_t values[4] = {pointer, 0, (uint64_t)getpid()}, other;
     if (!fake_recall(pointer, &values[1], &other, 0)) return CUDA_ERROR_INVALID_VALUE;
-    values[3] = (uint64_t)device_of(other);
+    values[3] = (uint64_t)fake_device_of(other);
     memset(handle, 0, sizeof *handle);
     memcpy(handle, values, sizeof values);
     return CUDA_SUCCESS;
@@ -335,196 +329,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
         }
         fake_recall(pointer | 1ull << 60, &again, &none, 1);
     }
-    return release(pointer);
+    return fake_release(pointer);
 }
-
-CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device);
-CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device)
-{
-    default_pools[device].device = device;
-    *pool = &default_pools[device];
-    return CUDA_SUCCESS;
-}
-CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device);
-CUresult cuDeviceGetMemPool(CUpool *pool, CUdevice device)
-{
-    *pool = current_pools[device];
-    return *pool ? CUDA_SUCCESS : cuDeviceGetDefaultMemPool(pool, device);
-}
-CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool);
-CUresult cuDeviceSetMemPool(CUdevice device, CUpool pool)
-{
-    current_pools[device] = pool;
-    return CUDA_SUCCESS;
-}
-CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
-{
-    *pool = calloc(1, sizeof **pool);
-    (*pool)->host = props->location.type == CU_LOCATION_HOST;
-    (*pool)->device = (*pool)->host ? 0 : props->location.id & 0xff;
-    return CUDA_SUCCESS;
-}
-CUresult cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type);
-CUresult cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type)
-{
-    if (type != 1 || location->type == CU_LOCATION_NONE) return CUDA_ERROR_INVALID_VALUE;
-    *pool = location->type == CU_LOCATION_HOST ? &host_pool : &default_pools[location->id & 0xff];
-    if (location->type != CU_LOCATION_HOST) (*pool)->device = location->id & 0xff;
-    return CUDA_SUCCESS;
-}
-/* A destroyed pool keeps what it holds until its last allocation is freed. */
-static void unpool(CUpool pool, uint64_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    pool->used -= bytes;
-    int over = pool->ended && pool->used == 0;
-    pthread_mutex_unlock(&lock);
-    if (!over) return;
-    if (!pool->host) fake_give(pool->device, pool->reserved);
-    free(pool);
-}
-CUresult cuMemPoolDestroy(CUpool pool)
-{
-    if (pool >= default_pools && pool < default_pools + FAKE_CARDS) return CUDA_ERROR_INVALID_VALUE;
-    if (current_pools[pool->device] == pool) current_pools[pool->device] = NULL;
-    pool->ended = 1;
-    unpool(pool, 0);
-    return CUDA_SUCCESS;
-}
-CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
-{
-    CUresult refused = fake_unsafe();
-    if (refused) return refused;
-    pthread_mutex_lock(&lock);
-    uint64_t least = pool->used > keep ? pool->used : keep;
-    least = (least + FAKE_POOL_STEP - 1) / FAKE_POOL_STEP * FAKE_POOL_STEP;
-    if (least < pool->reserved) {
-        if (!pool->host) fake_give(pool->device, pool->reserved - least);
-        pool->reserved = least;
-    }
-    pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
-}
-CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value);
-CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
-{
-    CUresult refused = fake_unsafe();
-    if (refused) return refused;
-    uint64_t result = attribute == CU_POOL_RESERVED_CURRENT ? pool->reserved : pool->used;
-    int where = attribute == CU_POOL_LOCATION_ID ? pool->device : pool->host ? CU_LOCATION_HOST : CU_LOCATION_DEVICE;
-    if (attribute >= CU_POOL_LOCATION_ID) {
-        if (!getenv(FAKE_NEWER)) return CUDA_ERROR_INVALID_VALUE;
-        memcpy(value, &where, sizeof where);
-        return CUDA_SUCCESS;
-    }
-    memcpy(value, &result, sizeof result);
-    return CUDA_SUCCESS;
-}
-CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value);
-CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value)
-{
-    (void)pool, (void)attribute, (void)value; /* what is freed stays until it is trimmed */
-    return CUDA_SUCCESS;
-}
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)
-{
-    uint64_t whole = (bytes + 511) / 512 * 512;
-    CUresult result = CUDA_SUCCESS;
-    if (fake_captured(stream)) return fake_graph_allocate(fake_captured(stream), pool->device, bytes, pointer);
-    pthread_mutex_lock(&lock);
-    uint64_t need = pool->used + whole > pool->reserved ? pool->used + whole - pool->reserved : 0;
-    need = (need + FAKE_POOL_STEP - 1) / FAKE_POOL_STEP * FAKE_POOL_STEP;
-    if (need && !pool->host) result = fake_take(pool->device, need);
-    if (result == CUDA_SUCCESS) {
-        pool->reserved += need;
-        pool->used += whole;
-        *pointer = fake_address(whole);
-    }
-    pthread_mutex_unlock(&lock);
-    if (result == CUDA_SUCCESS) fake_note(*pointer, whole, (uint64_t)(uintptr_t)pool);
-    return result;
-}
-CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
-{
-    CUpool pool;
-    CUcontext context;
-    if (cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_CONTEXT;
-    cuDeviceGetMemPool(&pool, context->device);
-    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
-}
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
-{
-    return fake_captured(stream) ? fake_graph_free(fake_captured(stream), pointer) : release(pointer);
-}
-/* A pointer of another process: its address, size and pid. */
-CUresult cuMemPoolExportPointer(CUpoolPointer *shared, CUdeviceptr pointer)
-{
-    uint64_t values[4] = {pointer, 0, (uint64_t)getpid()}, other;
-    if (!fake_recall(pointer, &values[1], &other, 0)) return CUDA_ERROR_INVALID_VALUE;
-    values[3] = (uint64_t)device_of(other);
-    memset(shared, 0, sizeof *shared);
-    memcpy(shared, values, sizeof values);
-    return CUDA_SUCCESS;
-}
-CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type, unsigned long long flags);
-CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type, unsigned long long flags)
-{
-    (void)shared, (void)type, (void)flags;
-    *pool = calloc(1, sizeof **pool);
-    return CUDA_SUCCESS;
-}
-CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpoolPointer *shared)
-{
-    uint64_t values[4];
-    (void)pool;
-    memcpy(values, shared, sizeof values);
-    *pointer = fake_address(values[1]);
-    fake_note(*pointer, 0, values[1] >> 20 << 32 | values[3]);
-    return CUDA_SUCCESS;
-}
-
-static uint64_t array_size(size_t width, size_t height, size_t depth, unsigned channels)
-{
-    uint64_t bytes = (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * channels * 4;
-    return (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE;
-}
-static CUresult make_array(void **array, uint64_t bytes)
-{
-    if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
-    CUresult result = fake_take(fake_current->device, bytes);
-    if (result != CUDA_SUCCESS) return result;
-    uint64_t name = fake_name();
-    fake_note(name, bytes, (uint64_t)fake_current->device);
-    *array = (void *)(uintptr_t)name;
-    return CUDA_SUCCESS;
-}
-CUresult cuArrayCreate_v2(CUarray *array, const CUarrayShape *shape)
-{
-    return make_array((void **)array, array_size(shape->Width, shape->Height, 1, shape->NumChannels));
-}
-CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3D *shape)
-{
-    return make_array((void **)array, array_size(shape->Width, shape->Height, shape->Depth, shape->NumChannels));
-}
-CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, unsigned levels)
-{
-    (void)levels;
-    return make_array((void **)array, array_size(shape->Width, shape->Height, shape->Depth, shape->NumChannels) * 4 / 3);
-}
-static CUresult end_named(const void *object)
-{
-    CUresult result = release((uint64_t)(uintptr_t)object);
-    if (result == CUDA_SUCCESS) fake_unname((uint64_t)(uintptr_t)object);
-    return result;
-}
-CUresult cuArrayDestroy(CUarray array) { return end_named(array); }
-CUresult cuMipmappedArrayDestroy(CUmipmap array) { return end_named(array); }
-CUresult cuImportExternalMemory(CUexternal *external, const CUexternalMemory *description)
-{
-    (void)description;
-    return make_array((void **)external, 0);
-}
-CUresult cuDestroyExternalMemory(CUexternal external) { return end_named(external); }
 
 /* Newer names first, as a driver gives the newest that the asked version knows. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags, int *status)
