@@ -6,6 +6,11 @@ static uint64_t array_size(size_t width, size_t height, size_t depth, unsigned c
     uint64_t bytes = (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * channels * 4;
     return (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE;
 }
+static uint64_t own_size(const CUarray3D *shape)
+{
+    if (shape->Flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED)) return 0;
+    return array_size(shape->Width, shape->Height, shape->Depth, shape->NumChannels);
+}
 static CUresult make_array(void **array, uint64_t bytes)
 {
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
@@ -22,12 +27,46 @@ CUresult cuArrayCreate_v2(CUarray *array, const CUarrayShape *shape)
 }
 CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3D *shape)
 {
-    return make_array((void **)array, array_size(shape->Width, shape->Height, shape->Depth, shape->NumChannels));
+    return make_array((void **)array, own_size(shape));
 }
 CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, unsigned levels)
 {
     (void)levels;
-    return make_array((void **)array, array_size(shape->Width, shape->Height, shape->Depth, shape->NumChannels) * 4 / 3);
+    return make_array((void **)array, own_size(shape) * 4 / 3);
+}
+/* What is mapped to an array holds the memory, until it is unmapped there or the array is gone. */
+#define MOST 64
+static struct { CUarray array; unsigned at; CUmemHandle handle; } maps[MOST];
+FAKE_LOCK(lock)
+CUresult cuMemMapArrayAsync(CUarrayMap *list, unsigned count, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    (void)stream;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        int at = 0, into = list[i].memOperationType == CU_ARRAY_MAP;
+        unsigned where = list[i].subresource.sparseLevel.offsetX;
+        while (at < MOST && maps[at].array && !(maps[at].array == list[i].resource.array && maps[at].at == where)) at++;
+        if (at == MOST || !list[i].resource.array || (!into && !maps[at].array)) result = CUDA_ERROR_INVALID_VALUE;
+        else if (into) result = fake_refer(list[i].memHandle, 1);
+        if (result != CUDA_SUCCESS) break;
+        if (maps[at].array) fake_refer(maps[at].handle, -1);
+        maps[at].array = into ? list[i].resource.array : NULL;
+        maps[at].at = where;
+        maps[at].handle = list[i].memHandle;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+static void unmap_all(const void *array)
+{
+    pthread_mutex_lock(&lock);
+    for (int at = 0; at < MOST; at++) {
+        if (!array || maps[at].array != array) continue;
+        fake_refer(maps[at].handle, -1);
+        maps[at].array = NULL;
+    }
+    pthread_mutex_unlock(&lock);
 }
 static CUresult end_named(const void *object)
 {
@@ -35,8 +74,16 @@ static CUresult end_named(const void *object)
     if (result == CUDA_SUCCESS) fake_unname((uint64_t)(uintptr_t)object);
     return result;
 }
-CUresult cuArrayDestroy(CUarray array) { return end_named(array); }
-CUresult cuMipmappedArrayDestroy(CUmipmap array) { return end_named(array); }
+CUresult cuArrayDestroy(CUarray array)
+{
+    unmap_all(array);
+    return end_named(array);
+}
+CUresult cuMipmappedArrayDestroy(CUmipmap array)
+{
+    unmap_all(array);
+    return end_named(array);
+}
 CUresult cuImportExternalMemory(CUexternal *external, const CUexternalMemory *description)
 {
     (void)description;

@@ -44,6 +44,8 @@ void fake_give(CUdevice device, uint64_t bytes);
 uint64_t fake_address(uint64_t bytes);
 /* Gives back what is noted under a key; takes it from its pool. */
 CUresult fake_release(uint64_t key);
+/* One reference to a handle more or less. */
+CUresult fake_refer(uint64_t handle, int64_t by);
 void fake_unpool(CUpool pool, uint64_t bytes);
 /* On which device memory lies: of a pool, or as noted. */
 CUdevice fake_device_of(uint64_t other);

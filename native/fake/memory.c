@@ -162,7 +162,7 @@ CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocationProp *
     return CUDA_SUCCESS;
 }
 
-static CUresult drop_handle(uint64_t handle, int64_t by)
+CUresult fake_refer(uint64_t handle, int64_t by)
 {
     uint64_t bytes, other;
     if (!fake_recall(handle, &bytes, &other, 1)) return CUDA_ERROR_INVALID_VALUE;
@@ -172,11 +172,11 @@ static CUresult drop_handle(uint64_t handle, int64_t by)
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemRelease(CUmemHandle handle) { return drop_handle(handle, -1); }
+CUresult cuMemRelease(CUmemHandle handle) { return fake_refer(handle, -1); }
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
 {
     (void)offset, (void)flags;
-    CUresult result = drop_handle(handle, 1);
+    CUresult result = fake_refer(handle, 1);
     if (result == CUDA_SUCCESS) fake_note(pointer | 1ull << 63, bytes, handle);
     return result;
 }
@@ -185,7 +185,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
     uint64_t size, handle;
     for (CUdeviceptr at = pointer; at < pointer + bytes; at += size) {
         if (!fake_recall(at | 1ull << 63, &size, &handle, 1)) return CUDA_ERROR_INVALID_VALUE;
-        drop_handle(handle, -1);
+        fake_refer(handle, -1);
     }
     return CUDA_SUCCESS;
 }
@@ -194,7 +194,7 @@ CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
     uint64_t size, found;
     if (!fake_recall((uint64_t)(uintptr_t)address | 1ull << 63, &size, &found, 0)) return CUDA_ERROR_INVALID_VALUE;
     *handle = found;
-    return drop_handle(found, 1);
+    return fake_refer(found, 1);
 }
 /*
  * What is bound to a multicast object stays as long as it is bound. Nothing is bound before all its devices were added
@@ -220,7 +220,7 @@ CUresult cuMulticastBindMem(CUmemHandle many, size_t many_offset, CUmemHandle ha
 {
     (void)offset, (void)flags;
     while (atomic_load(&devices_missing)) usleep(1000);
-    CUresult result = drop_handle(handle, 1);
+    CUresult result = fake_refer(handle, 1);
     if (result == CUDA_SUCCESS) fake_note(many + many_offset, bytes, handle);
     return result;
 }
@@ -248,7 +248,7 @@ CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many_offset
     uint64_t size, handle;
     (void)device, (void)bytes;
     if (!fake_recall(many + many_offset, &size, &handle, 1)) return CUDA_ERROR_INVALID_VALUE;
-    return drop_handle(handle, -1);
+    return fake_refer(handle, -1);
 }
 CUresult cuMemGetAllocationPropertiesFromHandle(CUallocationProp *prop, CUmemHandle handle);
 CUresult cuMemGetAllocationPropertiesFromHandle(CUallocationProp *prop, CUmemHandle handle)

@@ -58,10 +58,22 @@ typedef struct {
     unsigned NumChannels, Flags;
 } CUarray3D;
 
+enum { CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
+
 typedef struct {
-    size_t size, alignment;
-    unsigned reserved[4];
-} CUarrayNeed;
+    int resourceType;
+    union { CUarray array; CUmipmap mipmap; } resource;
+    int subresourceType; /* 0: of a level, 1: of the tail of the small ones */
+    union {
+        struct { unsigned level, layer, offsetX, offsetY, offsetZ, extentWidth, extentHeight, extentDepth; } sparseLevel;
+        struct { unsigned layer; unsigned long long offset, size; } miptail;
+    } subresource;
+    int memOperationType, memHandleType;
+    CUmemHandle memHandle;
+    unsigned long long offset;
+    unsigned deviceBitMask, flags, reserved[2];
+} CUarrayMap;
+enum { CU_ARRAY_MAP = 1, CU_ARRAY_UNMAP = 2 };
 
 typedef struct {
     int type;

@@ -1,12 +1,19 @@
-/* Arrays and mipmapped arrays: counted by estimate first, then by what the driver says they need. */
+/*
+ * Arrays and mipmapped arrays: counted by estimate, since the driver does not say what they take.
+ *
+ * A sparse array and one whose mapping is deferred have no memory of their own: what is mapped to them is memory by
+ * handle, which counts already, and is held by them as by a mapping.
+ */
 #include "memory.h"
 #include "driver.h"
+#include <stdlib.h>
 
+/* Of one channel. */
 static uint64_t element_bytes(int format)
 {
     switch (format) {
-    case 0x01: case 0x08: return 1;
-    case 0x02: case 0x09: case 0x10: return 2;
+    case 0x01: case 0x08: case 0xc0: case 0xc1: case 0xc2: case 0xc6: case 0xc7: case 0xc8: return 1;
+    case 0x02: case 0x09: case 0x10: case 0xc3: case 0xc4: case 0xc5: case 0xc9: case 0xca: case 0xcb: return 2;
     default: return 4;
     }
 }
@@ -17,39 +24,31 @@ static uint64_t array_bytes(const CUarray3D *shape)
     uint64_t row = (shape->Width * element_bytes(shape->Format) * channels + 63) / 64 * 64;
     uint64_t rows = shape->Height ? (shape->Height + 7) / 8 * 8 : 1;
     uint64_t layers = shape->Depth ? shape->Depth : 1, bytes;
+    if (shape->Flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED)) return 0;
     if (shape->Width > 1u << 20 || rows > 1u << 20 || layers > 1u << 20) return UINT64_MAX / 4;
     return __builtin_mul_overflow(row * rows, layers, &bytes) ? UINT64_MAX / 4 : bytes;
 }
 
-static bool note(struct card *card, enum kind kind, uint64_t key, uint64_t counted, uint64_t need)
-{
-    /* The driver's own figure replaces the estimate; what it took already cannot be refused. */
-    need = need ? whole_granules(need) : counted;
-    if (need > counted) memory_force(card, need - counted);
-    else memory_return(card, counted - need);
-    struct entry entry = {.key = key, .bytes = need, .context = context_now(), .card = card->index,
-                          .kind = (uint32_t)kind};
-    return ledger_put(entry);
-}
-
 static bool reserve(struct card *card, uint64_t bytes)
 {
-    if (memory_reserve(card, bytes)) return true;
+    if (bytes == 0 || memory_reserve(card, bytes)) return true;
     memory_count_refusal(card);
     return false;
 }
 
-static CUresult keep_array(struct card *card, CUresult result, CUarray *array, uint64_t bytes)
+/* Keeps the books of an array that was made, or gives back what was counted for it. */
+static CUresult keep(struct card *card, enum kind kind, CUresult result, uint64_t key, uint64_t bytes, unsigned flags)
 {
-    CUarrayNeed need = {0};
     if (result != CUDA_SUCCESS) {
         memory_return(card, bytes);
         return result;
     }
-    ASK((CUarrayNeed *, CUarray, CUdevice), cuArrayGetMemoryRequirements, &need, *array, card->device);
-    note(card, KIND_ARRAY, (uint64_t)(uintptr_t)*array, bytes, need.size);
+    ledger_put((struct entry){.key = key, .bytes = bytes, .other = flags, .context = context_now(), .card = card->index,
+                              .kind = (uint32_t)kind});
     return result;
 }
+
+#define KEY(array) (result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*(array) : 0)
 
 EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUarrayShape *shape)
 {
@@ -58,7 +57,8 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUarrayShape *shape)
     CUarray3D full = {shape->Width, shape->Height, 0, shape->Format, shape->NumChannels, 0};
     uint64_t bytes = whole_granules(array_bytes(&full));
     if (!reserve(card, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    return keep_array(card, CALL(cuArrayCreate_v2, array, shape), array, bytes);
+    CUresult result = CALL(cuArrayCreate_v2, array, shape);
+    return keep(card, KIND_ARRAY, result, KEY(array), bytes, 0);
 }
 
 EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3D *shape)
@@ -67,26 +67,84 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3D *shape)
     if (!card) return CALL(cuArray3DCreate_v2, array, shape);
     uint64_t bytes = whole_granules(array_bytes(shape));
     if (!reserve(card, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    return keep_array(card, CALL(cuArray3DCreate_v2, array, shape), array, bytes);
+    CUresult result = CALL(cuArray3DCreate_v2, array, shape);
+    return keep(card, KIND_ARRAY, result, KEY(array), bytes, shape->Flags);
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, unsigned levels)
 {
     struct card *card = array && shape ? card_current() : NULL;
     if (!card) return CALL(cuMipmappedArrayCreate, array, shape, levels);
-    CUarrayNeed need = {0};
     uint64_t base = array_bytes(shape), bytes = whole_granules(levels > 1 ? base / 3 * 4 + base / 8 : base);
     if (!reserve(card, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CALL(cuMipmappedArrayCreate, array, shape, levels);
-    if (result != CUDA_SUCCESS) {
-        memory_return(card, bytes);
-        return result;
-    }
-    ASK((CUarrayNeed *, CUmipmap, CUdevice), cuMipmappedArrayGetMemoryRequirements, &need, *array, card->device);
-    note(card, KIND_MIPMAP, (uint64_t)(uintptr_t)*array, bytes, need.size);
-    return result;
+    return keep(card, KIND_MIPMAP, result, KEY(array), bytes, shape->Flags);
 }
 
-EXPORT CUresult cuArrayDestroy(CUarray array) { ENDED(cuArrayDestroy, KIND_ARRAY, array); }
+/* What is mapped to an array goes with it. */
+#define DESTROYS(name, kind, type)                                                                       \
+    EXPORT CUresult name(type array)                                                                     \
+    {                                                                                                    \
+        struct entry entry, *tiles = NULL;                                                               \
+        bool known = ledger_take(kind, (uint64_t)(uintptr_t)array, &entry);                              \
+        uint32_t count = known && entry.other ? ledger_take_tiles(entry.key, &tiles) : 0;                 \
+        CUresult result = CALL(name, array);                                                             \
+        if (known && result == CUDA_SUCCESS) memory_release(&entry);                                     \
+        else if (known) ledger_put(entry);                                                               \
+        for (uint32_t i = 0; i < count; i++) {                                                           \
+            if (result == CUDA_SUCCESS) memory_release(&tiles[i]);                                       \
+            else ledger_put(tiles[i]);                                                                   \
+        }                                                                                                \
+        free(tiles);                                                                                     \
+        return result;                                                                                   \
+    }
 
-EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) { ENDED(cuMipmappedArrayDestroy, KIND_MIPMAP, array); }
+DESTROYS(cuArrayDestroy, KIND_ARRAY, CUarray)
+DESTROYS(cuMipmappedArrayDestroy, KIND_MIPMAP, CUmipmap)
+
+/* What is mapped where, of which handle; a deferred array is mapped as a whole. False: the array is not known. */
+static bool tile_of(const CUarrayMap *map, struct entry *tile)
+{
+    struct entry array;
+    uint64_t of = (uint64_t)(uintptr_t)map->resource.array, words[10] = {of};
+    if (!ledger_find(KIND_ARRAY, of, &array) && !ledger_find(KIND_MIPMAP, of, &array)) return false;
+    if (!(array.other & CU_ARRAY_DEFERRED)) words[1] = 1 + (uint64_t)map->subresourceType;
+    if (words[1] == 1) {
+        const unsigned *parts = &map->subresource.sparseLevel.level;
+        for (int i = 0; i < 8; i++) words[2 + i] = parts[i];
+    } else if (words[1]) {
+        words[2] = map->subresource.miptail.layer;
+        words[3] = map->subresource.miptail.offset;
+        words[4] = map->subresource.miptail.size;
+    }
+    *tile = (struct entry){.key = handle_hash(words, sizeof words), .bytes = of, .other = map->memHandle,
+                           .context = array.context, .kind = KIND_TILE};
+    return true;
+}
+
+/* The handles are held before the driver maps them; what they replace, or is unmapped, is given up after it. */
+static void note_maps(const CUarrayMap *list, unsigned count, const bool *held, bool good)
+{
+    for (unsigned i = 0; i < count; i++) {
+        struct entry tile, old;
+        bool known = good && tile_of(&list[i], &tile);
+        if (known && ledger_take(KIND_TILE, tile.key, &old)) memory_release(&old);
+        if (held[i] && !(known && ledger_put(tile))) handle_give_up(list[i].memHandle);
+    }
+}
+
+#define MAPS(name)                                                                                       \
+    EXPORT CUresult name(CUarrayMap *list, unsigned count, CUstream stream)                              \
+    {                                                                                                    \
+        struct entry entry;                                                                              \
+        bool *held = list && container_get() ? calloc(count + 1, sizeof *held) : NULL;                   \
+        for (unsigned i = 0; held && i < count; i++)                                                     \
+            held[i] = list[i].memOperationType == CU_ARRAY_MAP && handle_borrow(list[i].memHandle, &entry); \
+        CUresult result = CALL(name, list, count, stream);                                               \
+        if (held) note_maps(list, count, held, result == CUDA_SUCCESS);                                  \
+        free(held);                                                                                      \
+        return result;                                                                                   \
+    }
+
+MAPS(cuMemMapArrayAsync)
+MAPS(cuMemMapArrayAsync_ptsz)

@@ -51,6 +51,8 @@
     HOOK(cuArrayDestroy, "cuArrayDestroy", 2000, 0, CUDA)                                              \
     HOOK(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", 5000, 0, CUDA)                              \
     HOOK(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", 5000, 0, CUDA)                            \
+    HOOK(cuMemMapArrayAsync, "cuMemMapArrayAsync", 11010, 0, CUDA)                                     \
+    HOOK(cuMemMapArrayAsync_ptsz, "cuMemMapArrayAsync", 11010, 1, CUDA)                                \
     HOOK(cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, 0, CUDA)                                        \
     HOOK(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000, 0, CUDA)                                  \
     HOOK(cuIpcOpenMemHandle, "cuIpcOpenMemHandle", 4010, 0, CUDA)                                      \
@@ -203,6 +205,8 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3D *shape);
 CUresult cuArrayDestroy(CUarray array);
 CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, unsigned levels);
 CUresult cuMipmappedArrayDestroy(CUmipmap array);
+CUresult cuMemMapArrayAsync(CUarrayMap *list, unsigned count, CUstream stream);
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMap *list, unsigned count, CUstream stream);
 CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned flags);
 CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMem handle, unsigned flags);

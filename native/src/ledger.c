@@ -79,23 +79,33 @@ bool ledger_find(enum kind kind, uint64_t key, struct entry *found) { return get
 
 bool ledger_take(enum kind kind, uint64_t key, struct entry *found) { return get(kind, key, found, true); }
 
-uint32_t ledger_take_of(uint64_t context, struct entry **found)
+static bool is_in(const struct entry *entry, uint64_t context) { return entry->kind && entry->context == context; }
+
+static bool is_tile_of(const struct entry *entry, uint64_t array)
+{
+    return entry->kind == KIND_TILE && entry->bytes == array;
+}
+
+static uint32_t take_all(bool (*is)(const struct entry *, uint64_t), uint64_t what, struct entry **found)
 {
     uint32_t count = 0, room = 0;
     *found = NULL;
     lock_take(&ledger.lock);
-    for (uint32_t i = 0; context && i < ledger.room; i++) room += ledger.entries[i].kind && ledger.entries[i].context == context;
+    for (uint32_t i = 0; what && i < ledger.room; i++) room += is(&ledger.entries[i], what);
     if (room) *found = malloc(room * sizeof **found);
     for (uint32_t i = 0; *found && i < ledger.room; i++) {
-        struct entry *entry = &ledger.entries[i];
-        while (entry->kind && entry->context == context) { /* another may move up to its place */
-            (*found)[count++] = *entry;
-            erase(entry);
+        while (is(&ledger.entries[i], what)) { /* another may move up to its place */
+            (*found)[count++] = ledger.entries[i];
+            erase(&ledger.entries[i]);
         }
     }
     lock_give(&ledger.lock);
     return count;
 }
+
+uint32_t ledger_take_of(uint64_t context, struct entry **found) { return take_all(is_in, context, found); }
+
+uint32_t ledger_take_tiles(uint64_t array, struct entry **found) { return take_all(is_tile_of, array, found); }
 
 bool ledger_nth(enum kind kind, uint32_t n, struct entry *found)
 {

@@ -7,11 +7,11 @@
 
 enum kind { KIND_POINTER = 1, KIND_SMALL, KIND_SWAP, KIND_HANDLE, KIND_MAPPING, KIND_ARRAY, KIND_MIPMAP,
             KIND_IMPORT, KIND_EXTERNAL, KIND_POOL, KIND_CONTEXT, KIND_MODULE, KIND_LIBRARY, KIND_SETTING,
-            KIND_GRAPHS, KIND_EXEC, KIND_BINDING, KIND_GREEN, KIND_CAPTURE };
+            KIND_GRAPHS, KIND_EXEC, KIND_BINDING, KIND_GREEN, KIND_CAPTURE, KIND_TILE };
 
 struct entry {
     uint64_t key;
-    uint64_t bytes;
+    uint64_t bytes;  /* of a tile: the array that it is of */
     uint64_t other;  /* kind's own: references of a handle, handle of a mapping, device of a green context and so on */
     uint64_t context; /* freed with this context; 0 outlives all */
     uint32_t card;
@@ -25,6 +25,8 @@ bool ledger_find(enum kind kind, uint64_t key, struct entry *found);
 bool ledger_take(enum kind kind, uint64_t key, struct entry *found);
 /* Removes all entries of a context, of any kind, into memory of the caller's; none where there is no memory for them. */
 uint32_t ledger_take_of(uint64_t context, struct entry **found);
+/* The same of the tiles of an array. */
+uint32_t ledger_take_tiles(uint64_t array, struct entry **found);
 /* The n-th entry of a kind, for walks; false past the end. */
 bool ledger_nth(enum kind kind, uint32_t n, struct entry *found);
 /* Forgets all (in a child after fork). */

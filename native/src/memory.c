@@ -58,6 +58,8 @@ void memory_release(const struct entry *entry)
         memory_give(&all->place->cards[entry->card].swapped, entry->bytes);
     } else if (entry->kind == KIND_CONTEXT) {
         memory_give(&all->place->cards[entry->card].allowance, entry->bytes);
+    } else if (entry->kind == KIND_TILE) {
+        handle_give_up(entry->other);
     } else if (entry->kind == KIND_EXEC) {
         graph_ended(entry);
     } else if (entry->kind == KIND_CAPTURE) {

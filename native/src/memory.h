@@ -31,6 +31,9 @@ void pools_refresh(struct card *card, bool trim);
 bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force);
 /* Counts memory that was opened by a handle, unless the container exported it itself; false: past the cap. */
 bool memory_import(const CUdeviceptr *pointer, uint64_t handle, uint64_t context);
+/* Keeps a handle's memory counted as a mapping of it does, also without the handle; false: it is not counted. */
+bool handle_borrow(CUmemHandle handle, struct entry *entry);
+void handle_give_up(CUmemHandle handle);
 /* Takes out what was allocated at an address, however; before the driver may give the address to another thread. */
 bool memory_at(CUdeviceptr pointer, struct entry *entry);
 /* What ends one object: its entry is out of the ledger before the driver may give the name to another thread. */

@@ -83,7 +83,7 @@ EXPORT CUresult cuMemRelease(CUmemHandle handle)
  * What waits for other threads goes without the lock: a bind or map to a multicast object blocks until every device was
  * added to it, which another thread does. The handle is held meanwhile, as if the call had been made already.
  */
-static bool borrow(CUmemHandle handle, struct entry *entry)
+bool handle_borrow(CUmemHandle handle, struct entry *entry)
 {
     lock_take(&physical);
     bool known = ledger_find(KIND_HANDLE, handle, entry);
@@ -92,7 +92,7 @@ static bool borrow(CUmemHandle handle, struct entry *entry)
     return known;
 }
 
-static void give_up(CUmemHandle handle)
+void handle_give_up(CUmemHandle handle)
 {
     lock_take(&physical);
     change(handle, 0, MAPPED);
@@ -124,10 +124,10 @@ static bool found_to_hold(CUmemHandle handle, struct card *card, uint64_t bytes)
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
 {
     struct entry entry;
-    if (!borrow(handle, &entry)) return CALL(cuMemMap, pointer, bytes, offset, handle, flags);
+    if (!handle_borrow(handle, &entry)) return CALL(cuMemMap, pointer, bytes, offset, handle, flags);
     struct card *card = &container_get()->cards[entry.card];
     if ((entry.other & IMPORTED) && !found_to_hold(handle, card, bytes)) {
-        give_up(handle);
+        handle_give_up(handle);
         memory_count_refusal(card);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -136,7 +136,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmem
         mapped(pointer, bytes, handle, entry.card);
         return result;
     }
-    give_up(handle);
+    handle_give_up(handle);
     return result;
 }
 
@@ -167,7 +167,7 @@ static uint64_t binding_key(CUmemHandle many, size_t offset, CUdevice device)
 static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const struct entry *entry, CUresult result)
 {
     if (result != CUDA_SUCCESS) {
-        give_up(handle);
+        handle_give_up(handle);
         return result;
     }
     CUdevice device = container_get()->cards[entry->card].device;
@@ -180,7 +180,7 @@ static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
         struct entry entry;                                                                              \
-        bool known = borrow(handle, &entry);                                                             \
+        bool known = handle_borrow(handle, &entry);                                                             \
         CUresult result = CALL(name, __VA_ARGS__);                                                       \
         return known ? bound(many, many_offset, handle, &entry, result) : result;                        \
     }
@@ -192,7 +192,7 @@ static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const
         CUmemHandle handle;                                                                              \
         if (CALL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer) != CUDA_SUCCESS)      \
             return CALL(name, __VA_ARGS__);                                                              \
-        bool known = borrow(handle, &entry);                                                             \
+        bool known = handle_borrow(handle, &entry);                                                             \
         CUresult result = CALL(name, __VA_ARGS__);                                                       \
         CALL(cuMemRelease, handle);                                                                      \
         return known ? bound(many, many_offset, handle, &entry, result) : result;                        \
@@ -219,7 +219,7 @@ EXPORT CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many
     struct entry entry;
     bool known = ledger_take(KIND_BINDING, binding_key(many, many_offset, device), &entry);
     CUresult result = CALL(cuMulticastUnbind, many, device, many_offset, bytes);
-    if (known && result == CUDA_SUCCESS) give_up(entry.other);
+    if (known && result == CUDA_SUCCESS) handle_give_up(entry.other);
     else if (known) ledger_put(entry);
     return result;
 }

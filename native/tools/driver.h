@@ -103,6 +103,7 @@ CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
     X(end_green, cuGreenCtxDestroy, "cuGreenCtxDestroy")                                                 \
     X(make_mipmap, cuMipmappedArrayCreate, "cuMipmappedArrayCreate")                                     \
     X(end_mipmap, cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy")                                    \
+    X(map_array, cuMemMapArrayAsync, "cuMemMapArrayAsync")                                               \
     X(take_external, cuImportExternalMemory, "cuImportExternalMemory")                                   \
     X(end_external, cuDestroyExternalMemory, "cuDestroyExternalMemory")                                  \
     X(host, cuLaunchHostFunc, "cuLaunchHostFunc")                                                        \

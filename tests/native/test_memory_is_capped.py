@@ -221,6 +221,26 @@ def test_a_name_given_again_belongs_to_its_new_owner(world: World) -> None:
     assert lines(done.stdout, "used") == [[0]], done.stderr
 
 
+@pytest.mark.parametrize(
+    ("how", "used"),
+    [
+        ("deferred", [0, 128, 128, 0]),
+        ("mipmap", [0, 128, 128, 0]),
+        ("sparse", [0, 256, 128, 0]),
+        ("context", [0, 128, 128, 0]),
+        ("failed", [0, 0, 0]),
+        ("plain", [64, 64, 0]),
+    ],
+)
+def test_an_array_without_memory_of_its_own_counts_as_what_is_mapped_to_it(
+    world: World, how: str, used: list[int]
+) -> None:
+    """That counts without its handle too, until something else is mapped there, it is unmapped or the array is gone."""
+    done = world.tenant(memory=CAP).run("arrays", how)
+
+    assert lines(done.stdout, "used") == [[one * MIB] for one in used], done.stderr
+
+
 def test_a_handle_opened_often_counts_once(world: World) -> None:
     """The driver gives the same memory each time: it counts until the last of the openings is closed."""
     done = world.tenant(memory=CAP).run("odd", "often")

@@ -21,6 +21,7 @@ COMMANDS = [
     ["contexts", "reset"],
     ["contexts", "stack"],
     ["contexts", "green"],
+    ["arrays", "sparse"],
     ["odd", "names"],
     ["odd", "pools"],
     ["odd", "ordered"],
