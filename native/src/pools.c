@@ -3,7 +3,8 @@
 #include "driver.h"
 #include <stdatomic.h>
 
-#define DOOMED 1 /* entry.other of a pool: destroyed by the program */
+#define DOOMED 1 /* entry.other of a pool that the program destroyed; above it: since when nothing of it is in use */
+#define UNUSED_NS 3000000000ull /* so long a pool without use may keep memory */
 
 #define NOWHERE CARDS /* entry.card of a pool of the host's memory */
 
@@ -40,15 +41,25 @@ bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t byte
 
 /*
  * A pool that its program destroyed keeps its memory until the last allocation of it is freed, and the driver does not
- * say of a destroyed one how much that is. So it is destroyed for the driver when it holds nothing. The lock is held.
+ * say of a destroyed one how much that is. So it is destroyed for the driver when it holds nothing. What it holds
+ * without use is of frees that have not come to pass, or were not seen to; whatever else the driver may keep for a pool
+ * goes with it, so after a time it is destroyed all the same. The lock is held.
  */
 static bool bury(const struct entry *entry)
 {
     CUpool pool = (CUpool)(uintptr_t)entry->key;
     struct entry gone;
-    uint64_t bytes;
+    uint64_t bytes, used, now = clock_now();
     CALL(cuMemPoolTrimTo, pool, 0);
-    if (!ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes) || bytes > 0) return false;
+    if (!ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes) || !ask_pool(pool, CU_POOL_USED_CURRENT, &used)) return false;
+    if (used > 0) return false;
+    if (bytes > 0 && entry->other == DOOMED) {
+        struct entry idle = *entry;
+        idle.other = now;
+        ledger_put(idle);
+        return false;
+    }
+    if (bytes > 0 && now - entry->other < UNUSED_NS) return false;
     if (!ledger_take(KIND_POOL, entry->key, &gone)) return false;
     bool good = CALL(cuMemPoolDestroy, pool) == CUDA_SUCCESS;
     if (good) memory_release(&gone);
@@ -65,7 +76,7 @@ void pools_refresh(struct card *card, bool trim)
     for (uint32_t i = 0; ledger_nth(KIND_POOL, i, &entry); i++) {
         CUpool pool = (CUpool)(uintptr_t)entry.key;
         if (entry.card != card->index) continue;
-        if (entry.other == DOOMED && bury(&entry)) {
+        if (entry.other && bury(&entry)) {
             i--; /* the next one stands in its place */
             continue;
         }
@@ -233,7 +244,7 @@ EXPORT CUresult cuMemPoolDestroy(CUpool pool)
     ASK((CUpool *, CUdevice), cuDeviceGetDefaultMemPool, &own, card->device);
     if (own == pool) return CALL(cuMemPoolDestroy, pool); /* which the driver refuses */
     lock_take(&pools);
-    bool known = ledger_find(KIND_POOL, entry.key, &entry) && entry.other != DOOMED;
+    bool known = ledger_find(KIND_POOL, entry.key, &entry) && !entry.other;
     entry.other = DOOMED;
     if (known) {
         retire(pool, card->device);

@@ -4,7 +4,7 @@
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
- *            load IMAGE | names | often | ordered | waits HOW
+ *            load IMAGE | names | often | ordered | unused-pool | waits HOW
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -255,6 +255,28 @@ static int destroy_pools(void)
     return 0;
 }
 
+/* A pool of which nothing is in use, destroyed: how long it still counts, asked again and again. */
+static int destroy_unused_pool(void)
+{
+    CUpoolProps props = {.allocType = 1, .location = {CU_LOCATION_DEVICE, 0}};
+    struct timespec from, now;
+    CUdeviceptr pointer;
+    CUpool pool;
+    open_card();
+    must(driver->new_pool(&pool, &props), "cuMemPoolCreate");
+    must(driver->alloc_from(&pointer, 300 * MIB, pool, NULL), "cuMemAllocFromPoolAsync");
+    must(driver->end_pool(pool), "cuMemPoolDestroy");
+    must(driver->free_async(pointer, NULL), "cuMemFreeAsync");
+    printf("used %zu\n", used());
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    do {
+        usleep(20000);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (used() > 0 && now.tv_sec - from.tv_sec < 30);
+    printf("used %zu\nseconds %ld\n", used(), (long)(now.tv_sec - from.tv_sec));
+    return 0;
+}
+
 /* Memory whose handle is gone, but which is bound to a multicast object: by handle or address, in either form. */
 static int bind_many(const char *how)
 {
@@ -454,6 +476,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "often") == 0) return open_often();
     if (strcmp(what, "names") == 0) return give_names_again();
     if (strcmp(what, "pools") == 0) return destroy_pools();
+    if (strcmp(what, "unused-pool") == 0) return destroy_unused_pool();
     if (strcmp(what, "import") == 0) return import_foreign();
     if (argc > 2 && strcmp(what, "many") == 0) return bind_many(argv[2]);
     if (strcmp(what, "early") == 0) return bind_before_all_are_added();

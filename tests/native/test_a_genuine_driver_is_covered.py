@@ -58,7 +58,6 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
     ),
     "loads late: counted from the agent's next measurement on": (r"cuFuncLoad|cuLibraryGet\w+",),
     "counted where it was imported": (r"cuExternalMemoryGetMapped(Buffer|MipmappedArray)",),
-    "mapped to a sparse array, which counts as if it held memory": (r"cuMemMapArrayAsync",),
     "a process is stopped and goes on with what it had": (r"cuCheckpoint\w+",),
     "tables of functions: documented as not covered": (r"cuGetExportTable",),
 }

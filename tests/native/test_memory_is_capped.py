@@ -266,6 +266,24 @@ def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
     assert lines(done.stdout, "used") == [[960 * MIB], [640 * MIB], [0]], done.stderr
 
 
+@pytest.mark.parametrize(
+    ("keeps", "first", "least"),
+    [({}, 0, 0), ({"FAKE_GPU_KEEPS": "1"}, 32, 2)],
+    ids=["gives-all-back", "keeps-some"],
+)
+def test_a_destroyed_pool_of_which_nothing_is_in_use_ends(
+    world: World, keeps: dict[str, str], first: int, least: int
+) -> None:
+    """Also with a driver that keeps memory for a pool as long as it exists: then after some seconds."""
+    tenant = world.tenant(memory=CAP)
+    tenant.environment.update(keeps)
+
+    done = tenant.run("odd", "unused-pool")
+
+    assert lines(done.stdout, "used") == [[first * MIB], [0]], done.stderr
+    assert least <= lines(done.stdout, "seconds")[0][0] < 20
+
+
 @pytest.mark.parametrize("how", ["m", "m2", "a", "a2"])
 def test_memory_bound_to_a_multicast_object_counts_without_its_handle(
     world: World, how: str
