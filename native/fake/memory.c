@@ -283,9 +283,10 @@ CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer);
 CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer)
 {
     uint64_t bytes, other;
-    if (attribute != CU_POINTER_DEVICE_ORDINAL || !fake_recall(pointer, &bytes, &other, 0)) return CUDA_ERROR_INVALID_VALUE;
-    int device = fake_device_of(other);
-    memcpy(value, &device, sizeof device);
+    if (!fake_recall(pointer, &bytes, &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute != CU_POINTER_DEVICE_ORDINAL && attribute != CU_POINTER_MEMORY_TYPE) return CUDA_ERROR_INVALID_VALUE;
+    int told = attribute == CU_POINTER_MEMORY_TYPE ? CU_MEMORY_DEVICE : fake_device_of(other);
+    memcpy(value, &told, sizeof told);
     return CUDA_SUCCESS;
 }
 

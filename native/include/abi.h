@@ -140,6 +140,24 @@ typedef struct {
 typedef struct { unsigned char reserved[64]; } CUpoolPointer;
 
 typedef struct {
+    struct { size_t x, y; int type; const void *host; CUdeviceptr device; CUarray array; size_t pitch; } src, dst;
+    size_t width, height;
+} CUcopy2D; /* CUDA_MEMCPY2D_v2 */
+
+typedef struct {
+    struct {
+        size_t x, y, z, level;
+        int type;
+        const void *host;
+        CUdeviceptr device;
+        CUarray array;
+        void *reserved;
+        size_t pitch, height;
+    } src, dst;
+    size_t width, height, depth;
+} CUcopy3D; /* CUDA_MEMCPY3D_v2 */
+
+typedef struct {
     int operation;
     CUdeviceptr address;
     uint64_t value; /* a wait's or a write's */
@@ -163,7 +181,8 @@ enum {
     CU_LIMIT_BLOCK_MEMORY = 10,
 };
 enum { CU_DEVICE_PROCESSORS = 16, CU_DEVICE_THREADS_EACH = 39 };
-enum { CU_POINTER_DEVICE_ORDINAL = 9 };
+enum { CU_POINTER_MEMORY_TYPE = 2, CU_POINTER_DEVICE_ORDINAL = 9 };
+enum { CU_MEMORY_HOST = 1, CU_MEMORY_DEVICE = 2, CU_MEMORY_ARRAY = 3, CU_MEMORY_UNIFIED = 4 };
 enum { CU_CAPTURE_RELAXED = 2 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1 };
 enum { CU_PROC_PER_THREAD_STREAM = 2 };

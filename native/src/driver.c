@@ -73,13 +73,13 @@ void *driver_standin(const char *name, void *found)
 /* Is `found` a variant of `base` that the table does not know? Its signature may differ: let it be. */
 static bool is_unknown_variant(const char *base, const void *found)
 {
-    static const char *const endings[] = {"", "_ptsz"};
+    static const char *const endings[] = {"", "_ptsz", "_ptds"};
     char name[96];
     size_t length = strlen(base);
     if (length + 10 > sizeof name) return true;
     memcpy(name, base, length);
     for (char version = '2'; version <= '9'; version++) {
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 3; i++) {
             name[length] = '_', name[length + 1] = 'v', name[length + 2] = version;
             strcpy(name + length + 3, endings[i]);
             if (symbol_of(CUDA_SONAME, name) == found) return true;

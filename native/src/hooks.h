@@ -97,6 +97,56 @@
     HOOK(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel", 9000, 0, CUDA)                        \
     HOOK(cuLaunchCooperativeKernel_ptsz, "cuLaunchCooperativeKernel", 9000, 1, CUDA)                   \
     HOOK(cuLaunchCooperativeKernelMultiDevice, "cuLaunchCooperativeKernelMultiDevice", 9000, 0, CUDA)  \
+    HOOK(cuMemsetD8_v2, "cuMemsetD8", 3020, 0, CUDA)                                                  \
+    HOOK(cuMemsetD8_v2_ptds, "cuMemsetD8", 7000, 1, CUDA)                                             \
+    HOOK(cuMemsetD8Async, "cuMemsetD8Async", 3020, 0, CUDA)                                           \
+    HOOK(cuMemsetD8Async_ptsz, "cuMemsetD8Async", 7000, 1, CUDA)                                      \
+    HOOK(cuMemsetD16_v2, "cuMemsetD16", 3020, 0, CUDA)                                                \
+    HOOK(cuMemsetD16_v2_ptds, "cuMemsetD16", 7000, 1, CUDA)                                           \
+    HOOK(cuMemsetD16Async, "cuMemsetD16Async", 3020, 0, CUDA)                                         \
+    HOOK(cuMemsetD16Async_ptsz, "cuMemsetD16Async", 7000, 1, CUDA)                                    \
+    HOOK(cuMemsetD32_v2, "cuMemsetD32", 3020, 0, CUDA)                                                \
+    HOOK(cuMemsetD32_v2_ptds, "cuMemsetD32", 7000, 1, CUDA)                                           \
+    HOOK(cuMemsetD32Async, "cuMemsetD32Async", 3020, 0, CUDA)                                         \
+    HOOK(cuMemsetD32Async_ptsz, "cuMemsetD32Async", 7000, 1, CUDA)                                    \
+    HOOK(cuMemsetD2D8_v2, "cuMemsetD2D8", 3020, 0, CUDA)                                              \
+    HOOK(cuMemsetD2D8_v2_ptds, "cuMemsetD2D8", 7000, 1, CUDA)                                         \
+    HOOK(cuMemsetD2D8Async, "cuMemsetD2D8Async", 3020, 0, CUDA)                                       \
+    HOOK(cuMemsetD2D8Async_ptsz, "cuMemsetD2D8Async", 7000, 1, CUDA)                                  \
+    HOOK(cuMemsetD2D16_v2, "cuMemsetD2D16", 3020, 0, CUDA)                                            \
+    HOOK(cuMemsetD2D16_v2_ptds, "cuMemsetD2D16", 7000, 1, CUDA)                                       \
+    HOOK(cuMemsetD2D16Async, "cuMemsetD2D16Async", 3020, 0, CUDA)                                     \
+    HOOK(cuMemsetD2D16Async_ptsz, "cuMemsetD2D16Async", 7000, 1, CUDA)                                \
+    HOOK(cuMemsetD2D32_v2, "cuMemsetD2D32", 3020, 0, CUDA)                                            \
+    HOOK(cuMemsetD2D32_v2_ptds, "cuMemsetD2D32", 7000, 1, CUDA)                                       \
+    HOOK(cuMemsetD2D32Async, "cuMemsetD2D32Async", 3020, 0, CUDA)                                     \
+    HOOK(cuMemsetD2D32Async_ptsz, "cuMemsetD2D32Async", 7000, 1, CUDA)                                \
+    HOOK(cuMemcpyDtoD_v2, "cuMemcpyDtoD", 3020, 0, CUDA)                                              \
+    HOOK(cuMemcpyDtoD_v2_ptds, "cuMemcpyDtoD", 7000, 1, CUDA)                                         \
+    HOOK(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", 3020, 0, CUDA)                                    \
+    HOOK(cuMemcpyDtoDAsync_v2_ptsz, "cuMemcpyDtoDAsync", 7000, 1, CUDA)                               \
+    HOOK(cuMemcpyDtoA_v2, "cuMemcpyDtoA", 3020, 0, CUDA)                                              \
+    HOOK(cuMemcpyDtoA_v2_ptds, "cuMemcpyDtoA", 7000, 1, CUDA)                                         \
+    HOOK(cuMemcpyAtoD_v2, "cuMemcpyAtoD", 3020, 0, CUDA)                                              \
+    HOOK(cuMemcpyAtoD_v2_ptds, "cuMemcpyAtoD", 7000, 1, CUDA)                                         \
+    HOOK(cuMemcpyAtoA_v2, "cuMemcpyAtoA", 3020, 0, CUDA)                                              \
+    HOOK(cuMemcpyAtoA_v2_ptds, "cuMemcpyAtoA", 7000, 1, CUDA)                                         \
+    HOOK(cuMemcpy, "cuMemcpy", 4000, 0, CUDA)                                                         \
+    HOOK(cuMemcpy_ptds, "cuMemcpy", 7000, 1, CUDA)                                                    \
+    HOOK(cuMemcpyAsync, "cuMemcpyAsync", 4000, 0, CUDA)                                               \
+    HOOK(cuMemcpyAsync_ptsz, "cuMemcpyAsync", 7000, 1, CUDA)                                          \
+    HOOK(cuMemcpyWithAttributesAsync, "cuMemcpyWithAttributesAsync", 13020, 0, CUDA)                  \
+    HOOK(cuMemcpyWithAttributesAsync_ptsz, "cuMemcpyWithAttributesAsync", 13020, 1, CUDA)             \
+    HOOK(cuMemcpy2D_v2, "cuMemcpy2D", 3020, 0, CUDA)                                                  \
+    HOOK(cuMemcpy2D_v2_ptds, "cuMemcpy2D", 7000, 1, CUDA)                                             \
+    HOOK(cuMemcpy2DUnaligned_v2, "cuMemcpy2DUnaligned", 3020, 0, CUDA)                                \
+    HOOK(cuMemcpy2DUnaligned_v2_ptds, "cuMemcpy2DUnaligned", 7000, 1, CUDA)                           \
+    HOOK(cuMemcpy2DAsync_v2, "cuMemcpy2DAsync", 3020, 0, CUDA)                                        \
+    HOOK(cuMemcpy2DAsync_v2_ptsz, "cuMemcpy2DAsync", 7000, 1, CUDA)                                   \
+    HOOK(cuMemcpy3D_v2, "cuMemcpy3D", 3020, 0, CUDA)                                                  \
+    HOOK(cuMemcpy3D_v2_ptds, "cuMemcpy3D", 7000, 1, CUDA)                                             \
+    HOOK(cuMemcpy3DAsync_v2, "cuMemcpy3DAsync", 3020, 0, CUDA)                                        \
+    HOOK(cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync", 7000, 1, CUDA)                                   \
     HOOK(cuGraphLaunch, "cuGraphLaunch", 10000, 0, CUDA)                                               \
     HOOK(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, 1, CUDA)                                          \
     HOOK(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, 0, CUDA)                             \
@@ -256,6 +306,58 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function
 CUresult cuLaunchCooperativeKernel(LAUNCH_ARGS);
 CUresult cuLaunchCooperativeKernel_ptsz(LAUNCH_ARGS);
 CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned count, unsigned flags);
+#define FILL_2D(type) (CUdeviceptr at, size_t pitch, type value, size_t width, size_t height)
+#define FILL_2D_ON(type) (CUdeviceptr at, size_t pitch, type value, size_t width, size_t height, CUstream stream)
+CUresult cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t count);
+CUresult cuMemsetD8_v2_ptds(CUdeviceptr at, unsigned char value, size_t count);
+CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t count, CUstream stream);
+CUresult cuMemsetD8Async_ptsz(CUdeviceptr at, unsigned char value, size_t count, CUstream stream);
+CUresult cuMemsetD16_v2(CUdeviceptr at, unsigned short value, size_t count);
+CUresult cuMemsetD16_v2_ptds(CUdeviceptr at, unsigned short value, size_t count);
+CUresult cuMemsetD16Async(CUdeviceptr at, unsigned short value, size_t count, CUstream stream);
+CUresult cuMemsetD16Async_ptsz(CUdeviceptr at, unsigned short value, size_t count, CUstream stream);
+CUresult cuMemsetD32_v2(CUdeviceptr at, unsigned value, size_t count);
+CUresult cuMemsetD32_v2_ptds(CUdeviceptr at, unsigned value, size_t count);
+CUresult cuMemsetD32Async(CUdeviceptr at, unsigned value, size_t count, CUstream stream);
+CUresult cuMemsetD32Async_ptsz(CUdeviceptr at, unsigned value, size_t count, CUstream stream);
+CUresult cuMemsetD2D8_v2 FILL_2D(unsigned char);
+CUresult cuMemsetD2D8_v2_ptds FILL_2D(unsigned char);
+CUresult cuMemsetD2D8Async FILL_2D_ON(unsigned char);
+CUresult cuMemsetD2D8Async_ptsz FILL_2D_ON(unsigned char);
+CUresult cuMemsetD2D16_v2 FILL_2D(unsigned short);
+CUresult cuMemsetD2D16_v2_ptds FILL_2D(unsigned short);
+CUresult cuMemsetD2D16Async FILL_2D_ON(unsigned short);
+CUresult cuMemsetD2D16Async_ptsz FILL_2D_ON(unsigned short);
+CUresult cuMemsetD2D32_v2 FILL_2D(unsigned);
+CUresult cuMemsetD2D32_v2_ptds FILL_2D(unsigned);
+CUresult cuMemsetD2D32Async FILL_2D_ON(unsigned);
+CUresult cuMemsetD2D32Async_ptsz FILL_2D_ON(unsigned);
+CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult cuMemcpyDtoA_v2(CUarray to, size_t at, CUdeviceptr from, size_t bytes);
+CUresult cuMemcpyDtoA_v2_ptds(CUarray to, size_t at, CUdeviceptr from, size_t bytes);
+CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t at, size_t bytes);
+CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr to, CUarray from, size_t at, size_t bytes);
+CUresult cuMemcpyAtoA_v2(CUarray to, size_t at, CUarray from, size_t from_at, size_t bytes);
+CUresult cuMemcpyAtoA_v2_ptds(CUarray to, size_t at, CUarray from, size_t from_at, size_t bytes);
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, void *how, CUstream stream);
+CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, void *how, CUstream stream);
+CUresult cuMemcpy2D_v2(const CUcopy2D *copy);
+CUresult cuMemcpy2D_v2_ptds(const CUcopy2D *copy);
+CUresult cuMemcpy2DUnaligned_v2(const CUcopy2D *copy);
+CUresult cuMemcpy2DUnaligned_v2_ptds(const CUcopy2D *copy);
+CUresult cuMemcpy2DAsync_v2(const CUcopy2D *copy, CUstream stream);
+CUresult cuMemcpy2DAsync_v2_ptsz(const CUcopy2D *copy, CUstream stream);
+CUresult cuMemcpy3D_v2(const CUcopy3D *copy);
+CUresult cuMemcpy3D_v2_ptds(const CUcopy3D *copy);
+CUresult cuMemcpy3DAsync_v2(const CUcopy3D *copy, CUstream stream);
+CUresult cuMemcpy3DAsync_v2_ptsz(const CUcopy3D *copy, CUstream stream);
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream);
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count,

@@ -1,5 +1,6 @@
 /* Launches of kernels and graphs, the capture of graphs, and waiting for the device. */
 #include "container.h"
+#include "launch.h"
 #include "driver.h"
 #include "memory.h"
 #include <stdatomic.h>
@@ -46,7 +47,7 @@ static struct gate *current_gate(CUcontext *context)
 }
 
 /* Before a launch on `stream`; the stream that events are recorded on is the one the driver will use. */
-static void enter(struct ticket *ticket, CUstream stream, bool per_thread, uint64_t graph)
+void launch_enter(struct ticket *ticket, CUstream stream, bool per_thread, uint64_t graph)
 {
     CUcontext context = NULL;
     struct gate *gate = current_gate(&context);
@@ -56,20 +57,17 @@ static void enter(struct ticket *ticket, CUstream stream, bool per_thread, uint6
     if (gate && !is_captured(stream)) gate_enter(gate, ticket, context, stream, graph);
 }
 
-static CUresult leave(struct ticket *ticket, CUresult result)
+bool launch_is_gated(void)
+{
+    CUcontext context = NULL;
+    return current_gate(&context) != NULL;
+}
+
+CUresult launch_leave(struct ticket *ticket, CUresult result)
 {
     if (ticket->gate) gate_leave(ticket, result == CUDA_SUCCESS);
     return result;
 }
-
-/* Defines NAME as the driver's own call between enter and leave. */
-#define GATED(name, args, stream, per_thread, graph, ...)                                                \
-    EXPORT CUresult name args                                                                            \
-    {                                                                                                    \
-        struct ticket ticket;                                                                            \
-        enter(&ticket, stream, per_thread, graph);                                                       \
-        return leave(&ticket, CALL(name, __VA_ARGS__));                                                  \
-    }
 
 #define SHAPE function, gx, gy, gz, bx, by, bz, shared, stream, params
 #define CONFIG (const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
@@ -102,10 +100,10 @@ static CUresult launch_graph(CUgraphExec graph, CUstream stream, bool per_thread
     CUstream used = used_stream(stream, per_thread);
     /* Launched into a capture it becomes part of another graph, and is weighed with that. */
     if (!is_captured(used) && !graph_admit(graph, used, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;
-    enter(&ticket, stream, per_thread, (uint64_t)(uintptr_t)graph);
+    launch_enter(&ticket, stream, per_thread, (uint64_t)(uintptr_t)graph);
     CUresult result = per_thread ? CALL(cuGraphLaunch_ptsz, graph, stream) : CALL(cuGraphLaunch, graph, stream);
     graph_settle(&kept);
-    return leave(&ticket, result);
+    return launch_leave(&ticket, result);
 }
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream, false); }

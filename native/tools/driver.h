@@ -106,6 +106,8 @@ CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
     X(map_array, cuMemMapArrayAsync, "cuMemMapArrayAsync")                                               \
     X(take_external, cuImportExternalMemory, "cuImportExternalMemory")                                   \
     X(end_external, cuDestroyExternalMemory, "cuDestroyExternalMemory")                                  \
+    X(fill, cuMemsetD8Async, "cuMemsetD8Async")                                                          \
+    X(move, cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync")                                                   \
     X(host, cuLaunchHostFunc, "cuLaunchHostFunc")                                                        \
     X(make_many, cuMulticastCreate, "cuMulticastCreate")                                                 \
     X(add_device, cuMulticastAddDevice, "cuMulticastAddDevice")                                          \

@@ -3,9 +3,10 @@
  * modelled one, where only a kernel's first parameter counts: its time in ns.
  *
  * Usage: load [--way dlsym|proc|linked] [--kernel spin|mul|copy] [--size N] [--seconds S] [--how kernel|graph|
- *             together|config] [--depth LAUNCHES] [--pause US] [--threads N] [--report MS] [--device N] [--timed N]
+ *             together|config|fill|move] [--depth LAUNCHES] [--pause US] [--threads N] [--report MS] [--device N] [--timed N]
  *
  *   --size     first parameter of the kernel: ns of spin, rounds of mul, words of copy
+ *   --how      fill, move: no kernels of ours, but fills of a buffer of N bytes, or copies within it
  *   --depth    launches before each wait for the device; 0 never waits but at the end
  *   --pause    microseconds without work after each wait; with --depth 0 after each launch
  *   --timed N  instead of all that: N launches, each waited for; prints "launch MEDIAN P99", ns that the call took
@@ -57,7 +58,11 @@ static void launch(const struct work *work, CUstream stream)
     unsigned blocks = strcmp(work->plan->kernel, "spin") == 0 ? 1 : 512;
     unsigned threads = blocks == 1 ? 1 : 256;
     CUlaunchConfig config = {blocks, 1, 1, threads, 1, 1, 0, stream, NULL, 0};
-    if (strcmp(how, "together") == 0)
+    if (strcmp(how, "fill") == 0)
+        must(driver->fill(buffer, 7, size, stream), "cuMemsetD8Async");
+    else if (strcmp(how, "move") == 0)
+        must(driver->move(buffer + size / 2, buffer, size / 2, stream), "cuMemcpyDtoDAsync");
+    else if (strcmp(how, "together") == 0)
         must(driver->launch_together(work->function, 1, 1, 1, 32, 1, 1, 0, stream, params), "cuLaunchCooperativeKernel");
     else if (strcmp(how, "config") == 0)
         must(driver->launch_config(&config, work->function, params, NULL), "cuLaunchKernelEx");
@@ -173,8 +178,9 @@ int main(int argc, char **argv)
     must(work.driver->set_current(work.context), "cuCtxSetCurrent");
     must(work.driver->load(&module, kernels), "cuModuleLoadData");
     must(work.driver->function(&work.function, module, plan.kernel), "cuModuleGetFunction");
-    uint64_t bytes = strcmp(plan.kernel, "copy") == 0 ? plan.size * 4 : 512 * 256 * 4;
-    if (strcmp(plan.kernel, "spin") != 0) must(work.driver->alloc(&work.buffer, bytes), "cuMemAlloc");
+    int moves = strcmp(plan.how, "fill") == 0 || strcmp(plan.how, "move") == 0;
+    uint64_t bytes = strcmp(plan.kernel, "copy") == 0 ? plan.size * 4 : moves ? plan.size : 512 * 256 * 4;
+    if (moves || strcmp(plan.kernel, "spin") != 0) must(work.driver->alloc(&work.buffer, bytes), "cuMemAlloc");
     if (plan.timed) return time_launches(&work);
     printf("ready\n");
     fflush(stdout);

@@ -66,8 +66,10 @@ def end(*processes: subprocess.Popen[str]) -> None:
         ["--how", "config", "--depth", "0"],
         ["--size", "20000", "--depth", "0"],
         ["--threads", "3", "--depth", "2"],
+        ["--way", "proc", "--how", "fill", "--size", "1000000000", "--depth", "0"],
+        ["--how", "move", "--size", "1000000000", "--depth", "4"],
     ],
-    ids=["kernel", "graph", "cooperative", "config", "small", "threads"],
+    ids=["kernel", "graph", "cooperative", "config", "small", "threads", "fill", "move"],
 )
 def test_a_fixed_share_is_kept_even_alone(world: World, options: list[str]) -> None:
     """However work is launched, a quota of 20 % of an idle card is what it gets: no more, and about that."""

@@ -1,0 +1,97 @@
+/*
+ * Fills, and copies from the card to itself.
+ *
+ * A fill runs as a kernel of the driver's. A copy within the card does so too, or on a copy engine, as the driver sees fit
+ * (it takes a hint to leave the multiprocessors alone, so by default it need not), and either way it takes the card's
+ * memory from whoever has the turn. So both are launches of the gate. Copies from and to the host are not: the link
+ * bounds them, and they are made to run beside work.
+ */
+#include "driver.h"
+#include "launch.h"
+
+#define FILLS(name, type)                                                                                \
+    GATED(name##_v2, (CUdeviceptr at, type value, size_t count), NULL, false, 0, at, value, count)       \
+    GATED(name##_v2_ptds, (CUdeviceptr at, type value, size_t count), NULL, true, 0, at, value, count)   \
+    GATED(name##Async, (CUdeviceptr at, type value, size_t count, CUstream stream), stream, false, 0, at, value, count,   \
+          stream)                                                                                        \
+    GATED(name##Async_ptsz, (CUdeviceptr at, type value, size_t count, CUstream stream), stream, true, 0, at, value,      \
+          count, stream)
+#define FILLS_2D(name, type)                                                                             \
+    GATED(name##_v2, FILL_2D(type), NULL, false, 0, at, pitch, value, width, height)                     \
+    GATED(name##_v2_ptds, FILL_2D(type), NULL, true, 0, at, pitch, value, width, height)                 \
+    GATED(name##Async, FILL_2D_ON(type), stream, false, 0, at, pitch, value, width, height, stream)      \
+    GATED(name##Async_ptsz, FILL_2D_ON(type), stream, true, 0, at, pitch, value, width, height, stream)
+
+FILLS(cuMemsetD8, unsigned char)
+FILLS(cuMemsetD16, unsigned short)
+FILLS(cuMemsetD32, unsigned)
+FILLS_2D(cuMemsetD2D8, unsigned char)
+FILLS_2D(cuMemsetD2D16, unsigned short)
+FILLS_2D(cuMemsetD2D32, unsigned)
+
+static bool is_on_card(CUdeviceptr pointer)
+{
+    unsigned type = 0;
+    return ASK((void *, int, CUdeviceptr), cuPointerGetAttribute, &type, CU_POINTER_MEMORY_TYPE, pointer) == CUDA_SUCCESS &&
+           type == CU_MEMORY_DEVICE;
+}
+
+/* Of calls that leave it to the driver to find out. */
+static bool is_within(CUdeviceptr to, CUdeviceptr from)
+{
+    return launch_is_gated() && is_on_card(to) && is_on_card(from);
+}
+
+static bool end_is_on_card(int type, CUdeviceptr pointer)
+{
+    return type == CU_MEMORY_UNIFIED ? is_on_card(pointer) : type != CU_MEMORY_HOST;
+}
+
+static bool is_within_2d(const CUcopy2D *copy)
+{
+    return copy && launch_is_gated() && end_is_on_card(copy->dst.type, copy->dst.device) &&
+           end_is_on_card(copy->src.type, copy->src.device);
+}
+
+static bool is_within_3d(const CUcopy3D *copy)
+{
+    return copy && launch_is_gated() && end_is_on_card(copy->dst.type, copy->dst.device) &&
+           end_is_on_card(copy->src.type, copy->src.device);
+}
+
+#define POINTERS (CUdeviceptr to, CUdeviceptr from, size_t bytes)
+#define POINTERS_ON (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+#define TO_ARRAY (CUarray to, size_t at, CUdeviceptr from, size_t bytes)
+#define FROM_ARRAY (CUdeviceptr to, CUarray from, size_t at, size_t bytes)
+#define ARRAYS (CUarray to, size_t at, CUarray from, size_t from_at, size_t bytes)
+
+GATED(cuMemcpyDtoD_v2, POINTERS, NULL, false, 0, to, from, bytes)
+GATED(cuMemcpyDtoD_v2_ptds, POINTERS, NULL, true, 0, to, from, bytes)
+GATED(cuMemcpyDtoDAsync_v2, POINTERS_ON, stream, false, 0, to, from, bytes, stream)
+GATED(cuMemcpyDtoDAsync_v2_ptsz, POINTERS_ON, stream, true, 0, to, from, bytes, stream)
+GATED(cuMemcpyDtoA_v2, TO_ARRAY, NULL, false, 0, to, at, from, bytes)
+GATED(cuMemcpyDtoA_v2_ptds, TO_ARRAY, NULL, true, 0, to, at, from, bytes)
+GATED(cuMemcpyAtoD_v2, FROM_ARRAY, NULL, false, 0, to, from, at, bytes)
+GATED(cuMemcpyAtoD_v2_ptds, FROM_ARRAY, NULL, true, 0, to, from, at, bytes)
+GATED(cuMemcpyAtoA_v2, ARRAYS, NULL, false, 0, to, at, from, from_at, bytes)
+GATED(cuMemcpyAtoA_v2_ptds, ARRAYS, NULL, true, 0, to, at, from, from_at, bytes)
+GATED_WHEN(is_within(to, from), cuMemcpy, POINTERS, NULL, false, 0, to, from, bytes)
+GATED_WHEN(is_within(to, from), cuMemcpy_ptds, POINTERS, NULL, true, 0, to, from, bytes)
+GATED_WHEN(is_within(to, from), cuMemcpyAsync, POINTERS_ON, stream, false, 0, to, from, bytes, stream)
+GATED_WHEN(is_within(to, from), cuMemcpyAsync_ptsz, POINTERS_ON, stream, true, 0, to, from, bytes, stream)
+GATED_WHEN(is_within(to, from), cuMemcpyWithAttributesAsync,
+           (CUdeviceptr to, CUdeviceptr from, size_t bytes, void *how, CUstream stream), stream, false, 0, to, from, bytes, how,
+           stream)
+GATED_WHEN(is_within(to, from), cuMemcpyWithAttributesAsync_ptsz,
+           (CUdeviceptr to, CUdeviceptr from, size_t bytes, void *how, CUstream stream), stream, true, 0, to, from, bytes, how,
+           stream)
+GATED_WHEN(is_within_2d(copy), cuMemcpy2D_v2, (const CUcopy2D *copy), NULL, false, 0, copy)
+GATED_WHEN(is_within_2d(copy), cuMemcpy2D_v2_ptds, (const CUcopy2D *copy), NULL, true, 0, copy)
+GATED_WHEN(is_within_2d(copy), cuMemcpy2DUnaligned_v2, (const CUcopy2D *copy), NULL, false, 0, copy)
+GATED_WHEN(is_within_2d(copy), cuMemcpy2DUnaligned_v2_ptds, (const CUcopy2D *copy), NULL, true, 0, copy)
+GATED_WHEN(is_within_2d(copy), cuMemcpy2DAsync_v2, (const CUcopy2D *copy, CUstream stream), stream, false, 0, copy, stream)
+GATED_WHEN(is_within_2d(copy), cuMemcpy2DAsync_v2_ptsz, (const CUcopy2D *copy, CUstream stream), stream, true, 0, copy, stream)
+GATED_WHEN(is_within_3d(copy), cuMemcpy3D_v2, (const CUcopy3D *copy), NULL, false, 0, copy)
+GATED_WHEN(is_within_3d(copy), cuMemcpy3D_v2_ptds, (const CUcopy3D *copy), NULL, true, 0, copy)
+GATED_WHEN(is_within_3d(copy), cuMemcpy3DAsync_v2, (const CUcopy3D *copy, CUstream stream), stream, false, 0, copy, stream)
+GATED_WHEN(is_within_3d(copy), cuMemcpy3DAsync_v2_ptsz, (const CUcopy3D *copy, CUstream stream), stream, true, 0, copy, stream)
