@@ -10,7 +10,12 @@ static void at_end(void)
     struct container *all = container_get();
     watch_stop();
     for (uint32_t i = 0; all && i < all->limits.count; i++) gate_shut(&all->cards[i].gate);
-    if (all && all->place) place_leave(all->place, &all->self);
+    if (!all || !all->place) return;
+    /* What still comes, as destructors that give memory back, must not be taken from the next owner's count. */
+    static struct place gone;
+    struct place *place = all->place;
+    all->place = &gone;
+    place_leave(place, &all->self);
 }
 
 /* Every device that the driver shows must have limits; one without would be free of any. */
@@ -50,9 +55,12 @@ static bool admit(struct card *card)
 {
     struct container *all = container_get();
     uint64_t most = card->limits->memory;
-    atomic_fetch_add(allowance(card), card->limits->context);
-    if (most == 0 || memory_used(all->account, card->index, &all->self, clock_now()) <= most) return true;
-    memory_give(allowance(card), card->limits->context);
+    for (int attempt = 0; attempt < 3; attempt++) {
+        atomic_fetch_add(allowance(card), card->limits->context);
+        if (most == 0 || memory_used(all->account, card->index, &all->self, clock_now()) <= most) return true;
+        memory_give(allowance(card), card->limits->context);
+        pools_refresh(card, attempt > 0); /* what pools no longer hold is free again */
+    }
     memory_count_refusal(card);
     return false;
 }

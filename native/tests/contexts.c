@@ -4,6 +4,7 @@
  * Usage: contexts HOW
  *   HOW  stack printf heap depth   raises a limit of cuCtxSetLimit step by step until it is refused, then sets it back
  *        gl gl-old vdpau vdpau-old contexts for graphics and video, until one is refused
+ *        pooled   a context, where a pool holds the memory that it needs without use
  *        again    contexts made and ended by several threads at once, whose names the driver gives again
  *        attach   a context with three users, of whom one after the other detaches
  *        reset    the primary context, retained twice, reset, retained once more, released as often
@@ -71,6 +72,19 @@ static int make_for(const char *how)
         count += result == CUDA_SUCCESS;
     }
     printf("refused %d %d\n", result, count);
+    return 0;
+}
+
+/* A pool that holds what nobody uses makes room for a context. */
+static int make_beside_a_pool(void)
+{
+    CUdeviceptr pointer;
+    CUcontext context;
+    open_card();
+    must(driver->alloc_async(&pointer, 700 * MIB, NULL), "cuMemAllocAsync");
+    must(driver->free_async(pointer, NULL), "cuMemFreeAsync");
+    must(driver->make_context(&context, 0, 0), "cuCtxCreate");
+    show();
     return 0;
 }
 
@@ -177,6 +191,7 @@ int main(int argc, char **argv)
     if (is(how, "depth")) return raise_limit(CU_LIMIT_SYNC_DEPTH, 2, 1);
     if (how[0] == 'g' && how[1] == 'l') return make_for(how);
     if (how[0] == 'v') return make_for(how);
+    if (is(how, "pooled")) return make_beside_a_pool();
     if (is(how, "again")) return give_again();
     if (is(how, "attach")) return attach_and_detach();
     if (is(how, "reset")) return reset_primary();

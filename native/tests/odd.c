@@ -4,7 +4,7 @@
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
- *            load IMAGE | names | often | ordered | unused-pool | waits HOW
+ *            load IMAGE | names | often | ordered | unused-pool | late | waits HOW
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -277,6 +277,25 @@ static int destroy_unused_pool(void)
     return 0;
 }
 
+/* Memory that is given back after the library said that the process ends. */
+static CUdeviceptr last;
+
+static void give_late(void)
+{
+    puts("left");
+    fflush(stdout);
+    while (getchar() != EOF) {}
+    must(driver->release_memory(last), "cuMemFree");
+}
+
+static int end_with_memory(void)
+{
+    atexit(give_late); /* runs after what is registered later */
+    open_card();
+    must(driver->alloc(&last, 512 * MIB), "cuMemAlloc");
+    return 0;
+}
+
 /* Memory whose handle is gone, but which is bound to a multicast object: by handle or address, in either form. */
 static int bind_many(const char *how)
 {
@@ -477,6 +496,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "names") == 0) return give_names_again();
     if (strcmp(what, "pools") == 0) return destroy_pools();
     if (strcmp(what, "unused-pool") == 0) return destroy_unused_pool();
+    if (strcmp(what, "late") == 0) return end_with_memory();
     if (strcmp(what, "import") == 0) return import_foreign();
     if (argc > 2 && strcmp(what, "many") == 0) return bind_many(argv[2]);
     if (strcmp(what, "early") == 0) return bind_before_all_are_added();

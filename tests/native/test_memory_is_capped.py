@@ -105,6 +105,25 @@ def test_memory_of_a_killed_process_is_free_again(world: World) -> None:
     assert lines(second.stdout, "total") == [[CAP], [CAP]], second.stderr
 
 
+def test_what_a_process_gives_back_as_it_ends_is_not_taken_from_the_next(world: World) -> None:
+    """Its place is another's when its destructors run: that one's count stays."""
+    tenant = world.tenant(memory=CAP)
+    first = tenant.start("odd", "late")
+    assert first.stdout is not None
+    assert first.stdout.readline() == "left\n"
+    second = tenant.start("memory", "plain", str(1024 * MIB), "dlsym", "hold")
+    assert second.stdout is not None
+    while not second.stdout.readline().startswith("total"):
+        pass
+
+    _, error = first.communicate(timeout=60)
+    third = tenant.run("memory", "show")
+    second.communicate(timeout=60)
+
+    assert first.returncode == 0, error
+    assert lines(third.stdout, "info")[0] == [CAP, 0, CAP], third.stderr
+
+
 def test_what_the_agent_measured_replaces_the_estimate(world: World) -> None:
     """Overhead from NVML counts instead of the allowance."""
     tenant = world.tenant(memory=CAP, context=64 * MIB)

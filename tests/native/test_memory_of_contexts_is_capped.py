@@ -44,6 +44,13 @@ def test_contexts_for_graphics_and_video_count(world: World, what: str) -> None:
     assert numbers(done.stdout, "refused") == [[2, 3]], done.stderr
 
 
+def test_a_pool_gives_way_to_a_context(world: World) -> None:
+    """What it holds without use is given back before a context is refused."""
+    done = world.tenant(memory=CAP, context=256 * MIB).run("contexts", "pooled")
+
+    assert numbers(done.stdout, "used") == [[512 * MIB]], done.stderr
+
+
 def test_a_context_that_is_given_the_name_of_another_keeps_its_memory(world: World) -> None:
     """Threads make and end contexts with memory and settings in them: all is free in the end."""
     done = world.tenant(memory=CAP, context=16 * MIB).run("contexts", "again")
