@@ -155,10 +155,11 @@ CUresult cuMemCreate(CUmemHandle *handle, size_t bytes, const CUallocationProp *
     (void)flags;
     if (bytes % FAKE_GRANULE) return CUDA_ERROR_INVALID_VALUE;
     CUdevice device = prop->location.id & 0xff;
-    CUresult result = fake_take(device, bytes);
+    bool host = prop->location.type == CU_LOCATION_HOST;
+    CUresult result = host ? CUDA_SUCCESS : fake_take(device, bytes);
     if (result != CUDA_SUCCESS) return result;
     *handle = fake_serial() | 1ull << 62;
-    fake_note(*handle, bytes, (uint64_t)device | 1ull << 32); /* one reference */
+    fake_note(*handle, host ? 0 : bytes, (uint64_t)device | 1ull << 32); /* one reference */
     return CUDA_SUCCESS;
 }
 

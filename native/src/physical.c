@@ -124,7 +124,12 @@ static bool found_to_hold(CUmemHandle handle, struct card *card, uint64_t bytes)
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
 {
     struct entry entry;
-    if (!handle_borrow(handle, &entry)) return CALL(cuMemMap, pointer, bytes, offset, handle, flags);
+    if (!handle_borrow(handle, &entry)) {
+        CUresult result = CALL(cuMemMap, pointer, bytes, offset, handle, flags);
+        /* Of no handle that counts, but it may be unmapped together with what does. */
+        if (result == CUDA_SUCCESS && container_get()) mapped(pointer, bytes, 0, 0);
+        return result;
+    }
     struct card *card = &container_get()->cards[entry.card];
     if ((entry.other & IMPORTED) && !found_to_hold(handle, card, bytes)) {
         handle_give_up(handle);

@@ -4,7 +4,7 @@
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
- *            load IMAGE | names | often | ordered | unused-pool | late | waits HOW
+ *            load IMAGE | names | often | ordered | unused-pool | late | both | waits HOW
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -296,6 +296,26 @@ static int end_with_memory(void)
     return 0;
 }
 
+/* Memory of the host and of the card side by side, mapped each and unmapped at once. */
+static int map_both(void)
+{
+    CUallocationProp prop = {.type = 1, .location = {CU_LOCATION_HOST, 0}};
+    CUmemHandle handle;
+    CUdeviceptr at;
+    open_card();
+    must(driver->reserve(&at, 128 * MIB, 0, 0, 0), "cuMemAddressReserve");
+    for (int i = 0; i < 2; i++) {
+        must(driver->create(&handle, 64 * MIB, &prop, 0), "cuMemCreate");
+        must(driver->map(at + (CUdeviceptr)i * 64 * MIB, 64 * MIB, 0, handle, 0), "cuMemMap");
+        must(driver->release_handle(handle), "cuMemRelease");
+        prop.location.type = CU_LOCATION_DEVICE;
+    }
+    printf("used %zu\n", used());
+    must(driver->unmap(at, 128 * MIB), "cuMemUnmap");
+    printf("used %zu\n", used());
+    return 0;
+}
+
 /* Memory whose handle is gone, but which is bound to a multicast object: by handle or address, in either form. */
 static int bind_many(const char *how)
 {
@@ -496,6 +516,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "names") == 0) return give_names_again();
     if (strcmp(what, "pools") == 0) return destroy_pools();
     if (strcmp(what, "unused-pool") == 0) return destroy_unused_pool();
+    if (strcmp(what, "both") == 0) return map_both();
     if (strcmp(what, "late") == 0) return end_with_memory();
     if (strcmp(what, "import") == 0) return import_foreign();
     if (argc > 2 && strcmp(what, "many") == 0) return bind_many(argv[2]);

@@ -275,6 +275,13 @@ def test_memory_freed_in_stream_order_is_given_back(world: World) -> None:
     assert lines(done.stdout, "used") == [[130 * MIB], [0]], done.stderr
 
 
+def test_memory_of_the_card_mapped_beside_the_hosts_is_given_back(world: World) -> None:
+    """One call unmaps both, of which only the card's counts."""
+    done = world.tenant(memory=CAP).run("odd", "both")
+
+    assert lines(done.stdout, "used") == [[64 * MIB], [0]], done.stderr
+
+
 def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
     """Destroying a pool does not give back what was allocated of it; freeing that does, in either way."""
     done = world.tenant(memory=CAP).run("odd", "pools")
