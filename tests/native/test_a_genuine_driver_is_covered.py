@@ -31,20 +31,18 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
         r"cu(Tex|Surf)(Ref|Object)\w+|cuFlushGPUDirectRDMAWrites|cuIpc(Get|Open)EventHandle",
     ),
     "host memory": (r"cuMemAllocHost|cuMemFreeHost|cuMemHost\w+", r"cuLink\w+"),
-    "copies and fills: not limited": (
-        r"cuMemcpy\w+|cuMemcpy|cuMemset\w+|cuMemPrefetch\w*|cuMemDiscard\w+|cuMemBatchDecompressAsync",
+    "copies to and from the host, between cards, in batches or in three dimensions: not limited": (
+        r"cuMemcpy(AtoH|DtoH|HtoA|HtoD)(Async)?|cuMemcpy(3D)?Peer(Async)?|cuMemcpy(3D)?BatchAsync",
+        r"cuMemcpy3DWithAttributesAsync|cuMemPrefetch\w*|cuMemDiscard\w+|cuMemBatchDecompressAsync",
     ),
     "graphics: not limited, but for its contexts": (
         r"cuGL(?!Ctx)\w+|cuEGL\w+|cuVDPAU(?!Ctx)\w+|cuGraphics\w+",
     ),
     "streams, events and semaphores: no work of the card": (
         r"cuStream(Create|CreateWithPriority|Query|IsCapturing|AttachMemAsync|WriteValue(32|64))",
-        r"cuStreamUpdateCaptureDependencies|cuGreenCtx(RecordEvent|WaitEvent|StreamCreate)",
-        r"cuCtx(RecordEvent|WaitEvent)|cuEvent(Create|Destroy|ElapsedTime|Query|Record|RecordWithFlags)",
+        r"cuStreamUpdateCaptureDependencies|cuGreenCtx(RecordEvent|StreamCreate)",
+        r"cuCtxRecordEvent|cuEvent(Create|Destroy|ElapsedTime|Query|Record|RecordWithFlags)",
         r"cu(Import|Destroy|Signal)ExternalSemaphores?(Async)?",
-    ),
-    "waits that are charged to what was launched before them": (
-        r"cuStreamBatchMemOp|cuWaitExternalSemaphoresAsync",
     ),
     "a graph is weighed when it is instantiated, and run by a launch": (
         r"cuGraphAdd(?!MemAlloc)\w+Node|cuGraph(Add|Remove)Dependencies|cuGraph(Clone|Create|Destroy|DestroyNode)",
@@ -52,9 +50,6 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
         r"cuGraphExec(\w+SetParams|GetFlags|GetId|EventRecordNodeSetEvent|EventWaitNodeSetEvent)",
         r"cuGraph\w+Node(Get|Set)(Params|Event|Attribute)|cuGraphKernelNodeCopyAttributes",
         r"cuGraph(Release|Retain)UserObject|cuDeviceGraphMemTrim",
-    ),
-    "captures of CUDA 13 that are not known": (
-        r"cuStream(Begin|End)CaptureToCig|cuStreamBeginRecaptureToGraph",
     ),
     "loads late: counted from the agent's next measurement on": (r"cuFuncLoad|cuLibraryGet\w+",),
     "counted where it was imported": (r"cuExternalMemoryGetMapped(Buffer|MipmappedArray)",),
@@ -66,6 +61,21 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
 VARIANTS = {
     "cuCtxSynchronize_v2": "waits for a context: the first form only counts a little earlier",
     "cuDeviceTotalMem": "of before CUDA 3.2: says at most 4 GiB",
+    **dict.fromkeys(
+        (
+            *(
+                "cuMemcpy2D",
+                "cuMemcpy2DAsync",
+                "cuMemcpy2DUnaligned",
+                "cuMemcpy3D",
+                "cuMemcpy3DAsync",
+            ),
+            *("cuMemcpyAtoA", "cuMemcpyAtoD", "cuMemcpyDtoA", "cuMemcpyDtoD", "cuMemcpyDtoDAsync"),
+            *("cuMemsetD8", "cuMemsetD16", "cuMemsetD32"),
+            *("cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32"),
+        ),
+        "of before CUDA 3.2: for addresses of 32 bits, and what would give those is refused",
+    ),
 }
 """Variants of what is hooked that are not."""
 
