@@ -134,6 +134,36 @@ def steady(seconds: float) -> None:
         print(f"  {quoted:40} {text}  {error:.2f}  {sum(got):.1f}  {verdict}")
 
 
+def counting(seconds: float) -> None:
+    """Is what the library counts what the card did? Kernels of several lengths, so that one look finds several groups over."""
+    print("counted by the library, percent of the device time of the launches made")
+    for size, depth, threads in (
+        (8_000, 256, 1),
+        (8_000, 512, 1),
+        (300_000, 16, 1),
+        (SIZE, 6, 1),
+        (700_000, 3, 3),
+    ):
+        folder = Path(tempfile.mkdtemp())
+        make_seats(folder / "card-0")
+        card = subprocess.Popen([BUILD / "fake-card", folder / "gpu"], stdout=subprocess.PIPE)
+        card.stdout.readline()
+        try:
+            where = environment(folder, 0, Load(500, Policy.BURST_SHARE))
+            command = [BUILD / "load", "--seconds", str(seconds), "--size", str(size)]
+            command += ["--depth", str(depth), "--threads", str(threads)]
+            done = subprocess.run(command, env=where, stdout=subprocess.PIPE, check=True)
+            books = (folder / "t0" / "account").read_bytes()[64:]  # struct card_books
+        finally:
+            card.kill()
+            card.wait()
+            shutil.rmtree(folder)
+        part = 100 * int.from_bytes(books[16:24], "little") / (int(done.stdout.split()[-2]) * size)
+        what = f"kernels of {size / 1000:g} us, {depth} before each wait, {threads} stream(s)"
+        verdict = judged(abs(part - 100) <= POINTS, f"counting of {what}: {part:.1f} %")
+        print(f"  {what:50} {part:.1f}  {verdict}")
+
+
 def hand_over(seconds: float) -> None:
     burst = Policy.BURST_SHARE
     loads = [Load(50, burst), Load(50, burst), Load(100, burst, delay=2)]
@@ -218,6 +248,7 @@ def main() -> None:
         cost()
         return
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    counting(options.seconds)
     steady(options.seconds)
     hand_over(options.seconds)
     online(options.seconds)
