@@ -1,12 +1,14 @@
 """What the enforcement library takes a card and its driver to do, asked of the card: one assumption, one line.
 
     python3 bench/card_probes.py [--device 0] [--after NAME] [--only NAME] [--list]
+    python3 bench/card_probes.py --under [--after NAME] [--only NAME] [--list]
     python3 bench/card_probes.py --timed own | per-thread
 
 `bench/gpu.py` runs it and prints the lines as a table. Each line is one JSON object: `probe`, `assumption`, `holds` (true,
 false, or null where only a figure is wanted or the driver has no such function) and `measured`. Needs the driver and Python
 3.8, and no library of ours: it asks the bare driver. A probe that hangs or falls is told by the line that is missing; the
-caller goes on behind it with `--after`. `--timed` prints the median ns of a launch's call on an ordinary or the per-thread stream.
+caller goes on behind it with `--after`. With `--under` it is itself a tenant (of `bench/gpu.py`), and asks what the library makes of
+its work on this card, by the book that the library keeps beside itself. `--timed` prints the median ns of a launch's call on an ordinary or the per-thread stream.
 """
 
 from __future__ import annotations
@@ -772,6 +774,193 @@ def printing(cuda: Cuda) -> Answer:
     return good, "; ".join(told)
 
 
+def served() -> int:
+    """Device ns that the library counted for this container so far (native/include/page.h).
+
+    Raises:
+        Absent: no library of ours is loaded.
+    """
+    library = os.environ.get("LD_PRELOAD", "")
+    try:
+        book = Path(library).with_name("account").read_bytes()
+    except (OSError, ValueError):
+        raise Absent("this process is under no library") from None
+    return int.from_bytes(book[80:88], "little")
+
+
+def counted(work: Callable[[], object]) -> float:
+    """Microseconds that the library counts for some work that is waited for."""
+    before = served()
+    work()
+    time.sleep(0.05)  # until what was launched last is looked after
+    return (served() - before) / 1000
+
+
+def judged(told: float, least: float, most: float) -> Answer:
+    """Counted, beside what the kernels took by themselves and their time from end to end; microseconds, 3 % either way."""
+    good = 0.97 * least <= told <= 1.03 * most
+    return good, f"counted {told / 1000:.2f} ms, {least / 1000:.2f} to {most / 1000:.2f} are right"
+
+
+def shown(cuda: Cuda) -> Answer:
+    """The cap is what a program sees as the card's memory."""
+    free, total, whole = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
+    cuda.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    cuda.call("cuDeviceTotalMem_v2", ctypes.byref(whole), cuda.device)
+    served()
+    return total.value == whole.value, f"{mib(total.value)}, free {mib(free.value)}"
+
+
+def capture(cuda: Cuda) -> Answer:
+    """A stream that has work can be captured, also after work on the legacy stream: nothing of ours spoils it."""
+    served()
+    spin, told = cuda.kernel(b"spin"), {}
+    for name, flags, work in (
+        ("its own work", 1, 3_000_000),
+        ("short work", 1, 1000),
+        ("legacy", 0, 3_000_000),
+    ):
+        stream, graph, instance = cuda.stream(flags), pointer(), pointer()
+        for _ in range(2):
+            cuda.launch(spin, pointer() if name == "legacy" else stream, work)
+        cuda.call("cuStreamBeginCapture_v2", stream, 0)
+        for _ in range(2):
+            cuda.launch(spin, stream, 1000)
+            time.sleep(0.01)
+        told[name] = cuda.code("cuStreamEndCapture", stream, ctypes.byref(graph))
+        if told[name] == 0:
+            cuda.call(
+                "cuGraphInstantiateWithFlags", ctypes.byref(instance), graph, ctypes.c_uint64(0)
+            )
+            cuda.call("cuGraphLaunch", instance, stream)
+        cuda.wait()
+    return not any(told.values()), ", ".join(
+        f"after {name}: {code}" for name, code in told.items()
+    )
+
+
+def together(cuda: Cuda) -> Answer:
+    """Many short launches at once are counted whole."""
+    stream, one, other, spin = cuda.stream(), cuda.event(), cuda.event(), cuda.kernel(b"spin")
+    spans = []
+
+    def work() -> None:
+        for _ in range(10):
+            cuda.call("cuEventRecord", one, stream)
+            for _ in range(100):
+                cuda.launch(spin, stream, 100_000)
+            cuda.call("cuEventRecord", other, stream)
+            cuda.wait()
+            spans.append(cuda.elapsed(one, other))
+
+    told = counted(work)
+    return judged(told, 10 * 100 * 100, sum(spans))
+
+
+def overlap(cuda: Cuda) -> Answer:
+    """What overlaps on two streams is counted once, and whole."""
+    long, short = cuda.stream(), cuda.stream()
+    one, other, last, spin = cuda.event(), cuda.event(), cuda.event(), cuda.kernel(b"spin")
+    spans = []
+
+    def work() -> None:
+        for _ in range(5):
+            cuda.call("cuEventRecord", one, long)
+            cuda.launch(spin, long, 30_000_000)
+            cuda.call("cuEventRecord", other, long)
+            for _ in range(6):
+                cuda.launch(spin, short, 1_000_000)
+                cuda.call("cuStreamSynchronize", short)
+            cuda.call("cuEventRecord", last, short)
+            cuda.wait()
+            spans.append(max(cuda.elapsed(one, other), cuda.elapsed(one, last)))
+
+    told = counted(work)
+    return judged(told, 5 * 30_000, sum(spans))
+
+
+def apart(cuda: Cuda) -> Answer:
+    """Time without work between launches is not counted (20 us a launch at most)."""
+    stream, spin = cuda.stream(), cuda.kernel(b"spin")
+    for _ in range(64):  # what is not measured is counted as launches were until then
+        cuda.launch(spin, stream, 200_000)
+        cuda.call("cuStreamSynchronize", stream)
+
+    def work() -> None:
+        for _ in range(50):
+            cuda.launch(spin, stream, 200_000)
+            time.sleep(0.003)
+        cuda.wait()
+
+    return judged(counted(work), 10_000, 11_000)
+
+
+def tiny(cuda: Cuda) -> Answer:
+    """An empty kernel that is waited for counts at most 5 us."""
+    stream, spin = cuda.stream(), cuda.kernel(b"spin")
+
+    def work() -> None:
+        for _ in range(1000):
+            cuda.launch(spin, stream, 0)
+            cuda.call("cuStreamSynchronize", stream)
+
+    told = counted(work) / 1000
+    return told <= 5, f"{told:.2f} us each"
+
+
+def first(cuda: Cuda) -> Answer:
+    """The loading of a kernel at its first launch is not counted as device time (50 us each at most)."""
+    image, spent = LARGE.replace(b"67108864", b"16"), 0.0
+    stream, none = cuda.stream(), (None, None, 0, None, None, 0)
+    kernels = []
+    for i in range(10):
+        library, kernel = pointer(), pointer()
+        fresh = image.replace(
+            b"ld.param.u64 %t1, [ns];", b"ld.param.u64 %%t1, [ns]; add.u64 %%t1, %%t1, %d;" % i
+        )
+        cuda.call("cuLibraryLoadData", ctypes.byref(library), fresh, *none)
+        cuda.call("cuLibraryGetKernel", ctypes.byref(kernel), library, b"touch")
+        kernels.append(kernel)
+
+    def work() -> None:
+        nonlocal spent
+        begun = time.perf_counter()
+        for kernel in kernels:
+            cuda.launch(kernel, stream, 1)
+        spent = (time.perf_counter() - begun) * 1e6
+        cuda.wait()
+
+    told = counted(work)
+    return told <= 500, f"ten took {spent:.0f} us to launch, {told:.0f} us were counted"
+
+
+def moved(cuda: Cuda) -> Answer:
+    """Copies from the host between two launches count (figure), fills on their own do not (figure)."""
+    size = 64 * MIB
+    host, card, spin = ctypes.create_string_buffer(size), cuda.alloc(size), cuda.kernel(b"spin")
+    stream = cuda.stream()
+
+    def copies() -> None:
+        for _ in range(5):
+            cuda.launch(spin, stream, 1000)
+            cuda.call("cuMemcpyHtoDAsync_v2", card, host, ctypes.c_size_t(size), stream)
+            cuda.launch(spin, stream, 1000)
+            cuda.call("cuStreamSynchronize", stream)
+
+    def fill() -> None:
+        for _ in range(100):
+            cuda.call("cuMemsetD32Async", card, 1, ctypes.c_size_t(size // 4), stream)
+        cuda.call("cuStreamSynchronize", stream)
+
+    begun = time.perf_counter()
+    first_us, half = counted(copies), time.perf_counter()
+    second_us = counted(fill)
+    took, later = (half - begun) * 1e3, (time.perf_counter() - half) * 1e3
+    told = f"5 copies of 64 MiB: {first_us / 1000:.1f} ms in {took:.1f}; 100 fills: {second_us / 1000:.1f} ms in {later:.1f}"
+    cuda.release(card)
+    return None, told
+
+
 PROBES: dict[str, Callable[[Cuda], Answer]] = {
     one.__name__: one
     for one in (
@@ -780,6 +969,10 @@ PROBES: dict[str, Callable[[Cuda], Answer]] = {
     )
 }  # fmt: skip
 """In this order: what is cheap and certain first, what may leave the context broken last."""
+UNDER: dict[str, Callable[[Cuda], Answer]] = {
+    one.__name__: one for one in (shown, capture, together, overlap, apart, tiny, first, moved)
+}
+"""The same of what the library makes of it."""
 
 
 def peer(device: int, ns: int) -> None:
@@ -814,6 +1007,7 @@ def main() -> None:
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--after", help="go on behind this probe")
     parser.add_argument("--only", help="this probe alone")
+    parser.add_argument("--under", action="store_true", help="what the library makes of it")
     parser.add_argument("--list", action="store_true", help="names and assumptions")
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--timed", choices=("own", "per-thread"))
@@ -821,19 +1015,20 @@ def main() -> None:
     if options.peer or options.timed:
         work = peer if options.peer else timed
         return work(options.device, options.peer or options.timed)
-    todo: list[str] = list(PROBES)
+    probes = UNDER if options.under else PROBES
+    todo: list[str] = list(probes)
     if options.after:
         todo = todo[todo.index(options.after) + 1 :]
     cuda = None
     for name in [options.only] if options.only else todo:
         line: dict[str, object] = {
             "probe": name,
-            "assumption": (PROBES[name].__doc__ or "").rstrip("."),
+            "assumption": (probes[name].__doc__ or "").rstrip("."),
         }
         if not options.list:
             try:
                 cuda = cuda or Cuda(options.device)
-                line["holds"], line["measured"] = PROBES[name](cuda)
+                line["holds"], line["measured"] = probes[name](cuda)
             except Absent as error:
                 line["holds"], line["measured"] = None, f"not asked: {error}"
             except Exception as error:  # noqa: BLE001 # whatever a card that nobody has seen may do

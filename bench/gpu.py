@@ -489,7 +489,14 @@ def sized(card: Card, name: str, kernel: str, target_us: float, size: int, depth
         # What takes as long as its launch says little of what a larger one takes.
         if 0.5 < off < 2:
             break
+    row(name, f"kernels of {target_us:.0f} us", f"first parameter {size}")
     return Kind(name, kernel, size, depth=depth)
+
+
+def small(card: Card) -> Kind:
+    """Many small kernels, but three times as long as their launch: else the rate alone would be the host's, not the card's."""
+    rate = alone(card, Kind("many small", "mul", 1, depth=256), 0.6).each_second
+    return sized(card, "many small", "mul", max(8.0, 3e6 / rate), 100, 256)
 
 
 def row(*cells: object) -> None:
@@ -916,17 +923,31 @@ def probing(*options: str) -> list[str]:
 
 
 def assumptions(card: Card, seconds: float) -> None:
-    """Asked one after the other in one process; the next goes on behind one that hangs or falls."""
     print("what the library takes this card and its driver to do: holds or not, measured")
-    where = dict(os.environ, CUDA_VISIBLE_DEVICES=card.uuid)
-    listed = ran(probing("--list"), where, PATIENCE)
+    OTHERWISE.extend(asked((), dict(os.environ, CUDA_VISIBLE_DEVICES=card.uuid), seconds))
+
+
+def under(card: Card, seconds: float) -> None:
+    """As a tenant that is alone, with a cap: all of it is as required, or a figure."""
+    print("what the library makes of work on this card: as required or not, measured")
+    with card.folder() as folder:
+        where = card.environment(folder, 0, card.limits(500, "burst-share", card.total // 2))
+        del where["CUDA_MODULE_LOADING"]  # as programs are
+        for probe in asked(("--under",), where, seconds):
+            judged(False, f"under the library: {probe}")
+
+
+def asked(options: tuple[str, ...], where: dict[str, str], seconds: float) -> list[str]:
+    """Asked one after the other in one process; the next goes on behind one that hangs or falls. Which do not hold."""
+    bare = {name: value for name, value in where.items() if name != "LD_PRELOAD"}
+    listed = ran(probing(*options, "--list"), bare, PATIENCE)
     todo = [
         (one["probe"], one["assumption"]) for one in map(json.loads, listed.stdout.splitlines())
     ]
     if not todo:
         raise Failed(meaning(listed.stderr) or "bench/card_probes.py tells nothing")
-    until = time.monotonic() + seconds
-    behind: list[str] = []
+    until, wrong = time.monotonic() + seconds, []
+    behind = options
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     while todo and time.monotonic() < until:
         process = start(probing(*behind), where, **pipes)
@@ -939,6 +960,7 @@ def assumptions(card: Card, seconds: float) -> None:
             late.cancel()
             todo.pop(0)
             said_of(told["assumption"], told["holds"], told["measured"], told["probe"])
+            wrong += [told["probe"]] if told["holds"] is False else []
             if not todo or time.monotonic() > until:
                 break
             late = threading.Timer(EACH, process.kill)
@@ -948,16 +970,15 @@ def assumptions(card: Card, seconds: float) -> None:
         if todo and time.monotonic() < until:
             probe, assumption = todo.pop(0)
             said_of(assumption, None, f"hangs or falls {meaning(error)}".strip(), probe)
-            behind = ["--after", probe]
+            behind = (*options, "--after", probe)
     for probe, assumption in todo:
         said_of(assumption, None, "left out: no time", probe)
+    return wrong
 
 
 def said_of(assumption: str, holds: bool | None, measured: str, probe: str) -> None:  # noqa: FBT001 # as it was told
     RECORD["assumptions"].append([probe, assumption, holds, measured])
     verdict = {True: "holds", False: "DOES NOT HOLD", None: "-"}[holds]
-    if holds is False:
-        OTHERWISE.append(probe)
     print(f"  {probe}: {assumption}\n      {verdict}: {measured}")
 
 
@@ -1013,6 +1034,7 @@ def measure(driver: Driver, card: Card, options: argparse.Namespace, begun: floa
     part("preload", lambda: preloaded(card))
     part("start", lambda: starts(card))
     part("assumptions", lambda: assumptions(card, options.budget * 0.1))
+    part("under the library", lambda: under(card, options.budget * 0.05))
     if shared:
         part("memory by the driver", lambda: by_the_driver(card, driver))
     else:
@@ -1020,7 +1042,7 @@ def measure(driver: Driver, card: Card, options: argparse.Namespace, begun: floa
     part("matrix arithmetic", lambda: make("matrix arithmetic", "mul", 1000, 20_000, 6))
     large = list(kinds)
     part("elementwise", lambda: make("elementwise", "copy", 300, 2**24, 16))
-    part("many small", lambda: make("many small", "mul", 8, 100, 256))
+    part("many small", lambda: kinds.append(small(card)))
     kinds += [Kind("graphs", "mul", max(1, one.size // 4), "graph", 2) for one in large]
     now = time.monotonic()
     share = max(0.0, begun + options.budget * 0.58 - now) / max(1, len(kinds))

@@ -15,7 +15,7 @@ import pytest
 from native_world import ROOT, WAIT, World
 
 from partage.agent.isolation import account, seats
-from partage.agent.isolation.limits import SEATS, read
+from partage.agent.isolation.limits import SEATS, Policy, read
 
 sys.path.insert(0, str(ROOT / "bench"))
 import card_probes  # scripts, not packages
@@ -72,7 +72,8 @@ def test_it_runs_to_its_end_with_nothing_but_python(world: World, tmp_path: Path
     assert re.search(r"^\d+ s; (MISSED|all as required)", told, re.MULTILINE)
 
     record = json.loads((tmp_path / "gpu.json").read_text())
-    assert [one[0] for one in record["assumptions"]] == list(card_probes.PROBES)
+    asked = [*card_probes.PROBES, *card_probes.UNDER]
+    assert [one[0] for one in record["assumptions"]] == asked
     runs = [one for one in record["runs"] if len(one.get("tenants", ())) == 2]
     assert all(book["served_ns"] > 0 for one in runs for book in one["books"])
     assert all(len(series) > 3 for one in runs for series in one["reports"])
@@ -86,7 +87,7 @@ def test_it_runs_to_its_end_with_nothing_but_python(world: World, tmp_path: Path
 
 
 def test_each_way_of_the_card_is_asked_for_itself(world: World) -> None:
-    """The modelled card has no fills and no libraries; of what it has, it says what it is built to do."""
+    """Of what the modelled card has, it says what it is built to do."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", ROOT / "bench/card_probes.py"],
         env=world.plain_environment(), capture_output=True, text=True, check=False, timeout=WAIT,
@@ -100,7 +101,32 @@ def test_each_way_of_the_card_is_asked_for_itself(world: World) -> None:
     assert told["graph_pool"]["holds"]
     assert told["backwards"]["holds"]
     assert told["variants"]["holds"]
-    assert told["fills"]["measured"] == "not asked: cuMemsetD32Async"
+
+
+def test_as_a_tenant_it_asks_what_the_library_makes_of_its_work(world: World) -> None:
+    """Only what does not go by this machine's speed is held here; without the library there is nothing to ask."""
+    tenant = world.tenant(policy=Policy.BURST_SHARE, memory=2**30)
+    command = [sys.executable, "-I", "-S", str(ROOT / "bench/card_probes.py"), "--under"]
+    told = []
+    for where in (tenant.environment, world.plain_environment()):
+        done = subprocess.run(
+            command, env=where, capture_output=True, text=True, check=False, timeout=WAIT
+        )
+        lines = map(json.loads, done.stdout.splitlines())
+        told.append({one["probe"]: (one["holds"], one["measured"]) for one in lines})
+    under, bare = told
+
+    assert list(under) == list(bare) == list(card_probes.UNDER)
+    assert under["shown"] == (True, "1024.00 MiB, free 1024.00 MiB")
+    assert under["capture"] == (
+        True,
+        "after its own work: 0, after short work: 0, after legacy: 0",
+    )
+    for probe in ("together", "overlap", "apart"):
+        assert float(re.findall(r"counted ([\d.]+) ms", under[probe][1])[0]) > 1
+    assert {bare[probe][1] for probe in ("shown", "capture", "together", "tiny")} == {
+        "not asked: this process is under no library"
+    }
 
 
 def test_the_probes_know_what_the_library_asks_of_a_driver() -> None:
@@ -129,14 +155,13 @@ def test_a_probe_that_falls_or_hangs_is_told_and_the_next_is_asked(
     monkeypatch.setattr(gpu, "probing", lambda *more: [sys.executable, str(script), *more])
     monkeypatch.setattr(gpu, "EACH", 2)
     monkeypatch.setattr(gpu, "RECORD", {**gpu.RECORD, "assumptions": []})
-    monkeypatch.setattr(gpu, "OTHERWISE", [])
 
-    gpu.assumptions(gpu.Card(0, "GPU-1", "a card", 2**34), 60)
+    wrong = gpu.asked((), {}, 60)
 
     assert [(one[0], one[2]) for one in gpu.RECORD["assumptions"]] == [
         ("first", True), ("falls", None), ("hangs", None), ("last", False),
     ]  # fmt: skip
-    assert gpu.OTHERWISE == ["last"]
+    assert wrong == ["last"]
     assert capsys.readouterr().out.count("hangs or falls") == 2
 
 
