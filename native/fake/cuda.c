@@ -294,6 +294,14 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream)
     return about_stream(ASK_STREAM_WAIT, stream ? stream : CU_STREAM_PER_THREAD);
 }
 CUresult cuCtxSynchronize(void) { return about_stream(ASK_CONTEXT_WAIT, NULL); }
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    CUcontext before = fake_current;
+    fake_current = context ? context : before;
+    CUresult result = cuCtxSynchronize();
+    fake_current = before;
+    return result;
+}
 
 CUresult cuEventCreate(CUevent *event, unsigned flags);
 CUresult cuEventCreate(CUevent *event, unsigned flags)

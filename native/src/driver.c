@@ -96,12 +96,12 @@ void *driver_standin_versioned(const char *base, int version, int per_thread, vo
         if (*rows[i].base && driver_hooked((enum hook)i) == found) return rows[i].ours;
     for (int i = 0; i < HOOK_COUNT; i++) {
         if (strcmp(rows[i].base, base) != 0) continue;
-        /* Where there is no per-thread row, the plain one serves both. */
-        if (rows[i].per_thread > per_thread || rows[i].since > version) continue;
+        /* Where there is no per-thread row, the plain one serves both; an older driver gives the newest that it has. */
+        if (rows[i].per_thread > per_thread || rows[i].since > version || !driver_hooked((enum hook)i)) continue;
         if (best < 0 || rows[i].per_thread > rows[best].per_thread ||
             (rows[i].per_thread == rows[best].per_thread && rows[i].since > rows[best].since))
             best = i;
     }
-    if (best < 0 || !driver_hooked((enum hook)best) || is_unknown_variant(base, found)) return found;
+    if (best < 0 || is_unknown_variant(base, found)) return found;
     return rows[best].ours;
 }

@@ -409,3 +409,6 @@ ADDS(cuGraphAddNode, GENERIC,
 ADDS(cuGraphAddNode_v2, GENERIC,
      (CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, const void *edges, size_t count, CUnodeParams *params),
      node, graph, needs, edges, count, params)
+ADDS(cuGraphAddNode_v3, GENERIC,
+     (CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, const void *edges, size_t count, CUnodeParams *params),
+     node, graph, needs, edges, count, params)

@@ -152,6 +152,7 @@
     HOOK(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, 0, CUDA)                             \
     HOOK(cuGraphAddNode, "cuGraphAddNode", 12020, 0, CUDA)                                              \
     HOOK(cuGraphAddNode_v2, "cuGraphAddNode", 12030, 0, CUDA)                                           \
+    HOOK(cuGraphAddNode_v3, "cuGraphAddNode", 13040, 0, CUDA)                                         \
     HOOK(cuGraphInstantiate, "cuGraphInstantiate", 10000, 0, CUDA)                                      \
     HOOK(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000, 0, CUDA)                                   \
     HOOK(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040, 0, CUDA)                    \
@@ -206,6 +207,7 @@
     HOOK(cuStreamSynchronize_ptsz, "cuStreamSynchronize", 7000, 1, CUDA)                               \
     HOOK(cuEventSynchronize, "cuEventSynchronize", 2000, 0, CUDA)                                      \
     HOOK(cuCtxSynchronize, "cuCtxSynchronize", 2000, 0, CUDA)                                          \
+    HOOK(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000, 0, CUDA)                                     \
     HOOK(nvmlDeviceGetMemoryInfo, "", 0, 0, NVML)                                                      \
     HOOK(nvmlDeviceGetMemoryInfo_v2, "", 0, 0, NVML)
 
@@ -365,6 +367,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
 CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count, CUnodeParams *params);
 CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, const void *edges, size_t count,
                            CUnodeParams *params);
+CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, const void *edges, size_t count,
+                           CUnodeParams *params);
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *fault, char *log, size_t room);
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *fault, char *log, size_t room);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
@@ -421,6 +425,7 @@ CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
 CUresult cuEventSynchronize(CUevent event);
 CUresult cuCtxSynchronize(void);
+CUresult cuCtxSynchronize_v2(CUcontext context);
 nvmlReturn nvmlDeviceGetMemoryInfo(nvmlDevice device, nvmlMemory *memory);
 nvmlReturn nvmlDeviceGetMemoryInfo_v2(nvmlDevice device, nvmlMemory2 *memory);
 

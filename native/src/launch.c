@@ -230,6 +230,12 @@ EXPORT CUresult cuCtxSynchronize(void)
     return CALL(cuCtxSynchronize);
 }
 
+EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    end_batches(); /* it need not be the thread's own */
+    return CALL(cuCtxSynchronize_v2, context);
+}
+
 /* Before something that later launches on a stream wait for, but that is no work of the card. */
 static void part(CUstream stream)
 {
