@@ -7,7 +7,7 @@ import pytest
 
 from partage.agent.isolation.account import PLACES_AT, read_account
 from partage.agent.isolation.limits import Policy
-from partage.agent.isolation.overhead import Overheads
+from partage.agent.isolation.overhead import SLACK, Overheads
 from partage.agent.isolation.rooms import CardQuota, Quota, Room, Rooms
 from partage.agent.isolation.sight import see
 
@@ -19,19 +19,19 @@ START = 777
 class Node:
     """A node with one container, whose process 4000 has number 7 inside."""
 
-    def __init__(self, folder: Path, swap: int = 0) -> None:
+    def __init__(self, folder: Path, swap: int = 0, slack: int = SLACK, cap: int = CAP) -> None:
         boot = folder / "proc/sys/kernel/random/boot_id"
         boot.parent.mkdir(parents=True)
         boot.write_text("one")
         (folder / "built.so").write_bytes(b"the library")
         self.rooms = Rooms(folder / "built.so", folder / "state", "/state", folder)
         quota = CardQuota(
-            "GPU-0", CAP, 300, Policy.FIXED_SHARE, swap_bytes=swap, context_bytes=256 * MIB
+            "GPU-0", cap, 300, Policy.FIXED_SHARE, swap_bytes=swap, context_bytes=256 * MIB
         )
         self.room: Room = self.rooms.open("container-a", Quota((quota,)))
         self.proc = folder / "proc"
         self.process(4000, inner=7)
-        self.overheads = Overheads()
+        self.overheads = Overheads(slack)
 
     def process(self, pid: int, inner: int, start: int = START) -> None:
         """A process of the container, as the host's procfs tells of it."""
@@ -124,15 +124,98 @@ def test_a_container_above_its_cap_is_named(node: Node) -> None:
     """It passed the library by, or spoilt its account; all its processes count, known or not."""
     node.counts(0)
     node.process(4001, inner=8)
-    above = {4000: CAP // 2, 4001: CAP}
+    above = {4000: CAP, 4001: CAP // 2 + 2 * SLACK}
 
     node.samples(dict(above), dict(above))
     assert not node.overheads.above
     node.samples(dict(above))
 
-    assert f"use {CAP + CAP // 2} bytes of card GPU-0" in node.overheads.above["container-a"]
+    said = node.overheads.above["container-a"]
+    assert f"use {CAP + CAP // 2 + 2 * SLACK} bytes of card GPU-0" in said
+    assert said.endswith(f"accepted up to {2 * SLACK} beyond it")
+    assert node.overheads.excess == {("container-a", "GPU-0"): CAP // 2 + 2 * SLACK}
     node.samples({4000: MIB})
     assert not node.overheads.above
+    assert not node.overheads.excess
+
+
+def test_contexts_that_grew_are_told_and_no_alarm(node: Node) -> None:
+    """A program that filled its cap and then loads kernels: taken off what it may have, in words that stay the same."""
+    node.counts(CAP)
+    said = set()
+
+    for used in (CAP, CAP, CAP + 300 * MIB, CAP + 310 * MIB, CAP + SLACK, CAP + SLACK):
+        node.samples({4000: used})
+        said |= set(node.overheads.grown.values())
+        assert not node.overheads.above
+
+    assert len(said) == 1
+    assert "beyond its memory of card GPU-0" in said.pop()
+    assert node.overheads.excess["container-a", "GPU-0"] == 310 * MIB
+    assert node.overhead() == 310 * MIB
+    node.samples({4000: CAP + 2 * MIB})
+    assert not node.overheads.grown
+
+
+@pytest.mark.parametrize(
+    ("processes", "cap", "slack", "accepted"),
+    [
+        (1, CAP, SLACK, SLACK),
+        (3, CAP, SLACK, 3 * SLACK),
+        (9, CAP, SLACK, 4 * SLACK),
+        (1, 30 * 2**30, SLACK, 3 * 2**30),
+        (1, CAP, 5 * MIB, CAP // 10),
+        (3, CAP, 0, 2 * MIB),
+    ],
+    ids=["one process", "three", "more than count", "a tenth", "a smaller slack", "none"],
+)
+def test_growth_is_accepted_up_to_a_bound(
+    tmp_path: Path, processes: int, cap: int, slack: int, accepted: int
+) -> None:
+    """So much a process that is there, of four; a tenth of the cap in any case. A byte more is not in force."""
+    node = Node(tmp_path, slack=slack, cap=cap)
+    for more in range(1, processes):
+        node.process(4000 + more, inner=7 + more)
+    node.process(5000, inner=100)  # it has nothing on the card
+    small = {4000 + more: MIB for more in range(1, processes)}
+
+    def use(total: int) -> None:
+        used = {**small, 4000: total - sum(small.values()), 5000: 0, 6000: CAP}
+        node.samples(*[dict(used) for _ in range(3)])
+
+    use(cap + accepted)
+    assert not node.overheads.above
+    use(cap + accepted + 1)
+    assert list(node.overheads.above) == ["container-a"]
+
+
+def test_a_moment_above_is_no_alarm(node: Node) -> None:
+    """Three samples in a row: one that is within the bound begins anew."""
+    high, low = {4000: CAP + 2 * SLACK}, {4000: CAP + SLACK}
+
+    for used in (high, high, low, high, high):
+        node.samples(dict(used))
+        assert not node.overheads.above
+    node.samples(dict(high))
+
+    assert node.overheads.above
+
+
+def test_nothing_that_a_container_writes_hides_what_it_uses(node: Node) -> None:
+    """Less or more in the account than it has, no account at all: its limits and the driver's word count."""
+    over = {4000: CAP + SLACK + 1}
+
+    for spoil in (
+        lambda: node.counts(0),
+        lambda: node.counts(2**61, swapped=2**61),
+        lambda: node.counts(CAP, inner=8),
+        lambda: node.room.account.write_bytes(b"nothing"),
+    ):
+        spoil()
+        node.samples(*[dict(over) for _ in range(3)])
+        assert node.overheads.above
+        node.samples({})
+        assert not node.overheads.above
 
 
 def test_what_goes_beyond_the_cap_by_oversubscription_may_lie_on_the_card(tmp_path: Path) -> None:
@@ -141,11 +224,12 @@ def test_what_goes_beyond_the_cap_by_oversubscription_may_lie_on_the_card(tmp_pa
     node.counts(0, swapped=CAP * 4)
 
     node.samples(*[{4000: CAP + CAP // 2} for _ in range(3)])
+    assert not node.overheads.excess
+    node.samples(*[{4000: CAP + CAP // 2 + SLACK} for _ in range(3)])
     assert not node.overheads.above
-    node.samples(*[{4000: CAP * 2} for _ in range(3)])
+    node.samples(*[{4000: CAP * 2 + SLACK} for _ in range(3)])
 
-    said = node.overheads.above["container-a"]
-    assert said.endswith(f"{CAP + CAP // 2} are granted")
+    assert f"{CAP + CAP // 2} are granted" in node.overheads.above["container-a"]
 
 
 def test_memory_that_the_driver_moves_is_no_overhead(tmp_path: Path) -> None:

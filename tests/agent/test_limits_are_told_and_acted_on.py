@@ -296,6 +296,51 @@ def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
     run(tmp_path, story)
 
 
+def test_growth_is_told_and_evicts_nobody_but_what_passed_by_does(tmp_path: Path) -> None:
+    """A program that filled its cap loads kernels: told, with a series. Beyond the slack it is not in force."""
+    used = 4 * GIB + GIB // 2
+
+    async def story(world: World) -> None:
+        world.process(7, await world.run_pod("train"))
+        looked = world.statements(evict=True)
+        samples: list[Inventory] = []
+
+        def searched() -> Inventory:
+            samples.append(Inventory((Found(CARD, use=CardUse(1, processes={7: used})),)))
+            return samples[-1]
+
+        looked._found = searched
+        task = asyncio.create_task(looked.run())
+        series = (
+            'partage_agent_memory_beyond_grant_bytes{container="main",device_uuid="GPU-0",'
+            'namespace="team",pod="train"}'
+        )
+        await _until(lambda: "beyond its memory" in world.condition("train").get("message", ""))
+        condition = world.condition("train")
+        assert (condition["status"], condition["reason"]) == ("True", "InForce")
+        assert f"{series} 5.36870912e+08" in world.metrics()
+        samples.clear()
+        await _until(lambda: len(samples) > 5)
+        assert not looked._odd
+        assert not _is_ended(world, "train")
+
+        nonlocal used
+        used = 5 * GIB + 1
+        await _until(lambda: world.condition("train")["reason"] == "MemoryBeyondCap")
+        await _until(lambda: _is_ended(world, "train"))
+
+        used = 0
+        await _until(lambda: series not in world.metrics())
+        task.cancel()
+
+    run(tmp_path, story)
+
+
+def _is_ended(world: World, pod: str) -> bool:
+    record = world.server.store.get("pods", "team", pod)
+    return record is None or "deletionTimestamp" in record.value["metadata"]
+
+
 def test_shares_that_nobody_keeps_are_told_as_such(tmp_path: Path) -> None:
     """`--isolation none`."""
 
@@ -440,12 +485,16 @@ def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> None:
             account.write((7 << 42 | 5 << 1).to_bytes(8, "little"))
             account.seek(PLACES_AT + 32)
             account.write((GIB).to_bytes(8, "little"))
+            account.seek(PLACES_AT + 32 + 16)
+            account.write((GIB // 2).to_bytes(8, "little"))
         served(10**9)
         world.meter.look(world.rooms.rooms, see(world.rooms.rooms, world.proc))
         world.clock += 10
         served(4 * 10**9)
         world.meter.look(world.rooms.rooms, see(world.rooms.rooms, world.proc))
-        assert world.meter.uses[container, "GPU-0"] == Use(GIB, 0.3, 4 * 10**9, 1)
+        assert world.meter.uses[container, "GPU-0"] == Use(
+            GIB + GIB // 2, 0.3, 4 * 10**9, 1, GIB // 2
+        )
 
         world.clock += 1
         served(10**15)
@@ -472,7 +521,7 @@ def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
     allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
     books = Books(
         NODE, [Holding("c1", "main", allocation)], {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
-        {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, 1)},
+        {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, 1, GIB // 2)},
     )  # fmt: skip
 
     found = _series(books)
@@ -494,6 +543,7 @@ def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
         "pod_mem_occupy_node_percentage/team,n1,train": 25,
         "container_gpu_memory_total/team,n1,train,main,0": 2048,
         "partage_agent_container_seconds/team,n1,train,main,0": 5,
+        "partage_agent_container_overhead_bytes/team,n1,train,main,0": GIB // 2,
     }.items() <= found.items()
 
 

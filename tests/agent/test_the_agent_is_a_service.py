@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from partage.agent.nri.messages import Container, PodSandbox, Status
 from partage.cli.agent import agent
+from partage.model.errors import InvalidDocument
 from partage.testing.nri_runtime import fake_runtime
 from partage.vendors import names
 
@@ -35,6 +36,7 @@ NODE = ("--node", "host04", "--devices", str(ROOT / "examples/koordinator/host04
         pytest.param([*NODE, "--simulated", "x"], "--simulated is a way of discovery", id="both"),
         pytest.param([*NODE, "--config-map", "x"], "NAMESPACE/NAME is needed", id="map"),
         pytest.param([*NODE, "--context-memory", "x"], "--context-memory", id="quantity"),
+        pytest.param([*NODE, "--memory-slack", "x"], "--memory-slack", id="slack"),
         pytest.param(
             [*NODE, "--isolation", "none", "--not-in-force", "evict"],
             "evicted again and again",
@@ -54,6 +56,23 @@ def test_what_cannot_be_used_is_named(arguments: list[str], why: str) -> None:
     assert found.exit_code == 2
     assert why in found.stderr
     assert "Traceback" not in found.output
+
+
+@pytest.mark.parametrize(("given", "slack"), [([], 2**30), (["--memory-slack", "512Mi"], 2**29)])
+def test_how_far_contexts_may_grow_reaches_who_looks_after_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], slack: int
+) -> None:
+    """A GiB where nobody says."""
+    said = []
+
+    def statements(*_: object, **named: object) -> None:
+        said.append(named["slack"])
+        raise InvalidDocument("that is all")
+
+    monkeypatch.setattr("partage.cli.agent.Statements", statements)
+    CliRunner().invoke(agent, [*NODE, "--journal", str(tmp_path), "--port", "0", *given])
+
+    assert said == [slack]
 
 
 def test_without_files_a_cluster_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,8 +102,11 @@ def test_rights_follow_what_is_switched_on(
 
 @pytest.mark.parametrize(
     "value",
-    ["isolation.provider=magic", "stateDir=relative", "isolation.beyondGrant=much", "port=x"],
-)
+    [
+        "isolation.provider=magic", "stateDir=relative", "isolation.beyondGrant=much", "port=x",
+        "isolation.memorySlack=much",
+    ],
+)  # fmt: skip
 def test_values_that_cannot_be_are_refused(value: str) -> None:
     """The schema names the value."""
     with pytest.raises(subprocess.CalledProcessError):

@@ -211,6 +211,12 @@ def _container_series(held: Sequence[_Held]) -> Iterator[Metric]:
         [(key, use.memory_bytes / _MIB) for key, use in uses.items()],
     )  # fmt: skip
     yield _gauge(
+        "partage_agent_container_overhead_bytes",
+        "Memory of a card that a container's processes use beyond what was counted: contexts, modules, stacks.",
+        mine,
+        [(key, use.overhead_bytes) for key, use in uses.items() if use.overhead_bytes is not None],
+    )  # fmt: skip
+    yield _gauge(
         "container_gpu_utilization", "Percent of a card's time that a container received.", mine,
         [(key, use.busy * 100) for key, use in uses.items() if use.busy is not None],
     )  # fmt: skip

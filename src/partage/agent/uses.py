@@ -28,12 +28,14 @@ class Use:
         busy: part of the card's time since the last look, 0 to 1; None at the first, and where nothing measures it.
         served_ns: device time received in all; None where nothing measures it.
         processes: that use the card.
+        overhead_bytes: of the memory, what the driver says beyond what was counted; None before it was measured.
     """
 
     memory_bytes: int
     busy: float | None
     served_ns: int | None
     processes: int
+    overhead_bytes: int | None = None
 
 
 class Meter:
@@ -77,6 +79,7 @@ class Meter:
                     _busy(self._before.get(key), now, served),
                     served,
                     sum(1 for one in processes if one.cards[index].counted),
+                    sum(one.cards[index].overhead for one in processes) or None,
                 )
         self.uses, self._before = found, before
 

@@ -307,6 +307,7 @@ def _statements(
             Statements(
                 daemon.keeper, daemon.tallies, daemon.meter, client, isolation.period,
                 evict=isolation.evict,
+                slack=isolation.slack,
                 notes=daemon.notes,
                 found=lambda: daemon.found(),  # noqa: PLW0108 # it is set after this
             ),

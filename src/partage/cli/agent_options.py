@@ -217,6 +217,14 @@ isolation_options = options(
         help="With partage: what one context of the driver counts against a container's memory.",
     ),
     click.option(
+        "--memory-slack",
+        metavar="QUANTITY",
+        default="1Gi",
+        show_default=True,
+        help="With partage: how far beyond a container's memory the context of each of its processes may grow before "
+        "its limits count as not in force. 0 accepts no growth.",
+    ),
+    click.option(
         "--not-in-force",
         type=click.Choice(["report", "evict"]),
         default="report",
@@ -301,6 +309,7 @@ def isolation_of(given: dict[str, Any]) -> IsolationOptions:
         Path(library or _OWN_LIBRARY) if own else None,
         given["isolation_dir"],
         evict=given["not_in_force"] == "evict",
+        slack=_bytes("--memory-slack", given["memory_slack"]),
     )
 
 

@@ -22,6 +22,7 @@ from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.folders import Folders
+from partage.agent.isolation.overhead import SLACK
 from partage.agent.isolation.providers import HamiCore, NoIsolation, Provider
 from partage.agent.isolation.rooms import Rooms
 from partage.agent.journal import Journal
@@ -85,6 +86,7 @@ class IsolationOptions:
         folder: of its files, as the host sees it.
         evict: what is not held to its limits must not run.
         period: seconds between two looks at whether limits are in force.
+        slack: bytes beyond a container's memory that the context of a process may grow to.
     """
 
     provider: Provider = field(default_factory=NoIsolation)
@@ -92,6 +94,7 @@ class IsolationOptions:
     folder: str = "/var/lib/partage/isolation"
     evict: bool = False
     period: float = 10.0
+    slack: int = SLACK
 
 
 @dataclass(frozen=True, slots=True)

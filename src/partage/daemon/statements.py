@@ -18,7 +18,7 @@ from typing import Any, Final
 from prometheus_client import Gauge
 
 from partage.agent.discovery.found import Inventory
-from partage.agent.isolation.overhead import Overheads
+from partage.agent.isolation.overhead import SLACK, Overheads
 from partage.agent.isolation.sight import see
 from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.isolation.strangers import Strangers
@@ -71,6 +71,7 @@ class Statements:
         proc: Path = Path("/proc"),
         found: Callable[[], Inventory] = Inventory,
         notes: Notes | None = None,
+        slack: int = SLACK,
     ) -> None:
         """Statements that nobody made yet.
 
@@ -84,8 +85,9 @@ class Statements:
             proc: procfs of the host.
             found: what the last search for devices found; it tells what processes use.
             notes: hear of drivers that the library was not tried on.
+            slack: bytes beyond a container's memory that the context of a process may grow to.
         """
-        self._found, self._overheads = found, Overheads()
+        self._found, self._overheads = found, Overheads(slack)
         self._strangers = Strangers()
         self._inventory = Inventory()
         self._used: dict[str, Mapping[int, int]] = {}
@@ -104,6 +106,11 @@ class Statements:
         self._broken = Gauge(
             "partage_agent_limits_not_in_force", "Containers that are not held to their limits.",
             registry=tallies.registry,
+        )  # fmt: skip
+        self._excess = Gauge(
+            "partage_agent_memory_beyond_grant_bytes",
+            "Memory of a card that a container uses beyond what it was granted, as the driver says.",
+            ["namespace", "pod", "container", "device_uuid"], registry=tallies.registry,
         )  # fmt: skip
 
     async def run(self) -> None:
@@ -126,8 +133,9 @@ class Statements:
         self._strangers.look(rooms, sight)
         self._meter.look(rooms, sight)
         said = survey(
-            entries, rooms, sight, self._overheads.above, self._strangers.found, self._untried
-        )
+            entries, rooms, sight, self._overheads.above, self._strangers.found,
+            self._overheads.grown, self._untried,
+        )  # fmt: skip
         if self._keeper.isolation is not None:
             self._keeper.isolation.rooms.mend()
         return said
@@ -152,6 +160,12 @@ class Statements:
         before = {one.container: one.answer for one in self.said}
         self.said = tuple(said)
         self._gauge.clear()
+        self._excess.clear()
+        whose = {one.container: one for one in said}
+        for (container, card), excess in self._overheads.excess.items():
+            if (of := whose.get(container)) is not None:
+                namespace, _, pod = of.pod.partition("/")
+                self._excess.labels(namespace, pod, of.name, card).set(excess)
         for one in said:
             if one.answer is not Answer.UNKNOWN:
                 namespace, _, pod = one.pod.partition("/")

@@ -7,34 +7,66 @@ of the last few differences counts: a context is there all the time, memory that
 With oversubscription a container may have its cap and what goes beyond it on the card at once: memory that the driver
 moves is where it was used last. So both together are its bound, and what is beyond a process's count tells nothing.
 
+A container is also looked at as a whole, by its limits and the driver's word alone: nothing that it can write changes
+that. Contexts grow after they were measured (kernels that are loaded at their first use, stacks, graphs), so a program
+that filled its cap is beyond it soon, and did nothing wrong. Growth of any size looks like memory that passed the
+library by. So a bound divides them: up to the slack it is told and taken off what may still be allocated, beyond it
+the cap is not in force.
+
 Where the driver tells nothing of processes, the estimate of the limits file counts (`--context-memory`).
 """
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from partage.agent.isolation.account import Process, set_overhead
+from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.sight import Sight
 from partage.model.errors import InvalidDocument
 
-__all__ = ["Overheads"]
+__all__ = ["SLACK", "Overheads"]
 
+SLACK: Final = 2**30
+"""Usual contexts take half a GiB before they are measured, and grow by as much."""
+_PART: Final = 10
+"""Of a cap, one part in so many is accepted as well."""
+_PROCESSES: Final = 4
+"""Each of so many brings a context that may grow; more of them change nothing, so that nobody gains by starting more."""
 _LOOKS: Final = 3
 _GRANULE: Final = 2 * 2**20
 _Key = tuple[str, int, int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What a container uses of a card in a sample: bytes, and processes that do."""
+
+    used: int
+    processes: int
+
+
 class Overheads:
     """Measures again and again; each sample of the driver's once."""
 
-    def __init__(self) -> None:
+    def __init__(self, slack: int = SLACK) -> None:
+        """Nothing is measured yet.
+
+        Args:
+            slack: bytes beyond a cap that a process's context may have grown to; 0 accepts no growth.
+        """
+        self._slack = slack
         self._seen: Mapping[str, Mapping[int, int]] | None = None
         self._beyond: dict[_Key, deque[int]] = {}
-        self._whole: dict[tuple[str, str], deque[int]] = {}
+        self._whole: dict[tuple[str, str], deque[_Whole]] = {}
         self.above: Mapping[str, str] = {}
-        """Containers that use more of a card than their cap, with the words for it."""
+        """Containers that use more of a card than their cap and the slack, with the words for it."""
+        self.grown: Mapping[str, str] = {}
+        """Containers that are beyond their cap within the slack, with words that stay the same meanwhile."""
+        self.excess: Mapping[tuple[str, str], int] = {}
+        """Bytes beyond the cap, by container and card; absent where there are none."""
 
     def look(
         self, rooms: Mapping[str, Room], used: Mapping[str, Mapping[int, int]], sight: Sight
@@ -50,13 +82,12 @@ class Overheads:
             return
         self._seen = used
         beyond: dict[_Key, deque[int]] = {}
-        whole: dict[tuple[str, str], deque[int]] = {}
-        above: dict[str, str] = {}
+        whole: dict[tuple[str, str], deque[_Whole]] = {}
         for container, processes in sight.processes.items():
             room, account = rooms[container], sight.rooms[container].account
-            if isinstance(account, str):
-                continue
-            known = {(one.pid, one.start): one for one in account}
+            known = (
+                {} if isinstance(account, str) else {(one.pid, one.start): one for one in account}
+            )
             pids = [one.pid for one in processes]
             inside = {
                 one.pid: (one.numbers.inner, one.numbers.start)
@@ -75,15 +106,11 @@ class Overheads:
                         self._one(room, process, index, told[pid], key)
                         beyond[key] = self._beyond[key]
                 sums = self._whole.get((container, card.uuid), deque(maxlen=_LOOKS))
-                sums.append(sum(told.get(pid, 0) for pid in pids))
+                mine = [told[pid] for pid in pids if told.get(pid)]
+                sums.append(_Whole(sum(mine), len(mine)))
                 whole[container, card.uuid] = sums
-                granted = card.memory_bytes + card.swap_bytes
-                if len(sums) == _LOOKS and min(sums) > granted + _GRANULE:
-                    above[container] = (
-                        f"its processes use {min(sums)} bytes of card {card.uuid} by the driver's word, "
-                        f"{granted} are granted"
-                    )
-        self._beyond, self._whole, self.above = beyond, whole, above
+        self._beyond, self._whole = beyond, whole
+        self._judge(rooms)
 
     def _one(self, room: Room, process: Process, index: int, used: int, key: _Key) -> None:
         holding = process.cards[index]
@@ -96,3 +123,37 @@ class Overheads:
                 set_overhead(room.account, process, index, least)
             except (InvalidDocument, OSError):
                 return  # the next look says what is wrong with it
+
+    def _judge(self, rooms: Mapping[str, Room]) -> None:
+        """Say who is beyond a cap, and whether growth may be the reason."""
+        above: dict[str, str] = {}
+        grown: dict[str, str] = {}
+        excess: dict[tuple[str, str], int] = {}
+        for container, room in rooms.items():
+            for card in room.limits.cards:
+                sums = self._whole.get((container, card.uuid), ())
+                granted = card.memory_bytes + card.swap_bytes
+                least = min((one.used for one in sums), default=0)
+                if len(sums) < _LOOKS or least <= granted + _GRANULE:
+                    continue
+                excess[container, card.uuid] = least - granted
+                if all(one.used > granted + self._accepted(card, one.processes) for one in sums):
+                    accepted = self._accepted(card, max(one.processes for one in sums))
+                    above[container] = (
+                        f"its processes use {least} bytes of card {card.uuid} by the driver's word, {granted} are "
+                        f"granted, and contexts that grow are accepted up to {accepted} beyond it"
+                    )
+                else:
+                    grown[container] = (
+                        f"by the driver's word it is beyond its memory of card {card.uuid}, within what contexts may "
+                        "grow by; it gets no more until it is below"
+                    )
+        self.above, self.grown, self.excess = above, grown, excess
+
+    def _accepted(self, card: CardLimits, processes: int) -> int:
+        """Bytes beyond what was granted that are taken for growth."""
+        if not self._slack:
+            return _GRANULE
+        return max(
+            self._slack * min(max(processes, 1), _PROCESSES), card.memory_bytes // _PART, _GRANULE
+        )

@@ -63,6 +63,7 @@ def survey(
     sight: Sight,
     above: Mapping[str, str] = MappingProxyType({}),
     past: Mapping[str, str] = MappingProxyType({}),
+    grown: Mapping[str, str] = MappingProxyType({}),
     untried: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Statement]:
     """What is to be said of every container that holds a card.
@@ -73,6 +74,7 @@ def survey(
         sight: what was read of rooms and processes.
         above: containers that use more memory than they were granted, with the words for it.
         past: containers with a process that computes past the library, with the words for it.
+        grown: containers whose contexts grew beyond what they were granted, with the words for it.
         untried: cards with a driver that the library was not tried on, with the words for it.
     """
     said = []
@@ -91,7 +93,8 @@ def survey(
             answer, cause, message = Answer.NO, "MemoryBeyondCap", above[entry.container]
         if room is not None and entry.limits == _OWN and answer is Answer.YES:
             cards = (untried.get(card.uuid, "") for card in room.limits.cards)
-            message = "; ".join((message, *dict.fromkeys(filter(None, cards))))
+            more = (grown.get(entry.container, ""), *cards)
+            message = "; ".join((message, *dict.fromkeys(filter(None, more))))
         said.append(
             Statement(
                 entry.container, entry.uid, entry.pod, entry.name, entry.limits,
