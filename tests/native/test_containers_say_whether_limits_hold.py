@@ -2,21 +2,27 @@
 
 import os
 import shutil
+import socket
+import struct
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from native_world import World
+from native_world import MIB, Tenant, World, uuid
 
-from partage.agent.isolation.account import make_account
+from partage.agent.isolation.account import PLACES_AT, make_account, read_account
 from partage.agent.isolation.force import Cause, judge
 from partage.agent.isolation.library import as_mapped, install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
+from partage.agent.isolation.overhead import Overheads
+from partage.agent.isolation.processes import numbers_of
 from partage.agent.isolation.programs import Reach
 from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.seats import give_seat, make_seats, seat_file
-from partage.agent.isolation.sight import ProcessView, look, read_room
+from partage.agent.isolation.sight import ProcessView, Seen, Sight, look, read_room
 
 LIMITS = ContainerLimits(1, (CardLimits("GPU-1", "card-0", 0, 2**30, 300),))
 
@@ -169,3 +175,177 @@ def test_a_file_mounted_over_the_library_is_not_the_library(world: World) -> Non
     assert by_path is not None
     assert (seen.uses_card, seen.has_library, seen.covered) == (True, False, True)
     assert by_path.has_library
+
+
+# --- memory beyond the cap ---------------------------------------------------------------------
+
+CAP, SLACK, CONTEXT = 512, 400, 300
+"""MiB: of the container, of the agent, and what a context of the modelled card takes."""
+STEPS = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+word, held = ctypes.c_uint64, []
+context, free, total = ctypes.c_void_p(), word(), word()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+print("ready", flush=True)
+for line in sys.stdin:
+    act, mib = line.split()
+    if act == "take":
+        pointer = word()
+        result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(mib) << 20))
+        held += [pointer] if result == 0 else []
+    elif act == "give":
+        result = cuda.cuMemFree_v2(held.pop())
+    else:
+        assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+        result = free.value >> 20
+    print(result, flush=True)
+"""
+
+
+class Grower:
+    """A container with a process that takes memory step by step, and an agent that looks at it."""
+
+    HELLO, TAKE, INFO = 1, 2, 4  # native/fake/wire.h
+
+    def __init__(self, world: World, tenant: Tenant) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", STEPS],
+            env=tenant.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._line() == "ready"
+        # The driver itself, in the name of that process: what it takes so nobody counts.
+        self._driver = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._driver.connect(str(world.socket))
+        self._ask(self.HELLO, self.process.pid)
+        card = CardLimits(uuid(0), "card-0", 0, CAP * MIB, 500)
+        self.room = Room(
+            tenant.folder,
+            "",
+            "",
+            ContainerLimits(1, (card,)),
+            world.folder,
+            tenant.folder / "account",
+        )
+        self.overheads = Overheads(SLACK * MIB)
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def _ask(self, kind: int, argument: int = 0) -> int:
+        self._driver.send(struct.pack("<IIQQQQ", kind, 0, 0, 0, argument, self.process.pid))
+        result, _, _, second = struct.unpack("<iIQQ", self._driver.recv(24))
+        assert result == 0
+        used: int = second
+        return used
+
+    def does(self, act: str, mib: int = 0) -> int:
+        """A step: what the driver answered, or MiB that are free."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{act} {mib}\n")
+        self.process.stdin.flush()
+        return int(self._line())
+
+    def fills(self, mib: int) -> int:
+        """MiB that it takes in such steps until it is refused."""
+        taken = 0
+        while self.does("take", mib) == 0:
+            taken += mib
+        return taken
+
+    def driver_takes(self, mib: int) -> None:
+        """Memory of the process that the library never hears of."""
+        self._ask(self.TAKE, mib * MIB)
+
+    def used(self) -> int:
+        """MiB of the card in use: it is alone there."""
+        return self._ask(self.INFO) // MIB
+
+    def looks(self, times: int) -> None:
+        """The agent looks so often, each time with a new sample."""
+        pid = self.process.pid
+        for _ in range(times):
+            seen = Seen(pid, numbers_of(pid), has_memory_device=True, view=None)
+            sight = Sight({"c": read_room(self.room)}, {"c": (seen,)})
+            self.overheads.look({"c": self.room}, {uuid(0): {pid: self.used() * MIB}}, sight)
+
+    def overhead(self) -> int:
+        """MiB that are written down."""
+        (process,) = read_account(self.room.account)
+        return process.cards[0].overhead // MIB
+
+    def close(self) -> None:
+        """End it."""
+        self._driver.close()
+        self.process.communicate(timeout=60)
+
+
+@pytest.fixture
+def grower(world: World) -> Iterator[Grower]:
+    """A container that filled its memory, and was looked at."""
+    one = Grower(world, world.tenant(memory=CAP * MIB))
+    try:
+        assert one.fills(32) == CAP
+        one.looks(3)
+        yield one
+    finally:
+        one.close()
+
+
+def test_a_program_that_filled_its_memory_may_have_its_context(grower: Grower) -> None:
+    """Beyond the cap by the driver's word, and no alarm; it keeps what it has and gets no more until there is room."""
+    assert grower.used() == CAP + CONTEXT
+    assert not grower.overheads.above
+    assert grower.overheads.grown
+    assert grower.overhead() == CONTEXT
+
+    assert grower.does("take", 2) != 0
+    assert grower.does("free") == 0
+    for _ in range(9):
+        assert grower.does("give") == 0
+    assert grower.does("take", 2) != 0  # 224 counted, and the context
+    assert grower.does("give") == 0
+    assert grower.does("free") == CAP - 192 - CONTEXT
+    assert grower.fills(4) == CAP - 192 - CONTEXT
+
+
+def test_growth_is_charged_and_no_alarm(grower: Grower) -> None:
+    """Kernels loaded late, stacks: up to the slack it is the container's own room that they take."""
+    grower.driver_takes(SLACK - CONTEXT)
+    grower.looks(3)
+
+    assert grower.used() == CAP + SLACK
+    assert not grower.overheads.above
+    assert grower.overhead() == SLACK
+    for _ in range(12):
+        grower.does("give")
+    assert grower.does("take", 2) != 0  # 128 counted
+    grower.does("give")
+    assert grower.fills(2) == CAP - SLACK - 96
+
+
+def _bypasses(grower: Grower) -> None:
+    grower.driver_takes(SLACK - CONTEXT + 4)
+
+
+def _spoils(grower: Grower) -> None:
+    with grower.room.account.open("r+b") as file:
+        for at in (0, 16):  # counted, and what the agent measured
+            file.seek(PLACES_AT + 32 + at)
+            file.write(bytes(8))
+    assert grower.fills(32) == CAP
+
+
+@pytest.mark.parametrize("harm", [_bypasses, _spoils])
+def test_what_is_beyond_the_slack_is_found(grower: Grower, harm: Callable[[Grower], None]) -> None:
+    """At the third look: memory past the library, and a container that wrote its own count down."""
+    harm(grower)
+    grower.looks(2)
+    assert not grower.overheads.above
+    grower.looks(1)
+
+    assert f"use {grower.used() * MIB} bytes" in grower.overheads.above["c"]
+    assert grower.does("take", 2) != 0
