@@ -3,6 +3,7 @@
 import json
 import urllib.error
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,35 @@ def test_records_cannot_be_forged(stack: Stack, node: str) -> None:
         "target": {"kind": "Node", "name": node},
     }
     assert RECORD in refused(stack, "POST", f"{path}/waits/binding", binding)
+
+
+SELDOM = {
+    ("get", "nodes"): "a lock of a single vendor's plugin is taken off",
+    ("get", "pods"): "a Binding that was never answered is read back",
+    ("patch", "events"): "the same happens again",
+    ("patch", "pods/status"): "a pod's devices are not as booked, or it is nominated",
+    ("watch", "leases"): "another instance leads",
+    ("delete", "pods"): "preemption",
+    ("create", "pods/eviction"): "preemption",
+    ("list", "poddisruptionbudgets"): "preemption",
+    ("create", "tokenreviews"): "somebody reads an explanation",
+    ("create", "subjectaccessreviews"): "somebody reads an explanation",
+}
+"""Rights of the scheduler service that a quiet cluster does not need; that its source uses them a test of the chart says."""
+
+
+def test_services_use_the_rights_that_they_have(stack: Stack, node: str) -> None:
+    """By the API server's audit log: the webhook all, the scheduler all but what is seldom needed."""
+    stack.create(pod("share", {"koordinator.sh/gpu": "50"}))
+    stack.bound("share")
+    stack.create(pod("waits", {"koordinator.sh/gpu": "1600"}))
+    eventually("it is told why", lambda: stack.events("waits"))
+
+    def unused(name: str) -> set[tuple[str, str]]:
+        return stack.rights(name) - stack.used(name) - SELDOM.keys()
+
+    for name in ("partage-webhook", "partage-scheduler"):
+        with suppress(AssertionError):
+            eventually("all is used", lambda name=name: not unused(name))
+        assert unused(name) == set()
+    assert SELDOM.keys() <= stack.rights("partage-scheduler")

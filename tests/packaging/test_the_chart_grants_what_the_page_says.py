@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from charts import HELM, generate, needs_helm
+from uses import can_send
 
 ROOT = Path(__file__).parents[2]
 pytestmark = needs_helm
@@ -15,6 +16,7 @@ pytestmark = needs_helm
 EVERYTHING = (
     "--set", "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",
     "--set", "agent.evictUnprotected=true,scheduler.preemption=true",
+    "--set", "agent.publishedRole=true,scheduler.publishedRole=true",
 )  # fmt: skip
 PROGRAMS = {
     "Scheduler service": "scheduler", "Second kube-scheduler": "kubeScheduler",
@@ -88,8 +90,12 @@ def rendered(profile: str, *options: str) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(text) if one]
 
 
-def told() -> Iterator[Right]:
-    """What the page's tables say; the line above each says of which role it is."""
+def told(*, idle: bool = False) -> Iterator[Right]:
+    """What the page's tables say; the line above each says of which role it is.
+
+    Args:
+        idle: only what nobody needs, by its row.
+    """
     program = where = ""
     for line in (ROOT / "docs/reference/rbac.md").read_text().splitlines():
         if line.startswith("## "):
@@ -99,6 +105,8 @@ def told() -> Iterator[Right]:
         elif found := re.match(r"Role in (each of )?(the release|`([a-zA-Z-]+)`)", line):
             where = found[3] or "release"
         elif line.startswith("| ") and not line.startswith(("| ---", "| resource |")):
+            if idle and " | nothing: " not in line:
+                continue
             resources, verbs = line.split(" | ")[:2]
             plain = re.sub("`[^`]*`", "", resources.removeprefix("| "))
             named = re.search(r", (the one|HAMi's two by name)", plain)
@@ -114,6 +122,25 @@ def test_the_tables_are_the_roles() -> None:
     given = {right for profile in generate.NAMESPACES for right in granted(profile, *EVERYTHING)}
 
     assert given == set(told())
+
+
+def test_no_program_has_a_right_that_it_cannot_use() -> None:
+    """By its source: no call that a program can come to is of this verb and resource. The exceptions have their rows."""
+    can = {
+        name: can_send(f"partage.cli.{name}")
+        for name in ("scheduler", "webhook", "agent", "withdraw")
+    }
+    idle = set(told(idle=True))
+
+    for profile in generate.NAMESPACES:
+        given = {one for one in granted(profile, *EVERYTHING) if one.program in can}
+        assert {one.program for one in given} == can.keys()
+        unused = {one for one in given if (one.verb, one.resource) not in can[one.program]}
+        assert unused <= idle
+        # What is idle is found to be: the source's calls are told apart.
+        assert {one for one in idle if one.program == "scheduler"} <= unused
+    for profile in generate.NAMESPACES.keys() - {"qgpu"}:
+        assert not idle & set(granted(profile))
 
 
 @pytest.mark.parametrize("profile", generate.NAMESPACES)
