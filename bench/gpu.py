@@ -734,7 +734,7 @@ def kills(card: Card, count: int, until: float) -> None:
     cap, slots = 512 * MIB, 8
     # A driver takes long to start and to clear up: several die in each tenant at a time, where the card has room.
     fits = (card.total - slots * cap) // (slots * 700 * MIB)
-    each = max(1, min(3, fits, count // 100))
+    each = max(1, min(6, fits, count // 100))
     span = max(0.2, 2 * STARTED[0])
     commands = [
         ["load", "--kernel", "mul", "--size", "2000", "--seconds", "60", "--depth", "8"],
