@@ -3,7 +3,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define GAPS_NS 20000ull /* so much time between launches is counted with them before the driver is asked */
+#define LATE_HOST_NS 20000ull /* a launch on an idle device takes less than this, unless it loads or the host is busy */
+#define LEAST_NS 1000      /* counted for a batch whose launches took as long to be made as it was on the device */
+#define GAPS_NS 100000ull /* so much time between launches is counted with them before the driver is asked */
 
 _Atomic uint32_t captures;
 
@@ -42,10 +44,10 @@ static CUresult record(const struct batch *batch, CUevent event)
     return result;
 }
 
-static bool is_done(const struct batch *batch)
+static bool is_over(const struct batch *batch, CUevent event)
 {
     struct aside aside = step_aside(batch->context);
-    CUresult result = ASK((CUevent), cuEventQuery, batch->end);
+    CUresult result = ASK((CUevent), cuEventQuery, event);
     step_back(aside);
     return result != CUDA_ERROR_NOT_READY;
 }
@@ -175,14 +177,14 @@ static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
     settle(gate, batch, span < most ? span : most, now);
 }
 
-struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, uint64_t now)
+struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, bool alone, uint64_t now)
 {
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         if (batch->state != BATCH_OPEN || batch->stream != stream || batch->context != context) continue;
         bool apart = ran_dry(gate, batch, now);
         if (apart) estimate(gate, batch, now);
-        else if (graph == 0 && batch->graph == 0 && now - batch->last < MS) return batch;
+        else if (!alone && !batch->alone && graph == 0 && batch->graph == 0 && now - batch->last < MS) return batch;
         else if (batch->busy == 0) batch_close(gate, batch, now);
     }
     struct batch *fresh = free_slot(gate, context);
@@ -192,9 +194,10 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     if (!make_events(fresh) || record(fresh, fresh->start) != CUDA_SUCCESS) return NULL;
     fresh->state = BATCH_OPEN;
     fresh->graph = graph;
+    fresh->alone = alone;
     fresh->opened = fresh->last = now;
     fresh->count = fresh->busy = 0;
-    fresh->expected = fresh->lead = fresh->gaps = 0;
+    fresh->expected = fresh->lead = fresh->gaps = fresh->counted = 0;
     gate->batches_made++;
     return fresh;
 }
@@ -221,55 +224,82 @@ void batch_close_old(struct gate *gate, uint64_t age, uint64_t now)
     }
 }
 
-static struct frontier *frontier_of(struct gate *gate, CUcontext context)
-{
-    struct frontier *empty = NULL;
-    for (uint32_t i = 0; i < FRONTIERS; i++) {
-        if (gate->frontiers[i].context == context) return &gate->frontiers[i];
-        if (!gate->frontiers[i].context && !empty) empty = &gate->frontiers[i];
-    }
-    if (empty) empty->context = context;
-    return empty;
-}
-
-/* Device time of a batch that was not counted yet: from its start or the latest end, whichever is later. */
+/* What of a batch that is over no other was counted for; those that have begun and are not counted yet are told of it. */
 static uint64_t fresh_time(struct gate *gate, struct batch *batch, uint64_t *whole)
 {
-    int64_t span, beyond;
-    struct frontier *frontier = frontier_of(gate, batch->context);
+    int64_t span, since;
     *whole = 0;
     if (!elapsed(batch->context, batch->start, batch->end, &span) || span < 0) return batch->expected;
-    if ((uint64_t)span > batch->lead) span -= (int64_t)batch->lead;
+    /* The host may be late to see that work began, most of all where its processors are short: what a launch takes counts. */
+    int64_t rest = span - (int64_t)batch->lead;
+    int64_t least = batch->lead > LATE_HOST_NS && gate->single_ns > LEAST_NS ? (int64_t)gate->single_ns : LEAST_NS;
+    if (batch->lead) span = rest > least ? rest : least < span ? least : span;
     *whole = (uint64_t)span;
-    if (!frontier) return *whole;
-    if (frontier->event && elapsed(batch->context, frontier->event, batch->end, &beyond)) {
-        if (beyond <= 0) return 0;
-        if (beyond < span) span = beyond;
+    /* While it was being made others may have run. */
+    uint64_t counted = batch->counted > batch->lead ? batch->counted - batch->lead : 0;
+    uint64_t fresh = *whole > counted ? *whole - counted : 0;
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *other = &gate->batches[i];
+        if (other == batch || other->state == BATCH_FREE || other->context != batch->context) continue;
+        /* The next on the same stream begins after this one's end. */
+        if (other->stream == batch->stream && batch->stream != CU_STREAM_PER_THREAD) continue;
+        if (!elapsed(batch->context, other->start, batch->end, &since) || since <= 0) continue;
+        if (since > span) other->counted += fresh;                                      /* it began before this one */
+        else if ((uint64_t)since > other->counted) other->counted = (uint64_t)since; /* within: no gap is left since */
     }
-    CUevent latest = batch->end; /* the slot takes the old event in exchange */
-    batch->end = frontier->event;
-    frontier->event = latest;
-    return (uint64_t)span;
+    return fresh;
+}
+
+struct over {
+    struct batch *batch;
+    int64_t end; /* since the one that was found first began */
+};
+
+/* Puts a batch that is over where it belongs by its end; `first` is the one that was found first. */
+static void insert(struct over *list, uint32_t count, struct batch *batch, const struct batch *first)
+{
+    int64_t end = 0;
+    if (batch->context != first->context || !elapsed(first->context, first->start, batch->end, &end))
+        end = (int64_t)(batch->last - first->opened);
+    for (; count > 0 && list[count - 1].end > end; count--) list[count] = list[count - 1];
+    list[count] = (struct over){batch, end};
 }
 
 void batch_harvest(struct gate *gate, uint64_t now)
 {
+    struct over list[BATCHES];
+    const struct batch *first = NULL;
+    uint32_t count = 0;
     gate->oldest = 0;
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         if (batch->state != BATCH_FLYING) continue;
         gate->last_work = now;
-        if (!is_done(batch)) {
-            if (gate->oldest == 0 || batch->opened < gate->oldest) gate->oldest = batch->opened;
-            continue;
-        }
+        if (is_over(batch, batch->end)) insert(list, count++, batch, first ? first : (first = batch));
+        else if (gate->oldest == 0 || batch->opened < gate->oldest) gate->oldest = batch->opened;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct batch *batch = list[i].batch;
         uint64_t whole, fresh = fresh_time(gate, batch, &whole);
         /* It ended before it was seen to have: work that follows other work ends its own time after that. */
         uint64_t begun = gate->last_end > gate->last_launch ? gate->last_end : gate->last_launch;
-        gate->last_end = begun + fresh < now ? begun + fresh : now;
+        uint64_t end = (batch->lead && batch->began > begun ? batch->began : begun) + fresh;
+        gate->last_end = end < now ? end : now;
         if (whole) learn(gate, batch, whole);
         settle(gate, batch, fresh, now);
     }
+}
+
+void batch_began(struct gate *gate, struct batch *batch, uint64_t called, uint64_t now)
+{
+    /* Without its mark passed the device has had other work all the while. */
+    if (gate->pending > batch->expected) {
+        if (!is_over(batch, batch->start)) return;
+        batch_harvest(gate, now);
+    }
+    uint64_t idle_since = gate->last_end > called ? gate->last_end : called;
+    batch->lead = now > idle_since ? now - idle_since : 0;
+    batch->began = now;
 }
 
 void batch_forget_context(struct gate *gate, CUcontext context)
@@ -280,11 +310,5 @@ void batch_forget_context(struct gate *gate, CUcontext context)
         if (batch->state != BATCH_FREE) batch_drop(gate, batch);
         free_events(batch);
         batch->context = NULL;
-    }
-    for (uint32_t i = 0; i < FRONTIERS; i++) {
-        struct frontier *frontier = &gate->frontiers[i];
-        if (frontier->context != context) continue;
-        if (frontier->event) ASK((CUevent), cuEventDestroy_v2, frontier->event);
-        memset(frontier, 0, sizeof *frontier);
     }
 }

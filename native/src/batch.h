@@ -6,8 +6,10 @@
 
 /* Expected device ns of one launch. */
 uint64_t batch_expect(const struct gate *gate, uint64_t graph);
-/* The open batch of a stream, or a new one; NULL when the table is full or events fail. */
-struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, uint64_t now);
+/* The open batch of a stream, or a new one, which it is if `alone`; NULL when the table is full or events fail. */
+struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, bool alone, uint64_t now);
+/* The making of a batch's first launch, begun with its mark, is over: how long did that keep the device idle? */
+void batch_began(struct gate *gate, struct batch *batch, uint64_t called, uint64_t now);
 /* Ends a batch: its end is marked on the stream, or estimated when the stream has run dry. */
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now);
 /* Is this batch measured alone, to learn what one launch costs? */

@@ -156,7 +156,24 @@ static void sleep_for(struct gate *gate, uint32_t own, uint32_t rings, uint64_t 
     lock_take(&gate->lock);
 }
 
-void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph)
+/* Is this the first launch of a function? It may load it, which takes the host up to seconds. */
+static bool is_first(struct gate *gate, uint64_t function)
+{
+    uint64_t at = (function * 0x9e3779b97f4a7c15ull) >> 51;
+    _Static_assert(FUNCTIONS == 1 << 13, "the upper 13 bits name a place");
+    if (function == 0) return false;
+    for (uint32_t i = 0; i < 8; i++) {
+        uint64_t *known = &gate->functions[(at + i) % FUNCTIONS];
+        if (*known == function) return false;
+        if (*known) continue;
+        *known = function;
+        return true;
+    }
+    return false; /* more than are told apart: taken for known */
+}
+
+void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph,
+                uint64_t function)
 {
     uint64_t wait, begun = clock_now(), now = begun;
     uint32_t rings = 0, bell;
@@ -174,9 +191,10 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     }
     gate->waiters--;
     if (now != begun) atomic_fetch_add(&gate->books->waited, now - begun);
+    bool alone = is_first(gate, function);
     ticket->gate = gate;
-    ticket->idle_since = gate->pending ? 0 : clock_now();
-    ticket->batch = batch_open(gate, context, stream, graph, now);
+    ticket->called = alone || gate->pending == 0 ? clock_now() : 0;
+    ticket->batch = batch_open(gate, context, stream, graph, alone, now);
     if (ticket->batch) {
         ticket->batch->busy++;
         ticket->batch->count++;
@@ -188,7 +206,6 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     if (gate->pending == ticket->expected) gate->last_launch = now; /* the device was idle until now */
     gate->last_work = now;
     lock_give(&gate->lock);
-    ticket->launched = ticket->idle_since ? clock_now() : 0;
 }
 
 void gate_leave(struct ticket *ticket, bool launched)
@@ -200,14 +217,14 @@ void gate_leave(struct ticket *ticket, bool launched)
     batch->busy--;
     if (launched) {
         batch->last = gate->last_work;
-        if (ticket->idle_since && batch->count == 1) batch->lead = ticket->launched - ticket->idle_since;
+        if (ticket->called && batch->count == 1) batch_began(gate, batch, ticket->called, clock_now());
     } else {
         batch->count--;
         batch->expected -= ticket->expected;
         gate->pending -= ticket->expected < gate->pending ? ticket->expected : gate->pending;
     }
     bool full = batch->expected >= BATCH_NS || batch->count >= BATCH_MOST || batch->graph ||
-                batch->stream == CU_STREAM_PER_THREAD || batch_is_sample(gate);
+                batch->stream == CU_STREAM_PER_THREAD || batch->alone || batch_is_sample(gate);
     if (batch->count == 0 && batch->busy == 0) batch_drop(gate, batch);
     else if (full && batch->busy == 0 && batch->state == BATCH_OPEN) batch_close(gate, batch, batch->last);
     lock_give(&gate->lock);

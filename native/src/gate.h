@@ -3,7 +3,7 @@
  * they cost in device time by events around batches of launches.
  *
  * A batch is a run of launches on one stream; its event pair is read once it is over. Busy time is the union
- * of batches: each is counted from its start, or from the latest end counted before, whichever is later.
+ * of batches: they are counted in the order in which they ended, each without what others were counted for.
  */
 #ifndef PARTAGE_GATE_H
 #define PARTAGE_GATE_H
@@ -14,8 +14,8 @@
 #include "seats.h"
 
 #define BATCHES 64
-#define FRONTIERS 8
 #define GRAPHS 64
+#define FUNCTIONS 8192      /* that are known to have been launched */
 #define UNKNOWN_NS (4 * MS) /* expected of a launch that was not measured yet: few are made until it is */
 
 struct batch {
@@ -25,15 +25,13 @@ struct batch {
     CUevent start, end;
     uint64_t opened, last; /* when the first and the last launch were made */
     uint64_t lead;         /* idle time between the start's mark and the first launch */
+    uint64_t began;        /* when that launch had been made */
+    uint64_t counted;      /* device ns since its start that other batches were counted for */
     uint64_t expected;     /* device ns that its launches are expected to take */
     uint64_t gaps;         /* between launches, in which the stream may have been dry */
     uint32_t count, busy;  /* launches; launches being made right now */
+    bool alone;            /* a first launch of its function, which no other joins */
     uint64_t graph;        /* of which graph, or 0 for kernels */
-};
-
-struct frontier {
-    CUcontext context;
-    CUevent event; /* the latest end that was counted */
 };
 
 struct graph_cost {
@@ -62,20 +60,23 @@ struct gate {
     _Atomic uint64_t inner_clock;
     struct card_books *books;
     struct batch batches[BATCHES];
-    struct frontier frontiers[FRONTIERS];
     struct graph_cost graphs[GRAPHS];
+    uint64_t functions[FUNCTIONS];
 };
 
 struct ticket {
     struct gate *gate;
     struct batch *batch;
     uint64_t expected;
-    uint64_t idle_since; /* the mark was made at this time on an idle device; 0: the device was busy */
-    uint64_t launched;   /* when the driver was called */
+    uint64_t called;     /* the start was marked then, for a launch that may leave the device idle after it; 0: for none */
 };
 
-/* Before a launch; may wait. `graph` names the graph, or is 0. The driver's capture must not be active. */
-void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph);
+/*
+ * Before a launch; may wait. `graph` names the graph, or is 0; `function` what is launched for the first time when its name is
+ * new, or is 0. The driver's capture must not be active.
+ */
+void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph,
+                uint64_t function);
 /* After it. */
 void gate_leave(struct ticket *ticket, bool launched);
 /* Before the caller waits for the device: what is open is closed, so that it is measured to its end. */

@@ -47,14 +47,14 @@ static struct gate *current_gate(CUcontext *context)
 }
 
 /* Before a launch on `stream`; the stream that events are recorded on is the one the driver will use. */
-void launch_enter(struct ticket *ticket, CUstream stream, bool per_thread, uint64_t graph)
+void launch_enter(struct ticket *ticket, CUstream stream, bool per_thread, uint64_t graph, uint64_t what)
 {
     CUcontext context = NULL;
     struct gate *gate = current_gate(&context);
     ticket->gate = NULL;
     ticket->batch = NULL;
     stream = used_stream(stream, per_thread);
-    if (gate && !is_captured(stream)) gate_enter(gate, ticket, context, stream, graph);
+    if (gate && !is_captured(stream)) gate_enter(gate, ticket, context, stream, graph, what);
 }
 
 bool launch_is_gated(void)
@@ -73,16 +73,16 @@ CUresult launch_leave(struct ticket *ticket, CUresult result)
 #define CONFIG (const CUlaunchConfig *config, CUfunction function, void **params, void **extra)
 #define CONFIG_STREAM (config ? config->hStream : NULL)
 
-GATED(cuLaunch, (CUfunction function), NULL, false, 0, function)
-GATED(cuLaunchGrid, (CUfunction function, int width, int height), NULL, false, 0, function, width, height)
-GATED(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream), stream, false, 0, function,
+GATED(cuLaunch, (CUfunction function), NULL, false, function, function)
+GATED(cuLaunchGrid, (CUfunction function, int width, int height), NULL, false, function, function, width, height)
+GATED(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream), stream, false, function, function,
       width, height, stream)
-GATED(cuLaunchKernel, (LAUNCH_ARGS, void **extra), stream, false, 0, SHAPE, extra)
-GATED(cuLaunchKernel_ptsz, (LAUNCH_ARGS, void **extra), stream, true, 0, SHAPE, extra)
-GATED(cuLaunchKernelEx, CONFIG, CONFIG_STREAM, false, 0, config, function, params, extra)
-GATED(cuLaunchKernelEx_ptsz, CONFIG, CONFIG_STREAM, true, 0, config, function, params, extra)
-GATED(cuLaunchCooperativeKernel, (LAUNCH_ARGS), stream, false, 0, SHAPE)
-GATED(cuLaunchCooperativeKernel_ptsz, (LAUNCH_ARGS), stream, true, 0, SHAPE)
+GATED(cuLaunchKernel, (LAUNCH_ARGS, void **extra), stream, false, function, SHAPE, extra)
+GATED(cuLaunchKernel_ptsz, (LAUNCH_ARGS, void **extra), stream, true, function, SHAPE, extra)
+GATED(cuLaunchKernelEx, CONFIG, CONFIG_STREAM, false, function, config, function, params, extra)
+GATED(cuLaunchKernelEx_ptsz, CONFIG, CONFIG_STREAM, true, function, config, function, params, extra)
+GATED(cuLaunchCooperativeKernel, (LAUNCH_ARGS), stream, false, function, SHAPE)
+GATED(cuLaunchCooperativeKernel_ptsz, (LAUNCH_ARGS), stream, true, function, SHAPE)
 
 EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned count, unsigned flags)
 {
@@ -100,7 +100,8 @@ static CUresult launch_graph(CUgraphExec graph, CUstream stream, bool per_thread
     CUstream used = used_stream(stream, per_thread);
     /* Launched into a capture it becomes part of another graph, and is weighed with that. */
     if (!is_captured(used) && !graph_admit(graph, used, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;
-    launch_enter(&ticket, stream, per_thread, (uint64_t)(uintptr_t)graph);
+    uint64_t name = (uint64_t)(uintptr_t)graph;
+    launch_enter(&ticket, stream, per_thread, name, name);
     CUresult result = per_thread ? CALL(cuGraphLaunch_ptsz, graph, stream) : CALL(cuGraphLaunch, graph, stream);
     graph_settle(&kept);
     return launch_leave(&ticket, result);

@@ -182,6 +182,43 @@ def test_what_a_stream_waits_for_between_launches_is_not_charged(world: World, h
     assert 0.8 * 20_000 < min(each) < 3 * 20_000
 
 
+@pytest.mark.parametrize("depth", [256, 512])
+def test_all_that_the_card_does_is_counted(world: World, depth: int) -> None:
+    """A program that sits in its waits is counted by looks a millisecond apart, each of which finds many batches over."""
+    tenant = world.tenant(policy=Policy.BURST_SHARE)
+    process = busy(tenant, "--size", "8000", "--depth", str(depth))
+
+    time.sleep(0.3)
+    (before,), counted = world.meter.served(process), seat_of(tenant.folder / "card-0", 0).served_ns
+    time.sleep(1)
+    (after,), since = world.meter.served(process), seat_of(tenant.folder / "card-0", 0).served_ns
+    end(process)
+
+    assert 0.93 < (since - counted) / (after - before) < 1.07
+
+
+def test_overlapping_batches_are_counted_once(build: object) -> None:
+    """What is charged for batches on streams that overlap is the union of their times, whenever each was seen to be over."""
+    done = subprocess.run(
+        [built() / "union", "1", "300"], capture_output=True, text=True, check=False, timeout=WAIT
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("depth", ["0", "1"])
+def test_the_loading_of_a_kernel_is_not_charged(world: World, depth: str) -> None:
+    """A launch in eight is its function's first: 2 ms of the host, in which the card stands still, for 20 us of the card."""
+    tenant = world.tenant(core=500, policy=Policy.BURST_SHARE)
+    tenant.environment["FAKE_GPU_LOADING_US"] = "2000"
+
+    count, span = work(tenant.run("lazy", "200", "8", depth, "20000").stdout)
+    charged = seat_of(tenant.folder / "card-0", 0).served_ns
+
+    assert span > 200 * 2e6
+    assert 0.8 * 20_000 < charged / count < 2 * 20_000
+
+
 def test_launches_that_cannot_be_measured_are_not_free(world: World) -> None:
     """Where the driver has no events left, or none for a stream, a launch counts as what is expected of it."""
     tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
