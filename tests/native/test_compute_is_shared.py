@@ -189,7 +189,10 @@ def test_all_that_the_card_does_is_counted(world: World, depth: int) -> None:
     process = busy(tenant, "--size", "8000", "--depth", str(depth))
 
     time.sleep(0.3)
-    (before,), counted = world.meter.served(process), seat_of(tenant.folder / "card-0", 0).served_ns
+    (before,), counted = (
+        world.meter.served(process),
+        seat_of(tenant.folder / "card-0", 0).served_ns,
+    )
     time.sleep(1)
     (after,), since = world.meter.served(process), seat_of(tenant.folder / "card-0", 0).served_ns
     end(process)
