@@ -32,7 +32,9 @@ class Node:
         self.proc = folder / "proc"
         self.strangers = Strangers()
 
-    def process(self, pid: int, *opened: str, flags: int = 0, start: int = 5) -> None:
+    def process(
+        self, pid: int, *opened: str, flags: int = 0, start: int = 5, loaded: str = ""
+    ) -> None:
         """A process of the container, as the host's procfs tells of it; inside it has number `pid - 4000`."""
         home = self.proc / str(pid)
         (home / "fd").mkdir(parents=True, exist_ok=True)
@@ -40,6 +42,8 @@ class Node:
         (home / "status").write_text(f"NSpid:\t{pid}\t{pid - 4000}\n")
         fields = " ".join(["S", *["0"] * 5, str(flags), *["0"] * 12, str(start)])
         (home / "stat").write_text(f"{pid} (python\x1b[2J) {fields} 0\n")
+        (home / "maps").write_text(f"7f00-7f01 r-xp 0 00:00 1 {loaded}\n" if loaded else "")
+        (home / "environ").write_bytes(b"A=b\0")
         for number, name in enumerate(opened):
             (home / "fd" / str(number)).symlink_to(name)
 
@@ -73,6 +77,35 @@ def test_a_process_without_a_place_is_named_after_a_while(node: Node) -> None:
     assert said.startswith("process 4007 (python\\x1b[2J) computes on a card past the library")
     node.listed(7)
     assert node.said(1) == ""
+
+
+@pytest.mark.parametrize(
+    ("loaded", "interface"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.580.82.07", "OpenCL"),
+        ("/usr/lib/x86_64-linux-gnu/libvulkan.so.1.3.204", "Vulkan"),
+        ("/usr/lib64/libEGL_nvidia.so.580.82.07", "OpenGL"),
+    ],
+)
+def test_who_uses_another_interface_is_told_so(node: Node, loaded: str, interface: str) -> None:
+    """What is not limited and what to do, and nothing that sounds like an attempt on the library."""
+    node.process(4007, "/dev/nvidia-uvm", loaded=loaded)
+
+    said = node.said()
+
+    assert said.startswith(
+        f"process 4007 (python\\x1b[2J) uses a card by {interface}, and shares are"
+    )
+    assert "neither its memory nor its time on the card is limited" in said
+    assert "a whole card or a hardware instance" in said
+    assert "past the library" not in said
+
+
+def test_other_libraries_name_no_interface(node: Node) -> None:
+    """Another vendor's OpenCL, and the loader of all of them: nobody knows by what the device was opened."""
+    node.process(4007, "/dev/nvidia-uvm", loaded="/usr/lib/libOpenCL.so.1")
+
+    assert "past the library" in node.said()
 
 
 def test_who_comes_and_goes_is_not_counted_together(node: Node) -> None:

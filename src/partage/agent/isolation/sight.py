@@ -30,6 +30,12 @@ _CARD: Final = re.compile(r"/dev/nvidia[0-9]+|/dev/nvidia-caps/.*")
 _MEMORY: Final = "/dev/nvidia-uvm"
 _CODE: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+ r.x. ")
 _HEAD: Final = 2**20
+_INTERFACES: Final = (
+    ("OpenCL", re.compile(r"/libnvidia-opencl\.so")),
+    ("Vulkan", re.compile(r"/libvulkan\.so")),
+    ("OpenGL", re.compile(r"/lib(GLX|EGL|GLESv2)_nvidia\.so")),
+)
+"""Of these NVIDIA's driver or the loader of its driver is the library; Vulkan's driver is that of OpenGL."""
 _PROC: Final = Path("/proc")
 
 
@@ -49,6 +55,8 @@ class ProcessView:
     """How it loads an object that is asked before ours for what is ours, and which; empty without one."""
     covered: bool = False
     """At the library's path another file than ours is loaded."""
+    interface: str = ""
+    """By which interface other than CUDA it can reach the card, as the names of its libraries say; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,4 +203,5 @@ def _viewed(
         reach=can,
         taken_first=first,
         covered=bool(at_path) and not ours,
+        interface=next((name for name, sign in _INTERFACES if sign.search(maps)), ""),
     )

@@ -2,8 +2,9 @@
 
 The library can be mapped and still be passed by: a copy of the driver under another name, or in a name space of
 its own (`dlmopen`). Every process that initialises the driver through the library has a place in the account; who
-has the driver's device for memory (`/dev/nvidia-uvm`) open and has no place came by another way. Tools that
-only ask the driver what is there (NVML) do not open it.
+has the driver's device for memory (`/dev/nvidia-uvm`) open and has no place came by another way. So do programs that
+mean no harm and use the card by OpenCL or Vulkan, of which the library knows nothing: what is said of them names that
+and what to do. Tools that only ask the driver what is there (NVML) do not open it.
 
 A child that was forked has its parent's files open and has no place as long as it uses no card; such a child is
 taken for its parent's until it starts another program.
@@ -48,21 +49,31 @@ class Strangers:
             account = sight.rooms[container].account
             if rooms[container].spared or isinstance(account, str):
                 continue  # which is a reason of its own
-            for pid, numbers in _unlisted(processes, account):
-                key = (container, pid, numbers.start)
+            for one, numbers in _unlisted(processes, account):
+                key = (container, one.pid, numbers.start)
                 looks[key] = self._looks.get(key, 0) + 1
                 if looks[key] >= _LOOKS:
-                    found.setdefault(
-                        container,
-                        f"process {pid} ({numbers.name}) computes on a card past the library: it has "
-                        f"{_DEVICE} open and no place in the account",
-                    )
+                    found.setdefault(container, _said(one, numbers))
         self._looks, self.found = looks, found
+
+
+def _said(one: Seen, numbers: Numbers) -> str:
+    who = f"process {one.pid} ({numbers.name})"
+    interface = one.view.interface if one.view else ""
+    if interface:
+        return (
+            f"{who} uses a card by {interface}, and shares are kept for CUDA only: neither its memory nor its "
+            "time on the card is limited. Use CUDA, or ask for a whole card or a hardware instance"
+        )
+    return (
+        f"{who} computes on a card past the library: it has {_DEVICE} open and no place in the account, as with a "
+        "copy of the driver, or an interface other than CUDA. Neither its memory nor its time on the card is limited"
+    )
 
 
 def _unlisted(
     processes: tuple[Seen, ...], account: tuple[Process, ...]
-) -> Iterator[tuple[int, Numbers]]:
+) -> Iterator[tuple[Seen, Numbers]]:
     # By its number alone: in a name space of its own a process may read its start from another's procfs.
     listed = {one.pid for one in account}
     for one in processes:
@@ -73,4 +84,4 @@ def _unlisted(
             and not numbers.forked
             and numbers.inner not in listed
         ):
-            yield one.pid, numbers
+            yield one, numbers
