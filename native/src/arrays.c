@@ -43,8 +43,8 @@ static CUresult keep(struct card *card, enum kind kind, CUresult result, uint64_
         memory_return(card, bytes);
         return result;
     }
-    ledger_put((struct entry){.key = key, .bytes = bytes, .other = flags, .context = context_now(), .card = card->index,
-                              .kind = (uint32_t)kind});
+    ledger_put((struct entry){.key = key, .bytes = bytes, .other = flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED),
+                              .context = context_now(), .card = card->index, .kind = (uint32_t)kind});
     return result;
 }
 

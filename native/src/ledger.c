@@ -79,6 +79,22 @@ bool ledger_find(enum kind kind, uint64_t key, struct entry *found) { return get
 
 bool ledger_take(enum kind kind, uint64_t key, struct entry *found) { return get(kind, key, found, true); }
 
+bool ledger_take_any(uint32_t kinds, uint64_t key, struct entry *found)
+{
+    struct entry *at = NULL;
+    lock_take(&ledger.lock);
+    for (uint32_t kind = 1; ledger.room && !at && kinds >> kind; kind++) {
+        if (kinds >> kind & 1) at = seek(kind, key);
+        if (at && !at->kind) at = NULL;
+    }
+    if (at) {
+        *found = *at;
+        erase(at);
+    }
+    lock_give(&ledger.lock);
+    return at != NULL;
+}
+
 static bool is_in(const struct entry *entry, uint64_t context) { return entry->kind && entry->context == context; }
 
 static bool is_tile_of(const struct entry *entry, uint64_t array)

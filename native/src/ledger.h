@@ -23,6 +23,8 @@ bool ledger_put(struct entry entry);
 bool ledger_find(enum kind kind, uint64_t key, struct entry *found);
 /* Removes and returns; false if there is none. */
 bool ledger_take(enum kind kind, uint64_t key, struct entry *found);
+/* The same for the first of several kinds, a bit each. */
+bool ledger_take_any(uint32_t kinds, uint64_t key, struct entry *found);
 /* Removes all entries of a context, of any kind, into memory of the caller's; none where there is no memory for them. */
 uint32_t ledger_take_of(uint64_t context, struct entry **found);
 /* The same of the tiles of an array. */

@@ -155,8 +155,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned f
 
 bool memory_at(CUdeviceptr pointer, struct entry *entry)
 {
-    return ledger_take(KIND_POINTER, pointer, entry) || ledger_take(KIND_SMALL, pointer, entry) ||
-           ledger_take(KIND_SWAP, pointer, entry) || ledger_take(KIND_IMPORT, pointer, entry);
+    return ledger_take_any(1u << KIND_POINTER | 1u << KIND_SMALL | 1u << KIND_SWAP | 1u << KIND_IMPORT, pointer, entry);
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
