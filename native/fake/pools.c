@@ -4,14 +4,14 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct cu_pool default_pools[FAKE_CARDS], host_pool = {.host = 1};
+static struct cu_pool default_pools[FAKE_CARDS] = {{.device = 0}, {.device = 1}, {.device = 2}, {.device = 3}};
+static struct cu_pool host_pool = {.host = 1};
 static CUpool current_pools[FAKE_CARDS]; /* NULL: the default */
 FAKE_LOCK(lock)
 
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device);
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device)
 {
-    default_pools[device].device = device;
     *pool = &default_pools[device];
     return CUDA_SUCCESS;
 }
@@ -39,7 +39,6 @@ CUresult cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type)
 {
     if (type != 1 || location->type == CU_LOCATION_NONE) return CUDA_ERROR_INVALID_VALUE;
     *pool = location->type == CU_LOCATION_HOST ? &host_pool : &default_pools[location->id & 0xff];
-    if (location->type != CU_LOCATION_HOST) (*pool)->device = location->id & 0xff;
     return CUDA_SUCCESS;
 }
 /* A destroyed pool keeps what it holds until its last allocation is freed. */
@@ -81,7 +80,9 @@ CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
 {
     CUresult refused = fake_unsafe();
     if (refused) return refused;
+    pthread_mutex_lock(&lock);
     uint64_t result = attribute == CU_POOL_RESERVED_CURRENT ? pool->reserved : pool->used;
+    pthread_mutex_unlock(&lock);
     int where = attribute == CU_POOL_LOCATION_ID ? pool->device : pool->host ? CU_LOCATION_HOST : CU_LOCATION_DEVICE;
     if (attribute >= CU_POOL_LOCATION_ID) {
         if (!getenv(FAKE_NEWER)) return CUDA_ERROR_INVALID_VALUE;

@@ -4,7 +4,7 @@
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
- *            load IMAGE | names | often | ordered | unused-pool | late | both | waits HOW
+ *            load IMAGE | names | often | ordered | unused-pool | late | both | mixed | waits HOW
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -197,14 +197,45 @@ static void *turn_over(void *data)
     return NULL;
 }
 
-static int give_names_again(void)
+/* Memory of the shared pool and of one that is destroyed with it, by handle, and in pieces, by several threads at once. */
+static void *mix(void *data)
+{
+    CUpoolProps props = {.allocType = 1, .location = {CU_LOCATION_DEVICE, 0}};
+    CUallocationProp prop = {.type = 1, .location = {CU_LOCATION_DEVICE, 0}};
+    CUdeviceptr first, second, plain, at;
+    CUmemHandle handle;
+    CUpool pool;
+    must(driver->set_current(data), "cuCtxSetCurrent");
+    for (int i = 0; i < 40; i++) {
+        must(driver->new_pool(&pool, &props), "cuMemPoolCreate");
+        must(driver->alloc_async(&first, 3 * MIB, NULL), "cuMemAllocAsync");
+        must(driver->alloc_from(&second, 3 * MIB, pool, NULL), "cuMemAllocFromPoolAsync");
+        must(driver->end_pool(pool), "cuMemPoolDestroy");
+        must(driver->alloc(&plain, 4096), "cuMemAlloc");
+        must(driver->create(&handle, 4 * MIB, &prop, 0), "cuMemCreate");
+        must(driver->reserve(&at, 4 * MIB, 0, 0, 0), "cuMemAddressReserve");
+        must(driver->map(at, 4 * MIB, 0, handle, 0), "cuMemMap");
+        must(driver->release_handle(handle), "cuMemRelease");
+        must(driver->free_async(first, NULL), "cuMemFreeAsync");
+        must(driver->free_async(plain, NULL), "cuMemFreeAsync");
+        must(driver->release_memory(second), "cuMemFree");
+        must(driver->unmap(at, 4 * MIB), "cuMemUnmap");
+        used();
+    }
+    return NULL;
+}
+
+static int by_threads(void *(*work)(void *))
 {
     pthread_t threads[4];
     CUcontext context;
+    CUpool pool;
     open_card();
     must(driver->get_current(&context), "cuCtxGetCurrent");
-    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, turn_over, context);
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, context);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    must(driver->own_pool(&pool, 0), "cuDeviceGetMemPool");
+    must(driver->trim_pool(pool, 0), "cuMemPoolTrimTo");
     printf("used %zu\n", used());
     return 0;
 }
@@ -513,9 +544,10 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(what, "load") == 0) return load_module(argv[2]);
     if (strcmp(what, "ordered") == 0) return free_in_order();
     if (strcmp(what, "often") == 0) return open_often();
-    if (strcmp(what, "names") == 0) return give_names_again();
+    if (strcmp(what, "names") == 0) return by_threads(turn_over);
     if (strcmp(what, "pools") == 0) return destroy_pools();
     if (strcmp(what, "unused-pool") == 0) return destroy_unused_pool();
+    if (strcmp(what, "mixed") == 0) return by_threads(mix);
     if (strcmp(what, "both") == 0) return map_both();
     if (strcmp(what, "late") == 0) return end_with_memory();
     if (strcmp(what, "import") == 0) return import_foreign();

@@ -275,6 +275,13 @@ def test_memory_freed_in_stream_order_is_given_back(world: World) -> None:
     assert lines(done.stdout, "used") == [[130 * MIB], [0]], done.stderr
 
 
+def test_threads_that_share_pools_leave_no_count(world: World) -> None:
+    """Each takes of the card's pool, makes and destroys pools with memory in use, and maps handles, all at once."""
+    done = world.tenant(memory=CAP).run("odd", "mixed")
+
+    assert lines(done.stdout, "used") == [[0]], done.stderr
+
+
 def test_memory_of_the_card_mapped_beside_the_hosts_is_given_back(world: World) -> None:
     """One call unmaps both, of which only the card's counts."""
     done = world.tenant(memory=CAP).run("odd", "both")

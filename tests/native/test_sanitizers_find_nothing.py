@@ -23,6 +23,7 @@ COMMANDS = [
     ["contexts", "green"],
     ["arrays", "sparse"],
     ["odd", "names"],
+    ["odd", "mixed"],
     ["odd", "pools"],
     ["odd", "ordered"],
     ["graphs", "linked", "a=K200", "b=K200", "d=K200", "i:a", "i:b", "i:d", "T:abd", "s", "d:a", "m"],
