@@ -31,7 +31,7 @@ struct cu_context {
 };
 struct cu_pool { CUdevice device; uint64_t reserved, used; int ended, host; };
 /* graph: what it is captured into; first: of a stream that joined a capture, the one that this began on. */
-struct cu_stream { uint64_t id; unsigned flags; CUcontext context; CUgraph graph; CUstream first; int mode, broken, graphics;
+struct cu_stream { uint64_t id; unsigned flags; CUcontext context; CUgraph graph; CUstream first; int mode, broken, graphics, over;
                    pthread_t thread; };
 struct cu_graph_node { int type, ended; CUmemAllocNode params; CUgraph child; CUgraphNode next; };
 struct cu_graph { uint64_t ns, kernels; CUgraphNode first; };

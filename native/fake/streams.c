@@ -9,6 +9,7 @@
  */
 #include "cuda.h"
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +27,9 @@ FAKE_LOCK(lock)
 
 static CUstream real(CUstream stream)
 {
-    if (stream != CU_STREAM_PER_THREAD) return (uintptr_t)stream < 16 ? NULL : stream;
+    if (stream != CU_STREAM_PER_THREAD && (uintptr_t)stream < 16) return NULL;
+    if (stream != CU_STREAM_PER_THREAD && !stream->over) return stream;
+    if (stream != CU_STREAM_PER_THREAD) fputs("fake driver: a stream is used that was destroyed\n", stderr), abort();
     if (!own.id) own.id = fake_serial() + 16;
     return &own;
 }
@@ -84,7 +87,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
     pthread_mutex_lock(&lock);
     if (stream->first) end(stream->first);
     pthread_mutex_unlock(&lock);
-    free(stream);
+    stream->over = 1; /* not freed: who uses it is told */
     return CUDA_SUCCESS;
 }
 

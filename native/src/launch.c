@@ -293,11 +293,11 @@ EXPORT CUresult cuGreenCtxWaitEvent(CUgreen green, CUevent event)
     return CALL(cuGreenCtxWaitEvent, green, event);
 }
 
+/* Whatever card it is of: a stream may be destroyed while another card's context is current. */
 static void forget_stream(CUstream stream)
 {
-    CUcontext context = NULL;
-    struct gate *gate = current_gate(&context);
-    if (gate) gate_forget(gate, context, stream, false);
+    struct container *all = container_get();
+    for (uint32_t i = 0; all && i < all->limits.count; i++) gate_forget(&all->cards[i].gate, NULL, stream, false);
 }
 
 /* A capture ends with the stream that it began on. */

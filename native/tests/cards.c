@@ -2,6 +2,8 @@
  * Memory of the second of two cards, taken while the thread's context is the first's. For the modelled cards.
  *
  * Usage: cards HOW
+ * Or: cards ending, which destroys streams of the second card with work on them while the context is the first's.
+ *
  *   HOW  stream       stream-ordered, on a stream of the second card
  *        contextless  the same by a thread without a context
  *        own          of the second card's own pool, on the first one's default stream
@@ -20,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MIB (1ull << 20)
 #define PIECE (128 * MIB)
@@ -98,6 +101,27 @@ static void give(const char *how, int i)
     else must(driver->free_async(pieces[i], NULL), "cuMemFreeAsync");
 }
 
+static int end_streams(void)
+{
+    CUmodule module;
+    CUfunction function;
+    CUstream mine;
+    uint64_t ns = 20000;
+    void *params[] = {&ns, NULL};
+    must(driver->set_current(contexts[1]), "cuCtxSetCurrent");
+    must(driver->load(&module, ""), "cuModuleLoadData");
+    must(driver->function(&function, module, "spin"), "cuModuleGetFunction");
+    for (int i = 0; i < 50; i++) {
+        must(driver->set_current(contexts[1]), "cuCtxSetCurrent");
+        must(driver->make_stream(&mine, 1), "cuStreamCreate");
+        for (int k = 0; k < 3; k++) must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, mine, params, NULL), "cuLaunchKernel");
+        must(driver->set_current(contexts[0]), "cuCtxSetCurrent");
+        must(driver->end_stream(mine), "cuStreamDestroy");
+        usleep(3000); /* the library's own look comes in between */
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "";
@@ -107,6 +131,7 @@ int main(int argc, char **argv)
     if (!driver) return 4;
     must(driver->init(0), "cuInit");
     for (int i = 0; i < 2; i++) must(driver->retain(&contexts[i], i), "cuDevicePrimaryCtxRetain");
+    if (is(how, "ending")) return end_streams();
     must(driver->set_current(contexts[1]), "cuCtxSetCurrent");
     must(driver->make_stream(&stream, 1), "cuStreamCreate");
     must(driver->set_current(contexts[0]), "cuCtxSetCurrent");

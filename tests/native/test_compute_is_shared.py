@@ -314,6 +314,20 @@ def test_capturing_a_graph_is_not_disturbed(world: World) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_stream_may_end_while_another_card_is_current(
+    build: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Its work is counted, and nobody marks an end on a stream that is gone."""
+    world = World(tmp_path_factory.mktemp("w"), build, cards=2)
+    tenant = world.tenant(policy=Policy.BURST_SHARE)
+
+    done = tenant.run("cards", "ending")
+    world.close()
+
+    assert done.returncode == 0, done.stderr
+    assert seat_of(tenant.folder / "card-1", 0).served_ns > 0.5 * 50 * 3 * 20_000
+
+
 def test_each_card_has_limits_of_its_own(
     build: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
