@@ -116,7 +116,9 @@ class _World:
         async with Client(Config(ClusterConfig(self.server.url), UserConfig())) as client:
             daemon = AgentDaemon(
                 NODE, Context.of(Settings(), FAMILIES), options,
-                lambda tallies: NodeInstances(client, "n", node, self.specs, tallies, tracer),
+                lambda tallies, notes: NodeInstances(
+                    client, "n", node, self.specs, tallies, tracer, notes
+                ),
             )  # fmt: skip
             task = asyncio.create_task(daemon.run(stop))
             await self.runtime.plugin.wait()

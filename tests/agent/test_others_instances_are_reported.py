@@ -20,6 +20,7 @@ from partage.agent.mig.journal import CardJournal, FileJournals
 from partage.agent.mig.nvml import Failure, NvmlFailed
 from partage.agent.mig.runner import Node as CardNode
 from partage.agent.mig.runner import Outcome
+from partage.agent.notes import Notes
 from partage.agent.reporting import DEVICES, AgentReporting
 from partage.apiserver import ApiServer, serve
 from partage.daemon.instances import NodeInstances
@@ -148,8 +149,8 @@ class Story:
             self.nvml, FileJournals(at / "mig"), specs, lambda: "1",
             lambda: Numbers(195, 510, 511, {}),
         )  # fmt: skip
-        self.tallies = Tallies()
-        self.instances = NodeInstances(client, "n1", node, specs, self.tallies)
+        self.tallies, self.notes = Tallies(), Notes()
+        self.instances = NodeInstances(client, "n1", node, specs, self.tallies, notes=self.notes)
 
     async def discovered(self) -> None:
         """The Device object is made, as discovery makes it."""
@@ -228,6 +229,9 @@ def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
                 for card in ("GPU-0", "GPU-1")
             }
         )
+        assert [note.message for note in world.notes.said] == [
+            f"card {card}: nvmlDeviceGetMigMode: the card is lost" for card in ("GPU-0", "GPU-1")
+        ]
 
     run(tmp_path, story)
 

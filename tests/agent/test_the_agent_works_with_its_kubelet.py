@@ -18,6 +18,7 @@ from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.journal import Journal
 from partage.agent.keeper import Keeper, Tallies
+from partage.agent.notes import Notes
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.daemon.evicting import Evictions
 from partage.daemon.kubelet_side import KubeletOptions, KubeletSide
@@ -31,7 +32,7 @@ from partage.testing.fake_kubelet import FakeKubelet, NotStarted, fake_kubelet
 from partage.testing.kube_server import KubeServer
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
-from partage.vendors.settings import Settings
+from partage.vendors.settings import HamiSettings, Settings
 from partage.wire.record import encode
 
 GIB = 2**30
@@ -95,6 +96,7 @@ class World:
     runtime: Runtime
     side: KubeletSide
     place: Place
+    notes: Notes
 
 
 @contextlib.asynccontextmanager
@@ -110,13 +112,14 @@ async def _world(
         async with Client(config) as client:
             runtime = Runtime()
             options = KubeletOptions(folder, wait=wait, patience=patience, period=0.02, look=0.02)
+            notes = Notes()
             side = KubeletSide(
-                "n1", options, keeper, runtime, lambda: 0.5, client if api else None
+                "n1", options, keeper, runtime, lambda: 0.5, client if api else None, notes
             )
             side.take(place)
             task = asyncio.create_task(side.run())
             try:
-                yield World(server, client, kubelet, keeper, runtime, side, place)
+                yield World(server, client, kubelet, keeper, runtime, side, place, notes)
             finally:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -445,3 +448,15 @@ def test_a_disruption_budget_is_waited_for(folder: Path, caplog: pytest.LogCaptu
     _run(test())
 
     assert caplog.text.count("cannot be evicted") == 1
+
+
+async def test_units_that_cannot_be_told_are_noted(folder: Path) -> None:
+    """As long as there are more than a message may hold."""
+    async with _world(folder) as world:
+        assert world.notes.said == ()
+        many = Settings(hami=HamiSettings(split_count=100_000))
+        world.side.take(replace(world.place, settings=many))
+        (note,) = world.notes.said
+        assert (note.code, note.message.partition(":")[0]) == ("UnitsLeftOut", "nvidia.com/gpu")
+        world.side.take(world.place)
+        assert world.notes.said == ()

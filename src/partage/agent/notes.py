@@ -26,6 +26,8 @@ class Code(StrEnum):
     JOURNAL_DAMAGED = "JournalDamaged"
     DISCOVERY = "Discovery"
     DISAGREEMENT = "Disagreement"
+    INSTANCES = "Instances"
+    UNITS_LEFT_OUT = "UnitsLeftOut"
 
 
 class Note(msgspec.Struct, frozen=True, order=True):

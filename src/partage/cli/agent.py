@@ -15,6 +15,7 @@ from partage.agent.keeper import Tallies
 from partage.agent.mig import runner
 from partage.agent.mig.cdi import Specs
 from partage.agent.mig.nvml import NvmlFailed
+from partage.agent.notes import Notes
 from partage.agent.nri.plugin import PluginOptions
 from partage.agent.reporting import ReportingSettings
 from partage.cli.agent_options import (
@@ -259,10 +260,10 @@ async def _run(
     def in_force() -> Settings:
         return Settings() if settings is None else settings.settings
 
-    def instances(tallies: Tallies) -> NodeInstances:
+    def instances(tallies: Tallies, notes: Notes) -> NodeInstances:
         assert client is not None and driver is not None and plan.mig is not None  # noqa: S101, PT018 # passed only then
         return NodeInstances(
-            client, plan.node, driver, Specs(plan.mig.cdi), tallies, plan.options.tracer
+            client, plan.node, driver, Specs(plan.mig.cdi), tallies, plan.options.tracer, notes
         )
 
     def beside(daemon: AgentDaemon) -> Sequence[Companion]:

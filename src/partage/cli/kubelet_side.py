@@ -144,7 +144,7 @@ def kubelet_companions(
 
             side = served = KubeletSide(
                 given["node"], KubeletOptions(folder), agent.keeper, agent.asked,
-                random.random, client,
+                random.random, client, agent.notes,
             )  # fmt: skip
             agent.follow(served.take)
             found.append(served)

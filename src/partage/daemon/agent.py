@@ -144,7 +144,7 @@ class AgentDaemon:
         node: Node,
         context: Context,
         options: AgentOptions | None = None,
-        instances: Callable[[Tallies], NodeInstances] | None = None,
+        instances: Callable[[Tallies, Notes], NodeInstances] | None = None,
         beside: Callable[["AgentDaemon"], Sequence[Companion]] = lambda _daemon: (),
     ) -> None:
         """An agent that does not serve yet.
@@ -163,7 +163,7 @@ class AgentDaemon:
         self.url = ""
         self.tallies = Tallies()
         self.notes = Notes()
-        self._instances = None if instances is None else instances(self.tallies)
+        self._instances = None if instances is None else instances(self.tallies, self.notes)
         of_pods = _no_instance if self._instances is None else self._instances.instance
         roots, chosen = self.options.roots, self.options.isolation
         facts = HostFacts(of_pods, roots.verbs, chosen.provider, cdi=self.options.cdi)

@@ -25,6 +25,7 @@ from partage.agent.mig.foreign import on_card, reported
 from partage.agent.mig.journal import FileJournals
 from partage.agent.mig.pods import wanted_by
 from partage.agent.mig.service import Instances
+from partage.agent.notes import Code, Notes
 from partage.agent.stories import InstanceStories
 from partage.daemon.foreign import ForeignReport
 from partage.daemon.watched import LivePod
@@ -87,6 +88,7 @@ class NodeInstances:
         specs: Specs,
         tallies: Tallies,
         tracer: Tracer = NO_TRACES,
+        notes: Notes | None = None,
     ) -> None:
         """Instances that nobody makes yet.
 
@@ -97,10 +99,12 @@ class NodeInstances:
             specs: where the specifications of `node` are read again.
             tallies: what is counted.
             tracer: is told when pods have theirs.
+            notes: hear of cards of which nothing can be made.
 
         Raises:
             NvmlFailed: the driver does not tell its cards.
         """
+        self._notes = notes or Notes()
         self._specs = specs
         self._tallies = tallies
         self._stories = InstanceStories(tracer, name)
@@ -216,8 +220,10 @@ class NodeInstances:
                 card, hindrance.instance.profile, hindrance.instance.start, hindrance.owner,
                 hindrance.obstacle, hindrance.message,
             )  # fmt: skip
-        if outcome.fault:
-            _LOG.warning("card %s: %s", card, outcome.fault)
+        faults = [f"card {card}: {outcome.fault}"] if outcome.fault else []
+        for fault in faults:
+            _LOG.warning("%s", fault)
+        self._notes.say(f"instances of {card}", Code.INSTANCES, faults)
 
     def _show(self, card: str, outcome: runner.Outcome) -> None:
         """One series for each instance that is there, and none for those that were."""

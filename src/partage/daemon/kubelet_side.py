@@ -22,6 +22,7 @@ from partage.agent.kubelet.messages import ContainerPreference, PodResources
 from partage.agent.kubelet.plugin import DevicePlugins, PluginFiles
 from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved
 from partage.agent.kubelet.units import Offer, advise, asked_of, offers
+from partage.agent.notes import Code, Notes
 from partage.daemon.agent import Asked
 from partage.daemon.watched import LivePod
 from partage.kube.client import Client
@@ -70,6 +71,7 @@ class KubeletSide:
         asked: Asked,
         chance: Callable[[], float],
         client: Client | None = None,
+        notes: Notes | None = None,
     ) -> None:
         """Nothing is served yet.
 
@@ -80,7 +82,9 @@ class KubeletSide:
             asked: what asks the keeper about containers.
             chance: between 0 and 1; spreads what is tried again.
             client: an open client, for the node's pods; without one nothing is advised.
+            notes: hear of units that cannot be told.
         """
+        self._notes = notes or Notes()
         self._node = node
         self._options = options
         self._keeper = keeper
@@ -100,6 +104,15 @@ class KubeletSide:
         """Go on with the node as it is now."""
         self._offers = offers(place.node, place.settings)
         self._plugins.take(self._offers)
+        self._notes.say(
+            self.name,
+            Code.UNITS_LEFT_OUT,
+            [
+                f"{one.resource}: {one.dropped} units more than may be told"
+                for one in self._offers
+                if one.dropped
+            ],
+        )
         tallies = self._keeper.tallies
         for one in self._offers:
             tallies.units.labels(one.resource).set(sum(unit.healthy for unit in one.units))

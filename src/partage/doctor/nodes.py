@@ -24,6 +24,9 @@ _NOTED: Final[Mapping[str, str]] = {
     "containers write there is on the node's disk",
     Code.JOURNAL_DAMAGED: "see the node's disk; what the runtime still has is written down again",
     Code.DISCOVERY: "see the driver on that node: partage discover there says what is found",
+    Code.INSTANCES: "see the card with nvidia-smi on that node; no hardware instance is made on it meanwhile",
+    Code.UNITS_LEFT_OUT: "let fewer pods share a card of that node (deviceSplitCount), or leave it so: what is left "
+    "out is not offered to the kubelet",
     Code.DISAGREEMENT: "partage doctor --node there says what to do; agent.md lists the kinds",
 }
 """By code, what to do."""
