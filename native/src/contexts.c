@@ -45,9 +45,24 @@ EXPORT CUresult cuInit(unsigned flags)
     return result;
 }
 
-static _Atomic uint64_t *allowance(struct card *card)
+static struct holding *holding(struct card *card) { return &container_get()->place->cards[card->index]; }
+
+/* By the estimate, and where the process was measured already, on top of that until it is measured anew. */
+static void count_one(struct card *card)
 {
-    return &container_get()->place->cards[card->index].allowance;
+    uint64_t bytes = card->limits->context, seen = atomic_load(&holding(card)->overhead);
+    atomic_fetch_add(&holding(card)->allowance, bytes);
+    while (seen && !atomic_compare_exchange_weak(&holding(card)->overhead, &seen, seen + bytes)) {
+    }
+}
+
+/* What count_one counted, of a context that is not there after all. */
+static void forget_one(struct card *card)
+{
+    uint64_t bytes = card->limits->context, seen = atomic_load(&holding(card)->overhead);
+    memory_give(&holding(card)->allowance, bytes);
+    while (seen > bytes && !atomic_compare_exchange_weak(&holding(card)->overhead, &seen, seen - bytes)) {
+    }
 }
 
 /* Counts a context until the agent has measured what it really costs. */
@@ -56,9 +71,9 @@ static bool admit(struct card *card)
     struct container *all = container_get();
     uint64_t most = card->limits->memory;
     for (int attempt = 0; attempt < 3; attempt++) {
-        atomic_fetch_add(allowance(card), card->limits->context);
+        count_one(card);
         if (most == 0 || memory_used(all->account, card->index, &all->self, clock_now()) <= most) return true;
-        memory_give(allowance(card), card->limits->context);
+        forget_one(card);
         pools_refresh(card, attempt > 0); /* what pools no longer hold is free again */
     }
     memory_count_refusal(card);
@@ -71,7 +86,7 @@ static CUresult made(struct card *card, CUcontext *context, CUresult result)
     struct entry entry = {.key = result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*context : 0,
                           .bytes = card->limits->context, .card = card->index, .kind = KIND_CONTEXT};
     entry.context = entry.key;
-    if (result != CUDA_SUCCESS || !ledger_put(entry)) memory_give(allowance(card), card->limits->context);
+    if (result != CUDA_SUCCESS || !ledger_put(entry)) forget_one(card);
     return result;
 }
 
@@ -217,7 +232,7 @@ static CUresult retain(CUcontext *context, CUdevice device)
         if (!active) entry.bytes = card->limits->context;
         ledger_put(entry);
     } else if (!active) {
-        memory_give(allowance(card), card->limits->context);
+        forget_one(card);
     }
     return result;
 }

@@ -49,6 +49,16 @@ bool memory_reserve_plain(struct card *card, uint64_t bytes, enum kind *kind)
     return good;
 }
 
+/* Of what was measured for all contexts of the process, the part of one; with the last nothing is left of it. */
+static void give_context(struct holding *holding, uint64_t bytes)
+{
+    uint64_t all = atomic_load(&holding->allowance), seen = atomic_load(&holding->overhead);
+    memory_give(&holding->allowance, bytes);
+    while (bytes && seen &&
+           !atomic_compare_exchange_weak(&holding->overhead, &seen, all > bytes ? seen - seen / (all / bytes) : 0)) {
+    }
+}
+
 void memory_release(const struct entry *entry)
 {
     struct container *all = container_get();
@@ -57,7 +67,7 @@ void memory_release(const struct entry *entry)
     if (entry->kind == KIND_SWAP) {
         memory_give(&all->place->cards[entry->card].swapped, entry->bytes);
     } else if (entry->kind == KIND_CONTEXT) {
-        memory_give(&all->place->cards[entry->card].allowance, entry->bytes);
+        give_context(&all->place->cards[entry->card], entry->bytes);
     } else if (entry->kind == KIND_TILE) {
         handle_give_up(entry->other);
     } else if (entry->kind == KIND_EXEC) {

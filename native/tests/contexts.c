@@ -4,6 +4,7 @@
  * Usage: contexts HOW
  *   HOW  stack printf heap depth   raises a limit of cuCtxSetLimit step by step until it is refused, then sets it back
  *        gl gl-old vdpau vdpau-old contexts for graphics and video, until one is refused
+ *        measured contexts made after a line was read, until one is refused
  *        pooled   a context, where a pool holds the memory that it needs without use
  *        again    contexts made and ended by several threads at once, whose names the driver gives again
  *        attach   a context with three users, of whom one after the other detaches
@@ -72,6 +73,30 @@ static int make_for(const char *how)
         count += result == CUDA_SUCCESS;
     }
     printf("refused %d %d\n", result, count);
+    return 0;
+}
+
+/* Contexts of a process that the agent measures meanwhile: until one is refused, given back, and the primary one too. */
+static int make_measured(void)
+{
+    CUcontext made[16];
+    CUresult result;
+    int count = 0;
+    open_card();
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    while ((result = driver->make_context(&made[count], 0, 0)) == CUDA_SUCCESS && count < 15) count++;
+    printf("refused %d %d\n", result, count);
+    must(driver->set_current(primary), "cuCtxSetCurrent");
+    show();
+    while (count-- > 0) must(driver->end_context(made[count]), "cuCtxDestroy");
+    must(driver->set_current(primary), "cuCtxSetCurrent");
+    show();
+    must(driver->release(0), "cuDevicePrimaryCtxRelease");
+    puts("released");
+    fflush(stdout);
+    while (getchar() != EOF) {}
     return 0;
 }
 
@@ -191,6 +216,7 @@ int main(int argc, char **argv)
     if (is(how, "depth")) return raise_limit(CU_LIMIT_SYNC_DEPTH, 2, 1);
     if (how[0] == 'g' && how[1] == 'l') return make_for(how);
     if (how[0] == 'v') return make_for(how);
+    if (is(how, "measured")) return make_measured();
     if (is(how, "pooled")) return make_beside_a_pool();
     if (is(how, "again")) return give_again();
     if (is(how, "attach")) return attach_and_detach();

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partage.agent.isolation.account import PLACES_AT, read_account
+from partage.agent.isolation.account import PLACES_AT, read_account, set_overhead
 from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.overhead import SLACK, Overheads
 from partage.agent.isolation.rooms import CardQuota, Quota, Room, Rooms
@@ -52,6 +52,12 @@ class Node:
             file.seek(PLACES_AT + 32 + 24)
             file.write(swapped.to_bytes(8, "little"))
 
+    def expects(self, allowance: int) -> None:
+        """What the process entered for its contexts."""
+        with self.room.account.open("r+b") as file:
+            file.seek(PLACES_AT + 32 + 8)
+            file.write(allowance.to_bytes(8, "little"))
+
     def overhead(self) -> int:
         """What was written down."""
         (process,) = read_account(self.room.account)
@@ -84,6 +90,23 @@ def test_what_is_there_beyond_what_was_counted_is_the_overhead(node: Node) -> No
     node.samples({4000: 900 * MIB})
 
     assert node.overhead() == 300 * MIB
+
+
+def test_a_new_context_is_measured_once_it_is_in_every_sample(node: Node) -> None:
+    """Until then what is written down stays, to which the library added the context by its estimate."""
+    node.counts(0)
+    node.expects(256 * MIB)
+    node.samples(*[{4000: 300 * MIB} for _ in range(3)])
+    assert node.overhead() == 300 * MIB
+
+    node.expects(512 * MIB)
+    (process,) = read_account(node.room.account)
+    set_overhead(node.room.account, process, 0, 556 * MIB)
+    node.samples(*[{4000: 700 * MIB} for _ in range(2)])
+    assert node.overhead() == 556 * MIB
+    node.samples({4000: 650 * MIB})
+
+    assert node.overhead() == 650 * MIB
 
 
 def test_a_sample_counts_once(node: Node) -> None:

@@ -3,6 +3,8 @@
 import pytest
 from native_world import MIB, World
 
+from partage.agent.isolation.account import read_account, set_overhead
+
 CAP = 1024 * MIB
 STEPS = {
     # what is set: what one step of it takes, by the modelled card of 16 processors with 2,048 threads each
@@ -42,6 +44,32 @@ def test_contexts_for_graphics_and_video_count(world: World, what: str) -> None:
     done = world.tenant(memory=CAP, context=256 * MIB).run("contexts", what)
 
     assert numbers(done.stdout, "refused") == [[2, 3]], done.stderr
+
+
+def test_a_context_made_after_its_process_was_measured_counts(world: World) -> None:
+    """By the estimate beside what was measured; what ends takes its part of both, and the last one all."""
+    tenant = world.tenant(memory=CAP, context=256 * MIB)
+    process = tenant.start("contexts", "measured")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    (entered,) = read_account(tenant.folder / "account")
+
+    set_overhead(tenant.folder / "account", entered, 0, 100 * MIB)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    said = [process.stdout.readline() for _ in range(4)]
+    (left,) = read_account(tenant.folder / "account")
+    _, error = process.communicate(timeout=60)
+
+    # 868 MiB of four contexts, of which three end: a quarter, a third and half of what is left.
+    assert said == [
+        "refused 2 3\n",
+        f"used {868 * MIB}\n",
+        f"used {217 * MIB}\n",
+        "released\n",
+    ], error
+    assert (left.cards[0].allowance, left.cards[0].overhead) == (0, 0)
 
 
 def test_a_pool_gives_way_to_a_context(world: World) -> None:

@@ -59,7 +59,8 @@ class Overheads:
         """
         self._slack = slack
         self._seen: Mapping[str, Mapping[int, int]] | None = None
-        self._beyond: dict[_Key, deque[int]] = {}
+        self._beyond: dict[_Key, deque[tuple[int, int]]] = {}
+        """Bytes that were not counted, and the estimate of the contexts there were, look after look."""
         self._whole: dict[tuple[str, str], deque[_Whole]] = {}
         self.above: Mapping[str, str] = {}
         """Containers that use more of a card than their cap and the slack, with the words for it."""
@@ -81,7 +82,7 @@ class Overheads:
         if used is self._seen:
             return
         self._seen = used
-        beyond: dict[_Key, deque[int]] = {}
+        beyond: dict[_Key, deque[tuple[int, int]]] = {}
         whole: dict[tuple[str, str], deque[_Whole]] = {}
         for container, processes in sight.processes.items():
             room, account = rooms[container], sight.rooms[container].account
@@ -115,10 +116,12 @@ class Overheads:
     def _one(self, room: Room, process: Process, index: int, used: int, key: _Key) -> None:
         holding = process.cards[index]
         seen = self._beyond.setdefault(key, deque(maxlen=_LOOKS))
-        seen.append(used - holding.counted)
-        least = min(seen)
+        seen.append((used - holding.counted, holding.allowance))
+        least = min(beyond for beyond, _ in seen)
+        # A context that came or went is not in all of them. The library counts it by its estimate until it is.
+        same = len({allowance for _, allowance in seen}) == 1
         # Managed memory is counted wherever it lies: then the driver's figure is less, and tells nothing.
-        if len(seen) == _LOOKS and least > 0:
+        if len(seen) == _LOOKS and same and least > 0:
             try:
                 set_overhead(room.account, process, index, least)
             except (InvalidDocument, OSError):
