@@ -61,7 +61,7 @@ def _files() -> dict[str, Path | bytes]:
     """The C library of this machine, the stand-in driver and the programs of the tests."""
     programs = [NATIVE / name for name in ("load", "memory")]
     files: dict[str, Path | bytes] = {f"bin/{one.name}": one for one in programs}
-    files |= {f"fake/{one.name}": one for one in (NATIVE / "fake").iterdir()}
+    files |= {f"fake/{one.name}": one for one in (NATIVE / "fake").iterdir() if one.is_file()}
     found = subprocess.run(
         [shutil.which("ldd") or "ldd", programs[0], NATIVE / "fake/libcuda.so.1"],
         capture_output=True, text=True, check=True,
