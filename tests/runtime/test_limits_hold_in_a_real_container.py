@@ -5,8 +5,11 @@ a process of the host, which containers reach by its socket.
 """
 
 import shutil
+import socket
+import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,11 @@ import cri
 import pytest
 from agent_process import Agent
 
+from partage.agent.isolation.account import read_account
+from partage.agent.isolation.limits import read
+from partage.agent.isolation.overhead import SLACK, Overheads
+from partage.agent.isolation.rooms import Room
+from partage.agent.isolation.sight import see
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.vendors import names
@@ -225,3 +233,74 @@ def test_the_agent_says_whether_limits_hold(node: Node) -> None:
     node.agent.until(series, 0)
     log = (node.agent.folder / "agent.log").read_text()
     assert "loads by LD_PRELOAD /etc/ld.so.preload, which cannot be read" in log
+
+
+class Driver:
+    """The modelled card, asked in the name of a process of a container."""
+
+    HELLO, TAKE, INFO = 1, 2, 4  # native/fake/wire.h
+
+    def __init__(self, path: Path, name: int) -> None:
+        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link.connect(str(path))
+        self._name = name
+        self._ask(self.HELLO, name)
+
+    def _ask(self, kind: int, argument: int = 0) -> int:
+        self._link.send(struct.pack("<IIQQQQ", kind, 0, 0, 0, argument, self._name))
+        result, _, _, used = struct.unpack("<iIQQ", self._link.recv(24))
+        assert result == 0
+        return int(used)
+
+    def takes(self, size: int) -> None:
+        """Memory of the process that the library does not hear of."""
+        self._ask(self.TAKE, size)
+
+    def used(self) -> int:
+        """Bytes of the card in use: the process is alone there."""
+        return self._ask(self.INFO)
+
+    def close(self) -> None:
+        """Go."""
+        self._link.close()
+
+
+def test_contexts_that_grow_are_charged_and_what_passes_by_is_found(node: Node) -> None:
+    """By the driver's word on the host's process, written where the container's library reads it."""
+    main = node.run("u1")
+    node.cri.says(
+        main, "sh", "-c",
+        f"{{ sleep 600 | /bin/memory plain {32 * MIB} dlsym hold; }} > /dev/null 2>&1 & sleep 1",
+    )  # fmt: skip
+    home = node.folder / "isolation"
+    account = home / "private" / main / "account"
+    limits = read((home / "containers" / main / "limits").read_text(), "limits")
+    room = Room(home / "containers" / main, "", "", limits, home / "seats", account)
+    deadline = time.monotonic() + 60
+    while not any(one.cards[0].counted == GIB for one in read_account(account)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (mine,) = read_account(account)
+    seen = see({main: room}).processes[main]
+    (pid,) = (one.pid for one in seen if one.numbers and one.numbers.inner == mine.pid)
+    driver, overheads = Driver(node.folder / "gpu/card", mine.pid), Overheads()
+
+    def looks() -> None:
+        for _ in range(3):
+            overheads.look({main: room}, {CARD: {pid: driver.used()}}, see({main: room}))
+
+    try:
+        looks()
+        context = driver.used() - GIB
+        assert context > 100 * MIB
+        assert not overheads.above
+        assert main in overheads.grown
+        assert read_account(account)[0].cards[0].overhead == context
+        # Another of the container's programs gets nothing, not even a context.
+        assert "total" not in node.cri.says(main, "/bin/memory", "plain", str(32 * MIB))
+
+        driver.takes(SLACK - context + 4 * MIB)
+        looks()
+        assert main in overheads.above
+    finally:
+        driver.close()
