@@ -71,8 +71,9 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
     (void)device;
-    *value = attribute == CU_DEVICE_PROCESSORS ? FAKE_PROCESSORS : attribute == CU_DEVICE_THREADS_EACH ? FAKE_THREADS : 0;
-    return *value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    *value = attribute == CU_DEVICE_PROCESSORS ? FAKE_PROCESSORS : attribute == CU_DEVICE_THREADS_EACH ? FAKE_THREADS
+             : fake_attribute(attribute);
+    return CUDA_SUCCESS;
 }
 
 static const size_t usual_limits[FAKE_LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048};
@@ -161,6 +162,8 @@ CUresult cuCtxDetach(CUcontext context)
     else return cuCtxDestroy_v2(context);
     return CUDA_SUCCESS;
 }
+
+CUcontext fake_primary(CUdevice device) { return &primaries[device]; }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {

@@ -38,6 +38,12 @@ struct cu_graph { uint64_t ns, kernels; CUgraphNode first; };
 
 extern __thread CUcontext fake_current;
 extern __thread int fake_capture_mode;
+/* The primary context of a device, retained or not. */
+CUcontext fake_primary(CUdevice device);
+/* What else a runtime asks about the card. */
+int fake_attribute(int attribute);
+/* Notes what cuGetProcAddress was asked for, where FAKE_ASKED names a file. */
+void fake_asked(const char *symbol, int version, uint64_t flags);
 /* Takes memory of the current (or given) device; false: none is left. */
 CUresult fake_take(CUdevice device, uint64_t bytes);
 void fake_give(CUdevice device, uint64_t bytes);

@@ -341,7 +341,9 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, ui
     char name[128];
     *address = NULL;
     int first = (strncmp(symbol, "cuMulticastBind", 15) == 0 && version < 13010) ||
-                (strcmp(symbol, "cuCtxSynchronize") == 0 && version < 13000);
+                (strcmp(symbol, "cuCtxSynchronize") == 0 && version < 13000) ||
+                (strcmp(symbol, "cuGetProcAddress") == 0 && version < 12000);
+    fake_asked(symbol, version, flags);
     for (int i = first; endings[i] && !*address; i++) {
         snprintf(name, sizeof name, "%s%s%s", symbol, endings[i], flags & CU_PROC_PER_THREAD_STREAM ? "_ptsz" : "");
         *address = symbol_of("libcuda.so.1", name);

@@ -5,79 +5,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from genuine_driver import CUDA, NVML, Driver, Hook, drivers, hooks
-from genuine_probe import PER_THREAD, exports
+from genuine_driver import CUDA, NVML, Driver, drivers
+from genuine_probe import exports
+from genuine_reasons import HOOKS, NOT_HOOKED, VARIANTS, base_of, expected
 from native_world import World
 
 pytestmark = pytest.mark.parametrize("driver", drivers())
-HOOKS = {hook.name: hook for hook in hooks()}
-
-NOT_HOOKED: dict[str, tuple[str, ...]] = {
-    "asks, or sets what takes no memory": (
-        r"cu(Array|Array3D|MipmappedArray)Get\w+|cuMemPool(Get|Set)(Access|Attribute)|cuMemSetAccess",
-        r"cu(Ctx|Func|Kernel|Module|Library|Pointer|GreenCtx|Stream)Get[A-Z]\w*",
-        r"cuDevice(Get[A-Z]\w*|Get|CanAccessPeer|ComputeCapability)",
-        r"cuDevice(SetMemPool|PrimaryCtxGetState|PrimaryCtxSetFlags|(Get|Set)GraphMemAttribute)",
-        r"cuDevice(Register|Unregister)AsyncNotification|cuDev(SmResourceSplit\w*|ResourceGenerateDesc)",
-        r"cuMem(GetAccess|GetAddressRange|GetAll\w+|GetAttribute|GetHandle\w+|Get\w*MemPool|SetMemPool)",
-        r"cuMem(RangeGetAttributes?|AddressFree|AddressReserve|Advise|ExportToShareableHandle)",
-        r"cuMemPool(Ex|Im)portToShareableHandle|cuMemPoolImportFromShareableHandle",
-        r"cu(Pointer|Stream|Func|Kernel)Set[A-Z]\w*|cuStreamCopyAttributes|cuLibraryEnumerateKernels",
-        r"cuCtx(Set(CacheConfig|Current|Flags|SharedMemConfig)|PushCurrent|PopCurrent|FromGreenCtx)",
-        r"cuCtx(Enable|Disable)PeerAccess|cuCtxResetPersistingL2Cache|cuFuncIsLoaded",
-        r"cuModuleEnumerateFunctions|cuMulticast(Create|AddDevice|GetGranularity)|cuDriverGet\w+",
-        r"cuThreadExchangeStreamCaptureMode|cuOccupancy\w+|cuTensorMap\w+|cuUserObject\w+",
-        r"cuGetError(Name|String)|cuProfiler\w+|cuCoredump\w+|cuLogs\w+|cuParamSet\w+",
-        r"cu(Tex|Surf)(Ref|Object)\w+|cuFlushGPUDirectRDMAWrites|cuIpc(Get|Open)EventHandle",
-    ),
-    "host memory": (r"cuMemAllocHost|cuMemFreeHost|cuMemHost\w+", r"cuLink\w+"),
-    "copies to and from the host, between cards, in batches or in three dimensions: not limited": (
-        r"cuMemcpy(AtoH|DtoH|HtoA|HtoD)(Async)?|cuMemcpy(3D)?Peer(Async)?|cuMemcpy(3D)?BatchAsync",
-        r"cuMemcpy3DWithAttributesAsync|cuMemPrefetch\w*|cuMemDiscard\w+|cuMemBatchDecompressAsync",
-    ),
-    "graphics: not limited, but for its contexts": (
-        r"cuGL(?!Ctx)\w+|cuEGL\w+|cuVDPAU(?!Ctx)\w+|cuGraphics\w+",
-    ),
-    "streams, events and semaphores: no work of the card": (
-        r"cuStream(Create|CreateWithPriority|Query|IsCapturing|AttachMemAsync|WriteValue(32|64))",
-        r"cuStreamUpdateCaptureDependencies|cuGreenCtx(RecordEvent|StreamCreate)",
-        r"cuCtxRecordEvent|cuEvent(Create|Destroy|ElapsedTime|Query|Record|RecordWithFlags)",
-        r"cu(Import|Destroy|Signal)ExternalSemaphores?(Async)?",
-    ),
-    "a graph is weighed when it is instantiated, and run by a launch": (
-        r"cuGraphAdd(?!MemAlloc)\w+Node|cuGraph(Add|Remove)Dependencies|cuGraph(Clone|Create|Destroy|DestroyNode)",
-        r"cuGraph(ConditionalHandleCreate|DebugDotPrint|ChildGraphNodeGetGraph|Get\w+|Node\w+)",
-        r"cuGraphExec(\w+SetParams|GetFlags|GetId|EventRecordNodeSetEvent|EventWaitNodeSetEvent)",
-        r"cuGraph\w+Node(Get|Set)(Params|Event|Attribute)|cuGraphKernelNodeCopyAttributes",
-        r"cuGraph(Release|Retain)UserObject|cuDeviceGraphMemTrim",
-    ),
-    "loads late: counted from the agent's next measurement on": (r"cuFuncLoad|cuLibraryGet\w+",),
-    "counted where it was imported": (r"cuExternalMemoryGetMapped(Buffer|MipmappedArray)",),
-    "a process is stopped and goes on with what it had": (r"cuCheckpoint\w+",),
-    "tables of functions: documented as not covered": (r"cuGetExportTable",),
-}
-"""What no function of ours stands in for, by the name it is asked for as, and why not."""
-
-VARIANTS = {
-    "cuCtxSynchronize_v2": "waits for a context: the first form only counts a little earlier",
-    "cuDeviceTotalMem": "of before CUDA 3.2: says at most 4 GiB",
-    **dict.fromkeys(
-        (
-            *(
-                "cuMemcpy2D",
-                "cuMemcpy2DAsync",
-                "cuMemcpy2DUnaligned",
-                "cuMemcpy3D",
-                "cuMemcpy3DAsync",
-            ),
-            *("cuMemcpyAtoA", "cuMemcpyAtoD", "cuMemcpyDtoA", "cuMemcpyDtoD", "cuMemcpyDtoDAsync"),
-            *("cuMemsetD8", "cuMemsetD16", "cuMemsetD32"),
-            *("cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32"),
-        ),
-        "of before CUDA 3.2: for addresses of 32 bits, and what would give those is refused",
-    ),
-}
-"""Variants of what is hooked that are not."""
 
 TELLS_MEMORY = re.compile(r"nvml\w*(Mem(ory)?(Info|Usage)|Fb(Usage|Reservation)|Memory\w*Usage)")
 NOT_CAPPED = {
@@ -88,19 +21,6 @@ NOT_CAPPED = {
     "nvmlVgpuTypeGetFbReservation": "of vGPU hosts",
 }
 """Functions of NVML that tell of memory and are not the container's view, and why not."""
-
-
-def base_of(name: str) -> str:
-    """What a function is asked for as."""
-    return re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name)
-
-
-def expected(base: str, version: int, flags: int, driver: Driver) -> Hook | None:
-    """The row for what is asked; None where there is none yet."""
-    rows = [hook for hook in HOOKS.values() if hook.base == base and hook.since <= driver.version]
-    own = flags == PER_THREAD and any(hook.per_thread for hook in rows)
-    rows = [hook for hook in rows if hook.since <= version and hook.per_thread == own]
-    return max(rows, key=lambda hook: hook.since, default=None)
 
 
 def test_every_row_is_a_function_of_the_driver(driver: Driver) -> None:
@@ -125,7 +45,7 @@ def test_the_driver_gives_what_the_table_says(driver: Driver) -> None:
         for base in {hook.base for hook in HOOKS.values()} & set(part):
             for version, answer in part[base].items():
                 name = answer.split()[-1] if "theirs" in answer else ""
-                row = expected(base, int(version), int(way.split()[1]), driver)
+                row = expected(base, int(version), int(way.split()[1]), driver.version)
                 refused = not name and int(version) > driver.version
                 if name not in VARIANTS and not refused and name != (row.name if row else ""):
                     wrong.append((way, base, version, name, row))
