@@ -137,7 +137,9 @@ static void note_maps(const CUarrayMap *list, unsigned count, const bool *held, 
     EXPORT CUresult name(CUarrayMap *list, unsigned count, CUstream stream)                              \
     {                                                                                                    \
         struct entry entry;                                                                              \
-        bool *held = list && container_get() ? calloc(count + 1, sizeof *held) : NULL;                   \
+        struct container *all = container_get();                                                         \
+        /* Before its cuInit the driver reads no list. */                                                \
+        bool *held = list && all && all->place ? calloc(count + 1, sizeof *held) : NULL;                 \
         for (unsigned i = 0; held && i < count; i++)                                                     \
             held[i] = list[i].memOperationType == CU_ARRAY_MAP && handle_borrow(list[i].memHandle, &entry); \
         CUresult result = CALL(name, list, count, stream);                                               \

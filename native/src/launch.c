@@ -245,9 +245,12 @@ static void part(CUstream stream)
     if (gate && !is_captured(stream)) gate_part(gate, context, stream);
 }
 
+/* Without a context, or with more than it takes (256), the driver refuses the list unread. */
 static bool has_wait(const CUbatchOp *list, unsigned parts)
 {
-    for (unsigned i = 0; list && i < parts; i++)
+    CUcontext context = NULL;
+    if (!list || parts > 256 || !current_gate(&context)) return false;
+    for (unsigned i = 0; i < parts; i++)
         if (list[i].operation == CU_OP_WAIT_32 || list[i].operation == CU_OP_WAIT_64) return true;
     return false;
 }
