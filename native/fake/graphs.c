@@ -71,6 +71,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
     (void)needs, (void)count;
     CUresult result = fake_graph_allocate(graph, params->poolProps.location.id, params->bytesize, &params->dptr);
     for (*node = graph->first; (*node)->next; *node = (*node)->next) {}
+    (*node)->params.poolProps = params->poolProps;
     return result;
 }
 
@@ -126,7 +127,7 @@ static void read_nodes(CUgraphExec exec, CUgraph graph)
     for (CUgraphNode node = graph->first; node; node = node->next) {
         if (node->type == CU_NODE_GRAPH) read_nodes(exec, node->child);
         if (node->type == CU_NODE_MEM_ALLOC) {
-            exec->device = node->params.poolProps.location.id;
+            exec->device = node->params.poolProps.location.id & 0xff;
             if (node->ended != 2) exec->footprint += whole(node->params.bytesize); /* the last at its place */
             if (!node->ended && exec->kept < MOST) exec->keeps[exec->kept++] = node->params.dptr;
         } else if (node->type == CU_NODE_MEM_FREE) {

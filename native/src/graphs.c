@@ -45,8 +45,7 @@ void graphs_forget(void)
 
 static bool note_span(struct nodes *nodes, const CUmemAllocNode *params)
 {
-    struct card *card = params->poolProps.location.type == CU_LOCATION_DEVICE ? card_of(params->poolProps.location.id)
-                                                                              : NULL;
+    struct card *card = card_at(&params->poolProps.location);
     nodes->allocated++;
     if (!card) return true;
     if (nodes->count == nodes->room) {
@@ -388,8 +387,7 @@ bool graph_may_add(struct card *card, uint64_t bytes)
 
 static bool may_add(const CUmemAllocNode *params)
 {
-    bool on_card = params && params->poolProps.location.type == CU_LOCATION_DEVICE;
-    struct card *card = on_card ? card_of(params->poolProps.location.id) : NULL;
+    struct card *card = params ? card_at(&params->poolProps.location) : NULL;
     return !card || graph_may_add(card, params->bytesize);
 }
 

@@ -13,6 +13,7 @@
  *        host         of a pool of the host's memory
  *        told-host    of the host's own pool
  *        handle domain  by handle, for the card or for a part of it
+ *        graph        of a graph that allocates in a part of the card
  *        import       a handle of another container's memory there, each mapped twice
  *        ipc pointer  memory of another container there, by cuIpcOpenMemHandle or of a pool
  * Allocates pieces of 128 MiB until one is refused, prints "refused CODE COUNT" and "used FIRST SECOND", gives all back
@@ -33,6 +34,7 @@ static CUcontext contexts[2];
 static CUstream stream;
 static CUpool pool;
 static CUdeviceptr pieces[MOST];
+static CUgraphExec execs[MOST];
 static CUmemHandle handles[MOST];
 
 static int is(const char *how, const char *name) { return strcmp(how, name) == 0; }
@@ -79,6 +81,19 @@ static CUresult take_handle(const char *how, int i)
     return result;
 }
 
+static CUresult launch(int i)
+{
+    CUmemAllocNode params = {.poolProps = {.allocType = 1, .location = {CU_LOCATION_DOMAIN, 1 | 1 << 8}}, .bytesize = PIECE};
+    CUgraphNode node;
+    CUgraph graph;
+    must(driver->new_graph(&graph, 0), "cuGraphCreate");
+    must(driver->add_alloc(&node, graph, NULL, 0, &params), "cuGraphAddMemAllocNode");
+    must(driver->instantiate(&execs[i], graph, 0), "cuGraphInstantiateWithFlags");
+    must(driver->end_graph(graph), "cuGraphDestroy");
+    pieces[i] = params.dptr;
+    return driver->launch_graph(execs[i], NULL);
+}
+
 static CUresult take(const char *how, int i)
 {
     uint64_t foreign[8] = {0x1000, PIECE, 1, 1}; /* as the stand-in reads it: address, size, process, device */
@@ -88,6 +103,7 @@ static CUresult take(const char *how, int i)
     memcpy(&handle, foreign, sizeof handle);
     if (is(how, "stream") || is(how, "contextless")) return driver->alloc_async(&pieces[i], PIECE, stream);
     if (is(how, "handle") || is(how, "domain") || is(how, "import")) return take_handle(how, i);
+    if (is(how, "graph")) return launch(i);
     if (is(how, "ipc")) return driver->import_memory(&pieces[i], handle, 1);
     if (is(how, "pointer")) return driver->import_pointer(&pieces[i], pool, &shared);
     return driver->alloc_from(&pieces[i], PIECE, pool, is(how, "bare") ? stream : NULL);
@@ -99,6 +115,7 @@ static void give(const char *how, int i)
     if (is(how, "ipc")) must(driver->end_import(pieces[i]), "cuIpcCloseMemHandle");
     else if (handles[i]) must(driver->release_handle(handles[i]), "cuMemRelease");
     else must(driver->free_async(pieces[i], NULL), "cuMemFreeAsync");
+    if (is(how, "graph")) must(driver->end_exec(execs[i]), "cuGraphExecDestroy");
 }
 
 static int end_streams(void)
@@ -143,6 +160,7 @@ int main(int argc, char **argv)
     must(driver->set_current(contexts[0]), "cuCtxSetCurrent");
     while (count-- > 0) give(how, count);
     if (is(how, "stream") || is(how, "contextless")) must(driver->own_pool(&pool, 1), "cuDeviceGetMemPool");
+    if (is(how, "graph")) must(driver->trim_graphs(1), "cuDeviceGraphMemTrim");
     if (pool && !is(how, "pointer")) must(driver->trim_pool(pool, 0), "cuMemPoolTrimTo");
     show();
     return 0;
