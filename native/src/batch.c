@@ -5,7 +5,8 @@
 
 #define LATE_HOST_NS 20000ull /* a launch on an idle device takes less than this, unless it loads or the host is busy */
 #define LEAST_NS 1000      /* counted for a batch whose launches took as long to be made as it was on the device */
-#define GAPS_NS 100000ull /* so much time between launches is counted with them before the driver is asked */
+#define ESTIMATES 4        /* batches that were not measured, until one is that holds a single launch */
+#define GAPS_NS 20000ull /* so much time between launches is counted with them before the driver is asked */
 
 _Atomic uint32_t captures;
 
@@ -75,14 +76,15 @@ uint64_t batch_expect(const struct gate *gate, uint64_t graph)
     return cost->graph == graph ? cost->ns : UNKNOWN_NS;
 }
 
-static void learn(struct gate *gate, const struct batch *batch, uint64_t ns)
+/* A graph is expected to take what it took; kernels what they added to what ran beside them. */
+static void learn(struct gate *gate, const struct batch *batch, uint64_t whole, uint64_t fresh)
 {
-    uint64_t each = ns / (batch->count ? batch->count : 1);
-    if (each == 0) each = 1;
     if (batch->graph) {
-        *cost_of(gate, batch->graph) = (struct graph_cost){batch->graph, each};
+        *cost_of(gate, batch->graph) = (struct graph_cost){batch->graph, whole};
         return;
     }
+    if (batch->count == 1) gate->estimated = 0;
+    uint64_t each = fresh / (batch->count ? batch->count : 1) + 1;
     if (batch->count == 1) {
         uint64_t before = gate->singles_learnt++ ? gate->single_ns : each;
         gate->single_ns = (before * 7 + each) / 8 + 1;
@@ -138,14 +140,25 @@ static void settle(struct gate *gate, struct batch *batch, uint64_t ns, uint64_t
     if (ns) batch_charge(gate, ns, now);
 }
 
-/* One in sixteen, spread so that no rhythm of the program's meets the same launch always. */
+/*
+ * One in sixteen, spread so that no rhythm of the program's meets the same launch always; and one for every four that were
+ * estimated, lest what single launches take is known from other times only.
+ */
 bool batch_is_sample(const struct gate *gate)
 {
-    return gate->batches_made == 1 || (gate->batches_made * 0x9e3779b97f4a7c15ull) >> 60 == 0;
+    return gate->estimated >= ESTIMATES || gate->batches_made == 1 || (gate->batches_made * 0x9e3779b97f4a7c15ull) >> 60 == 0;
+}
+
+/* Of a per-thread stream's batches: whose; elsewhere 0. */
+static uint64_t thread_of(CUstream stream)
+{
+    static __thread char mine __attribute__((tls_model("initial-exec")));
+    return stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)&mine : 0;
 }
 
 static bool is_dry(const struct batch *batch)
 {
+    if (batch->thread) return is_over(batch, batch->end); /* the stream is another one in every thread */
     struct aside aside = step_aside(batch->context);
     CUresult result = ASK((CUstream), cuStreamQuery, batch->stream);
     step_back(aside);
@@ -160,21 +173,35 @@ static bool ran_dry(const struct gate *gate, struct batch *batch, uint64_t now)
 {
     uint64_t apart = now > batch->last ? now - batch->last : 0;
     if (batch->busy || apart <= gate->single_ns) return false;
-    batch->gaps += apart - gate->single_ns;
-    if (batch->gaps < GAPS_NS) return false;
-    if (is_dry(batch)) return true;
-    batch->gaps = 0; /* it had work all the time */
+    uint64_t gap = apart - gate->single_ns;
+    if (batch->gaps + gap < GAPS_NS) {
+        batch->gaps += gap;
+        return false;
+    }
+    if (is_dry(batch)) return true; /* and was in the gaps before, one takes it */
+    batch->gaps = 0;                /* it had work all the time */
     return false;
 }
 
-/* Ends a batch whose stream is dry. Marked now, the end would count the idle time since: the launches' own span is taken. */
+/*
+ * Ends a batch whose stream is dry. Marked now, the end would count the idle time since: the launches' own span is taken,
+ * less what others were counted for meanwhile; and those that were under way before it are told.
+ */
 static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
 {
+    gate->estimated++;
     uint64_t least = gate->singles_learnt ? batch->count * gate->single_ns : batch->expected;
     uint64_t most = now - batch->opened, span = batch->last - batch->opened + gate->single_ns;
-    span = span > batch->gaps ? span - batch->gaps : 0;
+    uint64_t other_time = batch->gaps + batch->counted;
+    span = span > other_time ? span - other_time : 0;
     if (span < least) span = least;
-    settle(gate, batch, span < most ? span : most, now);
+    if (span > most) span = most;
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *other = &gate->batches[i];
+        if (other == batch || other->state == BATCH_FREE || other->context != batch->context) continue;
+        if (other->opened <= batch->opened) other->counted += span;
+    }
+    settle(gate, batch, span, now);
 }
 
 struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, bool alone, uint64_t now)
@@ -182,8 +209,10 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         if (batch->state != BATCH_OPEN || batch->stream != stream || batch->context != context) continue;
+        if (batch->thread != thread_of(stream)) continue;
         bool apart = ran_dry(gate, batch, now);
-        if (apart) estimate(gate, batch, now);
+        if (apart && !batch->thread) estimate(gate, batch, now);
+        else if (apart) batch->lead += batch->gaps, batch_close(gate, batch, now);
         else if (!alone && !batch->alone && graph == 0 && batch->graph == 0 && now - batch->last < MS) return batch;
         else if (batch->busy == 0) batch_close(gate, batch, now);
     }
@@ -191,6 +220,7 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     if (!fresh) return NULL;
     fresh->context = context;
     fresh->stream = stream;
+    fresh->thread = thread_of(stream);
     if (!make_events(fresh) || record(fresh, fresh->start) != CUDA_SUCCESS) return NULL;
     fresh->state = BATCH_OPEN;
     fresh->graph = graph;
@@ -204,8 +234,14 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
 
 void batch_drop(struct gate *gate, struct batch *batch) { settle(gate, batch, 0, 0); }
 
+bool batch_mark(const struct batch *batch) { return !batch->thread || record(batch, batch->end) == CUDA_SUCCESS; }
+
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
 {
+    if (batch->thread) {
+        batch->state = BATCH_FLYING;
+        return;
+    }
     if (now - batch->last > gate->kernel_ns && is_dry(batch)) {
         estimate(gate, batch, now);
         return;
@@ -218,8 +254,7 @@ void batch_close_old(struct gate *gate, uint64_t age, uint64_t now)
 {
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
-        /* A per-thread stream is another one in this thread: its batches are closed where they are made. */
-        if (batch->state != BATCH_OPEN || batch->busy || batch->stream == CU_STREAM_PER_THREAD) continue;
+        if (batch->state != BATCH_OPEN || batch->busy) continue;
         if (batch->count && now - batch->opened >= age) batch_close(gate, batch, now);
     }
 }
@@ -242,7 +277,7 @@ static uint64_t fresh_time(struct gate *gate, struct batch *batch, uint64_t *who
         struct batch *other = &gate->batches[i];
         if (other == batch || other->state == BATCH_FREE || other->context != batch->context) continue;
         /* The next on the same stream begins after this one's end. */
-        if (other->stream == batch->stream && batch->stream != CU_STREAM_PER_THREAD) continue;
+        if (other->stream == batch->stream && other->thread == batch->thread) continue;
         if (!elapsed(batch->context, other->start, batch->end, &since) || since <= 0) continue;
         if (since > span) other->counted += fresh;                                      /* it began before this one */
         else if ((uint64_t)since > other->counted) other->counted = (uint64_t)since; /* within: no gap is left since */
@@ -285,7 +320,7 @@ void batch_harvest(struct gate *gate, uint64_t now)
         uint64_t begun = gate->last_end > gate->last_launch ? gate->last_end : gate->last_launch;
         uint64_t end = (batch->lead && batch->began > begun ? batch->began : begun) + fresh;
         gate->last_end = end < now ? end : now;
-        if (whole) learn(gate, batch, whole);
+        if (whole) learn(gate, batch, whole, fresh);
         settle(gate, batch, fresh, now);
     }
 }

@@ -10,6 +10,8 @@ uint64_t batch_expect(const struct gate *gate, uint64_t graph);
 struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, bool alone, uint64_t now);
 /* The making of a batch's first launch, begun with its mark, is over: how long did that keep the device idle? */
 void batch_began(struct gate *gate, struct batch *batch, uint64_t called, uint64_t now);
+/* After a launch: marks the end on the thread's own stream, which no other thread can mark. False: it cannot be. */
+bool batch_mark(const struct batch *batch);
 /* Ends a batch: its end is marked on the stream, or estimated when the stream has run dry. */
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now);
 /* Is this batch measured alone, to learn what one launch costs? */

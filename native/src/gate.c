@@ -204,7 +204,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
         batch_charge(gate, ticket->expected, now); /* nobody will measure it */
     }
     if (gate->pending == ticket->expected) gate->last_launch = now; /* the device was idle until now */
-    gate->last_work = now;
+    gate->last_work = ticket->passed = now;
     lock_give(&gate->lock);
 }
 
@@ -216,7 +216,7 @@ void gate_leave(struct ticket *ticket, bool launched)
     lock_take(&gate->lock);
     batch->busy--;
     if (launched) {
-        batch->last = gate->last_work;
+        if (ticket->passed > batch->last) batch->last = ticket->passed;
         if (ticket->called && batch->count == 1) batch_began(gate, batch, ticket->called, clock_now());
     } else {
         batch->count--;
@@ -224,8 +224,8 @@ void gate_leave(struct ticket *ticket, bool launched)
         gate->pending -= ticket->expected < gate->pending ? ticket->expected : gate->pending;
     }
     bool full = batch->expected >= BATCH_NS || batch->count >= BATCH_MOST || batch->graph ||
-                batch->stream == CU_STREAM_PER_THREAD || batch->alone || batch_is_sample(gate);
-    if (batch->count == 0 && batch->busy == 0) batch_drop(gate, batch);
+                batch->alone || batch_is_sample(gate);
+    if ((batch->count == 0 && batch->busy == 0) || !batch_mark(batch)) batch_drop(gate, batch);
     else if (full && batch->busy == 0 && batch->state == BATCH_OPEN) batch_close(gate, batch, batch->last);
     lock_give(&gate->lock);
 }

@@ -22,6 +22,7 @@ struct batch {
     enum { BATCH_FREE, BATCH_OPEN, BATCH_FLYING } state;
     CUcontext context;
     CUstream stream;
+    uint64_t thread; /* of which thread, where `stream` is each thread's own; else 0 */
     CUevent start, end;
     uint64_t opened, last; /* when the first and the last launch were made */
     uint64_t lead;         /* idle time between the start's mark and the first launch */
@@ -47,6 +48,7 @@ struct gate {
     uint64_t pending;       /* expected device ns of batches not yet counted */
     uint64_t kernel_ns;     /* expected device ns of one launch */
     uint64_t single_ns;     /* what one launch took, by batches of one: with no time between launches in it */
+    uint32_t estimated; /* batches that were, since one of a single launch was measured */
     uint64_t batches_made, batches_learnt, singles_learnt;
     uint64_t oldest;        /* when the oldest batch that still flies was opened; 0: none does */
     uint64_t last_work;     /* when work was last launched or seen running */
@@ -68,6 +70,7 @@ struct ticket {
     struct gate *gate;
     struct batch *batch;
     uint64_t expected;
+    uint64_t passed;     /* when the gate let it pass */
     uint64_t called;     /* the start was marked then, for a launch that may leave the device idle after it; 0: for none */
 };
 

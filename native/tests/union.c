@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define STREAMS 6
+#define FIRST 16 /* below it are the names of special streams */
 #define EVENTS 4096
 #define ROUND_BATCHES 400
 
@@ -41,7 +42,7 @@ static CUresult destroy(CUevent event) { return times[(uintptr_t)event] = 0, CUD
 /* The stream's work up to here is over at free_at; `next_end` is set before the end of a batch is marked. */
 static CUresult record(CUevent event, CUstream stream)
 {
-    uintptr_t i = (uintptr_t)stream;
+    uintptr_t i = (uintptr_t)stream - FIRST;
     if (next_end[i]) free_at[i] = next_end[i];
     else if (free_at[i] < moment) free_at[i] = moment;
     next_end[i] = 0;
@@ -51,7 +52,7 @@ static CUresult record(CUevent event, CUstream stream)
 
 static CUresult query(CUevent event) { return times[(uintptr_t)event] <= moment ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
 
-static CUresult ask(CUstream stream) { return free_at[(uintptr_t)stream] <= moment ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
+static CUresult ask(CUstream stream) { return free_at[(uintptr_t)stream - FIRST] <= moment ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
 
 static CUresult elapsed(float *ms, CUevent from, CUevent to)
 {
@@ -109,7 +110,7 @@ static void add(struct gate *gate, uint32_t index)
 {
     uintptr_t stream = 1 + chance(STREAMS);
     uint64_t span = 1000 + chance(chance(4) ? 500000 : 10000000);
-    struct batch *batch = batch_open(gate, (CUcontext)1, (CUstream)stream, 0, false, moment);
+    struct batch *batch = batch_open(gate, (CUcontext)1, (CUstream)(stream + FIRST), 0, false, moment);
     if (!batch) abort();
     starts[index] = free_at[stream];
     ends[index] = next_end[stream] = free_at[stream] + span;

