@@ -115,10 +115,37 @@ static bool is_ahead(const struct gate *gate, uint64_t expected, uint64_t now)
     return gate->pending + expected > AHEAD_NS || (gate->oldest && now - gate->oldest > 2 * AHEAD_NS);
 }
 
-/* May a launch pass now? Otherwise *wait says when to ask again. */
-static bool may_pass(struct gate *gate, uint64_t expected, uint64_t now, uint64_t *wait)
+/*
+ * Small launches of other threads would fill up for ever what may be launched ahead, and a large one never have room. So
+ * none passes the one that has waited longest, once that is long; while nothing runs, nobody is in its way.
+ */
+static bool is_overtaking(const struct gate *gate, const struct ticket *ticket, uint64_t now)
 {
+    const struct ticket *oldest = gate->oldest_waiter;
+    return oldest && oldest != ticket && gate->pending && now > oldest->begun + 2 * AHEAD_NS;
+}
+
+static void join_queue(struct gate *gate, struct ticket *ticket)
+{
+    struct ticket **at = &gate->oldest_waiter;
+    while (*at) at = &(*at)->next;
+    ticket->next = NULL;
+    *at = ticket;
+}
+
+static void leave_queue(struct gate *gate, const struct ticket *ticket)
+{
+    struct ticket **at = &gate->oldest_waiter;
+    while (*at && *at != ticket) at = &(*at)->next;
+    if (*at) *at = ticket->next;
+}
+
+/* May a launch pass now? Otherwise *wait says when to ask again. */
+static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t now, uint64_t *wait)
+{
+    uint64_t expected = ticket->expected;
     *wait = MS / 2;
+    if (is_overtaking(gate, ticket, now)) return false;
     if (gate->wanting && now < gate->go_until && gate->pending + expected <= AHEAD_NS) return true;
     batch_harvest(gate, now);
     if (gate->capped) {
@@ -177,11 +204,15 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
 {
     uint64_t wait, begun = clock_now(), now = begun;
     uint32_t rings = 0, bell;
+    bool queued = false;
     lock_take(&gate->lock);
     bell = atomic_load(&gate->outer.own->bell);
+    ticket->begun = begun;
     ticket->expected = batch_expect(gate, graph);
     gate->waiters++;
-    while (!may_pass(gate, ticket->expected, now, &wait)) {
+    while (!may_pass(gate, ticket, now, &wait)) {
+        if (!queued) join_queue(gate, ticket);
+        queued = true;
         sleep_for(gate, bell, rings, now, wait);
         bell = atomic_load(&gate->outer.own->bell);
         uint64_t woke = clock_now();
@@ -190,6 +221,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
         ticket->expected = batch_expect(gate, graph);
     }
     gate->waiters--;
+    if (queued) leave_queue(gate, ticket);
     if (now != begun) atomic_fetch_add(&gate->books->waited, now - begun);
     bool alone = is_first(gate, function);
     ticket->gate = gate;

@@ -55,6 +55,7 @@ struct gate {
     uint64_t last_launch;   /* when work was last launched on an idle device */
     uint64_t last_end;      /* when the latest batch that was counted ended, by what it took */
     uint64_t held_since;    /* since when launches wait, nothing ended and none went by; 0 is not */
+    struct ticket *oldest_waiter; /* and those after it, by when their launches began to wait */
     uint32_t quota;         /* thousandths; enforced as a cap when `capped` */
     bool capped, has_inner;
     struct arbiter outer, inner;
@@ -72,6 +73,8 @@ struct ticket {
     uint64_t expected;
     uint64_t passed;     /* when the gate let it pass */
     uint64_t called;     /* the start was marked then, for a launch that may leave the device idle after it; 0: for none */
+    uint64_t begun;      /* when it came to the gate */
+    struct ticket *next; /* of those that wait */
 };
 
 /*

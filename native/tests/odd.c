@@ -4,11 +4,13 @@
  *
  * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
- *            load IMAGE | names | often | ordered | unused-pool | late | both | mixed | waits HOW
+ *            load IMAGE | names | often | ordered | unused-pool | late | both | mixed | waits HOW |
+ *            large THREADS
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -533,6 +535,57 @@ static int between_waits(const char *how)
     return 0;
 }
 
+static _Atomic int ended;
+
+/* Launches of 100 us without end. */
+static void *launch_small(void *data)
+{
+    CUfunction function = data;
+    CUstream stream;
+    uint64_t ns = 100000;
+    void *params[] = {&ns, NULL};
+    open_card();
+    must(driver->make_stream(&stream, 1), "cuStreamCreate");
+    while (!atomic_load(&ended)) must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
+    return NULL;
+}
+
+/* How often a graph of 20 ms is launched in two seconds, beside threads that launch small kernels all the time. */
+static int large_beside_small(int threads)
+{
+    CUmodule module;
+    CUfunction function;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    pthread_t thread[8];
+    struct timespec from, now;
+    uint64_t ns = 20000000, count = 0, span = 0, longest = 0;
+    void *params[] = {&ns, NULL};
+    open_card();
+    must(driver->load(&module, ""), "cuModuleLoadData");
+    must(driver->function(&function, module, "spin"), "cuModuleGetFunction");
+    must(driver->make_stream(&stream, 1), "cuStreamCreate");
+    must(driver->begin(stream, 0), "cuStreamBeginCapture");
+    must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
+    must(driver->end(stream, &graph), "cuStreamEndCapture");
+    must(driver->instantiate(&exec, graph, 0), "cuGraphInstantiate");
+    for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, launch_small, function);
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (; span < 2000000000; count++) {
+        uint64_t before = span;
+        must(driver->launch_graph(exec, stream), "cuGraphLaunch");
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        span = (uint64_t)(now.tv_sec - from.tv_sec) * 1000000000ull + (uint64_t)now.tv_nsec - (uint64_t)from.tv_nsec;
+        longest = span - before > longest ? span - before : longest;
+        must(driver->stream_wait(stream), "cuStreamSynchronize");
+    }
+    atomic_store(&ended, 1);
+    for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
+    printf("done %llu %llu\n", (unsigned long long)count, (unsigned long long)longest);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -555,6 +608,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "early") == 0) return bind_before_all_are_added();
     if (strcmp(what, "green") == 0) return make_green();
     if (strcmp(what, "eventless") == 0) return without_events();
+    if (argc > 2 && strcmp(what, "large") == 0) return large_beside_small(atoi(argv[2]));
     if (argc > 2 && strcmp(what, "waits") == 0) return between_waits(argv[2]);
     return 2;
 }

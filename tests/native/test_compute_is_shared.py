@@ -269,6 +269,21 @@ def test_idle_time_is_used(world: World) -> None:
     assert served > 0.25e9
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_small_launches_do_not_keep_a_large_one_waiting(world: World, threads: int) -> None:
+    """A graph of 20 ms has its turn beside threads that always have small kernels to launch: some 45 times in two seconds."""
+    counts = []
+    for slot in range(5):  # the best of five, on a machine that is busy otherwise
+        tenant = world.tenant(slot, core=200, policy=Policy.BURST_SHARE)
+        done = tenant.run("odd", "large", str(threads))
+        assert done.returncode == 0, done.stderr
+        counts.append(work(done.stdout)[0])
+        if counts[-1] > 20:
+            break
+
+    assert max(counts) > 20
+
+
 def test_a_tenant_that_ends_says_that_it_has_no_work(world: World) -> None:
     """Nobody waits for it any more."""
     tenant = world.tenant(core=400, policy=Policy.BURST_SHARE)
