@@ -14,7 +14,7 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
         r"cuDevice(Get[A-Z]\w*|Get|CanAccessPeer|ComputeCapability)",
         r"cuDevice(SetMemPool|PrimaryCtxGetState|PrimaryCtxSetFlags|(Get|Set)GraphMemAttribute)",
         r"cuDevice(Register|Unregister)AsyncNotification|cuDev(SmResourceSplit\w*|ResourceGenerateDesc)",
-        r"cuMem(GetAccess|GetAddressRange|GetAll\w+|GetAttribute|GetHandle\w+|Get\w*MemPool|SetMemPool)",
+        r"cuMem(GetAccess|GetAddressRange|GetAll\w+|GetAttribute|GetHandle\w+|Get\w*MemPool|GetLocationInfo|SetMemPool)",
         r"cuMem(RangeGetAttributes?|AddressFree|AddressReserve|Advise|ExportToShareableHandle)",
         r"cuMemPool(Ex|Im)portToShareableHandle|cuMemPoolImportFromShareableHandle",
         r"cu(Pointer|Stream|Func|Kernel)Set[A-Z]\w*|cuStreamCopyAttributes|cuLibraryEnumerateKernels",
@@ -27,7 +27,7 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
     ),
     "host memory": (r"cuMemAllocHost|cuMemFreeHost|cuMemHost\w+", r"cuLink\w+"),
     "copies to and from the host, between cards, in batches or in three dimensions: not limited": (
-        r"cuMemcpy(AtoH|DtoH|HtoA|HtoD)(Async)?|cuMemcpy(3D)?Peer(Async)?|cuMemcpy(3D)?BatchAsync",
+        r"cuMemcpy(AtoH|DtoH|HtoA|HtoD)(Async)?|cuMemcpy(3D)?Peer(Async)?|cu(Memcpy|Memcpy3D|FabricCpy)BatchAsync",
         r"cuMemcpy3DWithAttributesAsync|cuMemPrefetch\w*|cuMemDiscard\w+|cuMemBatchDecompressAsync",
     ),
     "graphics: not limited, but for its contexts": (
@@ -48,13 +48,13 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
     ),
     "loads late: counted from the agent's next measurement on": (r"cuFuncLoad|cuLibraryGet\w+",),
     "counted where it was imported": (r"cuExternalMemoryGetMapped(Buffer|MipmappedArray)",),
+    "bindings between cards, of CUDA 13.5: documented as not counted": (r"cuLogicalEndpoint\w+",),
     "a process is stopped and goes on with what it had": (r"cuCheckpoint\w+",),
     "tables of functions: documented as not covered": (r"cuGetExportTable",),
 }
 """What no function of ours stands in for, by the name it is asked for as, and why not."""
 
 VARIANTS = {
-    "cuCtxSynchronize_v2": "waits for a context: the first form only counts a little earlier",
     "cuDeviceTotalMem": "of before CUDA 3.2: says at most 4 GiB",
     **dict.fromkeys(
         (

@@ -130,6 +130,7 @@ def test_nothing_takes_memory_or_launches_that_nobody_thought_of(driver: Driver)
     }
 
     assert new == set()
+    assert VARIANTS.keys() & HOOKS.keys() == set()
     assert [one for one in known for reason in reasons if one and reason.fullmatch(one)] == []
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from genuine_reasons import HOOKS, NOT_HOOKED, expected
+from genuine_reasons import HOOKS, NOT_HOOKED, VARIANTS, expected
 from genuine_runtime import runtimes
 from native_world import MIB, WAIT, Tenant, World
 
@@ -111,3 +111,30 @@ def test_all_that_a_runtime_asks_for_is_ours_or_need_not_be(
             without.add((base, version, flags))
     assert len(questions) > 300
     assert without == set()
+
+
+@asking
+def test_the_table_says_what_the_header_beside_it_says(runtime: Path) -> None:
+    """NVIDIA's header names each function with its first version and form; it knows more than any driver that is at hand."""
+    header = runtime.parents[1] / "include/cudaTypedefs.h"
+    if not header.exists():
+        pytest.skip(
+            "no cudaTypedefs.h beside the genuine libcudart: that of the Python package has one"
+        )
+    form = re.compile(r"PFN_(cu\w+?)_v(\d+)(_ptsz|_ptds)?\)")
+    named = {
+        (base, int(since), bool(own)) for base, since, own in form.findall(header.read_text())
+    }
+    ours = {(hook.base, hook.since, hook.per_thread) for hook in HOOKS.values()}
+    known = {hook.base for hook in HOOKS.values()}
+    reasons = [re.compile(one) for some in NOT_HOOKED.values() for one in some]
+    newest = max(since for _, since, _ in named)
+
+    rows = {row for row in named if row[0] in known}
+    new = {base for base, _, _ in named - rows if not any(one.fullmatch(base) for one in reasons)}
+
+    assert len(named) > 400
+    assert new == set()
+    assert {base for base, _, _ in rows - ours} <= VARIANTS.keys()
+    bases = {base for base, _, _ in named}
+    assert {row for row in ours - rows if row[0] in bases and row[1] <= newest} == set()
