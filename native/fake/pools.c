@@ -124,6 +124,14 @@ CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
     cuDeviceGetMemPool(&pool, context->device);
     return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
 }
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    return cuMemAllocAsync(pointer, bytes, stream ? stream : CU_STREAM_PER_THREAD);
+}
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)
+{
+    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream ? stream : CU_STREAM_PER_THREAD);
+}
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
     return fake_captured(stream) ? fake_graph_free(fake_captured(stream), pointer) : fake_release(pointer);

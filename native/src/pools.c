@@ -163,9 +163,11 @@ static struct card *find_pool(CUpool pool)
     CUlocation location;
     CUpool own = NULL, now = NULL;
     int devices = 0;
-    if (ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, CU_POOL_LOCATION_TYPE, &location.type) == CUDA_SUCCESS &&
-        ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, CU_POOL_LOCATION_ID, &location.id) == CUDA_SUCCESS)
-        return location.type == CU_LOCATION_NONE ? card_current() : card_at(&location);
+    int mode = driver_step_aside();
+    bool told = ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, CU_POOL_LOCATION_TYPE, &location.type) == CUDA_SUCCESS &&
+                ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, CU_POOL_LOCATION_ID, &location.id) == CUDA_SUCCESS;
+    driver_step_back(mode);
+    if (told) return location.type == CU_LOCATION_NONE ? card_current() : card_at(&location);
     ASK((int *), cuDeviceGetCount, &devices);
     for (CUdevice i = 0; i < devices; i++) {
         ASK((CUpool *, CUdevice), cuDeviceGetDefaultMemPool, &own, i);
@@ -185,30 +187,33 @@ static struct card *card_of_pool(CUpool pool)
     return find_pool(pool);
 }
 
-#define STREAM_ORDERED(name)                                                                             \
+/* `own`: which stream the null one is of these functions, for what the library does itself. */
+#define STREAM_ORDERED(name, own)                                                                        \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUstream stream)                            \
     {                                                                                                    \
         CUpool pool = NULL;                                                                              \
-        struct card *card = pointer && bytes ? card_and_pool(&pool, stream) : NULL;                              \
+        CUstream used = stream ? stream : own;                                                           \
+        struct card *card = pointer && bytes ? card_and_pool(&pool, used) : NULL;                        \
         if (!card) return CALL(name, pointer, bytes, stream);                                            \
-        if (!admit(card, pool, bytes, stream)) return CUDA_ERROR_OUT_OF_MEMORY;                          \
+        if (!admit(card, pool, bytes, used)) return CUDA_ERROR_OUT_OF_MEMORY;                            \
         CUresult result = CALL(name, pointer, bytes, stream);                                            \
-        return is_captured(stream) ? result : settle(card, pool, pointer, stream, result);               \
+        return is_captured(used) ? result : settle(card, pool, pointer, used, result);                   \
     }
-#define FROM_POOL(name)                                                                                  \
+#define FROM_POOL(name, own)                                                                             \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)               \
     {                                                                                                    \
+        CUstream used = stream ? stream : own;                                                           \
         struct card *card = pointer && bytes && pool ? card_of_pool(pool) : NULL;                        \
         if (!card) return CALL(name, pointer, bytes, pool, stream);                                      \
-        if (!admit(card, pool, bytes, stream)) return CUDA_ERROR_OUT_OF_MEMORY;                          \
+        if (!admit(card, pool, bytes, used)) return CUDA_ERROR_OUT_OF_MEMORY;                            \
         CUresult result = CALL(name, pointer, bytes, pool, stream);                                      \
-        return is_captured(stream) ? result : settle(card, pool, pointer, stream, result);               \
+        return is_captured(used) ? result : settle(card, pool, pointer, used, result);                   \
     }
 
-STREAM_ORDERED(cuMemAllocAsync)
-STREAM_ORDERED(cuMemAllocAsync_ptsz)
-FROM_POOL(cuMemAllocFromPoolAsync)
-FROM_POOL(cuMemAllocFromPoolAsync_ptsz)
+STREAM_ORDERED(cuMemAllocAsync, NULL)
+STREAM_ORDERED(cuMemAllocAsync_ptsz, CU_STREAM_PER_THREAD)
+FROM_POOL(cuMemAllocFromPoolAsync, NULL)
+FROM_POOL(cuMemAllocFromPoolAsync_ptsz, CU_STREAM_PER_THREAD)
 
 EXPORT CUresult cuMemPoolCreate(CUpool *pool, const CUpoolProps *props)
 {

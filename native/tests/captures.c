@@ -9,6 +9,7 @@
  *   strange HOW  ends a capture where there is none, or from a wrong stream or thread, while another one goes on
  *   over HOW     ends one by HOW; prints how often the driver was asked about captures in 100 launches after it
  *   call WHAT    during a capture in global mode of this thread and of another: WHAT, which the driver allows then
+ *   own HOW      stream-ordered memory in a capture of the per-thread stream, of a pool or not
  *   beside N     N captures while another thread launches all the time; prints how many were spoilt
  *
  * Usage: captures WHAT [HOW]
@@ -259,6 +260,21 @@ static int call_during(char *what)
     return 0;
 }
 
+/* Memory that a graph will take is not taken while it is captured, on the per-thread stream either. */
+static int allocate_captured(const char *how)
+{
+    CUdeviceptr held, pointer;
+    CUpool pool;
+    CUgraph graph;
+    must(driver->alloc(&held, 600 * MIB), "cuMemAlloc");
+    must(driver->own_pool(&pool, 0), "cuDeviceGetMemPool");
+    must(NAMED(cuStreamBeginCapture_v2_ptsz)(NULL, GLOBAL), "cuStreamBeginCapture_v2_ptsz");
+    if (how[0] == 'p') printf("refused %d\n", NAMED(cuMemAllocFromPoolAsync_ptsz)(&pointer, 600 * MIB, pool, NULL));
+    else printf("refused %d\n", NAMED(cuMemAllocAsync_ptsz)(&pointer, 600 * MIB, NULL));
+    printf("answer %d\n", NAMED(cuStreamEndCapture_ptsz)(NULL, &graph));
+    return 0;
+}
+
 static _Atomic int ended;
 
 static void *launch_always(void *unused)
@@ -310,6 +326,7 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "strange") == 0) return end_strangely(how);
     if (strcmp(argv[1], "over") == 0) return count_after(how);
     if (strcmp(argv[1], "call") == 0) return call_during(how);
+    if (strcmp(argv[1], "own") == 0) return allocate_captured(how);
     if (strcmp(argv[1], "beside") == 0) return capture_beside(atoi(how));
     return 2;
 }

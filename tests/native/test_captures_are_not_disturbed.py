@@ -61,6 +61,12 @@ def test_own_calls_step_aside_of_captures(world: World, what: str) -> None:
     assert got == {"there": 0, "here": 0, "answer": 0}
 
 
+@pytest.mark.parametrize("how", ["default", "pool"])
+def test_captured_memory_is_not_taken_yet(world: World, how: str) -> None:
+    """On the per-thread stream too, an allocation that is captured is not refused for what is in use meanwhile."""
+    assert answers(world, "own", how, memory=1032 * MIB) == {"refused": 0, "answer": 0}
+
+
 def test_captures_and_launches_of_other_threads_go_together(world: World) -> None:
     """None is spoilt by what the library does for the launches of another thread at the moment when it begins."""
     assert answers(world, "beside", "1500") == {"spoilt": 0}
