@@ -205,8 +205,9 @@ def test_all_that_the_card_does_is_counted(world: World, options: list[str]) -> 
     (after,), since = world.meter.served(process), seat_of(tenant.folder / "card-0", 0).served_ns
     end(process)
 
-    # Where processors are short, a launch that is interrupted while it is made leaves the card idle, and that counts.
-    assert 0.93 < (since - counted) / (after - before) < 1.6
+    # Not too little, that is; where processors are short, a launch that is interrupted while it is made leaves the card idle
+    # with the start marked, and that counts.
+    assert since - counted > 0.9 * (after - before)
 
 
 def test_overlapping_batches_are_counted_once(build: object) -> None:
