@@ -345,7 +345,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
         return 900;
     }
     if (fake_captured(stream)) return CUDA_SUCCESS; /* no mark: later work of the capture may wait for it */
-    atomic_store(&event_time[i], link_is_instant() ? link_now() : 0);
+    atomic_store(&event_time[i], link_is_instant() ? link_instant() : 0);
     uint64_t name = i + FAKE_EVENTS * (atomic_fetch_add(&event_round[i], 1) + 1);
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
     return fake_ask((struct request){.kind = ASK_MARK, .context = fake_current->id, .stream = fake_stream(stream),

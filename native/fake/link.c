@@ -1,5 +1,6 @@
 #include "link.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -44,6 +45,10 @@ static int connect_cards(void)
     return -1;
 }
 
+static _Atomic uint64_t instant_ns = 1; /* what was launched so far, where nothing is waited for */
+
+uint64_t link_instant(void) { return atomic_load(&instant_ns); }
+
 bool link_is_instant(void)
 {
     const char *path = getenv(FAKE_SOCKET);
@@ -54,7 +59,8 @@ bool link_ask(const struct request *request, struct answer *answer)
 {
     if (link_is_instant()) {
         bool absent = request->kind == ASK_MEMORY_INFO && request->card > 0;
-        if (answer) *answer = (struct answer){.a = absent ? 0 : link_now()};
+        if (request->kind == ASK_KERNEL) atomic_fetch_add(&instant_ns, request->a);
+        if (answer) *answer = (struct answer){.a = absent ? 0 : link_instant()};
         return true;
     }
     if (file_plus_one == 0 || made_in != getpid()) {

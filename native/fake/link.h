@@ -9,6 +9,8 @@
 bool link_ask(const struct request *request, struct answer *answer);
 /* Is there no card, and every call over at once? */
 bool link_is_instant(void);
+/* Time on a card that is instant: what was launched on it. */
+uint64_t link_instant(void);
 uint64_t link_now(void);
 /* Name of a card; the same in the driver and in NVML. */
 void link_uuid(uint32_t card, unsigned char bytes[16]);
