@@ -434,24 +434,20 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
 }
 
 /* An image may say what its module takes, and what a neighbour takes during the first load of the process ("8+500"). */
-static _Atomic uint64_t kept_of_modules; /* an image with a k behind its size: what it took is kept for the next */
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
     static _Atomic int loads;
-    bool keeps = false;
     uint64_t bytes = FAKE_MODULE_BYTES;
     const char *text = image;
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
     if (text && *text >= '0' && *text <= '9') {
         char *end;
         bytes = strtoull(text, &end, 10) << 20;
-        keeps = *end == 'k';
         if (*end == '+' && atomic_fetch_add(&loads, 1) == 0) fake_take(fake_current->device, strtoull(end, NULL, 10) << 20);
     }
-    bool there = keeps && bytes && atomic_exchange(&kept_of_modules, 0) >= bytes;
-    if (!there && fake_take(fake_current->device, bytes) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (fake_take(fake_current->device, bytes) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
     *module = (CUmodule)(uintptr_t)fake_name();
-    fake_note((uint64_t)(uintptr_t)*module, bytes | keeps, (uint64_t)fake_current->device);
+    fake_note((uint64_t)(uintptr_t)*module, bytes, (uint64_t)fake_current->device);
     return CUDA_SUCCESS;
 }
 CUresult cuModuleUnload(CUmodule module)
@@ -460,8 +456,7 @@ CUresult cuModuleUnload(CUmodule module)
     CUresult refused = fake_unsafe();
     if (refused) return refused;
     if (!fake_recall((uint64_t)(uintptr_t)module, &bytes, &device, 1)) return CUDA_ERROR_INVALID_VALUE;
-    if (bytes & 1) atomic_store(&kept_of_modules, bytes - 1);
-    else fake_give((CUdevice)device, bytes);
+    fake_give((CUdevice)device, bytes);
     fake_unname((uint64_t)(uintptr_t)module);
     return CUDA_SUCCESS;
 }

@@ -33,16 +33,6 @@ static bool charge_load(struct card *card, enum kind kind, void *key, uint64_t b
 }
 
 /*
- * From where the fall of the next try counts. Where the unload gave nothing back, the driver keeps it for the next: then that
- * begins where the last did.
- */
-static uint64_t before_again(struct card *card, uint64_t before, uint64_t fall)
-{
-    uint64_t free = memory_free(card);
-    return free + fall < before + GRANULE ? before : free;
-}
-
-/*
  * What neighbours take meanwhile falls into the same figure. So before a load is refused, or much is counted for it, it
  * is made again, and the least of the falls counts: no load takes less than it needs.
  */
@@ -50,8 +40,9 @@ static uint64_t before_again(struct card *card, uint64_t before, uint64_t fall)
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
         struct card *card = loaded ? card_current() : NULL;                                              \
-        uint64_t least = UINT64_MAX, before = memory_free(card);                                         \
+        uint64_t least = UINT64_MAX;                                                                     \
         for (int i = 1;; i++) {                                                                          \
+            uint64_t before = memory_free(card);                                                         \
             CUresult result = CALL(name, __VA_ARGS__);                                                   \
             if (result != CUDA_SUCCESS) return result;                                                   \
             uint64_t fall = fall_since(card, before);                                                    \
@@ -63,7 +54,6 @@ static uint64_t before_again(struct card *card, uint64_t before, uint64_t fall)
             driver_step_back(mode);                                                                      \
             *loaded = (type)NULL;                                                                        \
             if (i == MODULE_LOADS) break;                                                                \
-            before = before_again(card, before, fall);                                                   \
         }                                                                                                \
         memory_count_refusal(card);                                                                      \
         return CUDA_ERROR_OUT_OF_MEMORY;                                                                 \

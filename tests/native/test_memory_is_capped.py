@@ -220,18 +220,8 @@ def test_memory_of_the_pool_of_another_container_counts(world: World) -> None:
         ("8+500", 0, 8),
         ("8+2000", 0, 8),
         ("300+5000", 0, 300),
-        ("300k", 0, 300),
-        ("2000k", 2, 0),
     ],
-    ids=[
-        "large",
-        "too-large",
-        "beside-a-neighbour",
-        "at-the-cap",
-        "both",
-        "kept",
-        "too-large-kept",
-    ],
+    ids=["large", "too-large", "beside-a-neighbour", "at-the-cap", "both"],
 )
 def test_a_module_counts_whatever_its_size(
     world: World, image: str, result: int, counted: int
