@@ -34,6 +34,8 @@ POINTS, WAKE_MS = 1, 50
 """What is required: points that a long-run share may be off, and ms in which a tenant that wakes has its part."""
 GAPS_US, GROUP_US = 20, 500
 """Of small kernels: time between launches that a group may count without the driver being asked, and how long a group is."""
+BUSY = 0.8
+"""Counting is judged where launches kept the card busy for so much of the time."""
 MISSED: list[str] = []
 """What was required and did not come out."""
 
@@ -160,8 +162,15 @@ def counting(seconds: float) -> None:
             card.kill()
             card.wait()
             shutil.rmtree(folder)
-        part = 100 * int.from_bytes(books[16:24], "little") / (int(done.stdout.split()[-2]) * size)
+        count, span = (int(word) for word in done.stdout.split()[-2:])
+        part = 100 * int.from_bytes(books[16:24], "little") / (count * size)
         what = f"kernels of {size / 1000:g} us, {depth} before each wait, {threads} stream(s)"
+        if count * size < BUSY * span:
+            # Each mark is a message to the modelled card: where those take longer than kernels, they are what is measured.
+            print(
+                f"  {what:50} {part:.1f}  not judged: launches take {span / count / 1000:.0f} us here"
+            )
+            continue
         bound = POINTS + (100 * GAPS_US / GROUP_US if size < GAPS_US * 1000 else 0)
         verdict = judged(abs(part - 100) <= bound, f"counting of {what}: {part:.1f} %")
         print(f"  {what:50} {part:.1f}  {verdict}")
