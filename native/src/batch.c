@@ -83,7 +83,6 @@ static void learn(struct gate *gate, const struct batch *batch, uint64_t whole, 
         *cost_of(gate, batch->graph) = (struct graph_cost){batch->graph, whole};
         return;
     }
-    if (batch->count == 1) gate->estimated = 0;
     uint64_t each = fresh / (batch->count ? batch->count : 1) + 1;
     if (batch->count == 1) {
         uint64_t before = gate->singles_learnt++ ? gate->single_ns : each;
@@ -149,8 +148,7 @@ bool batch_is_sample(const struct gate *gate)
     return gate->estimated >= ESTIMATES || gate->batches_made == 1 || (gate->batches_made * 0x9e3779b97f4a7c15ull) >> 60 == 0;
 }
 
-/* Of a per-thread stream's batches: whose; elsewhere 0. */
-static uint64_t thread_of(CUstream stream)
+uint64_t batch_thread(CUstream stream)
 {
     static __thread char mine __attribute__((tls_model("initial-exec")));
     return stream == CU_STREAM_PER_THREAD ? (uint64_t)(uintptr_t)&mine : 0;
@@ -209,7 +207,7 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         if (batch->state != BATCH_OPEN || batch->stream != stream || batch->context != context) continue;
-        if (batch->thread != thread_of(stream)) continue;
+        if (batch->thread != batch_thread(stream)) continue;
         bool apart = ran_dry(gate, batch, now);
         if (apart && !batch->thread) estimate(gate, batch, now);
         else if (apart) batch->lead += batch->gaps, batch_close(gate, batch, now);
@@ -220,7 +218,7 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     if (!fresh) return NULL;
     fresh->context = context;
     fresh->stream = stream;
-    fresh->thread = thread_of(stream);
+    fresh->thread = batch_thread(stream);
     if (!make_events(fresh) || record(fresh, fresh->start) != CUDA_SUCCESS) return NULL;
     fresh->state = BATCH_OPEN;
     fresh->graph = graph;
@@ -238,16 +236,13 @@ bool batch_mark(const struct batch *batch) { return !batch->thread || record(bat
 
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
 {
-    if (batch->thread) {
-        batch->state = BATCH_FLYING;
-        return;
-    }
-    if (now - batch->last > gate->kernel_ns && is_dry(batch)) {
+    if (!batch->thread && now - batch->last > gate->kernel_ns && is_dry(batch)) {
         estimate(gate, batch, now);
         return;
     }
+    if (batch->count == 1) gate->estimated = 0; /* it will be measured: the next need not be */
     batch->state = BATCH_FLYING;
-    if (record(batch, batch->end) != CUDA_SUCCESS) batch_drop(gate, batch);
+    if (!batch->thread && record(batch, batch->end) != CUDA_SUCCESS) batch_drop(gate, batch);
 }
 
 void batch_close_old(struct gate *gate, uint64_t age, uint64_t now)

@@ -4,6 +4,8 @@
 
 #include "gate.h"
 
+/* Of the per-thread stream: whose it is in this thread; of others 0. */
+uint64_t batch_thread(CUstream stream);
 /* Expected device ns of one launch. */
 uint64_t batch_expect(const struct gate *gate, uint64_t graph);
 /* The open batch of a stream, or a new one, which it is if `alone`; NULL when the table is full or events fail. */

@@ -25,7 +25,7 @@ struct batch {
     uint64_t thread; /* of which thread, where `stream` is each thread's own; else 0 */
     CUevent start, end;
     uint64_t opened, last; /* when the first and the last launch were made */
-    uint64_t lead;         /* idle time between the start's mark and the first launch */
+    uint64_t lead;         /* idle time since the start's mark that does not count */
     uint64_t began;        /* when that launch had been made */
     uint64_t counted;      /* device ns since its start that other batches were counted for */
     uint64_t expected;     /* device ns that its launches are expected to take */
@@ -48,7 +48,7 @@ struct gate {
     uint64_t pending;       /* expected device ns of batches not yet counted */
     uint64_t kernel_ns;     /* expected device ns of one launch */
     uint64_t single_ns;     /* what one launch took, by batches of one: with no time between launches in it */
-    uint32_t estimated; /* batches that were, since one of a single launch was measured */
+    uint32_t estimated; /* batches that were, since one of a single launch was marked to be measured */
     uint64_t batches_made, batches_learnt, singles_learnt;
     uint64_t oldest;        /* when the oldest batch that still flies was opened; 0: none does */
     uint64_t last_work;     /* when work was last launched or seen running */

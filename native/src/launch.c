@@ -1,4 +1,5 @@
 /* Launches of kernels and graphs, the capture of graphs, and waiting for the device. */
+#include "batch.h"
 #include "container.h"
 #include "launch.h"
 #include "driver.h"
@@ -12,8 +13,8 @@ static _Atomic uint32_t graphics; /* captures into lists of the graphics driver:
 /* What a capture is known by: its stream, and of the per-thread one whose. */
 static uint64_t name_of(CUstream stream)
 {
-    static __thread char mine __attribute__((tls_model("initial-exec")));
-    return (uint64_t)(uintptr_t)(stream == CU_STREAM_PER_THREAD ? (void *)&mine : (void *)stream);
+    uint64_t thread = batch_thread(stream);
+    return thread ? thread : (uint64_t)(uintptr_t)stream;
 }
 
 static CUstream used_stream(CUstream stream, bool per_thread)
