@@ -144,6 +144,17 @@ uint32_t arbiter_waiting(const struct arbiter *me, uint64_t now)
     return count;
 }
 
+bool arbiter_is_alone(struct arbiter *me, uint64_t now)
+{
+    see(me, now - LATE_NS);
+    for (uint32_t i = 0; i < SEATS; i++) {
+        const struct seat *seat = &me->seats[i];
+        if (i == me->index || !is_taken(seat)) continue;
+        if (look(me, i, now).waits || terms_priority(LOAD(seat->terms)) > my_priority(me)) return false;
+    }
+    return true;
+}
+
 static uint64_t quantum(uint32_t others)
 {
     uint64_t slice = ROUND_NS / (others + 1);
@@ -192,6 +203,14 @@ void arbiter_beat(struct arbiter *me, uint64_t now)
     STORE(own->clock, LOAD(*me->clock));
     STORE(own->beat, now);
     if (me->pressed_at) mind(me, now);
+}
+
+void arbiter_live(struct arbiter *me, uint64_t now)
+{
+    struct seat *own = __atomic_load_n(&me->own, __ATOMIC_ACQUIRE);
+    if (LOAD(own->wants) == 0) return;
+    STORE(own->beat, now);
+    if (claim_holder(LOAD(own->claim)) == me->index + 1) STORE(own->lease, now + LEASE_NS);
 }
 
 bool arbiter_want(struct arbiter *me, uint64_t now)

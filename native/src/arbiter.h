@@ -57,6 +57,8 @@ bool arbiter_want(struct arbiter *arbiter, uint64_t now);
 void arbiter_rest(struct arbiter *arbiter, uint64_t now);
 /* A sign of life; writes the seat anew, whatever was done to it. */
 void arbiter_beat(struct arbiter *arbiter, uint64_t now);
+/* The same of the sharer's own words alone: the one call that may be made beside others. */
+void arbiter_live(struct arbiter *arbiter, uint64_t now);
 /* Takes the turn if it is due. True: the turn is ours. */
 bool arbiter_try(struct arbiter *arbiter, uint64_t now);
 /* How long to sleep before it is worth asking again, if no bell rings: ns. */
@@ -76,6 +78,9 @@ void arbiter_charge(struct arbiter *arbiter, uint64_t used, uint64_t now);
 void arbiter_pass(struct arbiter *arbiter, uint64_t now);
 /* Others that have work and are alive. */
 uint32_t arbiter_waiting(const struct arbiter *arbiter, uint64_t now);
+
+/* Is there no other that has work, nor one that goes before this sharer and may have work any time? */
+bool arbiter_is_alone(struct arbiter *arbiter, uint64_t now);
 
 /* Whose bell tells of the next change: who has the turn, else the sharer itself. */
 uint32_t arbiter_bell(const struct arbiter *arbiter, uint64_t now);

@@ -1,6 +1,7 @@
 #include "batch.h"
 #include "driver.h"
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LATE_HOST_NS 20000ull /* a launch on an idle device takes less than this, unless it loads or the host is busy */
@@ -8,7 +9,10 @@
 #define ESTIMATES 4        /* batches that were not measured, until one is that holds a single launch */
 #define GAPS_NS 20000ull /* so much time between launches is counted with them before the driver is asked */
 
+#define GRAPH_GONE UINT64_MAX /* in place of the name of a graph that ended while it ran */
+
 _Atomic uint32_t captures;
+_Atomic bool streams_join;
 
 void launches_forget(void) { atomic_store(&captures, 0); }
 
@@ -64,26 +68,94 @@ static bool elapsed(CUcontext context, CUevent from, CUevent to, int64_t *ns)
     return true;
 }
 
-static struct graph_cost *cost_of(const struct gate *gate, uint64_t graph)
+static uint32_t home(const struct graph_costs *costs, uint64_t graph)
 {
-    return (struct graph_cost *)&gate->graphs[(graph * 0x9e3779b97f4a7c15ull) >> 58];
+    return (uint32_t)(graph * 0x9e3779b97f4a7c15ull >> 32) & (costs->room - 1);
 }
 
-uint64_t batch_expect(const struct gate *gate, uint64_t graph)
+/* Where a graph is, or belongs; there is always a free place. */
+static struct graph_cost *place_of(const struct graph_costs *costs, uint64_t graph)
 {
-    const struct graph_cost *cost = cost_of(gate, graph);
-    if (graph == 0) return gate->kernel_ns;
-    return cost->graph == graph ? cost->ns : UNKNOWN_NS;
+    uint32_t i = home(costs, graph);
+    while (costs->slots[i].graph && costs->slots[i].graph != graph) i = (i + 1) & (costs->room - 1);
+    return &costs->slots[i];
+}
+
+static bool grow(struct graph_costs *costs)
+{
+    struct graph_costs grown = {.room = costs->room ? costs->room * 2 : 64, .used = costs->used, .mean_ns = costs->mean_ns};
+    grown.slots = calloc(grown.room, sizeof *grown.slots);
+    if (!grown.slots) return false;
+    for (uint32_t i = 0; i < costs->room; i++)
+        if (costs->slots[i].graph) *place_of(&grown, costs->slots[i].graph) = costs->slots[i];
+    free(costs->slots);
+    *costs = grown;
+    return true;
+}
+
+static void keep(struct graph_costs *costs, uint64_t graph, uint64_t ns)
+{
+    costs->mean_ns = costs->mean_ns ? (costs->mean_ns * 7 + ns) / 8 + 1 : ns;
+    if (costs->used + 1 > costs->room / 2 && !grow(costs)) return; /* without memory the mean is expected of all */
+    struct graph_cost *at = place_of(costs, graph);
+    costs->used += at->graph == 0;
+    *at = (struct graph_cost){graph, ns};
+}
+
+void batch_forget_graph(struct gate *gate, uint64_t graph)
+{
+    for (uint32_t i = 0; i < BATCHES; i++)
+        if (gate->batches[i].graph == graph) gate->batches[i].graph = GRAPH_GONE;
+    struct graph_costs *costs = &gate->graphs;
+    struct graph_cost *at = costs->room ? place_of(costs, graph) : NULL;
+    if (!at || at->graph != graph) return;
+    uint32_t mask = costs->room - 1, hole = (uint32_t)(at - costs->slots);
+    costs->used--;
+    /* Those behind it that would no longer be found move up. */
+    for (uint32_t i = (hole + 1) & mask; costs->slots[i].graph; i = (i + 1) & mask) {
+        if (((i - home(costs, costs->slots[i].graph)) & mask) < ((i - hole) & mask)) continue;
+        costs->slots[hole] = costs->slots[i];
+        hole = i;
+    }
+    costs->slots[hole].graph = 0;
+}
+
+uint64_t batch_expect(const struct gate *gate, uint64_t graph, const struct function_cost *function)
+{
+    const struct graph_costs *costs = &gate->graphs;
+    if (graph == 0) return function && function->ns ? function->ns : gate->kernel_ns;
+    const struct graph_cost *cost = costs->room ? place_of(costs, graph) : NULL;
+    if (cost && cost->graph) return cost->ns;
+    return costs->mean_ns ? costs->mean_ns : UNKNOWN_NS;
+}
+
+/*
+ * What launches of each function take: that of a batch of one is measured. Of several only their sum is, so each is corrected by
+ * how far that was off, so little that all of them together move an eighth of the way.
+ */
+static void learn_functions(struct gate *gate, const struct batch *batch, uint64_t fresh)
+{
+    uint64_t each = fresh / batch->count + 1, parts = 8ull * batch->count;
+    uint64_t off = batch->expected ? fresh * 1000 / batch->expected : 1000;
+    off = off < 250 ? 250 : off > 4000 ? 4000 : off;
+    for (uint32_t i = 0; i < batch->known; i++) {
+        uint64_t *ns = &gate->functions[batch->functions[i]].ns;
+        if (batch->count == 1) *ns = *ns ? (*ns * 3 + each) / 4 + 1 : each;
+        else if (*ns) *ns = *ns * (parts * 1000 - 1000 + off) / (parts * 1000) + 1;
+        else *ns = each;
+    }
 }
 
 /* A graph is expected to take what it took; kernels what they added to what ran beside them. */
 static void learn(struct gate *gate, const struct batch *batch, uint64_t whole, uint64_t fresh)
 {
+    if (batch->graph == GRAPH_GONE) return;
     if (batch->graph) {
-        *cost_of(gate, batch->graph) = (struct graph_cost){batch->graph, whole};
+        keep(&gate->graphs, batch->graph, whole);
         return;
     }
     uint64_t each = fresh / (batch->count ? batch->count : 1) + 1;
+    if (batch->count) learn_functions(gate, batch, fresh);
     if (batch->count == 1) {
         uint64_t before = gate->singles_learnt++ ? gate->single_ns : each;
         gate->single_ns = (before * 7 + each) / 8 + 1;
@@ -123,6 +195,13 @@ static struct batch *free_slot(struct gate *gate, CUcontext context)
     return other;
 }
 
+uint32_t batch_places(const struct gate *gate)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < BATCHES; i++) count += gate->batches[i].state == BATCH_FREE;
+    return count;
+}
+
 void batch_charge(struct gate *gate, uint64_t ns, uint64_t now)
 {
     arbiter_charge(&gate->outer, ns, now);
@@ -135,6 +214,7 @@ static void settle(struct gate *gate, struct batch *batch, uint64_t ns, uint64_t
 {
     gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
     batch->state = BATCH_FREE;
+    if (gate->pending == 0) gate->hosted = false;
     gate->held_since = 0; /* something ended: patience begins anew */
     if (ns) batch_charge(gate, ns, now);
 }
@@ -156,7 +236,7 @@ uint64_t batch_thread(CUstream stream)
 
 static bool is_dry(const struct batch *batch)
 {
-    if (batch->thread) return is_over(batch, batch->end); /* the stream is another one in every thread */
+    if (batch->marks) return is_over(batch, batch->end); /* a thread's own stream is another one in every thread */
     struct aside aside = step_aside(batch->context);
     CUresult result = ASK((CUstream), cuStreamQuery, batch->stream);
     step_back(aside);
@@ -209,7 +289,7 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
         if (batch->state != BATCH_OPEN || batch->stream != stream || batch->context != context) continue;
         if (batch->thread != batch_thread(stream)) continue;
         bool apart = ran_dry(gate, batch, now);
-        if (apart && !batch->thread) estimate(gate, batch, now);
+        if (apart && !batch->marks) estimate(gate, batch, now);
         else if (apart) batch->lead += batch->gaps, batch_close(gate, batch, now);
         else if (!alone && !batch->alone && graph == 0 && batch->graph == 0 && now - batch->last < MS) return batch;
         else if (batch->busy == 0) batch_close(gate, batch, now);
@@ -224,7 +304,9 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     fresh->graph = graph;
     fresh->alone = alone;
     fresh->opened = fresh->last = now;
-    fresh->count = fresh->busy = 0;
+    fresh->count = fresh->busy = fresh->known = 0;
+    fresh->marks = fresh->thread || (!stream && atomic_load_explicit(&streams_join, memory_order_relaxed));
+    fresh->mixed = false;
     fresh->expected = fresh->lead = fresh->gaps = fresh->counted = 0;
     gate->batches_made++;
     return fresh;
@@ -232,17 +314,33 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
 
 void batch_drop(struct gate *gate, struct batch *batch) { settle(gate, batch, 0, 0); }
 
-bool batch_mark(const struct batch *batch) { return !batch->thread || record(batch, batch->end) == CUDA_SUCCESS; }
+void batch_mix(struct gate *gate, CUcontext context, CUstream stream)
+{
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &gate->batches[i];
+        if (batch->state != BATCH_OPEN || !batch->marks || !batch->busy) continue;
+        if (batch->context == context && !batch->stream && stream) batch->mixed = true;
+    }
+}
+
+bool batch_mark(const struct batch *batch)
+{
+    return !batch->marks || batch->mixed || record(batch, batch->end) == CUDA_SUCCESS;
+}
 
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
 {
-    if (!batch->thread && now - batch->last > gate->kernel_ns && is_dry(batch)) {
+    if (batch->mixed) { /* not measured: it counts as what was expected */
+        settle(gate, batch, batch->expected, now);
+        return;
+    }
+    if (!batch->marks && now - batch->last > gate->kernel_ns && is_dry(batch)) {
         estimate(gate, batch, now);
         return;
     }
     if (batch->count == 1) gate->estimated = 0; /* it will be measured: the next need not be */
     batch->state = BATCH_FLYING;
-    if (!batch->thread && record(batch, batch->end) != CUDA_SUCCESS) batch_drop(gate, batch);
+    if (!batch->marks && record(batch, batch->end) != CUDA_SUCCESS) batch_drop(gate, batch);
 }
 
 void batch_close_old(struct gate *gate, uint64_t age, uint64_t now)
@@ -341,4 +439,7 @@ void batch_forget_context(struct gate *gate, CUcontext context)
         free_events(batch);
         batch->context = NULL;
     }
+    /* Its graphs end with it; those of another context are measured anew. */
+    free(gate->graphs.slots);
+    gate->graphs = (struct graph_costs){.mean_ns = gate->graphs.mean_ns};
 }

@@ -114,7 +114,7 @@ static void in_child(void)
     watch_forget();
     if (seen != STATUS_OPEN) return; /* nothing was opened: most processes of a container know no card */
     atomic_store(&joined, 0);
-    container.place = NULL;
+    atomic_store(&container.place, NULL);
     for (uint32_t i = 0; i < container.limits.count; i++) {
         struct card *card = &container.cards[i];
         memset(&card->gate, 0, sizeof card->gate);
@@ -252,16 +252,18 @@ bool container_join(void)
     lock_take(&opening);
     bool good = atomic_load(&joined);
     if (!good) {
-        all->place = place_take(all->account, &all->self, clock_now());
-        good = all->place != NULL;
+        /* One that failed keeps its place, which says so: the next attempt has it. */
+        struct place *place = atomic_load(&all->place);
+        if (!place) atomic_store(&all->place, place = place_take(all->account, &all->self, clock_now()));
+        good = place != NULL;
         if (!good) container_complain("account", "no place is free for this process", 0);
         uint64_t state = PLACE_LIMITED;
         for (uint32_t i = 0; good && i < all->limits.count; i++) {
             if (all->limits.cards[i].policy == POLICY_NONE) continue;
-            good = open_gate(&all->cards[i]);
+            good = all->cards[i].gate.open || open_gate(&all->cards[i]);
             state |= PLACE_GATED;
         }
-        if (all->place) atomic_store(&all->place->state, good ? state : PLACE_FAULT);
+        if (place) atomic_store(&place->state, good ? state : PLACE_FAULT);
         atomic_store_explicit(&joined, good, memory_order_release);
     }
     lock_give(&opening);

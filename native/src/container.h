@@ -25,7 +25,7 @@ struct card {
 struct container {
     struct limits limits;
     struct account *account;
-    struct place *place;
+    struct place *_Atomic place; /* at the process's end one that is not shared */
     struct self self;
     struct card cards[CARDS];
 };

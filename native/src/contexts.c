@@ -10,12 +10,12 @@ static void at_end(void)
     struct container *all = container_get();
     watch_stop();
     for (uint32_t i = 0; all && i < all->limits.count; i++) gate_shut(&all->cards[i].gate);
-    if (!all || !all->place) return;
-    /* What still comes, as destructors that give memory back, must not be taken from the next owner's count. */
+    /* Destructors that still come may call the driver, which may be gone when they do: of itself the library does not. */
+    driver_leave();
+    /* What they give back must not be taken from the next owner's count. */
     static struct place gone;
-    struct place *place = all->place;
-    all->place = &gone;
-    place_leave(place, &all->self);
+    struct place *place = all ? atomic_exchange(&all->place, &gone) : NULL;
+    if (place) place_leave(place, &all->self);
 }
 
 /* Every device that the driver shows must have limits; one without would be free of any. */
@@ -48,34 +48,39 @@ EXPORT CUresult cuInit(unsigned flags)
 static struct holding *holding(struct card *card) { return &container_get()->place->cards[card->index]; }
 
 /* By the estimate, and where the process was measured already, on top of that until it is measured anew. */
-static void count_one(struct card *card)
+static void count(struct card *card, uint64_t bytes)
 {
-    uint64_t bytes = card->limits->context, seen = atomic_load(&holding(card)->overhead);
+    uint64_t seen = atomic_load(&holding(card)->overhead);
     atomic_fetch_add(&holding(card)->allowance, bytes);
     while (seen && !atomic_compare_exchange_weak(&holding(card)->overhead, &seen, seen + bytes)) {
     }
 }
 
-/* What count_one counted, of a context that is not there after all. */
-static void forget_one(struct card *card)
+void memory_unestimate(struct card *card, uint64_t bytes)
 {
-    uint64_t bytes = card->limits->context, seen = atomic_load(&holding(card)->overhead);
+    uint64_t seen = atomic_load(&holding(card)->overhead);
     memory_give(&holding(card)->allowance, bytes);
     while (seen > bytes && !atomic_compare_exchange_weak(&holding(card)->overhead, &seen, seen - bytes)) {
     }
 }
 
-/* Counts a context until the agent has measured what it really costs. */
-static bool admit(struct card *card)
+bool memory_estimate(struct card *card, uint64_t bytes)
 {
     struct container *all = container_get();
     uint64_t most = card->limits->memory;
     for (int attempt = 0; attempt < 3; attempt++) {
-        count_one(card);
+        count(card, bytes);
         if (most == 0 || memory_used(all->account, card->index, &all->self, clock_now()) <= most) return true;
-        forget_one(card);
+        memory_unestimate(card, bytes);
         pools_refresh(card, attempt > 0); /* what pools no longer hold is free again */
     }
+    return false;
+}
+
+/* Counts a context until the agent has measured what it really costs. */
+static bool admit(struct card *card)
+{
+    if (memory_estimate(card, card->limits->context)) return true;
     memory_count_refusal(card);
     return false;
 }
@@ -86,7 +91,7 @@ static CUresult made(struct card *card, CUcontext *context, CUresult result)
     struct entry entry = {.key = result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*context : 0,
                           .bytes = card->limits->context, .card = card->index, .kind = KIND_CONTEXT};
     entry.context = entry.key;
-    if (result != CUDA_SUCCESS || !ledger_put(entry)) forget_one(card);
+    if (result != CUDA_SUCCESS || !ledger_put(entry)) memory_unestimate(card, card->limits->context);
     return result;
 }
 
@@ -232,7 +237,7 @@ static CUresult retain(CUcontext *context, CUdevice device)
         if (!active) entry.bytes = card->limits->context;
         ledger_put(entry);
     } else if (!active) {
-        forget_one(card);
+        memory_unestimate(card, card->limits->context);
     }
     return result;
 }

@@ -34,7 +34,7 @@ static void stay(const char *soname)
     if (open && open(soname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE)) atomic_store(known, true);
 }
 
-void *driver_function(void *_Atomic *slot, const char *soname, const char *name)
+static void *function_of(void *_Atomic *slot, const char *soname, const char *name)
 {
     void *found = atomic_load_explicit(slot, memory_order_acquire);
     if (!found) {
@@ -46,9 +46,18 @@ void *driver_function(void *_Atomic *slot, const char *soname, const char *name)
     return found == &absent ? NULL : found;
 }
 
+static _Atomic bool left;
+
+void driver_leave(void) { atomic_store(&left, true); }
+
+void *driver_function(void *_Atomic *slot, const char *soname, const char *name)
+{
+    return atomic_load_explicit(&left, memory_order_relaxed) ? NULL : function_of(slot, soname, name);
+}
+
 void *driver_hooked(enum hook hook)
 {
-    return driver_function(&found_rows[hook], rows[hook].soname, rows[hook].name);
+    return function_of(&found_rows[hook], rows[hook].soname, rows[hook].name);
 }
 
 int driver_step_aside(void)

@@ -14,8 +14,10 @@ enum hook { HOOKS(HOOK_NAME) HOOK_COUNT };
 
 /* The driver's own function of a hook; NULL if this driver has none. */
 void *driver_hooked(enum hook hook);
-/* Any other function of the driver; NULL if it has none. `slot` keeps the answer. */
+/* Any other function of the driver, for the library's own questions; NULL if it has none. `slot` keeps the answer. */
 void *driver_function(void *_Atomic *slot, const char *soname, const char *name);
+/* The process ends: from now on the library asks the driver nothing of its own accord. */
+void driver_leave(void);
 /* The function of ours that stands in for `found`, which the driver gave for `name`; `found` if none does. */
 void *driver_standin(const char *name, void *found);
 void *driver_standin_versioned(const char *base, int version, int per_thread, void *found);

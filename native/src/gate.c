@@ -3,11 +3,12 @@
 #include "container.h"
 #include <stdatomic.h>
 
-#define AHEAD_NS (8 * MS)        /* launched and not counted: at most this much, or one launch */
+#define AHEAD_NS (8 * MS)        /* launched and not counted: at most this much, or one launch, where that is bounded */
 #define BATCH_NS (MS / 2)        /* a batch is closed when it expects this much */
-#define BATCH_MOST 64            /* or holds so many launches */
+#define ALONE_BATCHES 16         /* times as much of both while nothing bounds what is launched ahead */
 #define CHECK_NS 200000ull       /* launches pass unasked for this long */
 #define DRAIN_PATIENCE (250 * MS) /* work that is late by this is passed by: it may wait for what is held back */
+#define HOST_PATIENCE (20 * MS)  /* the same where a function of the host is among it: that may want the launching thread's lock */
 #define LEFT_MOST (2000 * MS)    /* nobody waits longer than this for work to end when it should */
 #define IDLE_NS (5 * MS)         /* without work for this long: it rests */
 #define NEAR_NS 10000ull        /* about to end: asked for again after this */
@@ -71,7 +72,8 @@ static bool is_late(const struct gate *gate, uint64_t now)
 {
     if (gate->pending == 0 || gate->held_since == 0) return false;
     uint64_t left = due(gate) > gate->held_since ? due(gate) - gate->held_since : 0;
-    return now - gate->held_since >= DRAIN_PATIENCE + (left < LEFT_MOST ? left : LEFT_MOST);
+    uint64_t patience = gate->hosted ? HOST_PATIENCE : DRAIN_PATIENCE;
+    return now - gate->held_since >= patience + (left < LEFT_MOST ? left : LEFT_MOST);
 }
 
 /* Waits for work to end: closes what is open, counts what is over. False: nothing is in the way any more. */
@@ -108,10 +110,20 @@ static bool has_turn(struct gate *gate, uint64_t now, uint64_t *wait)
     return true;
 }
 
+/*
+ * Is there no other for whose sake what is launched ahead is bounded, and no quota? Then a program has its streams as the
+ * driver gives them: beside a kernel that takes long, or never ends, its others run.
+ */
+static bool is_alone(struct gate *gate, uint64_t now)
+{
+    if (gate->capped || !arbiter_is_alone(&gate->outer, now)) return false;
+    return !gate->has_inner || arbiter_is_alone(&gate->inner, now);
+}
+
 /* Is enough launched already? By what it was expected to take, or by how long the device has been at it. */
 static bool is_ahead(const struct gate *gate, uint64_t expected, uint64_t now)
 {
-    if (gate->pending == 0) return false;
+    if (gate->pending == 0 || gate->alone) return false;
     return gate->pending + expected > AHEAD_NS || (gate->oldest && now - gate->oldest > 2 * AHEAD_NS);
 }
 
@@ -146,7 +158,7 @@ static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t no
     uint64_t expected = ticket->expected;
     *wait = MS / 2;
     if (is_overtaking(gate, ticket, now)) return false;
-    if (gate->wanting && now < gate->go_until && gate->pending + expected <= AHEAD_NS) return true;
+    if (gate->wanting && now < gate->go_until && (gate->alone || gate->pending + expected <= AHEAD_NS)) return true;
     batch_harvest(gate, now);
     if (gate->capped) {
         uint64_t unpaid = quota_wait(&gate->books->paid, gate->pending, gate->quota, now);
@@ -162,6 +174,7 @@ static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t no
         }
     }
     want_all(gate, now);
+    gate->alone = is_alone(gate, now);
     if (is_ahead(gate, expected, now) && drains(gate, now, wait) && is_ahead(gate, expected, now)) return false;
     if (!has_turn(gate, now, wait)) {
         gate->go_until = 0;
@@ -183,20 +196,16 @@ static void sleep_for(struct gate *gate, uint32_t own, uint32_t rings, uint64_t 
     lock_take(&gate->lock);
 }
 
-/* Is this the first launch of a function? It may load it, which takes the host up to seconds. */
-static bool is_first(struct gate *gate, uint64_t function)
+/* What is known of a function; NULL for none, and of those that are more than are told apart. */
+static struct function_cost *cost_of(struct gate *gate, uint64_t function)
 {
     uint64_t at = (function * 0x9e3779b97f4a7c15ull) >> 51;
     _Static_assert(FUNCTIONS == 1 << 13, "the upper 13 bits name a place");
-    if (function == 0) return false;
-    for (uint32_t i = 0; i < 8; i++) {
-        uint64_t *known = &gate->functions[(at + i) % FUNCTIONS];
-        if (*known == function) return false;
-        if (*known) continue;
-        *known = function;
-        return true;
+    for (uint32_t i = 0; function && i < 8; i++) {
+        struct function_cost *cost = &gate->functions[(at + i) % FUNCTIONS];
+        if (cost->function == function || cost->function == 0) return cost;
     }
-    return false; /* more than are told apart: taken for known */
+    return NULL;
 }
 
 void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph,
@@ -206,9 +215,10 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     uint32_t rings = 0, bell;
     bool queued = false;
     lock_take(&gate->lock);
+    struct function_cost *cost = cost_of(gate, function);
     bell = atomic_load(&gate->outer.own->bell);
     ticket->begun = begun;
-    ticket->expected = batch_expect(gate, graph);
+    ticket->expected = batch_expect(gate, graph, cost);
     gate->waiters++;
     while (!may_pass(gate, ticket, now, &wait)) {
         if (!queued) join_queue(gate, ticket);
@@ -218,18 +228,24 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
         uint64_t woke = clock_now();
         rings = woke - now < wait / 2 ? rings + 1 : 0;
         now = woke;
-        ticket->expected = batch_expect(gate, graph);
+        cost = cost_of(gate, function); /* another may have the free place by now */
+        ticket->expected = batch_expect(gate, graph, cost);
     }
     gate->waiters--;
     if (queued) leave_queue(gate, ticket);
     if (now != begun) atomic_fetch_add(&gate->books->waited, now - begun);
-    bool alone = is_first(gate, function);
+    /* Its first launch may load it, which takes the host up to seconds. */
+    bool alone = cost && cost->function == 0;
+    if (alone) *cost = (struct function_cost){function, 0};
     ticket->gate = gate;
     ticket->called = alone || gate->pending == 0 ? clock_now() : 0;
+    batch_mix(gate, context, stream);
     ticket->batch = batch_open(gate, context, stream, graph, alone, now);
     if (ticket->batch) {
         ticket->batch->busy++;
         ticket->batch->count++;
+        if (cost && !graph && ticket->batch->known < BATCH_MOST)
+            ticket->batch->functions[ticket->batch->known++] = (uint16_t)(cost - gate->functions);
         ticket->batch->expected += ticket->expected;
         gate->pending += ticket->expected;
     } else {
@@ -255,8 +271,9 @@ void gate_leave(struct ticket *ticket, bool launched)
         batch->expected -= ticket->expected;
         gate->pending -= ticket->expected < gate->pending ? ticket->expected : gate->pending;
     }
-    bool full = batch->expected >= BATCH_NS || batch->count >= BATCH_MOST || batch->graph ||
-                batch->alone || batch_is_sample(gate);
+    uint64_t times = gate->alone ? ALONE_BATCHES : 1;
+    bool full = batch->expected >= BATCH_NS * times || batch->count >= BATCH_MOST * times || batch->graph ||
+                batch->alone || batch->mixed || batch_is_sample(gate);
     if ((batch->count == 0 && batch->busy == 0) || !batch_mark(batch)) batch_drop(gate, batch);
     else if (full && batch->busy == 0 && batch->state == BATCH_OPEN) batch_close(gate, batch, batch->last);
     lock_give(&gate->lock);
@@ -270,14 +287,16 @@ void gate_settle(struct gate *gate)
     lock_give(&gate->lock);
 }
 
-void gate_part(struct gate *gate, CUcontext context, CUstream stream)
+void gate_part(struct gate *gate, CUcontext context, CUstream stream, bool hosted)
 {
     if (!gate->open) return;
     lock_take(&gate->lock);
+    gate->hosted |= hosted && gate->pending;
     for (uint32_t i = 0; gate->wanting && i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         /* The legacy stream and those beside it wait for each other. */
         bool waits = batch->stream == stream || !batch->stream || !stream;
+        if (batch->marks && batch->busy && batch->stream != stream) batch->mixed = true;
         if (batch->state == BATCH_OPEN && batch->busy == 0 && waits && batch->context == context)
             batch_close(gate, batch, clock_now());
     }
@@ -297,12 +316,26 @@ void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all
     lock_give(&gate->lock);
 }
 
+void gate_forget_graph(struct gate *gate, uint64_t graph)
+{
+    if (!gate->open) return;
+    lock_take(&gate->lock);
+    batch_forget_graph(gate, graph);
+    lock_give(&gate->lock);
+}
+
 bool gate_watch(struct gate *gate)
 {
-    lock_take(&gate->lock);
     uint64_t now = clock_now();
+    if (!lock_try(&gate->lock)) {
+        /* A thread may be in the driver with it, which waits where a channel is full. That the tenant lives is said all the same. */
+        for (int i = 0; i < 2; i++)
+            if (arbiters(gate, i)) arbiter_live(arbiters(gate, i), now);
+        return true;
+    }
     if (gate->wanting) {
-        batch_close_old(gate, MS, now);
+        /* Far ahead of the card places run short: what is open goes on. */
+        if (!gate->alone || batch_places(gate) > BATCHES / 4) batch_close_old(gate, MS, now);
         batch_harvest(gate, now);
         uint64_t idle = arbiter_waiting(&gate->outer, now) ? IDLE_BUSY_NS : IDLE_NS;
         bool quiet = gate->pending == 0 && gate->waiters == 0;
@@ -331,10 +364,21 @@ bool gate_watch(struct gate *gate)
 void gate_shut(struct gate *gate)
 {
     if (!gate->open) return;
-    lock_take(&gate->lock);
-    gate->wanting = false;
+    _Atomic uint32_t never = 0;
+    bool ours = lock_try(&gate->lock);
+    /* Bounded: a thread may be in a driver call that does not return, and must not keep the process from ending. */
+    for (int i = 0; i < 100 && !ours; i++) {
+        bell_wait(&never, 0, MS);
+        ours = lock_try(&gate->lock);
+    }
     gate->open = false;
-    rest_all(gate, clock_now());
+    if (ours) {
+        gate->wanting = false;
+        rest_all(gate, clock_now());
+    } else { /* its turn ends with its lease */
+        atomic_store(&gate->outer.own->wants, 0);
+        if (gate->has_inner) atomic_store(&gate->inner.own->wants, 0);
+    }
     if (gate->has_inner) atomic_store(&gate->inner.own->tenant, 0);
-    lock_give(&gate->lock);
+    if (ours) lock_give(&gate->lock);
 }

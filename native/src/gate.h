@@ -14,8 +14,8 @@
 #include "seats.h"
 
 #define BATCHES 64
-#define GRAPHS 64
 #define FUNCTIONS 8192      /* that are known to have been launched */
+#define BATCH_MOST 64       /* launches of a batch, while what is launched ahead is bounded */
 #define UNKNOWN_NS (4 * MS) /* expected of a launch that was not measured yet: few are made until it is */
 
 struct batch {
@@ -32,17 +32,31 @@ struct batch {
     uint64_t gaps;         /* between launches, in which the stream may have been dry */
     uint32_t count, busy;  /* launches; launches being made right now */
     bool alone;            /* a first launch of its function, which no other joins */
+    bool marks;            /* its end is marked after each launch: no other thread can, or later would be too late */
+    bool mixed;            /* another stream was launched on while one of its launches was made: that end is not marked */
     uint64_t graph;        /* of which graph, or 0 for kernels */
+    uint32_t known;        /* of its launches so many are below: which functions they are of, by their place */
+    uint16_t functions[BATCH_MOST];
 };
 
-struct graph_cost {
-    uint64_t graph, ns;
+/* What graphs took when they were last measured: as many as the program has. */
+struct graph_costs {
+    struct graph_cost {
+        uint64_t graph, ns; /* graph 0: free */
+    } *slots;
+    uint32_t room, used; /* room is a power of two */
+    uint64_t mean_ns;    /* of all that were measured: expected of one that was not; 0: none was */
+};
+
+struct function_cost {
+    uint64_t function, ns; /* what a launch of it took; 0: not known */
 };
 
 struct gate {
     struct lock lock;
     _Atomic bool open;      /* set up; false: launches pass */
     bool wanting;           /* has work */
+    bool alone;             /* until `go_until`: no quota holds and none waits, so what is launched ahead has no bound */
     uint32_t waiters;       /* threads that are held back */
     uint64_t go_until;      /* launches pass without asking until then */
     uint64_t pending;       /* expected device ns of batches not yet counted */
@@ -54,6 +68,7 @@ struct gate {
     uint64_t last_work;     /* when work was last launched or seen running */
     uint64_t last_launch;   /* when work was last launched on an idle device */
     uint64_t last_end;      /* when the latest batch that was counted ended, by what it took */
+    bool hosted;            /* what runs waits for a function of the host, which may want a lock of who launches */
     uint64_t held_since;    /* since when launches wait, nothing ended and none went by; 0 is not */
     struct ticket *oldest_waiter; /* and those after it, by when their launches began to wait */
     uint32_t quota;         /* thousandths; enforced as a cap when `capped` */
@@ -63,8 +78,8 @@ struct gate {
     _Atomic uint64_t inner_clock;
     struct card_books *books;
     struct batch batches[BATCHES];
-    struct graph_cost graphs[GRAPHS];
-    uint64_t functions[FUNCTIONS];
+    struct graph_costs graphs;
+    struct function_cost functions[FUNCTIONS];
 };
 
 struct ticket {
@@ -87,10 +102,12 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
 void gate_leave(struct ticket *ticket, bool launched);
 /* Before the caller waits for the device: what is open is closed, so that it is measured to its end. */
 void gate_settle(struct gate *gate);
-/* Before something on a stream that takes no device time, but may keep later launches from beginning. */
-void gate_part(struct gate *gate, CUcontext context, CUstream stream);
+/* Before something on a stream that takes no device time, but may keep later launches from beginning; `hosted`: the host does it. */
+void gate_part(struct gate *gate, CUcontext context, CUstream stream, bool hosted);
 /* Before a stream (or, with stream NULL and `all`, a context) goes away. */
 void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all);
+/* A graph ended, or is another now: what it took says nothing of the next of its name. */
+void gate_forget_graph(struct gate *gate, uint64_t graph);
 /* One round of the watch: counts what ended, rests, passes or renews the turn. True: has work. */
 bool gate_watch(struct gate *gate);
 /* The process ends: gives back its turns. */
@@ -104,5 +121,7 @@ void watch_forget(void);
 /* Captures in progress in this process; while there are any, own event calls step aside. */
 extern _Atomic uint32_t captures;
 void launches_forget(void);
+/* A stream of this process waits for the legacy one, and it for that. */
+extern _Atomic bool streams_join;
 
 #endif

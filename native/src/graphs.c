@@ -271,8 +271,16 @@ static void drop(const struct entry *entry)
 
 void graph_ended(const struct entry *entry) { drop(entry); }
 
+static void forget_cost(CUgraphExec exec)
+{
+    struct container *all = container_get();
+    for (uint32_t i = 0; all && i < all->limits.count; i++)
+        gate_forget_graph(&all->cards[i].gate, (uint64_t)(uintptr_t)exec);
+}
+
 static CUresult destroy(CUgraphExec exec)
 {
+    forget_cost(exec);
     struct container *all = atomic_load(&any) ? container_get() : NULL;
     struct entry entries[CARDS];
     uint32_t known = 0;
@@ -342,24 +350,26 @@ INSTANTIATES(cuGraphInstantiate_v2, false, NULL, OF_OLD, exec, graph, fault, log
 INSTANTIATES(cuGraphInstantiateWithFlags, flags & CU_INSTANTIATE_UPLOAD, NULL,
              (CUgraphExec *exec, CUgraph graph, unsigned long long flags), exec, graph, flags)
 INSTANTIATES(cuGraphInstantiateWithParams, PARAMS_UPLOAD, params->hUploadStream, WITH_PARAMS, exec, graph, params)
-INSTANTIATES(cuGraphInstantiateWithParams_ptsz, PARAMS_UPLOAD, params->hUploadStream, WITH_PARAMS, exec, graph, params)
+INSTANTIATES(cuGraphInstantiateWithParams_ptsz, PARAMS_UPLOAD,
+             params->hUploadStream ? params->hUploadStream : CU_STREAM_PER_THREAD, WITH_PARAMS, exec, graph, params)
 
-#define UPLOADS(name)                                                                                    \
+#define UPLOADS(name, own)                                                                               \
     EXPORT CUresult name(CUgraphExec exec, CUstream stream)                                              \
     {                                                                                                    \
         struct graph_hold kept;                                                                          \
-        if (!graph_admit(exec, stream, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;                          \
+        if (!graph_admit(exec, stream ? stream : (own), &kept)) return CUDA_ERROR_OUT_OF_MEMORY;         \
         CUresult result = CALL(name, exec, stream);                                                      \
         graph_settle(&kept);                                                                             \
         return result;                                                                                   \
     }
 
-UPLOADS(cuGraphUpload)
-UPLOADS(cuGraphUpload_ptsz)
+UPLOADS(cuGraphUpload, NULL)
+UPLOADS(cuGraphUpload_ptsz, CU_STREAM_PER_THREAD)
 
 static CUresult updated(CUgraphExec exec, CUgraph graph, CUresult result)
 {
     struct weight weight;
+    forget_cost(exec);
     /* A driver that lets graphs with memory be updated could have changed their need. */
     if (result == CUDA_SUCCESS && atomic_load(&any) && weigh(graph, &weight)) keep(exec, &weight);
     return result;

@@ -201,6 +201,8 @@
     HOOK(cuWaitExternalSemaphoresAsync_ptsz, "cuWaitExternalSemaphoresAsync", 10000, 1, CUDA)         \
     HOOK(cuCtxWaitEvent, "cuCtxWaitEvent", 12050, 0, CUDA)                                            \
     HOOK(cuGreenCtxWaitEvent, "cuGreenCtxWaitEvent", 12040, 0, CUDA)                                  \
+    HOOK(cuStreamCreate, "cuStreamCreate", 2000, 0, CUDA)                                              \
+    HOOK(cuStreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, 0, CUDA)                      \
     HOOK(cuStreamDestroy, "cuStreamDestroy", 2000, 0, CUDA)                                            \
     HOOK(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0, CUDA)                                         \
     HOOK(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0, CUDA)                                    \
@@ -419,6 +421,8 @@ CUresult cuWaitExternalSemaphoresAsync(const void *list, const void *params, uns
 CUresult cuWaitExternalSemaphoresAsync_ptsz(const void *list, const void *params, unsigned parts, CUstream stream);
 CUresult cuCtxWaitEvent(CUcontext context, CUevent event);
 CUresult cuGreenCtxWaitEvent(CUgreen green, CUevent event);
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority);
 CUresult cuStreamDestroy(CUstream stream);
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);

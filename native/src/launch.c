@@ -47,6 +47,22 @@ static struct gate *current_gate(CUcontext *context)
     return card && card->gate.open ? &card->gate : NULL;
 }
 
+static void end_batches(void)
+{
+    struct container *all = container_get();
+    for (uint32_t i = 0; all && i < all->limits.count; i++) gate_settle(&all->cards[i].gate);
+}
+
+/*
+ * The first stream that waits for the legacy one, as blocking streams do. From now on the end of work on the legacy stream is
+ * marked right after it, and never later, when the mark would have what was launched meanwhile wait for each other.
+ */
+static void joins(unsigned flags)
+{
+    if (flags & CU_STREAM_NON_BLOCKING || atomic_exchange(&streams_join, true)) return;
+    end_batches();
+}
+
 /* Before a launch on `stream`; the stream that events are recorded on is the one the driver will use. */
 void launch_enter(struct ticket *ticket, CUstream stream, bool per_thread, uint64_t graph, uint64_t what)
 {
@@ -55,6 +71,7 @@ void launch_enter(struct ticket *ticket, CUstream stream, bool per_thread, uint6
     ticket->gate = NULL;
     ticket->batch = NULL;
     stream = used_stream(stream, per_thread);
+    if (stream == CU_STREAM_PER_THREAD && !atomic_load_explicit(&streams_join, memory_order_relaxed)) joins(0);
     if (gate && !is_captured(stream)) gate_enter(gate, ticket, context, stream, graph, what);
 }
 
@@ -111,12 +128,6 @@ static CUresult launch_graph(CUgraphExec graph, CUstream stream, bool per_thread
 EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream, false); }
 
 EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream, true); }
-
-static void end_batches(void)
-{
-    struct container *all = container_get();
-    for (uint32_t i = 0; all && i < all->limits.count; i++) gate_settle(&all->cards[i].gate);
-}
 
 void capture_ended(const struct entry *entry)
 {
@@ -239,11 +250,11 @@ EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
 }
 
 /* Before something that later launches on a stream wait for, but that is no work of the card. */
-static void part(CUstream stream)
+static void part(CUstream stream, bool hosted)
 {
     CUcontext context = NULL;
     struct gate *gate = current_gate(&context);
-    if (gate && !is_captured(stream)) gate_part(gate, context, stream);
+    if (gate && !is_captured(stream)) gate_part(gate, context, stream, hosted);
 }
 
 /* Without a context, or with more than it takes (256), the driver refuses the list unread. */
@@ -256,18 +267,19 @@ static bool has_wait(const CUbatchOp *list, unsigned parts)
     return false;
 }
 
-#define PARTED_IF(waits, name, args, ...)                                                                \
+#define PARTED_IF(waits, hosted, name, args, ...)                                                                \
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
-        if (waits) part(used_stream(stream, false));                                                     \
+        if (waits) part(used_stream(stream, false), hosted);                                                     \
         return CALL(name, __VA_ARGS__);                                                                  \
     }                                                                                                    \
     EXPORT CUresult name##_ptsz args                                                                     \
     {                                                                                                    \
-        if (waits) part(used_stream(stream, true));                                                      \
+        if (waits) part(used_stream(stream, true), hosted);                                                      \
         return CALL(name##_ptsz, __VA_ARGS__);                                                           \
     }
-#define PARTED(...) PARTED_IF(true, __VA_ARGS__)
+#define PARTED(...) PARTED_IF(true, false, __VA_ARGS__)
+#define HOSTED(...) PARTED_IF(true, true, __VA_ARGS__)
 #define VALUE(bits) (CUstream stream, CUdeviceptr at, uint##bits##_t value, unsigned flags)
 #define OPERATIONS (CUstream stream, unsigned parts, CUbatchOp *list, unsigned flags)
 
@@ -276,11 +288,11 @@ PARTED(cuStreamWaitValue32, VALUE(32), stream, at, value, flags)
 PARTED(cuStreamWaitValue32_v2, VALUE(32), stream, at, value, flags)
 PARTED(cuStreamWaitValue64, VALUE(64), stream, at, value, flags)
 PARTED(cuStreamWaitValue64_v2, VALUE(64), stream, at, value, flags)
-PARTED_IF(has_wait(list, parts), cuStreamBatchMemOp, OPERATIONS, stream, parts, list, flags)
-PARTED_IF(has_wait(list, parts), cuStreamBatchMemOp_v2, OPERATIONS, stream, parts, list, flags)
-PARTED(cuStreamAddCallback, (CUstream stream, void *callback, void *data, unsigned flags), stream, callback, data, flags)
-PARTED(cuLaunchHostFunc, (CUstream stream, void *function, void *data), stream, function, data)
-PARTED(cuLaunchHostFunc_v2, (CUstream stream, void *function, void *data, unsigned mode), stream, function, data, mode)
+PARTED_IF(has_wait(list, parts), false, cuStreamBatchMemOp, OPERATIONS, stream, parts, list, flags)
+PARTED_IF(has_wait(list, parts), false, cuStreamBatchMemOp_v2, OPERATIONS, stream, parts, list, flags)
+HOSTED(cuStreamAddCallback, (CUstream stream, void *callback, void *data, unsigned flags), stream, callback, data, flags)
+HOSTED(cuLaunchHostFunc, (CUstream stream, void *function, void *data), stream, function, data)
+HOSTED(cuLaunchHostFunc_v2, (CUstream stream, void *function, void *data, unsigned mode), stream, function, data, mode)
 PARTED(cuWaitExternalSemaphoresAsync, (const void *list, const void *params, unsigned parts, CUstream stream), list, params,
        parts, stream)
 
@@ -295,6 +307,18 @@ EXPORT CUresult cuGreenCtxWaitEvent(CUgreen green, CUevent event)
 {
     end_batches();
     return CALL(cuGreenCtxWaitEvent, green, event);
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    joins(flags);
+    return CALL(cuStreamCreate, stream, flags);
+}
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+    joins(flags);
+    return CALL(cuStreamCreateWithPriority, stream, flags, priority);
 }
 
 /* Whatever card it is of: a stream may be destroyed while another card's context is current. */

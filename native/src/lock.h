@@ -4,6 +4,7 @@
 
 #include <linux/futex.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -13,12 +14,27 @@ struct lock {
     _Atomic uint32_t word; /* 0 free, 1 held, 2 held and waited for */
 };
 
+#ifdef PARTAGE_VIRTUAL /* time and threads of the model (model/) */
+uint64_t clock_now(void);
+void lock_take(struct lock *lock);
+bool lock_try(struct lock *lock);
+void lock_give(struct lock *lock);
+void bell_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns);
+void bell_ring(_Atomic uint32_t *word);
+#else
+
 static inline void lock_take(struct lock *lock)
 {
     uint32_t seen = 0;
     if (atomic_compare_exchange_strong(&lock->word, &seen, 1)) return;
     while (atomic_exchange(&lock->word, 2) != 0)
         syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+}
+
+static inline bool lock_try(struct lock *lock)
+{
+    uint32_t seen = 0;
+    return atomic_compare_exchange_strong(&lock->word, &seen, 1);
 }
 
 static inline void lock_give(struct lock *lock)
@@ -45,5 +61,6 @@ static inline uint64_t clock_now(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
+#endif
 
 #endif

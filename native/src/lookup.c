@@ -113,6 +113,51 @@ __asm__(".text\n"
         ".size dlvsym,.-dlvsym\n");
 #endif
 
+/*
+ * A library that is opened with RTLD_DEEPBIND asks its own dependencies first, the C library's dlsym and the driver among them:
+ * what it calls would pass all limits. So it is opened without, which the caller cannot tell but by names that two libraries
+ * have. The C library looks at its caller's address here as well (search paths, namespaces), so this jumps on too.
+ */
+#define DEEPBIND 8
+typedef void *opening(const char *path, int mode);
+
+static void *_Atomic libc_dlopen;
+
+/* Where the entry below jumps; *mode is what it asks for there. */
+__attribute__((used, visibility("hidden"))) void *lookup_open(const char *path, int *mode)
+{
+    opening *real = (opening *)own_libc(&libc_dlopen, "dlopen");
+    if (path && *mode & DEEPBIND) *mode &= ~DEEPBIND;
+    return (void *)real;
+}
+
+#ifdef __x86_64__
+__asm__(".text\n"
+        ".globl dlopen\n.type dlopen,@function\n"
+        "dlopen:\n"
+        "    push %rdi\n    push %rsi\n    sub $8, %rsp\n"
+        "    lea 8(%rsp), %rsi\n"
+        "    call lookup_open\n"
+        "    add $8, %rsp\n    pop %rsi\n    pop %rdi\n"
+        "    test %rax, %rax\n    jz 1f\n"
+        "    jmp *%rax\n"
+        "1:  ret\n"
+        ".size dlopen,.-dlopen\n");
+#else
+__asm__(".text\n"
+        ".globl dlopen\n.type dlopen,%function\n"
+        "dlopen:\n"
+        "    stp x29, x30, [sp, #-32]!\n    mov x29, sp\n    stp x0, x1, [sp, #16]\n"
+        "    add x1, sp, #24\n"
+        "    bl lookup_open\n"
+        "    mov x16, x0\n"
+        "    ldp x0, x1, [sp, #16]\n    ldp x29, x30, [sp], #32\n"
+        "    cbz x16, 1f\n"
+        "    br x16\n"
+        "1:  mov x0, xzr\n    ret\n"
+        ".size dlopen,.-dlopen\n");
+#endif
+
 EXPORT CUresult cuGetProcAddress(const char *symbol, void **address, int version, uint64_t flags)
 {
     CUresult result = CALL(cuGetProcAddress, symbol, address, version, flags);

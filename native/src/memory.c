@@ -55,7 +55,18 @@ static void give_context(struct holding *holding, uint64_t bytes)
     uint64_t all = atomic_load(&holding->allowance), seen = atomic_load(&holding->overhead);
     memory_give(&holding->allowance, bytes);
     while (bytes && seen &&
-           !atomic_compare_exchange_weak(&holding->overhead, &seen, all > bytes ? seen - seen / (all / bytes) : 0)) {
+           !atomic_compare_exchange_weak(&holding->overhead, &seen,
+                                         all > bytes ? seen - (uint64_t)((double)seen * (double)bytes / (double)all) : 0)) {
+    }
+}
+
+/* Of a module: what was measured of contexts beside it stays, while there may be any. */
+static void give_module(struct card *card, struct holding *holding, uint64_t bytes)
+{
+    uint64_t seen = atomic_load(&holding->overhead);
+    memory_give(&holding->allowance, bytes);
+    bool last = card->limits->context && atomic_load(&holding->allowance) == 0;
+    while (seen && !atomic_compare_exchange_weak(&holding->overhead, &seen, last || seen <= bytes ? 0 : seen - bytes)) {
     }
 }
 
@@ -68,6 +79,8 @@ void memory_release(const struct entry *entry)
         memory_give(&all->place->cards[entry->card].swapped, entry->bytes);
     } else if (entry->kind == KIND_CONTEXT) {
         give_context(&all->place->cards[entry->card], entry->bytes);
+    } else if (entry->kind == KIND_MODULE || entry->kind == KIND_LIBRARY) {
+        give_module(card, &all->place->cards[entry->card], entry->bytes);
     } else if (entry->kind == KIND_TILE) {
         handle_give_up(entry->other);
     } else if (entry->kind == KIND_EXEC) {

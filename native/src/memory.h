@@ -17,6 +17,12 @@ static inline uint64_t whole_granules(uint64_t bytes)
 /* Counts `bytes`; false: the container is at its cap. */
 bool memory_reserve(struct card *card, uint64_t bytes);
 void memory_return(struct card *card, uint64_t bytes);
+/*
+ * Counts what is known by an estimate alone (contexts, modules) until the agent has measured the process, beside what it
+ * measured before; false: past the cap. And gives back what was so counted of what is not there after all.
+ */
+bool memory_estimate(struct card *card, uint64_t bytes);
+void memory_unestimate(struct card *card, uint64_t bytes);
 /* Counts what cannot be refused any more. */
 void memory_force(struct card *card, uint64_t bytes);
 /* Plain allocations: those below half a granule share granules. */

@@ -20,15 +20,15 @@ static uint64_t fall_since(struct card *card, uint64_t before)
     return card && after < before ? before - after : 0;
 }
 
-/* Counts what a load took; false: past the cap. */
+/* Counts what a load seems to have taken, until the agent measures the process; false: past the cap. */
 static bool charge_load(struct card *card, enum kind kind, void *key, uint64_t bytes)
 {
     struct entry entry = {.key = (uint64_t)(uintptr_t)key, .bytes = bytes, .context = context_now(),
                           .card = card ? card->index : 0, .kind = (uint32_t)kind};
     if (bytes == 0) return true;
-    if (!memory_reserve(card, bytes)) return false;
+    if (!memory_estimate(card, bytes)) return false;
     if (ledger_put(entry)) return true;
-    memory_return(card, bytes);
+    memory_unestimate(card, bytes);
     return false;
 }
 

@@ -142,7 +142,7 @@ void seats_see(struct arbiter *arbiter, uint64_t since)
         seats->opened = now;
         if (seats->own == &seats->apart) open_own(seats);
         open_others(seats);
-        arbiter->own = seats->own;
+        __atomic_store_n(&arbiter->own, seats->own, __ATOMIC_RELEASE); /* arbiter_live reads it without the lock */
     }
     bool all = now - seats->scanned > SCAN_NS;
     if (all) {

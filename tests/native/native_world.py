@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,17 @@ from partage.agent.isolation.seats import give_seat, make_seats
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
 WAIT = 240
-"""Seconds until a program that should have ended long ago is given up."""
+"""Seconds until a program that should have ended long ago, or what should have come true, is given up."""
+
+
+def attempts() -> Iterator[int]:
+    """Numbers from 0 on until `WAIT` is over, which fails: on a busy machine one of many measurements was undisturbed."""
+    end = time.monotonic() + WAIT
+    number = 0
+    while time.monotonic() < end:
+        yield number
+        number += 1
+    raise AssertionError(f"not once in {number} attempts and {WAIT} s")
 
 
 def built(folder: str = "native", sanitize: str = "", *targets: str, compiler: str = "") -> Path:
@@ -98,11 +109,35 @@ class Meter:
         """Device ns of each process that runs, since it started."""
         return [self._ask(self.SERVED, process.pid)[0] for process in processes]
 
-    def over(self, seconds: float, *processes: subprocess.Popen[str]) -> list[int]:
-        """Device ns that each received over a time."""
-        before = self.served(*processes)
-        time.sleep(seconds)
-        return [now - then for now, then in zip(self.served(*processes), before, strict=True)]
+    def until(self, ns: float, process: subprocess.Popen[str]) -> int:
+        """Device ns that a process has received, once they are more than these."""
+        served = 0
+        for _ in attempts():
+            (served,) = self.served(process)
+            if served > ns:
+                break
+            time.sleep(0.01)
+        return served
+
+    def some_span(
+        self,
+        seconds: float,
+        right: Callable[..., bool],
+        *processes: subprocess.Popen[str],
+    ) -> None:
+        """Wait for a span of this length in which `right` holds of the parts of the card that each received.
+
+        A busy machine wakes processes late, and a card without work gives none of its time; so one span shows
+        what a tenant can get. What it must not get is judged over all the time that it ran.
+        """
+        for _ in attempts():
+            began, before = time.monotonic(), self.served(*processes)
+            time.sleep(seconds)
+            after = self.served(*processes)
+            span = (time.monotonic() - began) * 1e9
+            parts = [(now - then) / span for now, then in zip(after, before, strict=True)]
+            if right(*parts):
+                return
 
     def close(self) -> None:
         """Let the card go."""

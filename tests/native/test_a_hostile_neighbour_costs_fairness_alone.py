@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from native_world import MIB, WAIT, Tenant, World, built
+from native_world import MIB, WAIT, Tenant, World, attempts, built
 
 from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
@@ -177,6 +177,8 @@ def test_locks_hold_nobody_up(world: World) -> None:
                 break
             except OSError:
                 continue  # not its owner, or somebody has it open
+    # A lease holds up for so long who opens the file and may wait.
+    broken = int(Path("/proc/sys/fs/lease-break-time").read_text())
     begun = time.monotonic()
 
     done = tenant.run("load", "--seconds", "0.3", "--depth", "1")
@@ -185,7 +187,7 @@ def test_locks_hold_nobody_up(world: World) -> None:
         os.close(descriptor)
 
     assert done.returncode == 0, done.stderr
-    assert took < WAIT / 10
+    assert took < broken
 
 
 def test_a_seat_that_opens_late_is_taken_up(world: World) -> None:
@@ -198,27 +200,31 @@ def test_a_seat_that_opens_late_is_taken_up(world: World) -> None:
     except OSError as error:
         os.close(descriptor)
         pytest.skip(f"no leases here: {error}")
-    running = tenant.start("load", "--seconds", "2", "--depth", "1")
+    running = tenant.start("load", "--seconds", "600", "--depth", "1")
     assert running.stdout is not None
     assert running.stdout.readline() == "ready\n"
     assert not any(seat.read_bytes()[:8])
     os.close(descriptor)
 
-    _, error = running.communicate(timeout=WAIT)
-
-    assert running.returncode == 0, error
-    assert int.from_bytes(seat.read_bytes()[:8], "little") == SEAT_MAGIC
+    for _ in attempts():
+        assert running.poll() is None
+        if int.from_bytes(seat.read_bytes()[:8], "little") == SEAT_MAGIC:
+            break
+        time.sleep(0.01)
+    running.kill()
+    running.communicate()
 
 
 def test_the_library_leaves_no_file_open(world: World) -> None:
     """A program may close every descriptor and get the numbers for files of its own."""
     tenant = world.tenant(core=400, policy=Policy.BURST_SHARE)
-    running = tenant.start("load", "--seconds", "1", "--depth", "1")
+    running = tenant.start("load", "--seconds", "600", "--depth", "1")
     assert running.stdout is not None
     assert running.stdout.readline() == "ready\n"
 
     opened = [str(one.readlink()) for one in Path(f"/proc/{running.pid}/fd").iterdir()]
-    running.communicate(timeout=WAIT)
+    running.kill()
+    running.communicate()
 
     assert not [name for name in opened if str(world.folder) in name]
 
@@ -227,13 +233,17 @@ def test_seats_are_read_by_file_where_the_kernel_may_not_copy(world: World) -> N
     """A filter of system calls may forbid process_vm_readv: the turn is shared all the same."""
     tenants = [world.tenant(i, core=500, policy=Policy.BURST_SHARE) for i in range(2)]
 
+    begun = time.monotonic()
     running = [
         tenant.start("filtered", str(world.build / "load"), "--seconds", "1", "--depth", "0")
         for tenant in tenants
     ]
     done = [process.communicate(timeout=WAIT) for process in running]
+    span = time.monotonic() - begun
 
     assert [process.returncode for process in running] == [0, 0], done
     counts = [int(out.split()[out.split().index("done") + 1]) for out, _ in done]
     assert min(counts) > 0
-    assert sum(counts) < 1500
+    assert (
+        sum(counts) * 1e-3 < span + 0.05
+    )  # a card has no more; unheld, they would have launched as fast as they can

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from native_world import MIB, Tenant, World, uuid
 
-from partage.agent.isolation.account import PLACES_AT, make_account, read_account
+from partage.agent.isolation.account import PLACES_AT, State, make_account, read_account
 from partage.agent.isolation.force import Cause, judge
 from partage.agent.isolation.library import as_mapped, install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
@@ -136,7 +136,7 @@ def test_a_running_process_is_looked_at(world: World) -> None:
 
     shipped = as_mapped(tenant.library)
     seen = look(running.pid, str(tenant.library), shipped)
-    running.communicate(timeout=60)
+    running.communicate(timeout=240)
 
     assert seen is not None
     assert shipped
@@ -169,7 +169,7 @@ def test_a_file_mounted_over_the_library_is_not_the_library(world: World) -> Non
 
         seen = look(running.pid, str(tenant.library), as_mapped(tenant.library))
         by_path = look(running.pid, str(tenant.library))
-        running.communicate(timeout=60)
+        running.communicate(timeout=240)
 
     assert seen is not None
     assert by_path is not None
@@ -280,7 +280,7 @@ class Grower:
     def close(self) -> None:
         """End it."""
         self._driver.close()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=240)
 
 
 @pytest.fixture
@@ -349,3 +349,29 @@ def test_what_is_beyond_the_slack_is_found(grower: Grower, harm: Callable[[Growe
 
     assert f"use {grower.used() * MIB} bytes" in grower.overheads.above["c"]
     assert grower.does("take", 2) != 0
+
+
+def test_calls_that_are_refused_take_one_place(world: World) -> None:
+    """A program may ask again and again; the agent reads of one place that the library refuses."""
+    tenant = world.tenant(memory=2**30)
+    seat_file(tenant.folder / "card-0", 0).unlink()
+    script = """
+import ctypes
+driver = ctypes.CDLL("libcuda.so.1")
+print({driver.cuInit(0) for _ in range(20)}, flush=True)
+input()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=tenant.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "{800}\n"
+
+    account = read_account(tenant.folder / "account")
+
+    process.communicate("\n")
+    assert [place.state for place in account] == [State.FAULT]

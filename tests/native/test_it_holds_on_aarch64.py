@@ -87,7 +87,7 @@ def test_a_share_is_kept_there_and_kills_leave_nothing(world: World, aarch64: Pa
         library=aarch64 / "libpartage-isolation.so",
         programs=aarch64,
     )
-    work = ("load", "--seconds", "60", "--depth", "2", "--size", "1000000")
+    work = ("load", "--seconds", "600", "--depth", "2", "--size", "1000000")
     chance = random.Random(5)
     for _ in range(6):
         process = started(
@@ -101,7 +101,7 @@ def test_a_share_is_kept_there_and_kills_leave_nothing(world: World, aarch64: Pa
     process = started(world, tenant, *work)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    (steady,) = world.meter.over(1, process)
+    world.meter.some_span(1, lambda part: part > 0.08, process)
     (served,) = world.meter.served(process)
     span = time.monotonic() - began
     process.kill()
@@ -109,7 +109,6 @@ def test_a_share_is_kept_there_and_kills_leave_nothing(world: World, aarch64: Pa
     out, error = started(world, tenant, "memory", "plain", str(32 * MIB)).communicate(timeout=WAIT)
 
     assert served < 0.2 * (span + 0.05) * 1e9 + 40e6
-    assert steady > 0.08 * 1e9
     assert f"total {CAP}" in out, error
 
 

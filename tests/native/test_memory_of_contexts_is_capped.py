@@ -60,7 +60,7 @@ def test_a_context_made_after_its_process_was_measured_counts(world: World) -> N
     process.stdin.flush()
     said = [process.stdout.readline() for _ in range(4)]
     (left,) = read_account(tenant.folder / "account")
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=240)
 
     # 868 MiB of four contexts, of which three end: a quarter, a third and half of what is left.
     assert said == [

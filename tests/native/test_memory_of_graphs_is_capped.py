@@ -123,7 +123,7 @@ def test_all_processes_of_a_container_share_the_cap_of_graphs(world: World) -> N
         pass
 
     got = answers(tenant, "a=K300", "i:a", "l:a", "m")
-    first.communicate(timeout=60)
+    first.communicate(timeout=240)
 
     assert got == [0, 2, 908]
 

@@ -65,14 +65,12 @@ def test_after_random_kills_nothing_hangs_and_nothing_is_lost(
         done = tenant.run("memory", "plain", str(32 * MIB))
         assert f"total {CAP}" in done.stdout, done.stderr
         assert f"info {CAP} {CAP} {CAP}" in done.stdout
-    last = tenants[0].start("load", "--seconds", "60", "--depth", "0")
+    last = tenants[0].start("load", "--seconds", "600", "--depth", "0")
     assert last.stdout is not None
     assert last.stdout.readline() == "ready\n"
-    time.sleep(0.1)
-    (served,) = world.meter.over(0.4, last)
+    world.meter.some_span(0.4, lambda part: part > 0.2, last)  # the dead have no turns
     last.kill()
     last.communicate()
-    assert served > 0.2 * 0.4e9, "the dead still have turns"
 
 
 @pytest.mark.parametrize("seed", range(1, 4))

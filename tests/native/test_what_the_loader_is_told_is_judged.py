@@ -5,6 +5,7 @@ Each is a real process beside the modelled card, and what happens to its limits 
 
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -186,7 +187,7 @@ def opening(world: World, tenant: Tenant, *, expected: bool) -> tuple[ProcessVie
             assert total, running.stderr and running.stderr.read()
         view = seen(tenant, running.pid)
         listed = any(one.pid == running.pid for one in read_account(tenant.folder / "account"))
-        running.communicate(timeout=60)
+        running.communicate(timeout=240)
     assert (int(total.split()[1]) <= 256 * MIB) is expected
     return view, listed
 
@@ -233,3 +234,54 @@ def test_another_driver_by_its_folder_is_the_driver(world: World) -> None:
 
     assert (listed, view.taken_first) == (True, "")
     assert view.uses_card
+
+
+ALLOCATES = """
+int cuInit(unsigned);
+int cuCtxCreate_v2(void **, unsigned, int);
+int cuMemAlloc_v2(unsigned long long *, unsigned long);
+int cuDeviceGet(int *, int);
+static int many(int (*init)(unsigned), int (*make)(void **, unsigned, int), int (*take)(unsigned long long *, unsigned long))
+{
+    unsigned long long pointer;
+    void *context;
+    int count = 0;
+    if (init(0) || make(&context, 0, 0)) return -1;
+    while (count < 64 && take(&pointer, 64ul << 20) == 0) count++;
+    return count;
+}
+int direct(void) { return many(cuInit, cuCtxCreate_v2, cuMemAlloc_v2); }
+int asked(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    return many(dlsym(driver, "cuInit"), dlsym(driver, "cuCtxCreate_v2"), dlsym(driver, "cuMemAlloc_v2"));
+}
+"""
+
+
+@pytest.mark.parametrize("way", ["direct", "asked"])
+def test_a_library_that_is_bound_to_its_own_dependencies_first_is_limited(
+    world: World, way: str
+) -> None:
+    """RTLD_DEEPBIND would have it find the C library's `dlsym` and the driver before anything that was preloaded."""
+    tenant = world.tenant(memory=512 * MIB)
+    driver = world.build / "fake"
+    plugin = compiled(
+        world.folder,
+        "plugin.so",
+        ALLOCATES,
+        "-Wl,--no-as-needed",
+        f"-L{driver}",
+        "-l:libcuda.so.1",
+    )
+    script = f"import ctypes\nprint(ctypes.CDLL({str(plugin)!r}, mode=2 | 8).{way}())"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=tenant.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "8\n", done.stderr

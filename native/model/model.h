@@ -1,0 +1,111 @@
+/*
+ * A modelled card in virtual time: processes are coroutines, the driver is a table of functions, and nothing sleeps. The
+ * library's own gate, batches and arbiter run over it as they are, so that what comes out is theirs and not this machine's.
+ *
+ * What a card does and no document promises is a parameter, so that models can disagree: whether streams overlap, what
+ * marks and changes of context cost, whether the legacy stream is a barrier, how much a channel holds, how clocks drift.
+ */
+#ifndef PARTAGE_MODEL_H
+#define PARTAGE_MODEL_H
+
+#include "../src/gate.h"
+
+#define MODEL_CARDS 4
+#define MODEL_STREAMS 24 /* of one context; 0 is the legacy stream */
+#define MODEL_FLAGS 64   /* words that kernels wait for and set */
+#define MODEL_NEVER UINT64_MAX
+
+struct model {
+    const char *name;
+    bool overlaps;      /* kernels of several streams run beside each other */
+    bool legacy;        /* the legacy stream waits for the blocking ones, and they for it */
+    uint64_t mark_ns;   /* that an event keeps its stream */
+    uint64_t switch_ns; /* that a change of context keeps the card */
+    uint64_t slice_ns;  /* of a context while another has work */
+    uint64_t call_ns;   /* of the host for each call of the driver */
+    uint64_t flush_ns;  /* what was submitted begins this much later, unless somebody asks for it */
+    uint64_t wake_ns;   /* that a sleeper wakes late, at most */
+    uint32_t channel;   /* submissions that a context takes before a call waits */
+    uint32_t throttle;  /* thousandths that work takes longer, at most, as clocks fall */
+    int32_t drift;      /* parts in a million that the card's clock is fast */
+};
+
+/* By name: optimistic, measured, hostile; NULL: there is none. */
+const struct model *model_named(const char *name);
+
+/* Time and threads. */
+void world_open(const struct model *model, uint64_t seed);
+const struct model *world_model(void);
+uint64_t world_now(void);
+uint64_t world_chance(uint64_t below);
+void world_thread(void (*body)(void *), void *argument);
+void world_sleep(uint64_t ns);
+/* Waits until `ready` says so; false: `ns` were over before. */
+bool world_until(bool (*ready)(void *), void *what, uint64_t ns);
+/* Runs all threads until `until`; false: nothing can ever happen again although threads that `world_needs` wait. */
+bool world_run(uint64_t until);
+/* What the running thread keeps for its own: two words. */
+void **world_own(void);
+/* Marks the running thread as one that must get on: where only such threads wait, and for ever, all hang. */
+void world_needs(bool needs);
+
+/* The card. */
+struct channel; /* a context of one process on one card */
+enum work { WORK_KERNEL, WORK_MARK, WORK_AWAIT, WORK_HOST, WORK_SPIN };
+struct submission {
+    enum work work;
+    uint64_t ns;          /* of a kernel, or of a function of the host */
+    uint32_t part;        /* of the card's processors, thousandths */
+    uint32_t flag, sets;  /* what a spinning kernel waits for, and what is set at the end; 0: nothing */
+    struct event *event;  /* of a mark, or awaited */
+    bool (*host)(void *); /* a function of the host is over once this says so; NULL: after `ns` */
+    void *data;
+    uint64_t loading;     /* that the call takes longer, as a first launch may */
+};
+struct channel *card_open(uint32_t card);
+void card_close(struct channel *channel);
+/* Puts work on a stream; waits while the channel is full. */
+void card_submit(struct channel *channel, uint32_t stream, struct submission work);
+bool card_is_idle(const struct channel *channel, uint32_t stream);
+bool card_is_empty(const struct channel *channel);
+void card_flush(struct channel *channel);
+void card_set_blocking(struct channel *channel, uint32_t stream, bool blocking);
+uint64_t card_served(const struct channel *channel);
+uint64_t card_busy(uint32_t card);
+void card_advance_all(uint64_t until);
+uint64_t card_next_change(void);
+void card_reset(const struct model *model);
+struct event *event_new(void);
+bool event_is_over(const struct event *event);
+uint64_t event_time(const struct event *event);
+void flag_set(uint32_t flag, bool on);
+
+/* A process of a tenant on the cards, with the library (a seat on each) or without. */
+struct process {
+    struct channel *channels[MODEL_CARDS];
+    struct gate gates[MODEL_CARDS];
+    struct card_books books[MODEL_CARDS];
+    uint32_t cards, call;
+    bool bare;
+    uint64_t launches;
+};
+struct tenant_terms {
+    enum policy policy;
+    enum priority priority;
+    uint32_t quota;
+    bool bare; /* the driver alone */
+};
+void process_open(struct process *process, uint32_t cards, uint32_t seat, struct tenant_terms terms);
+/* What cuLaunchKernel and cuGraphLaunch do (`graph` not 0), through the gate or not. */
+void process_launch(struct process *process, uint32_t card, uint32_t stream, uint64_t graph, uint64_t function,
+                    struct submission work);
+/* Of no device time: a wait for an event, a function of the host. */
+void process_part(struct process *process, uint32_t card, uint32_t stream, struct submission work);
+void process_record(struct process *process, uint32_t card, uint32_t stream, struct event *event);
+/* cuStreamSynchronize; stream MODEL_STREAMS: cuCtxSynchronize. */
+void process_await(struct process *process, uint32_t card, uint32_t stream);
+void process_await_event(struct process *process, uint32_t card, struct event *event);
+/* Says in a seat's terms what the agent says there. */
+void process_terms(uint32_t card, uint32_t seat, struct tenant_terms terms);
+
+#endif

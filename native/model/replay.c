@@ -1,0 +1,386 @@
+/*
+ * Programs over the library and a modelled card in virtual time.
+ *
+ * Usage: replay SCENE MODEL SEED [NUMBER]     prints "name value" lines; ends with 3 where all hang
+ */
+#include "model.h"
+#include "../src/batch.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define US 1000ull
+#define SECOND (1000 * MS)
+
+static struct process processes[SEATS];
+static uint64_t number, until;
+static bool bare;
+
+static const struct submission nothing;
+
+static struct submission kernel(uint64_t ns, uint32_t part)
+{
+    struct submission work = nothing;
+    work.ns = ns;
+    work.part = part;
+    return work;
+}
+
+static void say(const char *name, uint64_t value) { printf("%s %llu\n", name, (unsigned long long)value); }
+
+static struct tenant_terms terms(enum policy policy, uint32_t quota)
+{
+    return (struct tenant_terms){.policy = policy, .priority = PRIORITY_ORDINARY, .quota = quota, .bare = bare};
+}
+
+/* One graph after another of 300 us, a wait after each round, with little of the host's time between. */
+static void graphs(void *argument)
+{
+    struct process *process = argument;
+    for (uint64_t i = 0;; i++) {
+        uint64_t name = 0x7f0000000000ull + (i % number * 0x9e3779b97f4a7c15ull >> 36) * 16; /* anywhere on a heap */
+        process_launch(process, 0, 1, name, name, kernel(300 * US, 1000));
+        if (i % 32 == 31) process_await(process, 0, 1);
+    }
+}
+
+static int many_graphs(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_BEST_EFFORT, 0));
+    world_thread(graphs, &processes[0]);
+    bool good = world_run(world_now() + SECOND);
+    say("busy", card_busy(0) * 1000 / SECOND);
+    return good ? 0 : 3;
+}
+
+/* A kernel that never ends on one stream, small ones with waits on another. */
+static void small(void *argument)
+{
+    struct process *process = argument;
+    struct submission spin = kernel(0, 100);
+    spin.work = WORK_SPIN;
+    spin.flag = 1;
+    process_launch(process, 0, 2, 0, 0x100, spin);
+    for (;;) {
+        for (int i = 0; i < 10; i++) process_launch(process, 0, 3, 0, 0x200, kernel(50 * US, 500));
+        process_await(process, 0, 3);
+    }
+}
+
+static int beside_long(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 500));
+    world_thread(small, &processes[0]);
+    bool good = world_run(world_now() + SECOND);
+    say("launches", processes[0].launches);
+    return good ? 0 : 3;
+}
+
+/* One launches ahead as far as it may, and never waits; another wakes beside it, and waits for each of its kernels. */
+static void ahead(void *argument)
+{
+    for (;;) process_launch(argument, 0, 1, 0, 0x100, kernel(200 * US, 1000));
+}
+
+static uint64_t first_after;
+
+static void waker(void *argument)
+{
+    uint64_t begun;
+    world_sleep(500 * MS);
+    begun = world_now();
+    for (;;) {
+        process_launch(argument, 0, 1, 0, 0x200, kernel(MS, 1000));
+        process_await(argument, 0, 1);
+        if (!first_after) first_after = world_now() - begun;
+    }
+}
+
+static int wakes(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 500));
+    process_open(&processes[1], 1, 1, terms(POLICY_BURST_SHARE, 500));
+    world_thread(ahead, &processes[0]);
+    world_thread(waker, &processes[1]);
+    bool good = world_run(world_now() + SECOND);
+    uint64_t before = card_served(processes[1].channels[0]);
+    good &= world_run(world_now() + SECOND);
+    say("first-us", first_after / US);
+    say("share", (card_served(processes[1].channels[0]) - before) * 1000 / SECOND);
+    return good ? 0 : 3;
+}
+
+/* A function of the host on a stream wants the lock with which its program launches, as an interpreter's. */
+static bool locked;
+static bool is_unlocked(void *unused) { return (void)unused, !locked; }
+
+static uint64_t longest;
+
+static void interpreter(void *argument)
+{
+    for (uint64_t i = 0;; i++) {
+        struct submission host = {.work = WORK_HOST, .host = is_unlocked};
+        uint64_t begun = world_now();
+        locked = true;
+        process_launch(argument, 0, 1, 0, 0x100, kernel(3 * MS, 1000));
+        process_part(argument, 0, 1, host);
+        for (int k = 0; k < 8; k++) process_launch(argument, 0, 1, 0, 0x100, kernel(3 * MS, 1000));
+        locked = false;
+        if (i && world_now() - begun > longest) longest = world_now() - begun;
+        process_await(argument, 0, 1);
+    }
+}
+
+static int callbacks(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_FIXED_SHARE, 990));
+    world_thread(interpreter, &processes[0]);
+    bool good = world_run(world_now() + 4 * SECOND);
+    say("longest-us", longest / US);
+    say("busy", card_busy(0) / 4 / MS);
+    return good ? 0 : 3;
+}
+
+/* Many short kernels and some long ones, of two tenants with half the card each. */
+static void uneven(void *argument)
+{
+    for (uint64_t i = 0;; i++) {
+        uint64_t ns = i % 100 < 4 ? 4 * MS : 20 * US;
+        process_launch(argument, 0, 1, 0, 0x1000 + (ns / 10000) * 16, kernel(ns, 1000));
+    }
+}
+
+static int mixed(void)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        process_open(&processes[i], 1, i, terms(POLICY_FIXED_SHARE, 500));
+        world_thread(uneven, &processes[i]);
+    }
+    bool good = world_run(world_now() + 4 * SECOND);
+    say("busy", card_busy(0) / 4 / MS);
+    say("first", card_served(processes[0].channels[0]) / 4 / MS);
+    return good ? 0 : 3;
+}
+
+/* Work on the legacy stream; then on a blocking stream a kernel that spins for one on another blocking stream. */
+static void joined(void *argument)
+{
+    struct process *process = argument;
+    world_needs(true);
+    for (uint64_t i = 0; i < 20; i++) {
+        struct submission spin = kernel(0, 100), sets = kernel(20 * US, 100);
+        flag_set(1, false);
+        process_launch(process, 0, 0, 0, 0x100, kernel(world_chance(5 * MS), 500));
+        spin.work = WORK_SPIN;
+        spin.flag = sets.sets = 1;
+        process_launch(process, 0, 1, 0, 0x200, spin);
+        world_sleep(world_chance(4 * MS));
+        process_launch(process, 0, 2, 0, 0x300, sets);
+        process_await(process, 0, MODEL_STREAMS);
+    }
+    say("ended", 1);
+}
+
+/* Two threads, one on the legacy stream and one beside it. */
+static void on_legacy(void *argument)
+{
+    for (uint64_t i = 0;; i++) {
+        process_launch(argument, 0, 0, 0, 0x100, kernel(200 * US + world_chance(200 * US), 1000));
+        if (i % 4 == 3) process_await(argument, 0, 0);
+    }
+}
+
+static void on_blocking(void *argument)
+{
+    for (uint64_t i = 0;; i++) {
+        process_launch(argument, 0, 1, 0, 0x200, kernel(200 * US + world_chance(200 * US), 1000));
+        if (i % 8 == 7) process_await(argument, 0, 1);
+    }
+}
+
+static int beside_legacy(void)
+{
+    streams_join = true;
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 500));
+    world_thread(on_legacy, &processes[0]);
+    world_thread(on_blocking, &processes[0]);
+    bool good = world_run(world_now() + SECOND);
+    say("counted", processes[0].books[0].served / US);
+    say("used", card_served(processes[0].channels[0]) / US);
+    return good ? 0 : 3;
+}
+
+static int legacy_marks(void)
+{
+    streams_join = true; /* as cuStreamCreate says */
+    process_open(&processes[0], 1, 0, terms(POLICY_BEST_EFFORT, 0));
+    world_thread(joined, &processes[0]);
+    until = world_now() + 2 * SECOND;
+    bool good = world_run(until);
+    return good ? 0 : 3;
+}
+
+/* Copies from the host behind a kernel that does not end, until the channel is full. */
+static void copier(void *argument)
+{
+    struct process *process = argument;
+    struct submission spin = kernel(0, 100);
+    spin.work = WORK_SPIN;
+    spin.flag = 1;
+    process_launch(process, 0, 1, 0, 0x100, spin);
+    for (;;) card_submit(process->channels[0], 1, kernel(10 * US, 1));
+}
+
+/* So another thread stays in the driver, and where the library marks something, in its midst. */
+static void filler(void *argument)
+{
+    world_thread(copier, argument);
+    world_sleep(MS);
+    for (;;) process_launch(argument, 0, 2, 0, 0x200, kernel(50 * US, 500));
+}
+
+static uint64_t oldest_beat;
+
+static void listener(void *argument)
+{
+    struct process *process = argument;
+    for (;;) {
+        const struct seat *seat = process->gates[0].outer.own;
+        world_sleep(MS);
+        if (seat->wants && world_now() - seat->beat > oldest_beat) oldest_beat = world_now() - seat->beat;
+    }
+}
+
+static int full_channel(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 500));
+    world_thread(filler, &processes[0]);
+    world_thread(listener, &processes[0]);
+    world_run(world_now() + SECOND);
+    say("beat-us", oldest_beat / US);
+    return 0;
+}
+
+static void leaver(void *argument)
+{
+    world_needs(true);
+    world_sleep(SECOND);
+    gate_shut(&((struct process *)argument)->gates[0]);
+    say("ended", 1);
+}
+
+/* The process ends while a thread of it is in the driver for ever. */
+static int leaves(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 500));
+    world_thread(filler, &processes[0]);
+    world_thread(leaver, &processes[0]);
+    return world_run(world_now() + 20 * SECOND) ? 0 : 3;
+}
+
+/* A launch in eight is its function's first, and takes the host 2 ms to load. */
+static void loader(void *argument)
+{
+    for (uint64_t i = 0;; i++) {
+        struct submission work = kernel(20 * US, 1000);
+        if (i % 8 == 0) work.loading = 2 * MS;
+        process_launch(argument, 0, 1, 0, 0x1000 + i / 8 * 64, work);
+        if (number && i % number == 0) process_await(argument, 0, 1);
+        world_sleep(world_chance(20 * US));
+    }
+}
+
+static int loads(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 500));
+    world_thread(loader, &processes[0]);
+    bool good = world_run(world_now() + SECOND);
+    say("counted", processes[0].books[0].served / US);
+    say("used", card_served(processes[0].channels[0]) / US);
+    return good ? 0 : 3;
+}
+
+/* NUMBER tenants with even fixed-share quotas, all busy; NUMBER 0: of 30 and 70 %. */
+static void steady(void *argument)
+{
+    for (uint64_t i = 0;; i++) {
+        process_launch(argument, 0, 1, 0, 0x100 + i % 3 * 16, kernel(200 * US + i % 3 * 400 * US, 1000));
+        if (i % 16 == 15) process_await(argument, 0, 1);
+    }
+}
+
+static int shares(void)
+{
+    uint32_t count = number ? (uint32_t)number : 2;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t quota = number ? 1000 / count : i ? 700 : 300;
+        process_open(&processes[i], 1, i, terms(POLICY_FIXED_SHARE, quota));
+        world_thread(steady, &processes[i]);
+    }
+    world_run(world_now() + SECOND);
+    uint64_t before[SEATS];
+    for (uint32_t i = 0; i < count; i++) before[i] = card_served(processes[i].channels[0]);
+    bool good = world_run(world_now() + 8 * SECOND);
+    for (uint32_t i = 0; i < count; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "share-%u", i);
+        say(name, (card_served(processes[i].channels[0]) - before[i]) / 8 / MS);
+    }
+    return good ? 0 : 3;
+}
+
+/* Collectives of two ranks on two cards, each of which waits on its card for the other; NUMBER tenants, and a wait after each step. */
+static uint64_t steps[SEATS];
+
+static void collective(void *argument)
+{
+    struct process *process = argument;
+    uint32_t who = (uint32_t)(process - processes);
+    for (;;) {
+        flag_set(1 + who * 2, false), flag_set(2 + who * 2, false);
+        for (uint32_t card = 0; card < 2; card++) {
+            /* Says that this rank is there, and spins for the other. */
+            struct submission work = kernel(0, 100), there = kernel(500 * US, 1000);
+            there.sets = 1 + who * 2 + card;
+            work.work = WORK_SPIN;
+            work.flag = 1 + who * 2 + 1 - card;
+            process_launch(process, card, 1, 0, 0x100, there);
+            process_launch(process, card, 1, 0, 0x200, work);
+        }
+        process_await(process, 0, 1);
+        process_await(process, 1, 1);
+        steps[who]++;
+    }
+}
+
+static int collectives(void)
+{
+    for (uint32_t i = 0; i < number; i++) {
+        process_open(&processes[i], 2, i, terms(POLICY_BURST_SHARE, (uint32_t)(1000 / number)));
+        world_thread(collective, &processes[i]);
+    }
+    bool good = world_run(world_now() + 10 * SECOND);
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < number; i++) all += steps[i];
+    say("steps", all / 10);
+    return good ? 0 : 3;
+}
+
+static const struct {
+    const char *name;
+    int (*play)(void);
+} scenes[] = {{"many-graphs", many_graphs}, {"beside-long", beside_long}, {"wakes", wakes}, {"full-channel", full_channel},
+              {"leaves", leaves}, {"shares", shares}, {"collectives", collectives}, {"loads", loads}, {"legacy-marks", legacy_marks},
+              {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy}};
+
+int main(int argc, char **argv)
+{
+    const struct model *model = argc > 3 ? model_named(argv[2]) : NULL;
+    if (!model) return fprintf(stderr, "usage: replay SCENE MODEL SEED [NUMBER [bare]]\n"), 2;
+    number = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
+    bare = argc > 5 && strcmp(argv[5], "bare") == 0;
+    world_open(model, strtoull(argv[3], NULL, 10));
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
+        if (strcmp(scenes[i].name, argv[1]) == 0) return scenes[i].play();
+    return fprintf(stderr, "replay: no scene %s\n", argv[1]), 2;
+}

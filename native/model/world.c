@@ -1,0 +1,204 @@
+/* Virtual time and its threads: coroutines, of which one runs at a time, in an order that a seed decides. */
+#include "model.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define THREADS 256
+#define STACK_BYTES (128u << 10)
+
+struct thread {
+    ucontext_t state;
+    void *stack;
+    void (*body)(void *);
+    void *argument;
+    uint64_t wakes;
+    bool (*ready)(void *);
+    void *what, *own[2];
+    bool ended, came, needs;
+};
+
+static const struct model models[] = {
+    /* What the library's rule was made for: one context's work in order, and all else free. */
+    {.name = "optimistic", .slice_ns = 2 * MS, .call_ns = 1000, .wake_ns = 20000, .channel = 1024},
+    /* What vendors' documents and others' measurements say of a data-centre card. */
+    {.name = "measured", .overlaps = true, .legacy = true, .mark_ns = 1500, .switch_ns = 100000, .slice_ns = 2 * MS,
+     .call_ns = 2500, .wake_ns = 60000, .channel = 1024, .throttle = 50, .drift = 20},
+    /* Everything that could be against it, at once. */
+    {.name = "hostile", .overlaps = true, .legacy = true, .mark_ns = 8000, .switch_ns = 400000, .slice_ns = 5 * MS,
+     .call_ns = 6000, .flush_ns = 100000, .wake_ns = 250000, .channel = 96, .throttle = 300, .drift = 1000},
+};
+
+static struct thread threads[THREADS], *current;
+static uint32_t thread_count;
+static ucontext_t root;
+static uint64_t moment, chances;
+static const struct model *model;
+
+const struct model *model_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (strcmp(models[i].name, name) == 0) return &models[i];
+    return NULL;
+}
+
+const struct model *world_model(void) { return model; }
+
+uint64_t world_now(void) { return moment; }
+
+uint64_t world_chance(uint64_t below)
+{
+    chances ^= chances << 13;
+    chances ^= chances >> 7;
+    chances ^= chances << 17;
+    return below ? chances % below : 0;
+}
+
+void world_open(const struct model *of, uint64_t seed)
+{
+    for (uint32_t i = 0; i < thread_count; i++) free(threads[i].stack);
+    memset(threads, 0, sizeof threads);
+    thread_count = 0;
+    current = NULL;
+    model = of;
+    moment = 1000 * MS;
+    chances = seed * 0x9e3779b97f4a7c15ull + 0x1234567ull;
+    card_reset(of);
+    card_advance_all(moment);
+}
+
+static void enter(void)
+{
+    current->body(current->argument);
+    current->ended = true;
+    swapcontext(&current->state, &root);
+}
+
+void world_thread(void (*body)(void *), void *argument)
+{
+    if (thread_count == THREADS) abort();
+    struct thread *thread = &threads[thread_count++];
+    *thread = (struct thread){.stack = malloc(STACK_BYTES), .body = body, .argument = argument, .wakes = moment};
+    if (!thread->stack || getcontext(&thread->state) != 0) abort();
+    thread->state.uc_stack.ss_sp = thread->stack;
+    thread->state.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&thread->state, enter, 0);
+}
+
+void **world_own(void)
+{
+    static void *none[2];
+    return current ? current->own : none;
+}
+
+void world_needs(bool needs) { current->needs = needs; }
+
+static void yield(void) { swapcontext(&current->state, &root); }
+
+void world_sleep(uint64_t ns)
+{
+    current->ready = NULL;
+    current->wakes = moment + ns;
+    yield();
+}
+
+bool world_until(bool (*ready)(void *), void *what, uint64_t ns)
+{
+    if (ready(what)) return true;
+    if (!current) abort();
+    current->ready = ready;
+    current->what = what;
+    current->wakes = ns > MODEL_NEVER - moment ? MODEL_NEVER : moment + ns;
+    yield();
+    current->ready = NULL;
+    return current->came;
+}
+
+/* One of those that can go on, by chance; NULL: none can at this moment. */
+static struct thread *pick(void)
+{
+    struct thread *chosen = NULL;
+    uint64_t seen = 0;
+    for (uint32_t i = 0; i < thread_count; i++) {
+        struct thread *thread = &threads[i];
+        if (thread->ended) continue;
+        bool came = thread->ready && thread->ready(thread->what);
+        if (!came && thread->wakes > moment) continue;
+        if (world_chance(++seen) != 0) continue;
+        chosen = thread;
+        thread->came = came;
+    }
+    return chosen;
+}
+
+/* Does a thread that must get on wait for something that no time brings? */
+static bool is_stuck(void)
+{
+    bool needed = false;
+    for (uint32_t i = 0; i < thread_count; i++) {
+        if (threads[i].ended || !threads[i].needs) continue;
+        if (threads[i].wakes != MODEL_NEVER) return false;
+        needed = true;
+    }
+    return needed && card_next_change() == MODEL_NEVER;
+}
+
+static bool any_needed(void)
+{
+    for (uint32_t i = 0; i < thread_count; i++)
+        if (!threads[i].ended && threads[i].needs) return true;
+    return false;
+}
+
+bool world_run(uint64_t until)
+{
+    for (;;) {
+        struct thread *thread = pick();
+        if (thread) {
+            current = thread;
+            swapcontext(&root, &thread->state);
+            current = NULL;
+            if (thread->ended && !any_needed()) return true; /* all that had to get on did */
+            continue;
+        }
+        uint64_t next = card_next_change();
+        for (uint32_t i = 0; i < thread_count; i++)
+            if (!threads[i].ended && threads[i].wakes < next) next = threads[i].wakes;
+        if (next >= until) break;
+        if (next == MODEL_NEVER || is_stuck()) break;
+        moment = next;
+        card_advance_all(moment);
+    }
+    bool stuck = is_stuck();
+    if (!stuck && moment < until && until != MODEL_NEVER) moment = until, card_advance_all(until);
+    return !stuck;
+}
+
+/* What the library takes from its machine, in virtual time. */
+uint64_t clock_now(void) { return moment; }
+
+static bool is_free(void *lock) { return ((struct lock *)lock)->word == 0; }
+
+void lock_take(struct lock *lock)
+{
+    while (lock->word) world_until(is_free, lock, MODEL_NEVER);
+    lock->word = 1;
+}
+
+bool lock_try(struct lock *lock)
+{
+    if (lock->word) return false;
+    lock->word = 1;
+    return true;
+}
+
+void lock_give(struct lock *lock) { lock->word = 0; }
+
+void bell_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
+{
+    (void)word, (void)seen;
+    world_sleep(ns);
+}
+
+void bell_ring(_Atomic uint32_t *word) { (void)word; }
