@@ -9,7 +9,7 @@ CORE := model vendors inventory placement scheduler wire
 CORE_TESTS := $(CORE) conformance record upgrade
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-startup bench-relist native native-aarch64 clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist native native-aarch64 clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,9 +63,9 @@ soak: venv ## Churn with random faults (SOAK_MINUTES, SOAK_RATE pods a second, S
 failover: venv ## Kill the leader five times under load (FAILOVER_KILLS): how long nobody is served, and where the seconds go
 	$(BIN)/python tests/faults/failover.py --kills $${FAILOVER_KILLS:-5}
 
-soak-laws: venv ## The laws and random interleavings, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_SEED)
+soak-laws: venv ## The laws, random interleavings and comparisons with the originals, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_CASES, PARTAGE_SEED)
 	PARTAGE_SEQUENCES=$${PARTAGE_SEQUENCES:-200000} PARTAGE_SEED=$${PARTAGE_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/extender/test_any_interleaving_keeps_the_books.py
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/laws
+	HYPOTHESIS_PROFILE=soak PARTAGE_CASES=$${PARTAGE_CASES:-5000} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/laws tests/fidelity
 
 bench: venv ## Run the benchmarks and print their figures
 	$(BIN)/python bench/schedule.py
@@ -90,6 +90,9 @@ native-aarch64: ## The same for aarch64 into build/native-aarch64 (CROSS=aarch64
 
 bench-policy: venv ## Hold the default policy against what is required of it, resumable (PARTAGE_OPENB=folder)
 	$(BIN)/python bench/policy.py
+
+bench-small: venv ## The default policy beside every plain one on small clusters, resumable (PARTAGE_OPENB=folder)
+	$(BIN)/python bench/small_clusters.py
 
 clean: ## Remove what was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -64,6 +64,8 @@ STARTED = [0.5]
 """Seconds that a program took until its first launch; measured before it is relied on."""
 PATIENCE = 60
 """Seconds until a program that should have ended long ago is killed, beyond those that it was told to work."""
+POINTS = 1
+"""By which a share may be off, of the whole card."""
 EACH = 30
 """Seconds that a probe of the card may take, the driver's start included."""
 RUNNING: set[subprocess.Popen[str]] = set()
@@ -623,9 +625,9 @@ def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None
             got = parts(series, rate, kind)
             error = max(abs(part - quotas[i] / 10) for i, part in enumerate(got))
             told = " / ".join(f"{part:.1f}" for part in got)
-            verdict = judged(error <= 3, f"{kind.name} {quoted}: {told}")
+            verdict = judged(error <= POINTS, f"{kind.name} {quoted}: {told}")
             row(kind.name, quoted, told, f"{error:.1f}", verdict)
-            if error > 3:
+            if error > POINTS:
                 book = RECORD["runs"][-1]["books"]
                 waited = " / ".join(f"{one.get('waited_ns', 0) / 1e6:.0f}" for one in book)
                 served = " / ".join(f"{one.get('served_ns', 0) / 1e6:.0f}" for one in book)
@@ -642,7 +644,7 @@ def hand_over(card: Card, kind: Kind, seconds: float) -> None:
     first = next((when for when, count in series[1] if count), woke)
     before = 100 * (at(series[0], woke) - at(series[0], woke - 5 * 10**8)) * 2 / rate.each_second
     got = parts(series, rate, kind)
-    good = abs(got[0] - 20) <= 3 and abs(got[1] - 80) <= 3
+    good = abs(got[0] - 20) <= POINTS and abs(got[1] - 80) <= POINTS
     row(kind.name, f"alone {before:.1f}", " / ".join(f"{part:.1f}" for part in got), "20 / 80",
         judged(good, "burst-share"))  # fmt: skip
     row(

@@ -143,6 +143,7 @@ class Bench:
         self.count, self.nice, self.percentage = given.nodes, given.nice, given.percentage
         self.percentage_alone = given.percentage_alone
         self.mutual_tls, self.http2 = given.mutual_tls, given.http2
+        self.plugin: Path | None = given.plugin
         self.given_options = [
             f"{name}={value}"
             for name, value in (
@@ -185,6 +186,7 @@ class Bench:
                      f"--read-port={self.read}", *(["--http2"] if self.http2 else [])]
                     if certificate else ["--plain"]
                 ),
+                *([f"--plugin-socket={self.folder}/engine.sock"] if self.plugin else []),
                 *self.given_options,
             ],
         )  # fmt: skip
@@ -193,14 +195,17 @@ class Bench:
         ignored = left_to_the_ledger(FAMILIES, Settings())
         url = f"http{'s' if certificate else ''}://127.0.0.1:{port}"
         access = ExtenderAccess(url, authority, certificate, key)
-        beside = kube_scheduler_config(access, ignored, [WITH.scheduler])
+        beside = kube_scheduler_config(None if self.plugin else access, ignored, [WITH.scheduler])
         beside["percentageOfNodesToScore"] = self.percentage
         for name, config in ((ALONE.paused, alone), (WITH.paused, beside)):
+            own = {} if name == ALONE.paused or self.plugin is None else {"program": self.plugin}
             self.plane.start_scheduler(
                 config,
                 name,
                 "--authorization-always-allow-paths=/metrics,/debug/pprof/*",
                 limits=LIMITS,
+                env={"PARTAGE_SOCKET": f"{self.folder}/engine.sock"},
+                **own,
             )
 
     def _certificate(self) -> tuple[str, str, str]:
@@ -603,6 +608,12 @@ def main() -> None:
         "--http2",
         action="store_true",
         help="by HTTP/2, as the chart installs it; with --mutual-tls",
+    )
+    parser.add_argument(
+        "--plugin",
+        type=Path,
+        metavar="PROGRAM",
+        help="kube-scheduler with the plugin (kube-scheduler/build), in place of the extender",
     )
     parser.add_argument(
         "--nice",

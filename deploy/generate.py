@@ -71,7 +71,7 @@ def files() -> dict[str, str]:
     context = Context.of(Settings(), FAMILIES)
     known = sorted({*context.owners, *context.triggers})
     rules = json.dumps(installation(Endpoint(), context, Admission()), indent=2)
-    listed = "', '".join(known)
+    listed = "': true, '".join(known)
     admission = {
         "resources": known,
         "objects": json.loads(rules.replace(listed, _PLACEHOLDER)),

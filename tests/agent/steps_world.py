@@ -88,7 +88,7 @@ def keeper_of(folder: Path) -> Keeper:
         place = Place(NODE, Settings(), FAMILIES, facts)
         return Keeper(lambda: place, host, journal, Tallies(), None, folders)
     rooms = Rooms(folder / "built.so", folder / "host/state", "/state", folder)
-    facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=OwnLibrary())
+    facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=OwnLibrary(compute=True))
     place = Place(NODE, Settings(), FAMILIES, facts)
     return Keeper(lambda: place, host, journal, Tallies(), Isolation(rooms))
 

@@ -114,7 +114,7 @@ def _grant(protocol: str, minor: int = 0, mode: GrantMode = GrantMode.WHOLE) -> 
                     protocol="koordinator", function=(1, "0000:1f:00.2"),
                 )
             ],
-            {},
+            {"NVIDIA_VISIBLE_DEVICES": "void"},
             ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs-0000:1f:00.2"),
             id="virtual function",
         ),
@@ -156,28 +156,6 @@ def test_limits_that_nobody_keeps_are_said_to_be_kept_by_nobody() -> None:
 
     assert found.limits == "none"
     assert "LD_PRELOAD" not in found.env
-
-
-@pytest.mark.parametrize(
-    ("env", "given_env"),
-    [
-        pytest.param((), None, id="nothing"),
-        pytest.param(("NVIDIA_VISIBLE_DEVICES=void", "PATH=/bin"), None, id="no card"),
-        pytest.param(
-            ("NVIDIA_VISIBLE_DEVICES=all",), {"NVIDIA_VISIBLE_DEVICES": "void"}, id="all"
-        ),
-        pytest.param(
-            ("NVIDIA_VISIBLE_DEVICES=0",), {"NVIDIA_VISIBLE_DEVICES": "void"}, id="one card"
-        ),
-    ],
-)
-def test_a_pod_without_a_record_cannot_choose_cards(
-    env: tuple[str, ...], given_env: dict[str, str] | None
-) -> None:
-    """Its container is left alone, unless it would see cards."""
-    found = inject(PodSandbox("p", "web", "u", "team"), _container(*env), PLACE, ())
-
-    assert (found.given.env if isinstance(found, Injected) else found) == given_env
 
 
 def test_a_container_cannot_widen_its_grant() -> None:

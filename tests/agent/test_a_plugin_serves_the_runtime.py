@@ -63,7 +63,7 @@ async def _running(
     plugin = Plugin(decisions, options)
     task = asyncio.create_task(plugin.run(stop))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(240):
             await runtime.plugin.wait()
             await plugin.ready.wait()
         yield plugin
@@ -152,7 +152,7 @@ def test_a_plugin_comes_back_and_is_told_everything(tmp_path: Path) -> None:
             runtime.pods, runtime.containers = (POD,) * 3, (MAIN,) * 2
             async with _running(runtime, decisions) as plugin:
                 runtime.drop()
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(240):
                     await runtime.plugin.wait()
                     await plugin.ready.wait()
                 await runtime.removed(MAIN)
@@ -172,7 +172,7 @@ def test_garbage_ends_the_connection_and_nothing_else(
         async with fake_runtime(tmp_path / "s") as runtime, _running(runtime, Decisions()):
             runtime.plugin.clear()
             runtime.say(b"\xff" * 64)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(240):
                 await runtime.plugin.wait()
             assert runtime.connections == 2
 
@@ -192,7 +192,7 @@ def test_a_plugin_that_is_not_taken_says_why(
             runtime.refusal = "plugins are disabled"
             plugin = Plugin(Decisions(), PluginOptions(runtime.socket, again=Backoff(0.01)))
             task = asyncio.create_task(plugin.run(stop))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(240):
                 while "plugins are disabled" not in caplog.text:  # noqa: ASYNC110 # a log has no event
                     await asyncio.sleep(0.01)
             stop.set()
@@ -211,7 +211,7 @@ def test_a_plugin_says_why_it_is_not_asked(tmp_path: Path) -> None:
         task = asyncio.create_task(plugin.run(stop))
 
         async def says(words: str) -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(240):
                 while words not in plugin.problem:  # noqa: ASYNC110 # a text has no event
                     await asyncio.sleep(0.01)
 
@@ -220,7 +220,7 @@ def test_a_plugin_says_why_it_is_not_asked(tmp_path: Path) -> None:
             runtime.refusal = "plugins are disabled"
             await says("plugins are disabled")
             runtime.refusal = ""
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(240):
                 await plugin.ready.wait()
             assert plugin.problem == ""
         stop.set()

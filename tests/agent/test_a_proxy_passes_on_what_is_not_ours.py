@@ -278,7 +278,7 @@ async def _world(folder: Path) -> AsyncIterator[World]:
     stop = asyncio.Event()
     task = asyncio.create_task(proxy.run(stop))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             await proxy.ready.wait()
         async with grpc.aio.insecure_channel(f"unix:{options.socket}") as channel:
             yield World(runtime, keeper, proxy, channel, now)

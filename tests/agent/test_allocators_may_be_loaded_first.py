@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from partage.agent.isolation.objects import auditors, stand_in
+from partage.agent.isolation.reading import Work
 from partage.agent.isolation.sight import look
 from partage.model.errors import InvalidDocument
 
@@ -37,11 +38,11 @@ def compiled(folder: Path, source: str, *flags: str) -> Path:
     return out
 
 
-def asked(path: Path, what: Callable[[int], str] = stand_in) -> str:
+def asked(path: Path, what: Callable[[int, Work], str] = stand_in) -> str:
     """What the object defines of ours, or names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return what(descriptor)
+        return what(descriptor, Work())
     finally:
         os.close(descriptor)
 

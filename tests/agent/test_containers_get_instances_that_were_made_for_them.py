@@ -44,7 +44,7 @@ from partage.wire import record
 from partage.wire.context import Context
 
 PODS = "/api/v1/pods"
-PATIENCE = 90.0
+PATIENCE = 240.0
 NODE = Node(
     "n",
     devices=tuple(

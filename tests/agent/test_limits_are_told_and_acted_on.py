@@ -21,6 +21,7 @@ from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT
 from partage.agent.isolation.library import as_mapped
+from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.providers import NoIsolation, OwnLibrary
 from partage.agent.isolation.rooms import Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
@@ -66,7 +67,7 @@ class World:
         (folder / "built.so").write_bytes(b"the library")
         self.proc.mkdir()
         self.rooms = Rooms(folder / "built.so", self.root / "state", "/state", folder)
-        self.provider: OwnLibrary | NoIsolation = OwnLibrary()
+        self.provider: OwnLibrary | NoIsolation = OwnLibrary(compute=True)
         self.tallies = Tallies()
         self.keeper = Keeper(
             self._place, Host(self.root), Journal(folder / "journal"), self.tallies,
@@ -212,7 +213,7 @@ def test_one_look_reads_everything_once(tmp_path: Path) -> None:
     on = True
 
     def hear(event: str, arguments: tuple[object, ...]) -> None:
-        if on and event in {"open", "os.listdir"}:
+        if on and event in {"open", "os.listdir", "os.scandir"}:
             opened[str(arguments[0])] += 1
 
     async def story(world: World) -> None:
@@ -613,3 +614,27 @@ def test_two_parts_of_a_card_are_one_series() -> None:
     assert _twice(books) == []
     assert found["container_request_gpu_memory/team,n1,train,main,0"] == 6 * 1024
     assert found["pod_mem_usage/team,n1,train"] == 1024
+
+
+def test_a_quota_of_compute_that_the_node_does_not_enforce_is_told_and_not_acted_on(
+    tmp_path: Path,
+) -> None:
+    """Memory is held; the pod runs on, and its condition and a metric of its own say what is not."""
+
+    async def story(world: World) -> None:
+        world.provider = OwnLibrary(policy=Policy.FIXED_SHARE)
+        world.process(7, await world.run_pod("train"))
+        said = world.statements(evict=True)
+        looking = asyncio.create_task(said.run())
+        await _until(lambda: world.condition("train"))
+        condition = world.condition("train")
+        assert (condition["status"], condition["reason"]) == ("False", "NotEnforced")
+        assert "memory is held by Partage's library; compute is not" in condition["message"]
+        await asyncio.sleep(0.3)  # looks enough for an eviction
+        assert not _is_ended(world, "train")
+        looking.cancel()
+        series = world.metrics()
+        assert 'partage_agent_compute_not_enforced{container="main",namespace="team"' in series
+        assert "partage_agent_limits_not_in_force 0.0" in series
+
+    run(tmp_path, story)

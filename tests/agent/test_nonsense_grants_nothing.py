@@ -155,7 +155,7 @@ NODE = Node("n1", devices=(
 ))  # fmt: skip
 PLACE = Place(
     NODE, Settings(), FAMILIES,
-    HostFacts(lambda _pod, _card, _mig: Instance(), provider=OwnLibrary()),
+    HostFacts(lambda _pod, _card, _mig: Instance(), provider=OwnLibrary(compute=True)),
 )  # fmt: skip
 GRANT = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, GIB, GrantMode.SHARE, protocol="qgpu")
 KEYS = sorted(value for value in vars(names).values() if isinstance(value, str) and "/" in value)

@@ -40,7 +40,7 @@ from partage.wire.documents import decode
 from partage.wire.foreign import OnCard, encode_foreign
 from partage.wire.mig_profiles import decode_axes
 
-PATIENCE = 90.0
+PATIENCE = 240.0
 HIGH = MigSlice("3g.40gb", 4, 4)
 Body = dict[str, Any]
 

@@ -19,7 +19,7 @@ from partage.testing.clock import InstantClock, SteppedClock
 from partage.vendors import names
 from partage.wire import record, shapes
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 def grant(start: int, container: str = "main", phase: Phase = Phase.MAIN) -> Grant:

@@ -1,5 +1,6 @@
 """Partage's own enforcement library, as the agent mounts it: rooms, seats, wishes, what becomes of crashes."""
 
+import dataclasses
 import os
 import shutil
 import stat
@@ -17,7 +18,7 @@ from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.isolation.account import ACCOUNT_BYTES
 from partage.agent.isolation.limits import Policy, Priority, read
-from partage.agent.isolation.providers import MigOnly, OwnLibrary
+from partage.agent.isolation.providers import HamiCore, MigOnly, OwnLibrary, Shares
 from partage.agent.isolation.rooms import INSIDE, PRELOAD, CardQuota, Quota, Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, read_seat, seat_file
 from partage.agent.journal import Journal
@@ -51,7 +52,7 @@ QUOTA = Quota((CardQuota("GPU-0", GIB, 300, Policy.FIXED_SHARE),))
 
 
 def _place(provider: OwnLibrary | MigOnly | None = None) -> Place:
-    provider = provider or OwnLibrary()
+    provider = provider or OwnLibrary(compute=True)
     facts = HostFacts(lambda _pod, _card, _mig: Instance(), provider=provider)
     return Place(NODE, Settings(), FAMILIES, facts)
 
@@ -231,7 +232,7 @@ def test_a_wish_that_cannot_be_is_refused(annotations: dict[str, str], why: str)
 
 def test_memory_beyond_the_grant_is_explicit() -> None:
     """The pod asks, the operator allows."""
-    place = _place(OwnLibrary(most_beyond_bytes=8 * GIB))
+    place = _place(OwnLibrary(most_beyond_bytes=8 * GIB, compute=True))
 
     found = inject(_pod(SHARE, annotations={names.MEMORY_BEYOND: "4Gi"}), _container(), place, ())
 
@@ -573,3 +574,42 @@ def test_hostile_wishes_give_limits_or_a_reason(
         assert isinstance(found, Injected)
         assert found.given.quota is not None
         assert found.given.quota.cards[0].memory_bytes == 4 * GIB
+
+
+def test_without_compute_memory_alone_is_capped(machine: Machine) -> None:
+    """No launch is held back, whatever the node's policy; the quota stays, so that it can be told that it is not held."""
+    provider = OwnLibrary()
+    shares = Shares("u", "main", {}, {}, {}, "fixed-share", (SHARE,))
+
+    kept = provider.keep(shares).quota
+
+    assert kept == Quota((CardQuota("GPU-0", 4 * GIB, 300, Policy.NONE),))
+    best = provider.keep(dataclasses.replace(shares, policy="best-effort")).quota
+    assert best == Quota((CardQuota("GPU-0", 4 * GIB, 0, Policy.NONE),))
+
+
+def test_hami_s_library_counts_cards_of_the_container(machine: Machine) -> None:
+    """A whole card has no limit, and the share beside it its own; older versions read the least of all shares."""
+    second = structs.replace(SHARE, minor=1, uuid="GPU-1", core_milli=500)
+    shares = Shares("u", "main", {}, {}, {}, "", (WHOLE, structs.replace(SHARE, uuid="GPU-7")))
+
+    assert _limits_of(shares) == {
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "4096m",
+        "CUDA_DEVICE_SM_LIMIT_1": "30",
+    }
+    assert _limits_of(dataclasses.replace(shares, grants=(second, SHARE))) == {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "4096m",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "CUDA_DEVICE_SM_LIMIT_0": "50",
+        "CUDA_DEVICE_SM_LIMIT_1": "30",
+    }
+    assert _limits_of(dataclasses.replace(shares, grants=(SHARE,))) == {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+    }
+
+
+def _limits_of(shares: Shares) -> dict[str, str]:
+    env = HamiCore().keep(shares).env
+    return {name: text for name, text in env.items() if "_LIMIT" in name}

@@ -101,7 +101,7 @@ def test_an_api_server_that_is_away_keeps_nobody_from_serving(tmp_path: Path) ->
             "--no-discovery", "--nri-socket", tmp_path / "nri.sock", stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stderr is not None
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             await _said(process.stderr, "node n cannot be read")
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
@@ -149,7 +149,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
             assert await process.wait() == 0
 
     async def bounded() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             await test()
 
     asyncio.run(bounded())

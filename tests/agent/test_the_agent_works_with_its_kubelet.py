@@ -128,7 +128,7 @@ async def _world(
 
 async def _until(holds: Callable[[], bool]) -> None:
     """Wait for something that tells nobody when it happens."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not holds():  # noqa: ASYNC110 # it has no event
             await asyncio.sleep(0.01)
 

@@ -204,7 +204,7 @@ class World:
 
 def test_a_served_container_that_the_journal_lost_is_written_down_again(tmp_path: Path) -> None:
     """The runtime has it as served and its pod has the record: it is no stranger, and keeps its room."""
-    world = World(tmp_path, OwnLibrary())
+    world = World(tmp_path, OwnLibrary(compute=True))
     world.agent().create(pod_of("a"), container_of("a"))
     world.file.unlink()
     again = world.agent()
@@ -219,7 +219,7 @@ def test_a_served_container_that_the_journal_lost_is_written_down_again(tmp_path
 
 def test_a_room_under_another_name_is_found_again(tmp_path: Path) -> None:
     """Behind the proxy a room bears the name from before the container had an identity."""
-    world = World(tmp_path, OwnLibrary())
+    world = World(tmp_path, OwnLibrary(compute=True))
     before = world.agent()
     before.create(pod_of("a"), Container("cri-s-a-main-0", "s-a", "main"))
     before.rename("cri-s-a-main-0", "c-a")
@@ -290,7 +290,9 @@ def test_what_cannot_be_read_of_the_journal_closes_the_cards(tmp_path: Path) -> 
 
     with pytest.raises(Refused, match=r"team/a, container main.*UnknownHeld"):
         agent.create(pod_of("b", other), container_of("b"))
-    assert agent.create(PodSandbox("s-c", "c", "u-c", "team"), container_of("c")) is None
+    plain = agent.create(PodSandbox("s-c", "c", "u-c", "team"), container_of("c"))
+    assert plain is not None
+    assert [(one.key, one.value) for one in plain.env] == [("NVIDIA_VISIBLE_DEVICES", "void")]
     agent.remove(container_of("a"))
 
     assert agent.create(pod_of("b", other), container_of("b")) is not None

@@ -289,7 +289,7 @@ def test_a_refused_registration_is_tried_again(
         async with fake_kubelet(folder) as kubelet:
             kubelet.refusal = "the node is being drained"
             async with _serving(folder, _node(_cards(1), "")):
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(240):
                     while "the node is being drained" not in caplog.text:  # noqa: ASYNC110 # a log has no event
                         await asyncio.sleep(0.01)
                 kubelet.refusal = ""
@@ -421,7 +421,7 @@ def test_units_are_given_at_once_and_starts_wait_for_who_injects(folder: Path) -
 
 async def _until(holds: Callable[[], bool]) -> None:
     """Wait for something that tells nobody when it happens."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not holds():  # noqa: ASYNC110 # it has no event
             await asyncio.sleep(0.005)
 

@@ -351,7 +351,7 @@ def test_code_in_the_process_goes_the_same_way() -> None:
         await server.create("configmaps", config(), "default")
         await server.patch("configmaps", "default", "settings", {"data": {"a": "1"}})
         await server.delete("configmaps", "default", "settings")
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 240)
         await server.create("pods", pod(), "default")
         await server.bind("default", "web", {"target": {"name": "n1"}})
         record = server.store.get("pods", "default", "web")

@@ -162,7 +162,7 @@ def test_a_later_write_wins_a_race_through_admission() -> None:
 
         async def slow(review: Review) -> None:
             if review.object is not None and "slow" in (review.object.get("data") or {}):
-                await asyncio.wait_for(passed.wait(), 5)
+                await asyncio.wait_for(passed.wait(), 240)
 
         w.server.admission.validators.append(slow)
         late = asyncio.create_task(w.patch(path, {"data": {"slow": "1"}}))

@@ -291,6 +291,7 @@ class ControlPlane:
         token: str | None = None,
         limits: Mapping[str, int] | None = None,
         env: Mapping[str, str] | None = None,
+        program: Path = KUBERNETES / "kube-scheduler",
     ) -> None:
         """Start a kube-scheduler.
 
@@ -301,6 +302,7 @@ class ControlPlane:
             token: of its user; the administrator's by default.
             limits: of its client, `qps` and `burst`; by default what no test reaches.
             env: variables of its environment.
+            program: the kube-scheduler.
         """
         path = self.folder / f"{name}.json"
         rates = limits or {"qps": 1000, "burst": 2000}
@@ -314,7 +316,7 @@ class ControlPlane:
         self.run(
             name,
             [
-                str(KUBERNETES / "kube-scheduler"),
+                str(program),
                 f"--config={path}",
                 "--bind-address=127.0.0.1",
                 f"--secure-port={free_port()}",

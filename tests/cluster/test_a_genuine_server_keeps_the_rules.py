@@ -40,22 +40,23 @@ PLURALS = {
 ACCOUNTS = Resource("", "v1", "serviceaccounts")
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 WRITER = "system:serviceaccount:partage-system:partage-scheduler"
+KUBELET = "system:node:n7"
 SHARE = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 PATIENCE = 60.0
 Manifest = dict[str, Any]
 
 
 class Plane:
-    """A control plane with two people: an administrator, and Partage's scheduler."""
+    """A control plane with three users: an administrator, Partage's scheduler, and a node."""
 
-    def __init__(self, plane: ControlPlane, writer: str) -> None:
+    def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
-        self._writer = writer
 
     @contextlib.asynccontextmanager
-    async def client(self, *, writer: bool = False) -> AsyncIterator[Client]:
+    async def client(self, *, writer: bool = False, user: str = "") -> AsyncIterator[Client]:
         """A client of one of them."""
-        path = self.plane.kubeconfig(self._writer if writer else None)
+        user = WRITER if writer else user
+        path = self.plane.kubeconfig(self.plane.token_of(user) if user else None)
         async with Client(
             load_config({}, kubeconfig=path), settings=ClientSettings(attempts=2)
         ) as client:
@@ -67,7 +68,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     """One server for all tests of this file."""
     folder = tmp_path_factory.mktemp("plane")
     made = ControlPlane(folder)
-    writer = made.token(WRITER, ADMIN)
+    for user in (WRITER, KUBELET):
+        made.token(user, ADMIN)
     try:
         made.start()
         for namespace in ("partage-system", "default"):
@@ -76,7 +78,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
                 made.call("POST", "/api/v1/namespaces", body)
             account = {"metadata": {"name": "default"}}
             made.call("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", account)
-        yield Plane(made, writer)
+        yield Plane(made)
     finally:
         made.stop()
 
@@ -203,15 +205,134 @@ async def test_no_pod_is_too_costly_to_judge(plane: Plane) -> None:
 
 
 async def test_the_server_finds_no_fault_in_the_expressions(plane: Plane) -> None:
-    """Type checking of the policy ends without a warning."""
+    """Type checking of the policies ends without a warning."""
     async with plane.client() as client:
         await install(
             client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
         )
         resource = Resource(GROUP, "v1", "validatingadmissionpolicies", namespaced=False)
-        raw = await client.get(resource, "partage-reserved-keys", into=msgspec.Raw)
-        warnings = json.loads(bytes(raw)).get("status", {}).get("typeChecking", {})
-        assert not warnings.get("expressionWarnings")
+        for name in ("partage-reserved-keys", "partage-node-name"):
+            raw = await client.get(resource, name, into=msgspec.Raw)
+            warnings = json.loads(bytes(raw)).get("status", {}).get("typeChecking", {})
+            assert not warnings.get("expressionWarnings")
+
+
+def placed(name: str, limits: dict[str, str], node: str = "n7", **spec: Any) -> Manifest:
+    """A pod that names its node, and a scheduler that is not ours."""
+    made = pod(name, limits)
+    made["spec"] |= {"nodeName": node, "schedulerName": "volcano", **spec}
+    return made
+
+
+def mirror(name: str, limits: dict[str, str], node: str = "n7") -> Manifest:
+    """A static pod as its kubelet reports it."""
+    made = placed(name, limits, node)
+    made["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "abc"}
+    return made
+
+
+MEMORY = {"nvidia.com/gpumem": "1"}
+
+
+async def test_no_pod_with_devices_names_its_node(plane: Plane) -> None:
+    """Whatever scheduler it names, by the administrator too; the node itself reports its own."""
+    async with plane.client() as client, plane.client(user=KUBELET) as kubelet:
+        await install(
+            client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+        )
+        words = "may not name its node"
+        await until_refused(client, placed("a", MEMORY), words)
+        for made in (
+            placed("a", SHARE), placed("a", MEMORY, schedulerName="default-scheduler"),
+            placed("a", MEMORY, schedulerName="partage-scheduler"), mirror("a", MEMORY),
+            placed("a", {"nvidia.com/gpu": "1"}), placed("a", {"tke.cloud.tencent.com/qgpu-core": "5"}),
+            placed("a", {"metax-tech.com/sgpu": "1"}), placed("a", {"koordinator.sh/rdma": "1"}),
+        ):  # fmt: skip
+            assert words in await refused(client, made)
+            init = json.loads(json.dumps(made))
+            init["spec"]["initContainers"] = init["spec"]["containers"]
+            init["spec"]["containers"] = [{"name": "plain", "image": "x"}]
+            assert words in await refused(client, init)
+        assert words in await refused(kubelet, mirror("a", MEMORY, "n8"))
+        assert await refused(kubelet, mirror("a", MEMORY)) == ""
+        for made in (placed("a", {"cpu": "1"}), mirror("a", {"cpu": "1"}), pod("a", MEMORY)):
+            assert await refused(client, made) == ""
+
+
+async def test_devices_come_to_a_pod_on_its_creation_alone(plane: Plane) -> None:
+    """Kubernetes' own rules for what changes later: node, ephemeral containers, resizing."""
+    async with plane.client() as client:
+        made = await create(client, pod("later", {"cpu": "1"}))
+        asking = await create(client, pod("asking", MEMORY))
+        await client.bind("default", "later", "n1", uid=made["metadata"]["uid"])
+        container = made["spec"]["containers"][0]
+        more = {"limits": {"cpu": "1", **MEMORY}, "requests": {"cpu": "1", **MEMORY}}
+        debugger = {"name": "d", "image": "x", "resources": more}
+        for name, subresource, spec in (
+            ("later", "ephemeralcontainers", {"ephemeralContainers": [debugger]}),
+            ("later", "resize", {"containers": [{**container, "resources": more}]}),
+            ("later", "", {"containers": [{**container, "resources": more}]}),
+            ("asking", "", {"nodeName": "n7"}),
+            ("asking", "resize", {"nodeName": "n7"}),
+        ):
+            with contextlib.suppress(ApiError):
+                await client.patch(
+                    PODS, name, {"spec": spec}, kind=PatchKind.STRATEGIC, namespace="default",
+                    subresource=subresource, into=msgspec.Raw,
+                )  # fmt: skip
+            found = await read(client, PODS, name, "Pod")
+            assert "nodeName" not in found["spec"] or name == "later"
+            listed = found["spec"]["containers"] + found["spec"].get("ephemeralContainers", [])
+            named = {n for c in listed for n in c.get("resources", {}).get("limits", {})}
+            assert named <= {"cpu", *(MEMORY if name == "asking" else ())}
+        assert asking["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("many", [1_000, 4_000])
+async def test_a_pod_of_many_containers_stays_within_the_budget(plane: Plane, many: int) -> None:
+    """Of creation and of every update, by name and by webhook; its devices are found all the same."""
+    crowd = pod("crowd")
+    resources = {
+        "limits": {"cpu": "1m", "memory": "1Mi"},
+        "requests": {"cpu": "1m", "memory": "1Mi"},
+    }
+    crowd["spec"]["containers"] = [
+        {"name": f"c{number}", "image": "x", "resources": resources} for number in range(many)
+    ]
+    asking = json.loads(json.dumps(crowd))
+    asking["spec"]["containers"][-1]["resources"]["limits"] |= MEMORY
+    stands = {**asking, "spec": {**asking["spec"], "nodeName": "n7"}}
+    plain = {
+        **crowd,
+        "metadata": {"name": "crowd-placed"},
+        "spec": {**crowd["spec"], "nodeName": "n7"},
+    }
+    async with plane.client() as client:
+        await install(
+            client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
+        )
+        await until_refused(client, placed("a", MEMORY), "may not name its node")
+        assert "may not name its node" in (await refused(client, stands))[:500]
+        said = await refused(client, plain)
+        assert not said, said[:500]
+        await install(
+            client, Endpoint(url=f"https://127.0.0.1:{free_port()}"),
+            "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
+        )  # fmt: skip
+        try:
+            await until_refused(client, pod("share", SHARE), "failed calling webhook")
+            assert "failed calling webhook" in (await refused(client, asking))[:500]
+            await create(client, crowd)
+            for field in ("labels", "annotations"):
+                change = {"metadata": {field: {"own": "x"}}}
+                await client.patch(
+                    PODS, "crowd", change, kind=PatchKind.MERGE, namespace="default",
+                    into=msgspec.Raw,
+                )  # fmt: skip
+        finally:
+            for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+                await client.delete(Resource(GROUP, "v1", kind, namespaced=False), "partage")
+        await client.delete(PODS, "crowd", namespace="default", grace_seconds=0)
 
 
 async def test_only_device_pods_wait_for_the_webhook_and_it_makes_itself_trusted(
@@ -240,11 +361,10 @@ async def test_only_device_pods_wait_for_the_webhook_and_it_makes_itself_trusted
             broken = pod("broken", {"tke.cloud.tencent.com/qgpu-core": "7"})
             assert "InvalidRequest" in await refused(client, broken)
         await until_refused(client, pod("later", SHARE), "failed calling webhook")
-        gone = {"metadata": {"annotations": {"own": "x"}}}
-        with pytest.raises(KubeError, match="failed calling webhook"):
-            await client.patch(
-                PODS, "share", gone, kind=PatchKind.MERGE, namespace="default", into=msgspec.Raw
-            )
+        own = {"metadata": {"annotations": {"own": "x"}}}
+        await client.patch(
+            PODS, "share", own, kind=PatchKind.MERGE, namespace="default", into=msgspec.Raw
+        )
         await client.delete(PODS, "share", namespace="default", grace_seconds=0)
         for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
             await client.delete(Resource(GROUP, "v1", kind, namespaced=False), "partage")
@@ -307,8 +427,8 @@ async def test_controllers_write_what_a_genuine_server_takes(plane: Plane) -> No
         manifest = {"metadata": {"name": "n1", "annotations": lock}}
         await client.create(NODES, manifest, into=msgspec.Raw)
         bypassing = pod("bypassing", {"example.com/x": "1", "koordinator.sh/gpu": "100"})
-        bypassing["spec"]["nodeName"] = "n1"
-        await create(client, bypassing)
+        made = await create(client, bypassing)
+        await client.bind("default", "bypassing", "n1", uid=made["metadata"]["uid"])
         controllers = Controllers(client, ears, settings=ControllerSettings(grace=0.1))
 
         async def tell() -> None:

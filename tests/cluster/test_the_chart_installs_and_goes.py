@@ -121,7 +121,8 @@ def test_every_map_is_read_without_a_note(profile: str) -> None:
     found = objects(profile)
     read = translate_config(decode("chart", yaml.safe_dump_all(maps(found)).encode()).documents)
     assert read.notes == ()
-    assert str(read.policy).lower().startswith("spread" if profile == "qgpu" else "partage")
+    policies = {"qgpu": "spread", "koordinator": "spread", "hami": "binpack/spread"}
+    assert str(read.policy).lower() == policies.get(profile, "partage")
     assert len(read.settings.hami.geometries) == (3 if profile == "hami" else 0)
 
 

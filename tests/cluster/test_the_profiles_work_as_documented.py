@@ -107,15 +107,24 @@ def test_hamis_steps_are_followed_as_printed(hami: Stack) -> None:
         in metrics
     )
     assert "# TYPE nodeGPUMigInstance gauge" in metrics
-    # The published table's layout of that card: every slot of it, 1 used and 0 free.
+    # The published table's layout of each card in use: every slot of it, 1 used and 0 free. HAMi's own
+    # policy spreads over cards, so that each of the two has one instance.
     slots = [one for one in metrics.splitlines() if one.startswith("nodeGPUMigInstance{")]
-    used = {one.split('migname="')[1].split('"')[0]: one.rsplit(" ", 1)[1] for one in slots}
-    assert {name for name, value in used.items() if value.startswith("1")} == {
-        "2g.10gb-0",
-        "2g.10gb-1",
-    }
-    assert len(used) == 4
+    told = [
+        (_label(one, "deviceuuid"), _label(one, "migname"), float(one.rsplit(" ", 1)[1]))
+        for one in slots
+    ]
+    used = [(card, name) for card, name, value in told if value == 1]
+    assert [name for _, name in used] == ["2g.10gb-0"] * 2
+    assert len({card for card, _ in used}) == 2
+    assert {card for card, _, _ in told} == {card for card, _ in used}
+    assert len(told) == 8
     assert all('nodeid="mig-node-a",zone="vGPU"}' in one for one in slots)
+
+
+def _label(series: str, name: str) -> str:
+    """The value of a label of one line of metrics."""
+    return series.split(f'{name}="')[1].split('"', maxsplit=1)[0]
 
 
 def on_every_node(stack: Stack, service: str, port: int) -> LeaderService:

@@ -1,118 +1,22 @@
 """Cases of docs/compatibility.md hold from manifest to decision, through the real command."""
 
-import json
-from typing import Any
-
 import pytest
+from original_manifests import (
+    HINT,
+    NICS,
+    PARTITION,
+    SAME_SWITCH,
+    TOGETHER,
+    asks,
+    machine,
+    outcomes,
+    registered,
+    slice_,
+)
 
 from partage.testing.conformance.case import Case
 from partage.testing.conformance.parts import device_object, join, node, pod
 from partage.testing.conformance.program import run
-
-KOORDINATOR = "koordinator.sh/"
-HINT = "scheduling.koordinator.sh/device-allocate-hint"
-JOINT = "scheduling.koordinator.sh/device-joint-allocate"
-PARTITION = "scheduling.koordinator.sh/gpu-partition-spec"
-NICS = ("0000:1f:00.0", "0000:90:00.0", "0000:51:00.0", "0000:b9:00.0")
-FUNCTION = '{"rdma":{"vfSelector":{"matchLabels":{"type":"general"}}}}'
-TOGETHER = {JOINT: '{"deviceTypes":["gpu","rdma"]}', HINT: FUNCTION}
-SAME_SWITCH = {JOINT: '{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}', HINT: FUNCTION}
-
-
-def machine(*, nics: tuple[int, ...] = (1, 2, 3, 4), cards: int = 2, **labels: str) -> str:
-    """Eight cards, `cards` a PCIe switch, and network cards with functions on the first four."""
-    devices: list[dict[str, Any]] = [
-        {
-            "type": "gpu",
-            "health": True,
-            "id": f"GPU-{minor}",
-            "minor": minor,
-            "resources": {
-                f"{KOORDINATOR}gpu-core": "100",
-                f"{KOORDINATOR}gpu-memory": "80Gi",
-                f"{KOORDINATOR}gpu-memory-ratio": "100",
-            },
-            "topology": {"socketID": 0, "nodeID": minor // 4, "pcieID": str(minor // cards)},
-        }
-        for minor in range(8)
-    ]
-    devices += [
-        {
-            "type": "rdma",
-            "health": True,
-            "id": NICS[minor - 1],
-            "minor": minor,
-            "labels": {"type": "fakeW"},
-            "resources": {f"{KOORDINATOR}rdma": "100"},
-            "topology": {"socketID": 0, "nodeID": (minor - 1) // 2, "pcieID": str(minor - 1)},
-            "vfGroups": [
-                {
-                    "labels": {"type": "general"},
-                    "vfs": [
-                        {"minor": n, "busID": f"{NICS[minor - 1][:-1]}{n + 2}"} for n in range(4)
-                    ],
-                }
-            ],
-        }
-        for minor in nics
-    ]
-    metadata = {
-        "name": "m",
-        "labels": {f"node.koordinator.sh/{k.replace('_', '-')}": v for k, v in labels.items()},
-    }
-    document = {
-        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
-        "kind": "Device",
-        "metadata": metadata,
-        "spec": {"devices": devices},
-    }
-    return join(json.dumps(document) + "\n", node("m"))
-
-
-def asks(name: str, annotations: dict[str, str] | None = None, **amounts: str) -> str:
-    """A Koordinator pod; `_` in a keyword stands for `-`, `shared` for `gpu.shared`."""
-    names = {"shared": "gpu.shared"}
-    limits = {f"{KOORDINATOR}{names.get(k, k.replace('_', '-'))}": v for k, v in amounts.items()}
-    return pod(name, limits, annotations=annotations)
-
-
-def registered(*cards: dict[str, Any], **annotations: str) -> str:
-    """A node named `n` whose cards HAMi's plugin registered."""
-    usual = {"count": 10, "devmem": 40960, "devcore": 100, "type": "NVIDIA A100-SXM4-40GB"}
-    listed = [
-        {
-            "id": f"GPU-{index}",
-            "index": index,
-            "health": True,
-            "mode": "hami-core",
-            **usual,
-            **card,
-        }
-        for index, card in enumerate(cards)
-    ]
-    notes = {"hami.io/node-nvidia-register": json.dumps(listed)}
-    notes |= {f"hami.io/{k.replace('_', '-')}": v for k, v in annotations.items()}
-    return node("n", {"nvidia.com/gpu": "20"}, annotations=notes)
-
-
-def slice_(name: str, annotations: dict[str, str] | None = None, **amounts: str) -> str:
-    """A HAMi pod; `_` in a keyword stands for `-`."""
-    limits = {f"nvidia.com/{k.replace('_', '-')}": v for k, v in amounts.items()}
-    return pod(name, limits, annotations=annotations, scheduler="hami-scheduler")
-
-
-def outcomes(documents: str, *arguments: str) -> dict[str, str]:
-    """Pod name to its devices such as `gpu0 gpu1 rdma1@0000:1f:00.2`, or to its code."""
-    output = run(Case("x", "", documents, (), arguments=arguments))
-    result = {}
-    for found in output["pods"]:
-        devices = [
-            f"{a['type']}{a['minor']}" + (f"@{a['vf']['busID']}" if a["vf"] else "")
-            for a in found["allocations"]
-        ]
-        result[found["name"]] = found["reason"]["code"] if found["reason"] else " ".join(devices)
-    return result
-
 
 H800 = {"gpu_vendor": "nvidia", "gpu_model": "H800", "gpu_partition_policy": "Honor"}
 EVERY = '{"rdma":{"allocateStrategy":"ApplyForAll","selector":{"matchLabels":{"type":"%s"}}}}'

@@ -17,7 +17,7 @@ from partage.testing.clock import SteppedClock
 from partage.wire.documents import Document, decode
 
 Manifest = dict[str, Any]
-SLOWEST = 60.0
+SLOWEST = 240.0
 """Seconds that a slow machine may take; nothing is measured by them."""
 
 

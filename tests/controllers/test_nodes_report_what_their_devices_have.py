@@ -331,3 +331,20 @@ def test_totals_can_be_left_to_another_manager() -> None:
             assert world.get("nodes", "n1")["metadata"]["labels"] == {VENDOR: "nvidia"}
 
     run(story, totals=False)
+
+
+@pytest.mark.parametrize("vendor", ["huawei", "nvidia"])
+def test_native_units_go_with_the_device_object_of_their_vendor(vendor: str) -> None:
+    """Of the vendor's own label it is known that a Device object described them."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node(totals={"huawei.com/npu-core": "20"}))
+        npu = {"huawei.com/npu-core": "20", "koordinator.sh/gpu-memory": "32Gi"}
+        world.tell(device("n1", card(0) | {"resources": npu}, **{VENDOR: vendor}))
+        async with world.leading():
+            await world.settled()
+            world.controllers.device_gone("n1")
+            await world.settled()
+            assert ("huawei.com/npu-core" in world.totals()) is (vendor == "nvidia")
+
+    run(story)

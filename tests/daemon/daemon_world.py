@@ -19,7 +19,7 @@ from partage.vendors import names
 
 Manifest = dict[str, Any]
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds that a test waits for what must come; a loaded machine may take long."""
 
 DEVICE_KIND: Manifest = {

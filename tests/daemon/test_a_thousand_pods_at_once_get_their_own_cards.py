@@ -56,7 +56,7 @@ async def test_a_card_passes_from_one_pod_to_the_next() -> None:
         holder, bound = waiting[0], 1
         tried: dict[str, str] = {}
         await cluster.delete(holder)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             while bound < len(waiting):
                 await asyncio.sleep(0.01)
                 for record in list(cluster.api.store.all("pods")):

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from partage.placement.learning import ask_of
 from partage.placement.mix import Ask
 from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import NodeSeen, TablesChanged
+from partage.scheduler.events import BindSucceeded, NodeSeen, TablesChanged
 from partage.testing.builders import card, make_node, make_pod, share, whole
 
 ROOM = {"cpu": 32_000, "memory": 64 * 2**30, "pods": 100}
@@ -94,24 +94,51 @@ def no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_enough_pods_bring_new_tables_as_an_event() -> None:
-    """Not before three hundred; every pod counts once."""
+    """One of 24 cards tells nothing, a few make the usual requests, some more a choice."""
     mine = shelf()
     learns = learning(mine)
 
     async def story() -> None:
-        mine.come(pods(0, 299))
+        mine.come(pods(0, 1))
         await learns.step()
         await learns.step()
-        assert (learns.arrived, mine.engine.tables.version) == (299, 0)
-        mine.come(pods(299, 310))
+        assert (learns.arrived, mine.engine.tables.version) == (1, 0)
+        mine.come(pods(1, 3))
+        await learns.step()
+        assert mine.engine.tables.stand_in is Strategy.FGD
+        assert len(mine.engine.tables.workload.shapes) == 3
+        mine.come(pods(3, 310))
         await learns.step()
 
     asyncio.run(story())
 
     assert learns.arrived == 310
-    assert mine.engine.tables.version == 1
+    assert mine.engine.tables.version == 2
     assert mine.engine.tables.stand_in in (Strategy.FGD, Strategy.FIRST_FIT)
     assert learns.counts.total() == 310
+
+
+def test_what_runs_is_told_to_the_rehearsal() -> None:
+    """So that the service chooses from the books as they stand, as a replay does."""
+    mine, told = shelf(), []
+
+    class Ear(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **more: Any) -> Any:
+            told.append(arguments[-1])
+            return super().submit(*arguments, **more)
+
+    learns = learning(mine, lambda: Ear(1))
+    some = {uid: replace(pod, uid=uid) for uid, pod in pods(0, 20).items()}
+    mine.come(some)
+    for pod in list(some.values())[:4]:
+        mine.engine.schedule(pod)
+        mine.engine.handle(BindSucceeded(pod.uid))
+
+    asyncio.run(learns.step())
+
+    (standing,) = told
+    assert sum(standing.running.values()) == 4
+    assert standing.left.sum() == (6 * 4 * 1000) - (400 + 600 + 1000 + 2000)
 
 
 def test_books_made_anew_get_the_tables_in_force() -> None:

@@ -10,8 +10,9 @@ import contextlib
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sized
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from partage.controllers.manager import ControllerSettings
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.doctor.checks import diagnosed
+from partage.model.device import DeviceType
 from partage.vendors import names
 
 OPTIONS = SchedulerOptions(tick=0.05, controllers=ControllerSettings(grace=0.1))
@@ -195,19 +197,27 @@ async def test_nothing_that_a_rival_was_seen_to_give_is_given_again(rival: str, 
         assert daemon.service.audit().clean
 
 
-async def test_a_pod_of_nvidias_plugin_alone_closes_what_it_may_have_taken() -> None:
-    """The cluster's own scheduler counts cards and tells nobody which: so none of them is given."""
+def _so_many(told: Callable[[], Sized], count: int) -> bool:
+    return len(told()) == count
+
+
+async def test_pods_of_nvidias_plugin_alone_close_as_many_cards_as_they_may_have() -> None:
+    """The cluster's own scheduler counts cards and tells nobody which: with two such pods none is given."""
     async with shared() as (cluster, daemon):
-        value = pod("plain", {"nvidia.com/gpu": "1"}, schedulerName="default-scheduler",
-                    nodeName="n0")  # fmt: skip
-        await placed_by_rival(cluster, value)
-        await until(daemon.service.books.engine.ledger.suspicions)
+        for count, name in enumerate(("plain", "other"), 1):
+            value = pod(name, {"nvidia.com/gpu": "1"}, schedulerName="default-scheduler",
+                        nodeName="n0")  # fmt: skip
+            await placed_by_rival(cluster, value)
+            doubts = daemon.service.books.engine.ledger.suspicions
+            await until(partial(_so_many, doubts, count))
+            cards = daemon.service.books.engine.ledger.cards(DeviceType.GPU, 0)
+            assert sum(one.closed is not None for one in cards) == count
         await cluster.pod("waits", HALF)
 
         assert not await cluster.schedule(daemon.url, "waits")
         told = await explained(cluster, daemon.url, "waits")
         assert told["reason"]["code"] == "Quarantined"
-        assert "default/plain" in json.dumps(told["reason"])
+        assert "has no record" in json.dumps(told["reason"])
         await until(lambda: any(e["reason"] == "Quarantined" for e in cluster.events("n0")))
         await until(lambda: any("record" in e["message"] for e in cluster.events("plain")))
         assert "bound-without-record" in await diagnosis(cluster)

@@ -26,7 +26,7 @@ WRITERS = {
     "partage": ("kubernetes.io/gpu", "koordinator.sh/gpu-core"),
 }
 """Who writes which totals."""
-SLOWEST = 60.0
+SLOWEST = 240.0
 """Seconds that a slow machine may take; nothing is measured by them."""
 
 

@@ -140,6 +140,8 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("docs/reference/agent.md", "[plugins"): _NRI,
     ("docs/how-to/run-the-scheduler.md", "apiVersion: kubescheduler"):
         f"{_SHOWN}::test_the_second_scheduler_is_configured_as_the_program_does",
+    ("docs/reference/plugin.md", "apiVersion: kubescheduler"):
+        f"{_SHOWN}::test_the_plugin_is_configured_as_the_page_says",
     (_INSTANCES, '{"nodeconfig"'):
         f"{_SHOWN}::test_a_node_is_put_in_mode_mig_and_gives_two_instances",
     (_INSTANCES, "needs 3g.20gb"): f"{_SHOWN}::test_a_pod_in_the_way_is_told_as_printed",

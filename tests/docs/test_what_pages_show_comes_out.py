@@ -221,6 +221,19 @@ def test_the_second_scheduler_is_configured_as_the_program_does() -> None:
     assert shown == kube_scheduler_config(access, left, profiles)
 
 
+def test_the_plugin_is_configured_as_the_page_says() -> None:
+    """The page shows the plugins of each profile that the program writes, with the weight of the Go side."""
+    shown = yaml.safe_load(block("docs/reference/plugin.md", "apiVersion").text)
+    made = kube_scheduler_config(None, [], ["partage-scheduler"])
+
+    assert [one["plugins"] for one in shown["profiles"]] == [
+        one["plugins"] for one in made["profiles"]
+    ]
+    source = (ROOT / "kube-scheduler/partage/plugin.go").read_text(encoding="utf-8")
+    (weight,) = re.findall(r"^const Weight = (\d+)$", source, re.MULTILINE)
+    assert made["profiles"][0]["plugins"]["multiPoint"]["enabled"][0]["weight"] == int(weight)
+
+
 @pytest.mark.parametrize("page", ["docs/how-to/run-the-agent.md", "docs/reference/agent.md"])
 def test_nri_is_on_with_what_the_page_prints(page: str, tmp_path: Path) -> None:
     """`doctor` finds it off without those two lines in containerd 1.7's file, and on with them."""

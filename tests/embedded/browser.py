@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE = 45.0
+PATIENCE = 240.0
 """Seconds for what must come; a loaded machine may take long."""
 
 PROGRAM = next(

@@ -106,6 +106,9 @@ def test_a_broken_request_is_refused_with_its_rule() -> None:
 
             assert code == 422
             assert "multiple of 5" in answer["message"]
+            assert (answer["details"]["kind"], answer["details"]["name"]) == ("Pod", "odd")
+            (cause,) = answer["details"]["causes"]  # what kubectl prints of a 422
+            assert "multiple of 5" in cause["message"]
             assert (await w.get(PODS))["items"] == []
 
     run(story())
@@ -121,6 +124,42 @@ def test_records_cannot_be_forged() -> None:
 
             assert code == 403
             assert "only Partage may write" in answer["message"]
+
+    run(story())
+
+
+def test_pods_that_pass_every_scheduler_by_close_next_to_nothing() -> None:
+    """None names its node, and one that another scheduler bound keeps nobody from the other cards."""
+
+    async def story() -> None:
+        little, other = {"nvidia.com/gpumem": "1"}, {"schedulerName": "volcano"}
+        async with running([node(cards=3)]) as w:
+            mirror = {"annotations": {"kubernetes.io/config.mirror": "x"}}
+            for made in (
+                pod("a", little, nodeName="n0", **other), pod("a", little, nodeName="n0"),
+                pod("a", little, nodeName="n0", meta=mirror, **other),
+            ):  # fmt: skip
+                code, said = await w.send("POST", PODS, made)
+                assert code == 422
+                assert "may not name its node" in said["message"]
+            await w.create(PODS, pod("plain", {"cpu": "1"}, nodeName="n0"))
+            await w.create(PODS, pod("web", QUARTER))
+            await w.phase("web", "Running")
+
+            await w.create(PODS, pod("a", little, **other))
+            change = {"spec": {"nodeName": "n0"}}
+            merge = "application/merge-patch+json"
+            assert (await w.send("PATCH", f"{PODS}/a", change, merge))[0] in (403, 422)
+            assert "nodeName" not in (await w.pod("a"))["spec"]
+
+            target = {"apiVersion": "v1", "kind": "Node", "name": "n0"}
+            binding = {"apiVersion": "v1", "kind": "Binding", "target": target}
+            await w.create(f"{PODS}/a/binding", {**binding, "metadata": {"name": "a"}})
+            await w.until("a", lambda found: found["spec"].get("nodeName"))
+            await w.create(PODS, pod("whole", WHOLE))
+            await w.phase("whole", "Running")
+            await w.create(PODS, pod("beside", QUARTER))
+            await w.phase("beside", "Running")
 
     run(story())
 

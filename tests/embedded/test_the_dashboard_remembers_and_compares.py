@@ -171,7 +171,11 @@ def test_policies_are_compared_by_the_engine_that_decides_live() -> None:
 
     async def story() -> None:
         async with running([node(cards=2)]) as world:
-            await placed(world, 30, 30)
+            # Koordinator's own shares keep off idle switches whatever the policy; HAMi's do not.
+            third = {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30, "nvidia.com/gpumem": 8000}
+            for name in ("p0", "p1"):
+                await world.create(PODS, pod(name, third))
+                await world.phase(name, "Running")
             await world.create(PODS, pod("whole", {"koordinator.sh/gpu": 100}))
             await world.phase("whole", "Running")
             books = books_of(world)

@@ -18,7 +18,7 @@ from partage.embedded.manifests import Manifest, read
 
 Document = dict[str, Any]
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds that a test waits for what must come; a loaded machine may take long."""
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -17,7 +17,6 @@ FIRST = int(os.environ.get("PARTAGE_SEED", "0"))
 PARTS = 8
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_interleavings(part: int) -> None:
     """Creates, deletes, verbs, restarts, lost and late answers, gaps, repeated and late events."""

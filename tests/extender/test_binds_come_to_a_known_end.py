@@ -164,7 +164,7 @@ async def test_a_pod_whose_binding_never_arrived_is_woken() -> None:
 async def test_a_binding_that_nobody_answers_is_unknown_after_its_time() -> None:
     """Kube-scheduler is answered in time; the reservation is settled by reading back."""
     world = await World().start(node(), device())
-    world.service.bindings._limits = type(world.service.bindings._limits)(send=0.0)
+    world.service.bindings.limits = type(world.service.bindings.limits)(send=0.0)
     world.create(pod("web", whole()))
     world.api.gate = asyncio.Event()
 

@@ -70,6 +70,42 @@ async def test_names_are_todays_where_the_device_object_uses_them() -> None:
     assert found["allocateSet"]["gpu"] == {"team/old": {"0": _amounts("50", "4Gi", "25", today)}}
 
 
+KOORDINATOR_PERCENT = {"koordinator.sh/gpu": "10"}
+KOORDINATOR_BYTES = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory": "29Gi"}
+HAMI_PERCENT = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "10"}
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "recorded"),
+    [
+        ("16Gi", KOORDINATOR_PERCENT, 10),
+        ("16Gi", HAMI_PERCENT, 10),
+        ("100Gi", KOORDINATOR_BYTES, 28),  # exactly 29 %, which upstream's record calls 28
+        ("16Gi", {"koordinator.sh/gpu-memory": "3Gi"}, 18),
+    ],
+)
+@run
+async def test_percent_is_added_up_from_the_records(
+    size: str, asked: dict[str, str], recorded: int
+) -> None:
+    """10 % of 16Gi is 9.99 % in bytes; what is used is the sum of what the pods' annotations say."""
+    world = await World().start(node(), device("n1", card(0, size)))
+    first, second = (pod(name, asked) for name in ("first", "second"))
+    await world.place(first)
+    world.filter(world.create(second))
+
+    held = summary(world.service.books, "n1")
+    await world.place(second)
+    found = summary(world.service.books, "n1")
+
+    ratio = "koordinator.sh/gpu-memory-ratio"
+    assert held == found
+    assert found is not None
+    assert found["allocateSet"]["gpu"]["team/first"]["0"][ratio] == str(recorded)
+    assert found["deviceUsed"][ratio] == str(2 * recorded)
+    assert found["deviceFreeDetail"]["gpu"]["0"][ratio] == str(100 - 2 * recorded)
+
+
 @run
 async def test_idle_unhealthy_and_other_devices_are_printed_as_upstream_does() -> None:
     """An idle node has empty maps, an unhealthy card no amounts; RDMA and FPGA have their names."""

@@ -97,15 +97,84 @@ async def test_a_bound_pod_that_comes_before_its_node_is_booked_when_the_node_co
 
 @run
 async def test_a_bound_pod_without_a_record_closes_what_it_may_use() -> None:
-    """Fail closed and loud: nobody knows which card it has."""
+    """Fail closed and loud: which card it has is not known, but that it has one at most."""
     world = await World().start(node(), device())
 
     world.service.pod_changed(document(pod("rogue", whole(), nodeName="n1")))
 
-    assert _free(world) == []
+    assert _free(world) == [1000]
     assert "has no record" in world.quarantined[0]
+    world.service.pod_changed(document(pod("other", whole(), nodeName="n1")))
+    assert _free(world) == []
+    assert world.service.audit().clean
     world.service.pod_gone("uid-rogue")
+    world.service.pod_gone("uid-other")
     assert _free(world) == [1000, 1000]
+
+
+SHAPES: dict[str, Manifest] = {
+    "a MiB of memory": pod("rogue", {"nvidia.com/gpumem": "1"}),
+    "a percent": pod("rogue", {"koordinator.sh/gpu": "1"}),
+    "a share of 5": pod("rogue", {"tke.cloud.tencent.com/qgpu-core": "5"}),
+    "one card": pod("rogue", {"nvidia.com/gpu": "1"}),
+    "a card in percent": pod("rogue", {"nvidia.com/gpu": "100"}),
+    "a v1.4 name": pod("rogue", {"kubernetes.io/gpu": "100"}),
+    "an annotation that breaks it": pod(
+        "rogue", {"nvidia.com/gpumem": "1"},
+        meta={"annotations": {"partage.io/node-policy": "sideways"}},
+    ),
+    "two protocols": pod(
+        "rogue", {"nvidia.com/gpumem": "1", "koordinator.sh/gpu": "100"}
+    ),
+    "an amount that is none": pod("rogue", {"tke.cloud.tencent.com/qgpu-core": "7"}),
+    "init containers": pod("rogue", initContainers=[
+        {"name": f"i{number}", "resources": {"limits": {"nvidia.com/gpumem": "1"}}}
+        for number in range(5)
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_pod_that_asks_for_part_of_a_card_closes_one_idle_card(shape: Manifest) -> None:
+    """However little it asks and whatever is wrong with it; a card that a pod holds stays open."""
+
+    async def scene() -> None:
+        world = await World().start(node(), device())
+        await world.place(pod("web", {"koordinator.sh/gpu": "50"}))
+        for number in range(100):
+            head = {**shape["metadata"], "name": f"rogue-{number}", "uid": f"uid-{number}"}
+            spec = {**shape["spec"], "nodeName": "n1"}
+            world.service.pod_changed(document({**shape, "metadata": head, "spec": spec}))
+            assert _free(world) == [500]
+        assert world.service.audit().clean
+        for number in range(100):
+            world.service.pod_gone(f"uid-{number}")
+        assert _free(world) == [500, 1000]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pod("odd", meta={"annotations": {"partage.io/node-policy": "sideways"}}),
+        pod("odd", {"nvidia.com/gpumem": "1"}, status={"phase": "Succeeded"}),
+        pod("odd", {"koordinator.sh/rdma": "1"}),
+        pod("odd", {"dcu.com/gpu": "1"}),
+    ],
+    ids=["no device", "ended", "another type", "another vendor"],
+)
+def test_a_pod_that_can_use_no_card_closes_none(shape: Manifest) -> None:
+    """Whatever its annotations say."""
+
+    async def scene() -> None:
+        known = {"node.koordinator.sh/gpu-vendor": "nvidia"}
+        world = await World().start(node(), device("n1", card(0), card(1), **known))
+        spec = {**shape["spec"], "nodeName": "n1"}
+        world.service.pod_changed(document({**shape, "spec": spec}))
+        assert _free(world) == [1000, 1000]
+
+    asyncio.run(scene())
 
 
 @run

@@ -192,8 +192,8 @@ def test_quarantined_capacity_is_counted() -> None:
 
     pool = {(s["dimension"], s["state"]): v for s, v in found["partage_pool_units"]}
     states = {(s["type"], s["state"]): v for s, v in found["partage_devices"]}
-    assert pool["core_milli", "quarantined"] == 2000
-    assert states == {("gpu", "Quarantined"): 2}
+    assert pool["core_milli", "quarantined"] == 1000
+    assert states["gpu", "Quarantined"] == 1
 
 
 def test_the_time_from_waking_to_binding_is_measured() -> None:

@@ -154,7 +154,7 @@ def _exchanged(connection: ssl.SSLSocket, asked: list[tuple[str, str]], body: by
     http.initiate_connection()
     http.send_headers(1, asked, end_stream=not body)
     status, headers, answer, ended = 0, dict[str, str](), b"", False
-    connection.settimeout(1)
+    connection.settimeout(30)
     while True:
         while body and not ended:
             room = min(http.local_flow_control_window(1), http.max_outbound_frame_size)

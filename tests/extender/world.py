@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from partage.extender.bindings import BindLimits
 from partage.extender.intake import Intake
@@ -14,6 +15,7 @@ from partage.model.policy import Policy
 from partage.testing.clock import InstantClock, SteppedClock
 from partage.wire.documents import Document, decode
 
+Given = ParamSpec("Given")
 Manifest = dict[str, Any]
 DONE = Answered(Outcome.DONE)
 REFUSED = Answered(Outcome.REFUSED, "the pod is being deleted")
@@ -276,13 +278,13 @@ class World:
         self.seen(name)
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+def run(test: Callable[Given, Coroutine[Any, Any, None]]) -> Callable[Given, None]:
     """A test that is a coroutine."""
 
-    def runner() -> None:
-        asyncio.run(test())
+    @wraps(test)
+    def runner(*args: Given.args, **kwargs: Given.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
 
-    runner.__name__, runner.__doc__ = test.__name__, test.__doc__
     return runner
 
 

@@ -59,7 +59,7 @@ __all__ = ["HALF", "PATIENCE", "QUARTER", "WHOLE", "Bed", "bed", "node", "pod", 
 
 Document = dict[str, Any]
 
-PATIENCE = 100.0
+PATIENCE = 240.0
 """Seconds that a test waits for what must come; a loaded machine may take long."""
 SCHEDULER = "partage-scheduler"
 WHOLE = {"koordinator.sh/gpu": "100"}

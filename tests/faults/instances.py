@@ -114,7 +114,7 @@ class Spawned:
         self.go_on()
         if self.running:
             self.process.terminate()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             return await self.process.wait()
 
     def said(self, text: str) -> list[dict[str, Any]]:

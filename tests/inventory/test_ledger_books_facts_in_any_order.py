@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from partage.inventory.ledger import UNCHECKED, Ledger, Suspicion
 from partage.model.allocation import Allocation, Grant, GrantMode
@@ -10,7 +12,7 @@ from partage.model.device import DeviceType, Topology
 from partage.model.errors import LedgerError
 from partage.model.node import Node
 from partage.model.reason import ReasonCode
-from partage.model.request import Scope
+from partage.model.request import EVERY, MayUse, Scope
 from partage.testing.builders import GIB, card, make_node
 
 GPU = DeviceType.GPU
@@ -135,21 +137,122 @@ def test_a_vanished_card_closes_every_position_it_was_known_by(order: tuple[int,
     assert [c.row for c in ledger.cards(GPU, 0) if c.closed is None] == [0, 2]
 
 
-def test_a_suspicion_closes_what_it_covers_until_acquitted() -> None:
-    """Closed for one pod at a time, on cards of its types and minors, on a node seen or not."""
+def test_a_record_that_is_not_trusted_closes_its_types_until_acquitted() -> None:
+    """Closed for one pod at a time, on a node seen or not."""
     ledger = Ledger()
-    ledger.suspect("p", Suspicion("node-1", (GPU,), (1,), "no record"))
+    ledger.suspect("p", Suspicion("node-1", (GPU,), "edited"))
     ledger.upsert_node(make_node(devices=[card(0), card(1)]))
 
-    assert [c.closed for c in ledger.cards(GPU, 0)] == [None, ReasonCode.QUARANTINED]
-    ledger.suspect("p", Suspicion("node-1", (GPU,), (0,), "no record"))
-    ledger.suspect("q", Suspicion("elsewhere", (GPU,), None, "no record"))
-    assert [c.closed for c in ledger.cards(GPU, 0)] == [ReasonCode.QUARANTINED, None]
+    assert [c.closed for c in ledger.cards(GPU, 0)] == [ReasonCode.QUARANTINED] * 2
+    ledger.suspect("p", Suspicion("node-1", (DeviceType.RDMA,), "edited"))
+    ledger.suspect("q", Suspicion("elsewhere", (GPU,), "edited"))
+    assert closed(ledger) == []
     ledger.validate()
     assert ledger.acquit("p")
     assert ledger.acquit("q")
     assert not ledger.acquit("p")
-    assert [c.closed for c in ledger.cards(GPU, 0)] == [None, None]
+
+
+def closed(ledger: Ledger, type_: DeviceType = GPU) -> list[int]:
+    """Rows of the first node that are closed for pods without a record."""
+    ledger.validate()
+    return [c.row for c in ledger.cards(type_, 0) if c.closed is ReasonCode.QUARANTINED]
+
+
+def unknown(*may_use: MayUse, node: str = "node-1") -> Suspicion:
+    """What is closed for a pod without a record."""
+    return Suspicion(node, (), "no record", may_use)
+
+
+def test_a_pod_without_a_record_closes_as_many_idle_cards_as_it_may_use() -> None:
+    """Never a card that a pod holds by a record, and none beyond; what is free counts first."""
+    ledger = ledger_of(make_node(devices=[card(i) for i in range(4)]), pods=[held("a", grant(0))])
+
+    ledger.suspect("p", unknown(MayUse(GPU, 1)))
+    assert closed(ledger) == [1]
+    ledger.suspect("q", unknown(MayUse(GPU, 2)))
+    assert closed(ledger) == [1, 2, 3]
+    ledger.suspect("r", unknown(MayUse(GPU, EVERY)))
+    assert closed(ledger) == [1, 2, 3]
+    ledger.acquit("r")
+    ledger.acquit("p")
+    assert closed(ledger) == [1, 2]
+
+    ledger.apply(held("b", grant(1)))
+    assert closed(ledger) == [2, 3]
+    ledger.apply(held("c", grant(2)))
+    assert closed(ledger) == [3]
+    room = ledger.made_room
+    ledger.undo("a")
+    assert closed(ledger) == [0, 3]
+    ledger.acquit("q")
+    assert closed(ledger) == []
+    assert ledger.made_room > room
+
+
+def test_a_hundred_pods_that_ask_for_little_close_no_card_that_is_held() -> None:
+    """Four shares each on three of four cards stay open for more."""
+    pods = [held(f"p{i}", grant(i % 3, core_milli=100, memory_bytes=GIB)) for i in range(12)]
+    ledger = ledger_of(make_node(devices=[card(i) for i in range(4)]), pods=pods)
+
+    for number in range(100):
+        ledger.suspect(f"s{number}", unknown(MayUse(GPU, 1)))
+
+    assert closed(ledger) == [3]
+    for number in range(100):
+        ledger.acquit(f"s{number}")
+    assert closed(ledger) == []
+
+
+def test_only_cards_of_the_vendor_that_was_asked_for_are_closed() -> None:
+    """And those whose vendor is not known; those that are ill or cordoned need no closing."""
+    cards = [
+        card(0, vendor="metax"), card(1, vendor="nvidia"), card(2, vendor=""),
+        card(3, vendor="nvidia", healthy=False), card(4, vendor="nvidia", cordoned=True),
+    ]  # fmt: skip
+    ledger = ledger_of(make_node(devices=cards))
+
+    ledger.suspect("p", unknown(MayUse(GPU, 9, ("nvidia",))))
+    assert closed(ledger) == [1, 2]
+    ledger.suspect("p", unknown(MayUse(GPU, 9, avoid_vendors=("nvidia",))))
+    assert closed(ledger) == [0, 2]
+    ledger.suspect("q", unknown(MayUse(GPU, 1, ("nvidia",))))
+    ledger.suspect("p", unknown(MayUse(GPU, 1)))
+    assert closed(ledger) == [0, 1]
+    ledger.suspect("p", unknown(MayUse(DeviceType.RDMA, 1)))
+    assert closed(ledger) == [1]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_what_is_closed_follows_from_the_facts_in_any_order(data: st.DataObject) -> None:
+    """And is never more than what may be used, nor a card that is held."""
+    cards = [card(i, vendor="nvidia" if i % 2 else "") for i in range(5)]
+    kinds = st.builds(MayUse, st.just(GPU), st.integers(1, 3), st.sampled_from([(), ("nvidia",)]))
+    facts: list[Allocation | tuple[str, Suspicion]] = [
+        held(f"h{i}", grant(data.draw(st.integers(0, 4))))
+        for i in range(data.draw(st.integers(0, 4)))
+    ]
+    doubts = data.draw(st.lists(kinds, max_size=4))
+    facts += [(f"s{i}", unknown(one)) for i, one in enumerate(doubts)]
+    seen = []
+    for order in (facts, data.draw(st.permutations(facts))):
+        ledger = ledger_of(make_node(devices=cards))
+        for fact in order:
+            if isinstance(fact, Allocation):
+                ledger.apply(fact)
+            else:
+                ledger.suspect(*fact)
+        ledger.validate()
+        seen.append(ledger.picture())
+        shut = [c for c in ledger.cards(GPU, 0) if c.closed_detail == "no record"]
+        assert len(shut) <= sum(one.count for one in doubts)
+        assert not any(c.tenants for c in shut)
+        idle = [c for c in ledger.cards(GPU, 0) if not c.tenants]
+        assert len(shut) == min(
+            len(idle), sum(one.count for one in doubts if not one.vendors)
+        ) or any(one.vendors for one in doubts)
+    assert seen[0] == seen[1]
 
 
 def test_ordinary_resources_are_summed_by_node() -> None:

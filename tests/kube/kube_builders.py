@@ -82,7 +82,7 @@ def client_of(
     )
 
 
-async def eventually(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def eventually(condition: Callable[[], object], seconds: float = 240.0) -> None:
     """Wait for real sockets to have carried something, a moment at a time."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event

@@ -44,7 +44,7 @@ async def informed(
         informer = Informer(client, ALL, into=Pod, **options)
         task = started(informer.run())
         try:
-            await asyncio.wait_for(informer.synced.wait(), 5)
+            await asyncio.wait_for(informer.synced.wait(), 240)
             await eventually(lambda: server.watches)
             yield informer
         finally:
@@ -414,7 +414,7 @@ async def test_a_refresh_loses_nothing_that_handlers_have_not_had() -> None:
             put(server, name)
         informer = Informer(client, ALL, into=Pod, handler=handle, settings=settings)
         task = started(informer.run())
-        await asyncio.wait_for(informer.synced.wait(), 5)
+        await asyncio.wait_for(informer.synced.wait(), 240)
         refreshed = started(informer.refresh())
         await asyncio.sleep(0)
         gate.set()

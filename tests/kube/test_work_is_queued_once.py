@@ -21,7 +21,7 @@ def queue_of(clock: SteppedClock | InstantClock, limit: RateLimit | None = None)
 
 async def taken(queue: WorkQueue[str]) -> str:
     """The next key, which must be ready."""
-    return await asyncio.wait_for(queue.get(), 1)
+    return await asyncio.wait_for(queue.get(), 240)
 
 
 async def test_a_waiting_key_is_not_queued_twice() -> None:

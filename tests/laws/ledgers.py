@@ -7,7 +7,7 @@ from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 from partage.model.node import Node
-from partage.model.request import Phase, Scope
+from partage.model.request import MayUse, Phase, Scope
 from partage.testing.builders import GIB
 
 __all__ = ["allocations", "grants", "ledgers"]
@@ -68,6 +68,8 @@ def ledgers(draw: st.DrawFn, nodes: list[Node], most: int = 5) -> Ledger:
     for i in range(draw(st.integers(0, most))):
         ledger.apply(draw(allocations(f"pod-{i}", names)))
     if draw(st.integers(0, 4)) == 0:
-        minors = draw(st.sampled_from([None, (0,), (1, 2)]))
-        ledger.suspect("s", Suspicion(names[0], (DeviceType.GPU,), minors, "no record"))
+        ledger.suspect("s", Suspicion(names[0], (DeviceType.GPU,), "edited"))
+    for i in range(draw(st.sampled_from([0, 0, 1, 2]))):
+        may_use = MayUse(draw(st.sampled_from(list(DeviceType))), draw(st.integers(1, 3)))
+        ledger.suspect(f"u{i}", Suspicion(names[0], (), "no record", (may_use,)))
     return ledger

@@ -1,6 +1,7 @@
 """The vectorised rules give the plain rules' answers, card by card and node by node."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from hypothesis import assume, given
@@ -11,7 +12,7 @@ from worlds import PROTOCOLS, device_requests, node_lists
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import GrantMode
 from partage.model.device import DeviceType, SliceMode
-from partage.model.policy import Strategy
+from partage.model.policy import Scoring, Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.placement import kernel, scoring, twin
@@ -25,6 +26,7 @@ from partage.placement.scoring import Scene
 from partage.placement.tables import Tables
 
 EVERY_NODE = slice(None)
+SCORINGS = (Scoring(), Scoring(sharers=True), Scoring(left=True), Scoring(topology=True))
 OURS = (Strategy.BINPACK, Strategy.SPREAD, Strategy.FIRST_FIT, Strategy.PARTAGE)
 
 
@@ -120,12 +122,13 @@ def test_each_node_is_scored_alike(data: st.DataObject) -> None:
     suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
     fits = kernel.fitting(ledger, request, suits, EVERY_NODE)
 
-    for strategy in OURS:
-        scores = scoring.score(Scene(ledger, {}, request, fits, EVERY_NODE, Tables()), strategy)
+    for strategy, compared in product(OURS, SCORINGS):
+        scene = Scene(ledger, {}, request, fits, EVERY_NODE, Tables(), scoring=compared)
+        scores = scoring.score(scene, strategy)
         plain = scoring.score(Scene(ledger, {}, None, None, EVERY_NODE, Tables()), strategy)
         for index in ledger.index.values():
             cards = ledger.cards(request.type, index)
-            assert scores[index] == twin.score(cards, strategy)
+            assert scores[index] == twin.score(cards, strategy, compared)
             assert plain[index] == twin.host_score(ledger, index, strategy)
 
 
@@ -136,8 +139,9 @@ def test_scores_leave_room_for_the_order_of_nodes(data: st.DataObject) -> None:
     suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
     fits = kernel.fitting(ledger, request, suits, EVERY_NODE)
 
-    for strategy in Strategy:
-        scores = scoring.score(Scene(ledger, {}, request, fits, EVERY_NODE, Tables()), strategy)
+    for strategy, compared in product(Strategy, SCORINGS):
+        scene = Scene(ledger, {}, request, fits, EVERY_NODE, Tables(), scoring=compared)
+        scores = scoring.score(scene, strategy)
         assert scores.min(initial=0) >= 0
         assert scores.max(initial=0) < scoring.CEILING
 
@@ -152,9 +156,10 @@ def test_a_selection_of_nodes_is_answered_as_the_whole(data: st.DataObject) -> N
 
     assert (kernel.suited(ledger, request, protocol, some) == suits[:, some]).all()
     assert (kernel.fitting(ledger, request, suits[:, some], some) == fits[:, some]).all()
-    for strategy in Strategy:
-        whole = scoring.score(Scene(ledger, {}, request, fits, EVERY_NODE, Tables()), strategy)
-        part = scoring.score(Scene(ledger, {}, request, fits[:, some], some, Tables()), strategy)
+    for strategy, compared in product(Strategy, SCORINGS):
+        every = Scene(ledger, {}, request, fits, EVERY_NODE, Tables(), scoring=compared)
+        few = Scene(ledger, {}, request, fits[:, some], some, Tables(), scoring=compared)
+        whole, part = scoring.score(every, strategy), scoring.score(few, strategy)
         assert (whole[some] == part).all()
 
 
@@ -162,15 +167,17 @@ def test_a_selection_of_nodes_is_answered_as_the_whole(data: st.DataObject) -> N
 def test_the_short_cut_chooses_what_the_search_chooses(data: st.DataObject) -> None:
     """`fast.choose` gives the grants of `place` for plain requests on flat nodes."""
     ledger, request, protocol = _cases(data)
-    pod = PodRequest((RequestGroup(protocol, request, (ContainerAsk("c"),)),))
+    group = RequestGroup(protocol, request, (ContainerAsk("c"),))
+    pods = [PodRequest((group,), scoring=compared) for compared in SCORINGS]
     suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
-    assume(is_plain(pod))
+    assume(is_plain(pods[0]))
 
     for index in ledger.index.values():
         if not simple(ledger, request, index):
             continue
-        for strategy in Strategy:
-            chosen = choose(ledger, pod.groups[0], suits[:, index].tolist(), index, strategy, None)
+        for strategy, pod in product(Strategy, pods):
+            mine = suits[:, index].tolist()
+            chosen = choose(ledger, group, mine, index, strategy, None, pod.scoring)
             cards = {request.type: ledger.cards(request.type, index)}
             found = place(ledger.node_at(index), cards, pod, strategy)
             shares = () if isinstance(found, NodeReason) else found

@@ -1,6 +1,7 @@
 """Laws of preemption on one node, against trying every set of victims."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from itertools import combinations
 
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.model.pod import Pod
+from partage.placement.work import Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement
-from partage.scheduler.preemption import Occupant, plan_on
+from partage.scheduler.preemption import Occupant, least, plan_on
 from partage.testing.builders import card, make_node, make_pod, share, whole
 
 SIZES = (100, 50, 30)
@@ -76,6 +78,55 @@ def test_nobody_goes_in_vain_and_the_important_stay(
             assert highest == min(max((t.priority for t in some), default=-1) for some in enough)
     assert engine.ledger.picture() == before
     engine.ledger.validate()
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.data())
+def test_who_is_spared_is_who_would_be_one_by_one(sizes: list[int], data: st.DataObject) -> None:
+    """Sparing many at a time comes to the same, and asks about each at most a few times."""
+    need = data.draw(st.integers(0, sum(sizes)))
+    given_up = [str(number) for number in range(len(sizes))]
+    asked = 0
+
+    def fits(gone: Collection[str]) -> bool:
+        nonlocal asked
+        asked += 1
+        return sum(sizes[int(uid)] for uid in gone) >= need
+
+    expected = given_up
+    for uid in given_up:
+        fewer = [other for other in expected if other != uid]
+        if sum(sizes[int(other)] for other in fewer) >= need:
+            expected = fewer
+
+    assert least(given_up, fits) == expected
+    assert asked <= 3 * len(sizes)
+
+
+def test_as_few_of_many_small_pods_go_as_will_do() -> None:
+    """A whole card is made free of eighty pods on eight cards: those of one card, and no others."""
+    engine = Engine()
+    engine.handle(NodeSeen(make_node("n", [card(minor) for minor in range(8)])))
+    occupants = []
+    for number in range(80):
+        pod = make_pod(f"p{number}", share(9, 1), priority=0)
+        assert isinstance(engine.schedule(pod), Placement)
+        engine.handle(BindSucceeded(pod.uid))
+        occupants.append(Occupant(pod.uid, 0, float(number)))
+    fewest = min(Counter(c.uuid for a in engine.ledger.on_node("n") for c in a.charges).values())
+
+    plan = plan_on(engine, _ask("vip", "whole", 9), "n", occupants, {})
+
+    assert plan is not None
+    assert len(plan.victims) == fewest
+
+
+def test_a_plan_that_is_not_finished_is_none() -> None:
+    """Some of its victims might be spared with more work."""
+    engine, occupants = _full([(30, 0)] * 8)
+
+    plan = plan_on(engine, _ask("vip", 100, 9), "n", occupants, {}, work=Work(300))
+
+    assert plan is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from partage.model.device import (
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile, MigSlice
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
-from partage.model.policy import CardOrder, CardWeights, Policy, Strategy
+from partage.model.policy import CardOrder, CardWeights, Policy, Scoring, Strategy
 from partage.model.reason import ReasonCode
 from partage.model.request import (
     CardFilter,
@@ -254,6 +254,7 @@ def device_requests(draw: st.DrawFn, type_: DeviceType = DeviceType.GPU) -> Devi
         exclusive=bool(draw(_rarely(True, False))),
         claims_core=bool(draw(_rarely(True, False))),
         sharers=draw(st.sampled_from([None, None, 16, 2, 1])),
+        registrar=draw(st.sampled_from(["", "hami"])),
         extras=(("npu-core", draw(st.integers(1, 4))),) if npu else (),
         core_unit="npu-core" if npu else "",
         instances=not npu and fence is None and draw(st.booleans()),
@@ -338,7 +339,11 @@ def pod_requests(draw: st.DrawFn, most: int = 3) -> PodRequest:
         partition=draw(_rarely(PartitionAsk())),
         node_strategy=draw(_rarely(draw(st.sampled_from(Strategy)))),
         card_order=draw(st.sampled_from([CardOrder()] * 3 + [draw(_card_orders())])),
+        scoring=draw(st.sampled_from([Scoring(), *(Scoring(**{name: True}) for name in _SCORED)])),
     )
+
+
+_SCORED = ("sharers", "left", "topology")
 
 
 def _positioned(draw: st.DrawFn, groups: list[RequestGroup]) -> list[RequestGroup]:

@@ -1,4 +1,4 @@
-"""What fails is run again on busy machines; what must not be, is not, and what was not run is said last."""
+"""What fails fails; what may not be tried again on the genuine cluster is not, what was is named, and what was not run is said last."""
 
 import json
 import re
@@ -10,18 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COUNTED = """
-from pathlib import Path
-import pytest
-
+FAILS = """
 def test_it():
-    file = Path(__file__).with_suffix(".count")
-    tries = int(file.read_text()) if file.exists() else 0
-    file.write_text(str(tries + 1))
-    if tries == 0:
-        {what}
+    raise AssertionError({what!r})
 """
-"""A test that fails the first time."""
 
 
 def tree(folder: Path, **tests: str) -> Path:
@@ -41,40 +33,47 @@ def tree(folder: Path, **tests: str) -> Path:
 def session(folder: Path, *options: str, **environment: str) -> tuple[int, str]:
     """How pytest ends there, and what it says."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--reruns", "2", *options],
+        [sys.executable, "-m", "pytest", *options],
         cwd=folder, capture_output=True, text=True, check=False,
         env={"PATH": "/usr/bin:/bin", **environment},
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
 @pytest.mark.parametrize(
-    ("where", "what", "code"),
+    ("what", "code"),
     [
-        pytest.param("daemon", "raise AssertionError('not within 60 s')", 0, id="late"),
-        pytest.param("faults", "raise AssertionError(['I1: a card gives 2000'])", 20, id="I1"),
-        pytest.param("cluster", "raise AssertionError('forbidden: get nodes')", 20, id="role"),
-        pytest.param("laws", "assert 1 == 2", 20, id="law"),
-        pytest.param("laws", "pytest.fail('Timeout (>300.0s) from')", 0, id="late law"),
+        pytest.param("not within 60 s", 1, id="late"),
+        pytest.param(["I1: a card gives 2000"], 20, id="I1"),
+        pytest.param("forbidden: get nodes", 20, id="role"),
     ],
 )
-def test_a_finding_fails_at_the_first_time(
-    tmp_path: Path, where: str, what: str, code: int
+def test_a_finding_has_a_status_of_its_own(
+    tmp_path: Path, what: object, code: int, workers: tuple[str, ...]
 ) -> None:
-    """It passes when it is run again, which counts for being late and for nothing else."""
-    tree(tmp_path, **{f"{where}_one": COUNTED.format(what=what)})
+    """So that no recipe tries it again."""
+    tree(tmp_path, faults_one=FAILS.format(what=what))
 
-    ended, told = session(tmp_path)
-
-    assert ended == code, told
-    assert ("1 rerun" in told) is (code == 0), told
+    assert session(tmp_path, *workers)[0] == code
 
 
-def test_workers_tell_of_findings_too(tmp_path: Path) -> None:
-    """As the gate runs them: in processes of their own."""
-    tree(tmp_path, laws_one=COUNTED.format(what="assert 1 == 2"))
+def test_nothing_of_make_test_is_run_again() -> None:
+    """Neither by an option of the gate nor by one that pytest finds in the settings, nor is there what would do it."""
+    settings = (ROOT / "pyproject.toml").read_text()
+    for text in ((ROOT / ".ci/run").read_text(), (ROOT / "Makefile").read_text(), settings):
+        assert not re.search(r"rerun|flaky|--lf|--last-failed", text)
 
-    assert session(tmp_path, "-n", "1")[0] == 20
+
+def test_what_was_tried_again_is_named(tmp_path: Path) -> None:
+    """With what became of it."""
+    tree(tmp_path, cluster_one=FAILS.format(what="late"), cluster_two="def test_it():\n    pass\n")
+    session(tmp_path)
+    (tmp_path / "tests/cluster/test_one.py").write_text("def test_it():\n    pass\n")
+
+    told = session(tmp_path, "--last-failed")[1]
+
+    assert re.findall("RETRIED .*", told) == ["RETRIED tests/cluster/test_one.py::test_it: passed"]
 
 
 SKIPPED = """

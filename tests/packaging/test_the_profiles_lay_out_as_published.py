@@ -8,6 +8,8 @@ import pytest
 import yaml
 from charts import HELM, generate, needs_helm
 
+from partage.model.policy import Policy
+
 ROOT = Path(__file__).parents[2]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 
@@ -132,3 +134,22 @@ def test_every_pod_that_listens_has_a_network_policy(profile: str) -> None:
         (container,) = spec["containers"]
         named = {one["name"] for one in container["ports"]}
         assert {port["port"] for rule in policies[component] for port in rule["ports"]} == named
+
+
+@pytest.mark.parametrize(
+    ("profile", "policy"), [("hami", "binpack/spread"), ("koordinator", "spread")]
+)
+def test_a_profile_places_pods_as_its_original_does(profile: str, policy: str) -> None:
+    """HAMi's chart has binpack between nodes and spread between cards; Koordinator takes the least allocated."""
+    configs = [one for one in _plain(profile) if one["kind"] == "ConfigMap"]
+
+    assert policy in [one.get("data", {}).get("policy") for one in configs]
+    assert str(Policy.parse(policy)) == policy
+
+
+def test_the_definition_that_qgpus_page_keeps_is_there() -> None:
+    """The page calls it deprecated and keeps its definition; so does every layout."""
+    text = (KUSTOMIZE / "qgpu" / "definitions.yaml").read_text()
+    found = {one["metadata"]["name"]: one for one in yaml.safe_load_all(text) if one}
+
+    assert found["gpus.elasticgpu.io"]["spec"]["names"]["plural"] == "gpus"

@@ -7,7 +7,7 @@ import pytest
 
 from partage.model.policy import Strategy
 from partage.placement.candidates import CANDIDATES
-from partage.placement.learning import Due, due, fits_history, refreshed
+from partage.placement.learning import Due, due, fits_history, in_sight, refreshed
 from partage.placement.lessons import learned
 from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.prices import solver_there
@@ -99,7 +99,13 @@ def test_without_a_solver_a_stand_in_is_chosen(monkeypatch: pytest.MonkeyPatch) 
     assert found.version == 1
     assert found.stand_in in (Strategy.FGD, Strategy.FIRST_FIT)
     assert bool(found.workload.shapes) == (found.stand_in is Strategy.FGD)
-    assert refreshed(found, SEEN, stock()) is None
+    first, fgd = (
+        refreshed(replace(found, stand_in=s), SEEN, stock())
+        for s in (Strategy.FIRST_FIT, Strategy.FGD)
+    )
+    assert first is None
+    assert fgd is not None
+    assert (fgd.version, bool(fgd.workload.shapes)) == (2, True)
 
 
 def test_nothing_is_learnt_where_nobody_asks_for_cards() -> None:
@@ -112,19 +118,45 @@ def test_nothing_is_learnt_where_nobody_asks_for_cards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrived", "what"),
+    ("arrived", "cards", "what"),
     [
-        pytest.param(0, Due.NOTHING, id="at-the-start"),
-        pytest.param(299, Due.NOTHING, id="before"),
-        pytest.param(300, Due.PRICES, id="first-prices"),
-        pytest.param(450, Due.RESERVES, id="reserves-between"),
-        pytest.param(6000, Due.PRICES, id="last-of-the-start"),
-        pytest.param(40_000, Due.PRICES, id="for-ever-after"),
+        pytest.param(0, 6000, Due.NOTHING, id="at-the-start"),
+        pytest.param(299, 6000, Due.NOTHING, id="before"),
+        pytest.param(300, 6000, Due.PRICES, id="first-prices"),
+        pytest.param(450, 6000, Due.RESERVES, id="reserves-between"),
+        pytest.param(6000, 6000, Due.PRICES, id="last-of-the-start"),
+        pytest.param(40_000, 6000, Due.PRICES, id="for-ever-after"),
+        pytest.param(0, 8, Due.NOTHING, id="small-at-the-start"),
+        pytest.param(1, 8, Due.RESERVES, id="small-from-the-first-pod"),
+        pytest.param(6, 8, Due.PRICES, id="small-first-prices"),
+        pytest.param(213, 3408, Due.PRICES, id="as-much-as-tells-of-so-many-cards"),
+        pytest.param(213, 3409, Due.NOTHING, id="too-little-for-so-many-cards"),
+        pytest.param(300, 8, Due.PRICES, id="later-as-large-ones"),
     ],
 )
-def test_tables_are_due_after_so_many_arrivals(arrived: int, what: Due) -> None:
-    """Seldom, and more seldom the longer it runs."""
-    assert due(arrived) is what
+def test_tables_are_due_after_so_many_arrivals(arrived: int, cards: int, what: Due) -> None:
+    """Seldom, and more seldom the longer it runs; on small clusters from few pods on."""
+    assert due(arrived, cards) is what
+
+
+def test_before_anything_is_chosen_fgd_knows_the_requests_in_sight() -> None:
+    """Small clusters have it from their first pod on; nothing is known of pods to come."""
+    found = refreshed(Tables(), {Ask(2000, 8192, 1, 460): 1}, stock())
+
+    assert found is not None
+    assert (found.settled(Strategy.PARTAGE), found.prices) == (Strategy.FGD, None)
+    assert {shape.core_milli for shape in found.workload.shapes} == {460, 1000}
+
+
+def test_what_if_asks_what_the_requests_in_sight_teach() -> None:
+    """Of 48 cards three pods tell something; what was learnt already stays."""
+    one = {Ask(2000, 8192, 1, 460): 1}
+    few = {Ask(2000, 8192, 1, 460): 3}
+
+    assert in_sight(Tables(), one, stock()).stand_in is None
+    assert in_sight(Tables(), few, stock()).stand_in is Strategy.FGD
+    learnt = Tables(stand_in=Strategy.FIRST_FIT)
+    assert in_sight(learnt, few, stock()) is learnt
 
 
 @pytest.mark.parametrize(

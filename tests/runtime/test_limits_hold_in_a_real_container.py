@@ -102,7 +102,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
                 done = runtime.ctr("image", "import", str(folder / "more.tar"))
                 assert done.returncode == 0, done.stderr
             options = (
-                "--isolation", "partage", "--isolation-library",
+                "--isolation", "partage", "--isolation-compute", "--isolation-library",
                 NATIVE / "libpartage-isolation.so", "--isolation-dir", folder / "isolation",
                 "--isolation-policy", "fixed-share",
             )  # fmt: skip

@@ -12,7 +12,7 @@ from partage.model.node import Node
 from partage.model.pod import Pod, Record
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import ReasonCode, Refusal
-from partage.model.request import Fault, PodRequest
+from partage.model.request import Fault, MayUse, PodRequest
 from partage.placement.tables import Tables
 from partage.scheduler.engine import REMEMBERED, Engine, State, fact_of, rebuild
 from partage.scheduler.events import (
@@ -237,16 +237,21 @@ def test_facts_follow_the_record() -> None:
     """What a bound pod holds, and what is closed because of it."""
     nothing = Pod("u", "default", "p", node="n")
     asking = replace(nothing, request=make_pod("x", share(1)).request)
-    faulty = replace(nothing, request=PodRequest(fault=Fault("bad")))
+    bad = PodRequest(fault=Fault("bad"), broken=((DeviceType.GPU, 3),))
+    faulty = replace(nothing, request=bad)
 
     assert fact_of(nothing)[1] is None
     assert fact_of(replace(asking, record=Record((HALF,))))[1] is None
     assert fact_of(replace(asking, record=Record((HALF,))))[0].grants == (HALF,)
     closed = fact_of(asking)[1]
-    assert closed == Suspicion(
-        "n", (DeviceType.GPU,), None, "pod default/p: it asks for devices and has no record"
-    )
-    everything = fact_of(faulty)[1]
+    message = "pod default/p: it asks for devices and has no record"
+    assert closed == Suspicion("n", (), message, (MayUse(DeviceType.GPU, 1),))
+    assert fact_of(faulty)[1] == Suspicion("n", (), message, (MayUse(DeviceType.GPU, 3),))
+    assert fact_of(replace(nothing, request=PodRequest(fault=Fault("bad"))))[1] is None
+    spoilt = Record(problem="edited")
+    told = fact_of(replace(asking, record=spoilt))[1]
+    assert told == Suspicion("n", (DeviceType.GPU,), "pod default/p: edited")
+    everything = fact_of(replace(nothing, record=spoilt))[1]
     assert everything is not None
     assert everything.types == tuple(DeviceType)
 

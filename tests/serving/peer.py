@@ -20,6 +20,7 @@ from h2.events import (
 )
 
 from partage.serving.access import Access
+from partage.serving.connections import Connections
 from partage.serving.frames import Frames
 from partage.serving.hot import HotRoute, HotRoutes
 from partage.serving.limits import Limits, guard
@@ -163,7 +164,7 @@ class Peer:
     async def answer(self, number: int) -> Answer:
         """The answer, once it has ended one way or the other."""
         found = self.answers[number]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(240):
             while not found.ended and found.reset is None:
                 await asyncio.sleep(0)
                 self.exchange()
@@ -189,5 +190,7 @@ async def routes(
     await runner.setup()
     assert runner.server is not None
     made: Callable[[], asyncio.Protocol] = runner.server
-    yield HotRoutes(hot, access or Access(plain=True), limits or Limits(), made, set())
+    bounds = limits or Limits()
+    connections = Connections(bounds.connections, bounds.per_address)
+    yield HotRoutes(hot, access or Access(plain=True), bounds, made, connections)
     await runner.cleanup()

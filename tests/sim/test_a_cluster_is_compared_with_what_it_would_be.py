@@ -1,12 +1,16 @@
 """`partage simulate cluster`: policies, nodes and shares compared on manifests."""
 
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from partage.cli.main import main
+from partage.cli.reading import batches
+from partage.model.policy import Policy
 from partage.sim.page import page
 from partage.sim.whatif import Change, changed, evaluate
 from partage.wire.cluster import assemble
@@ -221,3 +225,20 @@ def test_names_from_manifests_are_escaped_in_the_page() -> None:
     made = page([found], "<u>file</u>")
     assert "&lt;i&gt;today" in made
     assert not any(tag in made for tag in ("<b>", "<i>t", "<u>"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_policy_places_more_of_the_examples_than_the_default(seed: int) -> None:
+    """In whatever order they come: it learns from the requests in sight."""
+    examples = Path(__file__).resolve().parents[2] / "examples"
+    known = assemble(list(batches((str(examples),))))
+    chance = random.Random(seed)  # noqa: S311 # a seeded order is the point
+    pods = chance.sample(known.pods, len(known.pods)) if seed else known.pods
+    known = replace(known, pods=tuple(pods))
+
+    placed = {
+        name: evaluate(known, Change(policy=Policy.parse(name), anew=True), name, most=0).running
+        for name in ("partage", "binpack", "spread", "fgd")
+    }
+
+    assert placed["partage"] == max(placed.values())

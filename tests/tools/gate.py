@@ -1,9 +1,9 @@
-"""What the gate may not pass over: failures that nobody tries again, and tests that nobody ran.
+"""What the gate may not pass over: findings on the genuine cluster, what was tried again there, and tests that nobody ran.
 
-A busy machine makes tests fail that wait for sockets and processes, so `.ci/run` runs what failed again. A card that
-was given twice in one run of three is a defect all the same: what a finding is (`rerun_except` in pyproject.toml) and
-all tests marked `once` fail at the first time, and the session ends with a status of its own, so that no recipe tries
-again either. Where `PARTAGE_NOT_RUN` names a file, each session keeps in it what was run, and what was skipped and by no
+`make test` tries nothing again. `tests/cluster/run` tries once more what failed while processes were killed on a busy
+machine, and the summary names it under RETRIED. A card that was given twice in one run of two is a defect all the same:
+after a finding (`FINDINGS`) the session ends with a status of its own, and nothing is tried again.
+Where `PARTAGE_NOT_RUN` names a file, each session keeps in it what was run, and what was skipped and by no
 session run, and says the latter last, before the summary line; with `--not-run-yet` it leaves out what the file says was run.
 """
 
@@ -11,19 +11,20 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ONCE = frozenset({"inventory", "laws", "record", "upgrade"})
-"""Folders of tests without a socket, a process or a clock: what fails there once is wrong."""
+FINDINGS = (
+    r"\bI[1-5]: ",  # an invariant is broken (tests/faults/invariants.py): a card given twice, books that lie
+    r"\bforbidden: ",  # the API server refused one of our programs: a role of the chart lacks a verb
+)
+"""What must not be tried again: it would pass, and be there all the same."""
 FINDING = 20
-"""Exit status of a session with a failure that must not be tried again."""
-_ANY_BUT_TIME = r"^(?!Failed: Timeout )"
-"""Every error, but that of a machine so busy that the test did not come to its end."""
+"""Exit status of a session with such a failure."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,18 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let nothing that is marked `once` be run again, but where the process was killed."""
+    """Leave out what was run before."""
     if config.getoption("not_run_yet"):
         ran = _kept(_file()).ran
         config.hook.pytest_deselected(items=[one for one in items if one.nodeid in ran])
         items[:] = [one for one in items if one.nodeid not in ran]
-    reruns = config.getoption("reruns", None) or 0
-    for item in items:
-        parts = item.path.relative_to(config.rootpath).parts
-        if parts[0] == "tests" and parts[1] in ONCE:
-            item.add_marker("once")
-        if item.get_closest_marker("once"):
-            item.add_marker(pytest.mark.flaky(reruns=reruns, rerun_except=_ANY_BUT_TIME))
 
 
 @pytest.hookimpl(trylast=True)
@@ -53,24 +47,25 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return
-    findings = [re.compile(one) for one in session.config.getini("rerun_except")]
     failed = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
-    if any(_final(report, findings) for report in failed):
+    if any(_is_finding(report) for report in failed):
         session.exitstatus = FINDING
 
 
-def _final(report: Any, findings: Iterable[re.Pattern[str]]) -> bool:
+def _is_finding(report: Any) -> bool:
     crash = getattr(report.longrepr, "reprcrash", None)
     message = crash.message if crash else str(report.longrepr)
-    if "once" in getattr(report, "keywords", ()):  # a file that cannot be read has none
-        return bool(re.search(_ANY_BUT_TIME, message))
-    return any(one.search(message) for one in findings)
+    return any(re.search(one, message) for one in FINDINGS)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: Any) -> Generator[None]:
-    """Say last what no session of the gate has run."""
+    """Say last what was tried again, and what no session of the gate has run."""
     yield
+    if terminalreporter.config.getoption("lf", None):
+        for outcome in ("passed", "failed", "error"):
+            for one in terminalreporter.stats.get(outcome, ()):
+                terminalreporter.line(f"RETRIED {one.nodeid}: {outcome}")
     file = _file()
     if file is None:
         return

@@ -119,6 +119,9 @@ def test_a_broken_request_is_refused_with_the_rule_that_the_engine_would_tell(
     assert response["status"]["message"] == f"InvalidRequest: {fault.message}"
     assert text in fault.message
     assert response["status"]["code"] == 422
+    details = response["status"]["details"]  # what kubectl prints of a 422
+    assert (details["kind"], details["name"]) == ("Pod", manifest["metadata"]["name"])
+    assert [c["message"] for c in details["causes"]] == [response["status"]["message"]]
 
 
 def test_what_another_configuration_could_allow_is_warned_not_refused() -> None:
@@ -141,7 +144,7 @@ def test_how_a_request_is_read_is_told_to_its_author() -> None:
 
 
 def test_a_pod_that_names_its_node_itself_is_refused() -> None:
-    """Nobody would book its devices. What runs from a file on its node only shows up here."""
+    """No scheduler would reserve its devices; only its node reports what runs there from a file."""
     preset = pod(container(limits=WHOLE), nodeName="n1")
     mirror = pod(
         container(limits=WHOLE),
@@ -151,7 +154,10 @@ def test_a_pod_that_names_its_node_itself_is_refused() -> None:
     plain = pod(container(limits={"cpu": "1"}), nodeName="n1")
 
     assert "nodeSelector" in validated(review(preset))["status"]["message"]
-    assert validated(review(mirror))["allowed"]
+    assert "nodeSelector" in validated(review(mirror))["status"]["message"]
+    for node, allowed in (("n1", True), ("n2", False)):
+        user = {"username": f"system:node:{node}", "groups": ["system:nodes"]}
+        assert validated(review(mirror, userInfo=user))["allowed"] is allowed
     assert validated(review(plain))["allowed"]
 
 
@@ -178,7 +184,8 @@ def test_an_update_may_not_break_a_sound_request_that_still_waits() -> None:
 
     assert "sideways" in validated(review(broken, "UPDATE", sound))["status"]["message"]
     assert not validated(review(unreadable, "UPDATE", sound))["allowed"]
-    for new, old in ((broken, broken), (bound, sound), (going, sound), (sound, broken)):
+    ran = {**sound, "spec": {**sound["spec"], "nodeName": "n1"}}
+    for new, old in ((broken, broken), (bound, ran), (going, sound), (sound, broken)):
         assert validated(review(new, "UPDATE", old))["allowed"]
 
 

@@ -181,7 +181,7 @@ HOSTILE = {
     "fifty thousand tolerations": pod(
         container(limits=SHARE), tolerations=[{"key": "a"}] * 50000
     ),
-    "an annotation of two megabytes": hinted("{" * 2_000_000),
+    "an annotation of a megabyte": hinted("{" * 1_000_000),
     "an annotation nested without end": hinted('{"gpu":' * 100_000),
     "a million types": hinted("," * 1_000_000, "nvidia.com/use-gputype"),
     "an amount of a million digits": pod(container(limits={"koordinator.sh/gpu": "9" * 10**6})),

@@ -5,10 +5,13 @@ from functools import cache
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reviews import Json, container, context, pod, review
 
+from partage.cli.webhook import webhook
 from partage.vendors.reserved import RESERVED
 from partage.webhook.installation import MUTATE, VALIDATE, Endpoint, conditions, installation
 from partage.webhook.manifest import names_devices
@@ -20,9 +23,13 @@ celpy = pytest.importorskip("celpy", reason="cel-python is not installed: CEL is
 
 WRITER = "system:serviceaccount:partage-system:partage-scheduler"
 OBJECTS = {
-    one["kind"]: one for one in installation(Endpoint(), context(), Admission(break_glass="sre"))
+    (one["kind"], one["metadata"]["name"]): one
+    for one in installation(Endpoint(), context(), Admission(break_glass="sre"))
 }
-POLICY = OBJECTS["ValidatingAdmissionPolicy"]["spec"]
+FORGING, NODE_NAME = (
+    OBJECTS["ValidatingAdmissionPolicy", name]["spec"]
+    for name in ("partage-reserved-keys", "partage-node-name")
+)
 
 
 @cache
@@ -47,12 +54,12 @@ def asked(webhook: str, request: Json) -> bool:
     return all(holds(one["expression"], request) for one in conditions(webhook, context()))
 
 
-def denied(request: Json) -> list[str]:
-    """What the policy says against the request; empty where it lets it pass."""
-    if not all(holds(one["expression"], request) for one in POLICY["matchConditions"]):
+def denied(request: Json, policy: Json = FORGING) -> list[str]:
+    """What a policy says against the request; empty where it lets it pass."""
+    if not all(holds(one["expression"], request) for one in policy["matchConditions"]):
         return []
     return [
-        one["message"] for one in POLICY["validations"] if not holds(one["expression"], request)
+        one["message"] for one in policy["validations"] if not holds(one["expression"], request)
     ]
 
 
@@ -93,18 +100,129 @@ def test_only_pods_that_concern_partage_depend_on_the_webhook(
     assert asked(VALIDATE, request_of(manifest)) is expected
 
 
-def test_a_reserved_key_alone_is_asked_about_and_a_leaving_pod_is_not() -> None:
-    """Validation hears of reserved keys; whoever removes a finalizer is not held up."""
-    carrying = pod(meta={"annotations": {"partage.io/allocation": "{}"}})
-    leaving = pod(
-        container(limits={"nvidia.com/gpu": "1"}),
-        meta={"deletionTimestamp": "2026-01-01T00:00:00Z"},
-    )
+SHARE = container(limits={"nvidia.com/gpu": "1"})
+WAITS = pod(SHARE)
+RUNS = pod(SHARE, nodeName="n1")
+ENDED = {"kind": "Pod", "metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
 
-    assert asked(VALIDATE, request_of(carrying))
-    assert not asked(MUTATE, request_of(carrying))
-    assert asked(VALIDATE, request_of(pod(), carrying))
-    assert not asked(VALIDATE, request_of(leaving, leaving))
+
+def changed(manifest: Json, meta: Json | None = None, **spec: Any) -> Json:
+    """The pod with other metadata, or another spec."""
+    metadata = {**manifest["metadata"], **(meta or {})}
+    return {**manifest, "metadata": metadata, "spec": {**manifest["spec"], **spec}}
+
+
+UNASKED: dict[str, tuple[Json, Json]] = {
+    "a job's finalizer comes off": (RUNS, changed(RUNS, meta=ENDED["metadata"])),
+    "a label of a pod that runs": (changed(RUNS, {"labels": {"a": "b"}}), RUNS),
+    "a label of a pod that waits": (changed(WAITS, {"labels": {"a": "b"}}), WAITS),
+    "an annotation": (changed(WAITS, {"annotations": {"a": "b"}}), WAITS),
+    "an owner": (changed(RUNS, {"ownerReferences": [{"name": "x"}]}), RUNS),
+    "a deletion": (changed(WAITS, {"deletionTimestamp": "2026-01-01T00:00:00Z"}), WAITS),
+    "a vendor's plugin turns a reserved key": (
+        changed(RUNS, {"annotations": {"hami.io/bind-phase": "success"}}),
+        changed(RUNS, {"annotations": {"hami.io/bind-phase": "allocating"}}),
+    ),
+    "a condition": ({**RUNS, "status": {"phase": "Succeeded"}}, RUNS),
+    "an image of a pod that runs": (changed(RUNS, containers=[{**SHARE, "image": "b"}]), RUNS),
+    "a deadline": (changed(RUNS, activeDeadlineSeconds=5), RUNS),
+    "a toleration": (changed(WAITS, tolerations=[{"operator": "Exists"}]), WAITS),
+    "a gate comes off": (WAITS, changed(WAITS, schedulingGates=[{"name": "kueue.x-k8s.io/a"}])),
+    "a node selector beside a gate": (changed(WAITS, nodeSelector={"a": "b"}), WAITS),
+    "nothing": (WAITS, WAITS),
+    "a pod without devices": (pod(container("b")), pod(container("a"))),
+    "a reserved key alone": (pod(meta={"annotations": {"partage.io/allocation": "{}"}}), pod()),
+}
+
+
+@pytest.mark.parametrize(("after", "before"), UNASKED.values(), ids=UNASKED)
+def test_what_controllers_and_people_change_of_a_pod_never_waits_for_the_webhook(
+    after: Json, before: Json
+) -> None:
+    """Finalizers, labels, conditions, gates; what it asks of devices stays the same."""
+    assert not asked(VALIDATE, request_of(after, before))
+
+
+@pytest.mark.parametrize(
+    ("after", "before"),
+    [
+        (WAITS, pod()),
+        (pod(container(limits={"nvidia.com/gpu": "2"})), WAITS),
+        (pod(SHARE, container("b")), WAITS),
+        (changed(WAITS, initContainers=[container("i")]), WAITS),
+        (WAITS, changed(WAITS, initContainers=[container("i")])),
+        (changed(WAITS, overhead={"cpu": "1"}), WAITS),
+        (changed(WAITS, resources={"limits": {"nvidia.com/gpu": "1"}}), WAITS),
+    ],
+    ids=["a device", "an amount", "a container", "init", "no init", "overhead", "the whole"],
+)
+def test_a_waiting_pod_that_asks_something_else_is_judged_anew(after: Json, before: Json) -> None:
+    """Where a server lets the containers of a pod change."""
+    assert asked(VALIDATE, request_of(after, before))
+
+
+def test_a_reserved_key_alone_is_left_to_the_policy() -> None:
+    """It is in the API server, so no outage of the webhook stops who may write the key."""
+    carrying = pod(meta={"annotations": {"partage.io/allocation": "{}"}})
+
+    assert not asked(VALIDATE, request_of(carrying))
+    assert denied(request_of(carrying))
+
+
+MIRROR = {"annotations": {"kubernetes.io/config.mirror": "abc"}}
+OWN = "system:node:n1"
+PLACED: dict[str, tuple[Json, Json | None, str, bool]] = {
+    "no node": (WAITS, None, "jane", True),
+    "no device": (pod(nodeName="n1"), None, "jane", True),
+    "a node": (RUNS, None, "jane", False),
+    "another scheduler": (pod(SHARE, nodeName="n1", schedulerName="volcano"), None, "jane", False),
+    "no scheduler": (pod(SHARE, nodeName="n1", schedulerName=""), None, "jane", False),
+    "a mirror": (pod(SHARE, meta=MIRROR, nodeName="n1"), None, "jane", False),
+    "a mirror without a node": (pod(SHARE, meta=MIRROR), None, "jane", False),
+    "a mirror without devices": (pod(meta=MIRROR, nodeName="n1"), None, "jane", True),
+    "the node itself": (pod(SHARE, meta=MIRROR, nodeName="n1"), None, OWN, True),
+    "another node": (pod(SHARE, meta=MIRROR, nodeName="n2"), None, OWN, False),
+    "a node for a mirror of none": (pod(SHARE, meta=MIRROR), None, OWN, False),
+    "half a node's name": (pod(SHARE, meta=MIRROR, nodeName="n"), None, OWN, False),
+    "the scheduler's account": (RUNS, None, WRITER, False),
+    "a memory of one": (
+        pod(container(limits={"nvidia.com/gpumem": "1"}), nodeName="n1", schedulerName="x"),
+        None, "jane", False,
+    ),
+    "a request": (pod(container(requests={"koordinator.sh/gpu": "1"}), nodeName="n1"), None, "jane", False),
+    "an init container": (pod(initContainers=[SHARE], nodeName="n1"), None, "jane", False),
+    "the pod as a whole": (
+        pod(resources={"limits": {"koordinator.sh/gpu": "1"}}, nodeName="n1"), None, "jane", False
+    ),
+    "overhead": (pod(overhead={"kubernetes.io/rdma": "1"}, nodeName="n1"), None, "jane", False),
+    "a trigger": (
+        pod(container(limits={"metax-tech.com/sgpu": "1"}), nodeName="n1"), None, "jane", False
+    ),
+    "a node that comes later": (RUNS, WAITS, "jane", False),
+    "a mirror that comes later": (pod(SHARE, meta=MIRROR), WAITS, "jane", False),
+    "bound long ago": (changed(RUNS, {"labels": {"a": "b"}}), RUNS, "jane", True),
+    "bound and ended": (changed(RUNS, ENDED["metadata"]), RUNS, "jane", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("after", "before", "user", "allowed"), PLACED.values(), ids=PLACED)
+def test_a_pod_with_devices_names_no_node_whatever_scheduler_it_names(
+    after: Json,
+    before: Json | None,
+    user: str,
+    allowed: bool,  # noqa: FBT001 # a column of the table
+) -> None:
+    """The node itself aside, for its own static pods; policy and webhook say the same."""
+    request = request_of(after, before, user)
+    asked_of = {**review(after), "request": request}
+
+    verdict = validate(decode_review(json.dumps(asked_of).encode()), context(), Admission())
+
+    assert bool(denied(request, NODE_NAME)) is not allowed
+    assert verdict.allowed is allowed
+    if not allowed:
+        assert denied(request, NODE_NAME) == [verdict.message]
+        assert "nodeSelector" in verdict.message
 
 
 NAMES = st.sampled_from(
@@ -232,13 +350,40 @@ def test_policy_and_webhook_refuse_the_same_keys(after: Json, before: Json | Non
 def test_own_and_system_namespaces_are_left_out_and_nothing_can_hang() -> None:
     """So that what Partage runs on can start while Partage is down."""
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        (hook,) = OBJECTS[kind]["webhooks"]
+        (hook,) = OBJECTS[kind, "partage"]["webhooks"]
         (elsewhere,) = hook["namespaceSelector"]["matchExpressions"]
         assert elsewhere["operator"] == "NotIn"
         assert {"kube-system", "partage-system"} <= set(elsewhere["values"])
         assert hook["timeoutSeconds"] <= 10
         assert [rule["resources"] for rule in hook["rules"]] == [["pods"]]
-    (rule,) = POLICY["matchConstraints"]["resourceRules"]
+    for policy in (FORGING, NODE_NAME):
+        (rule,) = policy["matchConstraints"]["resourceRules"]
+        assert "CONNECT" not in rule["operations"]
+        assert policy["failurePolicy"] == "Fail"
+    (rule,) = FORGING["matchConstraints"]["resourceRules"]
     assert rule["resources"] == ["pods", "pods/*", "bindings"]
-    assert "CONNECT" not in rule["operations"]
-    assert OBJECTS["ValidatingAdmissionPolicyBinding"]["spec"]["validationActions"] == ["Deny"]
+    bindings = [one for (kind, _), one in OBJECTS.items() if kind.endswith("PolicyBinding")]
+    assert {one["spec"]["policyName"] for one in bindings} == {
+        "partage-reserved-keys", "partage-node-name",
+    }  # fmt: skip
+    assert all(one["spec"]["validationActions"] == ["Deny"] for one in bindings)
+
+
+def test_only_the_namespace_that_partage_runs_in_is_left_out() -> None:
+    """Who may create a namespace of the usual name could forge records in it otherwise."""
+    (validating,) = [
+        one
+        for one in manifests("--namespace", "elsewhere")
+        if one["kind"] == "ValidatingWebhookConfiguration"
+    ]
+    (selector,) = validating["webhooks"][0]["namespaceSelector"]["matchExpressions"]
+
+    assert "elsewhere" in selector["values"]
+    assert "partage-system" not in selector["values"]
+
+
+def manifests(*options: str) -> list[Json]:
+    """What the command prints to install it."""
+    run = CliRunner().invoke(webhook, ["--manifests", *options])
+    assert run.exit_code == 0, run.output
+    return [one for one in yaml.safe_load_all(run.output) if one]

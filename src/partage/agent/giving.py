@@ -19,15 +19,13 @@ from partage.agent.isolation.rooms import Quota
 from partage.model.allocation import Grant, GrantMode, MigSlice
 from partage.model.device import DeviceType
 from partage.vendors.base import Family, PlacedPod
+from partage.vendors.runtimes import VISIBLE
 from partage.vendors.settings import Settings
 from partage.wire.outcomes import said
 from partage.wire.render import render
 
-__all__ = ["MARK", "SILENT", "VISIBLE", "VOID", "Given", "HostFacts", "Instance", "Made", "gifts"]
+__all__ = ["MARK", "SILENT", "Given", "HostFacts", "Instance", "Made", "gifts"]
 
-VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
-VOID: Final = "void"
-"""No card at all, in the words of NVIDIA's runtime."""
 MARK: Final = "PARTAGE_DEVICES_"
 """Begins a variable for each resource of which a container got units from the kubelet; they are emptied
 when it gets what was granted. One for each: of two that are the same NRI would change one."""

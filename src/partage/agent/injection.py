@@ -2,8 +2,8 @@
 
 Fails closed. A pod that was given devices without a record of Partage, a record made for another pod or
 node, one of devices that are not here, or one that comes later to a card that is full: none of them starts.
-A container without a record is left exactly as it is, except that its image or author may not choose cards
-by `NVIDIA_VISIBLE_DEVICES`.
+A container without a grant gets no card from a vendor's own runtime either: what would open one is closed
+(`partage.vendors.runtimes`), or refused where it cannot be. Otherwise it is left exactly as it is.
 
 Source: DESIGN, decisions 7 to 9; kubernetes.md 1.4 (what an NRI plugin sees of a container).
 """
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Final
 
-from partage.agent.giving import MARK, SILENT, VISIBLE, VOID, Given, HostFacts, Instance, gifts
+from partage.agent.giving import MARK, SILENT, Given, HostFacts, Instance, gifts
 from partage.agent.isolation.rooms import INSIDE, PRELOAD
 from partage.agent.nri.messages import Container, PodSandbox
-from partage.model.allocation import Allocation, Charge, charges_of, together
-from partage.model.device import Device
+from partage.model.allocation import Allocation, Charge, Grant, GrantMode, charges_of, together
+from partage.model.device import Device, DeviceType
 from partage.model.errors import InvalidValue
 from partage.model.mig import MigSlice
 from partage.model.node import Node
@@ -27,16 +27,18 @@ from partage.model.request import PodRequest
 from partage.vendors import names
 from partage.vendors.base import ContainerView, Family, PlacedPod, PodView
 from partage.vendors.reserved import RESERVED
+from partage.vendors.runtimes import NVIDIA, VISIBLE, VOID, cdi_names, listed, opening, opens
 from partage.vendors.settings import Settings
+from partage.wire.outcomes import said
 from partage.wire.record import decode
 
 __all__ = ["Injected", "Place", "Refusal", "Rule", "conflict", "environment", "inject", "recorded"]
 
-_HARMLESS: Final = frozenset({"", VOID, "none"})
 _WIDENING: Final = (
     "CUDA_DISABLE_CONTROL",
     "NVIDIA_MIG_CONFIG_DEVICES",
     "NVIDIA_MIG_MONITOR_DEVICES",
+    "NVIDIA_IMEX_CHANNELS",
 )
 """Variables by which a container would get more than its grant."""
 _LIMITS: Final = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
@@ -83,11 +85,13 @@ class Injected:
         given: for its grants.
         removed: variables that are made to say nothing; NRI cannot take any away.
         allocation: of its pod, when it has one.
+        chose: variables by which it would have got cards that nobody granted it.
     """
 
     given: Given
     removed: tuple[str, ...] = ()
     allocation: Allocation | None = None
+    chose: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,7 @@ def _set_twice(container: Container, found: Injected) -> Refusal | None:
     for text in container.env:
         key, _, value = text.partition("=")
         changed = key in ours and not key.startswith(MARK)
-        if key in seen and changed and value != ours[key]:
+        if key in seen and changed and value != ours[key] and not _closed(key, value, ours[key]):
             return Refusal(
                 Rule.SET_TWICE,
                 f"variable {key} is set by its image and by its pod, so that it cannot be changed; "
@@ -194,6 +198,12 @@ def _set_twice(container: Container, found: Injected) -> Refusal | None:
             )
         seen.add(key)
     return None
+
+
+def _closed(key: str, value: str, ours: str) -> bool:
+    """Whether a value that stays opens no card, as ours does not."""
+    found = opening(key)
+    return found is not None and found.closed == ours and found.is_closed(value)
 
 
 def _without_record(
@@ -214,15 +224,62 @@ def _without_record(
         paths = [device.path for device in container.linux.devices] if container.linux else []
         if _PRIVILEGED not in paths:
             claims = [f"device file {path}" for path in paths if _CARD.fullmatch(path)]
+    claims += [f"CDI name {name}" for name in _named(pod, container, place)]
+    claims += [f"mount {at[:_SHOWN]}" for at in [_listed(container)] if at]
     if claims:
         return Refusal(
             Rule.NO_RECORD,
             f"{claims[0]} says that it has devices, but annotation {names.ALLOCATION} is missing; "
             "was it placed by Partage's scheduler?",
         )
-    if known.get(VISIBLE, "") in _HARMLESS:
-        return None
-    return Injected(Given({VISIBLE: VOID}))
+    chose = opens(container.env)
+    env = _shut(container, place)
+    removed = tuple(key for key in known if key in _WIDENING and key.startswith("NVIDIA_"))
+    return Injected(Given(env), removed, chose=chose) if env or removed else None
+
+
+def _shut(
+    container: Container, place: Place, granted: frozenset[str] = frozenset()
+) -> dict[str, str]:
+    """Variables that keep vendors' runtimes from opening cards, but of vendors whose cards were granted.
+
+    NVIDIA's is set where nothing asks for it too: not every runtime tells what an image sets, and there are images
+    to which an absent one opens all cards.
+    """
+    env: dict[str, str] = {}
+    absent = True
+    for text in container.env:
+        key, _, value = text.partition("=")
+        absent = absent and key != VISIBLE
+        found = opening(key)
+        if found is not None and value != found.closed and found.vendor not in granted:
+            env[key] = found.closed
+    if absent and NVIDIA not in granted and (_may_have(place, NVIDIA) or opens(container.env)):
+        env[VISIBLE] = VOID
+    return env
+
+
+def _may_have(place: Place, vendor: str) -> bool:
+    """Whether a node may have cards of a vendor: where none is known, it may."""
+    makers = {
+        said(place.node, one, "vendor") for one in place.node.devices if one.type is DeviceType.GPU
+    }
+    return not makers or vendor in makers or "" in makers
+
+
+def _named(
+    pod: PodSandbox, container: Container, place: Place, granted: frozenset[str] = frozenset()
+) -> list[str]:
+    """CDI names of cards that were asked for past the record."""
+    return [
+        name[:_SHOWN]
+        for annotations in (pod.annotations, container.annotations)
+        for name in cdi_names(annotations, place.host.cdi, granted)
+    ]
+
+
+def _listed(container: Container) -> str:
+    return listed(one.destination for one in container.mounts)
 
 
 def _with_record(
@@ -237,13 +294,15 @@ def _with_record(
         return refusal
     known = environment(container)
     removed = tuple(key for key in known if key in _WIDENING or key.startswith(MARK))
-    if all(grant.container != container.name for grant in allocation.grants):
-        env = {} if known.get(VISIBLE, "") in _HARMLESS else {VISIBLE: VOID}
-        return Injected(Given(env), removed, allocation)
+    mine = [grant for grant in allocation.grants if grant.container == container.name]
+    past = _past(pod, container, place, mine)
+    if past:
+        return Refusal(Rule.TAMPERED, f"its {past} asks for cards past its record; leave it out")
+    if not mine:
+        return Injected(Given(_shut(container, place)), removed, allocation, opens(container.env))
     made: dict[tuple[str, MigSlice], Instance] = {}
     for grant in allocation.grants:
-        mine = grant.container == container.name and grant.mig is not None
-        if mine and grant.mig is not None:
+        if grant.container == container.name and grant.mig is not None:
             found = made[grant.uuid, grant.mig] = place.host.instance(
                 pod.uid, grant.uuid, grant.mig
             )
@@ -275,9 +334,28 @@ def _with_record(
         )
     if any(key.startswith(_LIMITS) for key in given.env):
         removed += tuple(key for key in known if key.startswith(_LIMITS) and key not in given.env)
-    if VISIBLE not in given.env and known.get(VISIBLE, "") not in _HARMLESS:
-        given = replace(given, env={**given.env, VISIBLE: VOID})
+    granted = frozenset(_maker(place, grant.uuid) for grant in mine) - {""}
+    if VISIBLE not in given.env:
+        granted -= {NVIDIA}
+    given = replace(given, env={**_shut(container, place, granted), **given.env})
     return Injected(given, removed, allocation)
+
+
+def _past(pod: PodSandbox, container: Container, place: Place, mine: Sequence[Grant]) -> str:
+    """By what a container of a pod with a record asks for cards beside it; empty where it does not."""
+    theirs = frozenset(
+        _maker(place, one.uuid) for one in mine if one.mode is GrantMode.VENDOR
+    )  # their plugin may name what it cuts
+    found = _named(pod, container, place, theirs)
+    if found:
+        return f"CDI name {found[0]}"
+    at = _listed(container)
+    return f"mount at {at[:_SHOWN]}" if at else ""
+
+
+def _maker(place: Place, uuid: str) -> str:
+    device = place.devices.get(uuid)
+    return said(place.node, device, "vendor") if device is not None else ""
 
 
 def _hiding(container: Container) -> str:

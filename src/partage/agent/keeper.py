@@ -124,6 +124,9 @@ class Keeper:
                 why = f"{where}: {error} ({Rule.HOST})"
                 self.stories.refused(pod, container, start, Rule.HOST, why)
                 raise self._refused(Refusal(Rule.HOST, why)) from error
+        if found.allocation is None and not found.chose:
+            self.books.runs(_running(pod, container, None))
+            return adjustment  # kept from cards that it did not ask for: as every container is
         if found.allocation is not None:
             self.stories.injected(pod, container, start, given.limits)
         self.books.runs(_running(pod, container, given.limits))
@@ -389,7 +392,8 @@ class Keeper:
         found = inject(pod, container, place, ())
         if isinstance(found, Refusal):
             return found.message
-        return "" if found is None else "it chose its cards itself"
+        chose = found.chose if found is not None else ()
+        return f"it chose its cards itself, by variable {chose[0]}" if chose else ""
 
     def _refused(self, refusal: Refusal) -> Refused:
         self.tallies.refused.labels(refusal.rule).inc()

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
 
 from partage.apiserver.kinds import Kind
-from partage.apiserver.status import ApiError, forbidden
+from partage.apiserver.status import ApiError, Cause, forbidden, invalid
 
 __all__ = ["ADMIN", "Admission", "Mutator", "Refused", "Review", "User", "Validator"]
+
+_FORBIDDEN: Final = 403
+_INVALID: Final = 422
 
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
@@ -140,7 +143,12 @@ class Admission:
 
 
 def _refusal(review: Review, refusal: Refused) -> ApiError:
-    made = forbidden(review.kind.plural, review.kind.group, review.name, str(refusal))
-    if refusal.code != 403:
-        return ApiError(refusal.code, "Invalid", made.message, made.details)
+    kind, why = review.kind, str(refusal)
+    if refusal.code == _INVALID:
+        return invalid(
+            kind.kind, kind.group, review.name, [Cause("FieldValueInvalid", "spec", why)]
+        )
+    made = forbidden(kind.plural, kind.group, review.name, why)
+    if refusal.code != _FORBIDDEN:
+        return ApiError(refusal.code, "BadRequest", made.message, made.details)
     return made

@@ -233,9 +233,10 @@ def _denied(name: str, status: Any) -> ApiError:
     status = status if isinstance(status, dict) else {}
     text = f'admission webhook "{name}" denied the request'
     why = status.get("message") or status.get("reason")
-    code = status.get("code")
+    code, details = status.get("code"), status.get("details")
     return ApiError(
         code if isinstance(code, int) and 400 <= code < 600 else 403,
         str(status.get("reason") or "Forbidden"),
         f"{text}: {why}" if why else f"{text} without explanation",
+        details if isinstance(details, dict) else None,
     )

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -18,6 +19,7 @@ from partage.agent.mig.nvml import NvmlFailed
 from partage.agent.notes import Notes
 from partage.agent.nri.plugin import PluginOptions
 from partage.agent.reporting import ReportingSettings
+from partage.cli import loop
 from partage.cli.agent_options import (
     discovery_options,
     isolation_of,
@@ -37,7 +39,7 @@ from partage.cli.kubelet_side import (
     specifications_of,
 )
 from partage.cli.logs import start_logging
-from partage.cli.parameters import cluster_options, logging_options, until_signalled
+from partage.cli.parameters import cluster_options, logging_options
 from partage.cli.reading import batches
 from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.agent import AgentDaemon, AgentOptions, Companion
@@ -107,12 +109,12 @@ def agent(**given: Any) -> None:
 
 def _serve(plan: "_Plan", given: dict[str, Any]) -> None:
     if given["devices"]:
-        asyncio.run(_described(plan, given))
+        loop.run(partial(_described, plan, given))
     elif given["standalone"]:
-        asyncio.run(_run(plan, given, None, None))
+        loop.run(partial(_run, plan, given, None, None))
     else:
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
-        asyncio.run(_in_cluster(plan, given, config))
+        loop.run(partial(_in_cluster, plan, given, config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,7 @@ def _config_map(text: str) -> tuple[str, str]:
     return namespace, name
 
 
-async def _described(plan: _Plan, given: dict[str, Any]) -> None:
+async def _described(plan: _Plan, given: dict[str, Any], stop: asyncio.Event) -> None:
     """Serve the node that the manifests describe.
 
     Raises:
@@ -237,10 +239,12 @@ async def _described(plan: _Plan, given: dict[str, Any]) -> None:
 
     daemon = AgentDaemon(Node(plan.node), context, plan.options, beside=beside)
     daemon.take(node)
-    await daemon.run(until_signalled())
+    await daemon.run(stop)
 
 
-async def _in_cluster(plan: _Plan, given: dict[str, Any], config: Config) -> None:
+async def _in_cluster(
+    plan: _Plan, given: dict[str, Any], config: Config, stop: asyncio.Event
+) -> None:
     try:
         driver = None if plan.mig is None else open_node(plan.mig)
     except InvalidValue as error:
@@ -248,11 +252,15 @@ async def _in_cluster(plan: _Plan, given: dict[str, Any], config: Config) -> Non
             f"--mig: {error}; leave --mig out where nothing is to be made"
         ) from error
     async with Client(config, environ=os.environ) as client:
-        await _run(plan, given, client, driver)
+        await _run(plan, given, client, driver, stop)
 
 
 async def _run(
-    plan: _Plan, given: dict[str, Any], client: Client | None, driver: runner.Node | None
+    plan: _Plan,
+    given: dict[str, Any],
+    client: Client | None,
+    driver: runner.Node | None,
+    stop: asyncio.Event,
 ) -> None:
     others = kubelet_companions(given, client)
     settings = NodeSettings(client, plan.config_maps) if client and plan.config_maps else None
@@ -287,7 +295,7 @@ async def _run(
     daemon = AgentDaemon(
         Node(plan.node), context, plan.options, None if driver is None else instances, beside
     )
-    await daemon.run(until_signalled())
+    await daemon.run(stop)
 
 
 def _foreign(daemon: AgentDaemon) -> Callable[[], Mapping[str, str]]:

@@ -203,6 +203,13 @@ isolation_options = options(
         help="With partage: how compute is shared where neither the pod nor the node's label says.",
     ),
     click.option(
+        "--isolation-compute",
+        is_flag=True,
+        help="With partage: hold compute to policies and quotas as well as memory. Without it memory alone is capped, no "
+        "launch is ever held back, and a pod with a quota of compute says that it is not enforced. Set it on "
+        "nodes where `bench/gpu.py` has passed on a card.",
+    ),
+    click.option(
         "--isolation-beyond",
         metavar="QUANTITY",
         default="0",
@@ -301,6 +308,7 @@ def isolation_of(given: dict[str, Any]) -> IsolationOptions:
             Policy(given["isolation_policy"]),
             _bytes("--isolation-beyond", given["isolation_beyond"]),
             _bytes("--context-memory", given["context_memory"]),
+            compute=given["isolation_compute"],
         ),
     }
     own = given["isolation"] == "partage"

@@ -11,27 +11,39 @@ import asyncio
 import gc
 from collections.abc import Callable, Coroutine
 from importlib import import_module
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-__all__ = ["run"]
+from partage.cli.signals import Ending
 
-_T = TypeVar("_T")
+__all__ = ["run", "run_fast"]
 
 _YOUNG: Final = 10_000
 """Objects that are new since the last look; a look at so many takes well under a millisecond."""
 
+Service = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
-def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """As `asyncio.run`, on the fastest loop there is.
+
+def run(main: Service, factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+    """Run a service until it ends, or SIGTERM or SIGINT ends it, whatever it is doing.
 
     Args:
-        main: what runs until the service ends.
+        main: the service; its event is set as it is cancelled.
+        factory: makes the loop; None for asyncio's own.
+    """
+    with Ending() as ending, asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(ending.run(main))
+
+
+def run_fast(main: Service) -> None:
+    """As `run`, on the fastest loop there is.
+
+    Args:
+        main: the service.
     """
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _YOUNG), *before[1:])
     try:
-        with asyncio.Runner(loop_factory=_factory()) as runner:
-            return runner.run(main)
+        run(main, _factory())
     finally:
         gc.set_threshold(*before)
 

@@ -1,11 +1,12 @@
 """The `partage` command: one group, one module a subcommand, imported when it is needed."""
 
 import importlib
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from partage import __version__
+from partage.cli.signals import end_at_once
 
 __all__ = ["main"]
 
@@ -26,10 +27,20 @@ _COMMANDS: Final = {
     "withdraw": "partage.cli.withdraw",
 }
 """Subcommand to the module that holds it under the same name."""
+_SERVICES: Final = frozenset({"agent", "scheduler", "up", "webhook"})
+"""Those that run until a signal ends them."""
 
 
 class _Lazy(click.Group):
     """A group that imports a subcommand only when it is run or its help is asked for."""
+
+    _program = False
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        """Run as a program, which owns its signals."""
+        self._program = True
+        end_at_once(service=False)
+        return super().__call__(*args, **given)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all subcommands."""
@@ -42,6 +53,8 @@ class _Lazy(click.Group):
         module = _COMMANDS.get(cmd_name)
         if module is None:
             return None
+        if self._program and cmd_name in _SERVICES:
+            end_at_once(service=True)
         command = getattr(importlib.import_module(module), cmd_name)
         return command if isinstance(command, click.Command) else None
 

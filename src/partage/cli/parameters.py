@@ -1,7 +1,5 @@
 """Options that several subcommands have, and what services do with signals."""
 
-import asyncio
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -18,7 +16,6 @@ __all__ = [
     "cluster_options",
     "logging_options",
     "options",
-    "until_signalled",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -73,12 +70,3 @@ logging_options = options(
         help="The least important events that are logged.",
     ),
 )  # fmt: skip
-
-
-def until_signalled() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT; called inside the running loop."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop

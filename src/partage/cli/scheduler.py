@@ -1,9 +1,11 @@
 """`partage scheduler`: the service beside kube-scheduler."""
 
+import asyncio
 import os
 import socket
 import uuid
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,12 +20,12 @@ from partage.cli.parameters import (
     cluster_options,
     logging_options,
     options,
-    until_signalled,
 )
 from partage.cli.traces import sent_traces, trace_options
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.mutual import mutual_tls
 from partage.daemon.options import ElectionOptions, SchedulerOptions
+from partage.daemon.plugin import PLUGIN_SEND, PluginOptions
 from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
@@ -225,6 +227,25 @@ _deciding = options(
     ),
 )
 
+_plugin = options(
+    click.option(
+        "--plugin-socket",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="PATH",
+        help="Serve kube-scheduler's plugin on a unix socket there, in a folder that only the two "
+        "containers of the pod share. The Lease named by --lease-name is then kube-scheduler's "
+        "own, which it holds and this service follows.",
+    ),
+    click.option(
+        "--plugin-user",
+        "plugin_users",
+        type=click.IntRange(0),
+        multiple=True,
+        metavar="UID",
+        help="User id of the container of kube-scheduler. May be repeated. Default: our own.",
+    ),
+)
+
 _controllers = options(
     click.option(
         "--controllers/--no-controllers",
@@ -288,6 +309,7 @@ _leading = options(
 @cluster_options
 @_serving
 @_deciding
+@_plugin
 @_controllers
 @_leading
 @trace_options
@@ -312,7 +334,7 @@ def scheduler(**given: Any) -> None:
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
         chosen, own = _options_of(given, config), _own_of(given, config)
         with sent_traces("partage-scheduler", wanted=given["traces"]) as tracer:
-            loop.run(_run(config, replace(chosen, tracer=tracer), own))
+            loop.run_fast(partial(_run, config, replace(chosen, tracer=tracer), own))
     except (ConfigError, InvalidValue, ValueError) as error:
         end(str(error))
     except OSError as error:
@@ -327,6 +349,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
     """
     policy: Policy | None = given["policy"]
     tls = _tls(given)
+    plugin = _plugin_of(given)
     tokens = given["token_file"]
     access = Access(
         TokenFile(tokens, SystemClock().monotonic) if tokens else None,
@@ -342,8 +365,14 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         tls=tls,
         service=ServiceSettings(
             seed=given["seed"],
-            limits=BindLimits(together=Together(given["bind_together"])),
-            ahead=AheadSettings(given["ahead_from"]) if given["ahead_from"] else None,
+            limits=BindLimits(
+                together=Together(given["bind_together"]),
+                send=BindLimits().send if plugin is None else PLUGIN_SEND,
+                late=BindLimits().late if plugin is None else PLUGIN_SEND,
+            ),
+            ahead=AheadSettings(given["ahead_from"])
+            if given["ahead_from"] and plugin is None
+            else None,
             adapts=_adapts(given["gates"]),
         ),
         policy=policy,
@@ -359,7 +388,22 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         record=RecordSettings(given["record"], given["record_size"] * 2**20)
         if given["record"]
         else None,
+        plugin=plugin,
     )
+
+
+def _plugin_of(given: dict[str, Any]) -> PluginOptions | None:
+    """The plugin's socket, where there is one.
+
+    Raises:
+        InvalidValue: users are named without a socket.
+    """
+    path, users = given["plugin_socket"], frozenset(given["plugin_users"])
+    if path is None:
+        if users:
+            raise InvalidValue("--plugin-user needs --plugin-socket")
+        return None
+    return PluginOptions(path, users) if users else PluginOptions(path)
 
 
 def _silence(limit: float) -> SilenceSettings:
@@ -443,9 +487,10 @@ def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
     return _OwnTls(namespace, secret, hosts, protocols(http2=given["http2"]))
 
 
-async def _run(config: Config, options: SchedulerOptions, own: _OwnTls | None) -> None:
+async def _run(
+    config: Config, options: SchedulerOptions, own: _OwnTls | None, stop: asyncio.Event
+) -> None:
     async with Client(config, environ=os.environ) as client:
-        stop = until_signalled()
         if own is None:
             await SchedulerDaemon(client, options).run(stop)
             return

@@ -1,12 +1,11 @@
 """`partage up`: a whole cluster in one process, for trying, teaching and testing."""
 
 import asyncio
-import contextlib
 import gc
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ import yaml
 from rich.table import Table
 from rich.text import Text
 
+from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.tables import given, paper, plain_table, print_waiting
 from partage.cli.traces import sent_traces, trace_options
@@ -126,7 +126,7 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         )  # fmt: skip
         gc.set_threshold(_RARELY)
         with sent_traces("partage-up", wanted=traces) as tracer:
-            asyncio.run(_serve(replace(plan, tracer=tracer), output))
+            loop.run(partial(_serve, replace(plan, tracer=tracer), output))
     except PartageError as error:
         end(error)
 
@@ -182,33 +182,21 @@ def _check_kubeconfig(path: Path | None) -> None:
         )
 
 
-async def _serve(plan: Plan, output: str) -> None:
+async def _serve(plan: Plan, output: str, stop: asyncio.Event) -> None:
     """Run the cluster until a signal ends it.
 
     Raises:
         InvalidValue: it cannot be started.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    cluster = EmbeddedCluster(plan)
-    async with cluster:
-        settled = asyncio.create_task(cluster.settled(_PATIENCE))
-        ended = asyncio.create_task(stop.wait())
-        await asyncio.wait((settled, ended), return_when=asyncio.FIRST_COMPLETED)
-        if not stop.is_set():
-            if output == "json":
-                _complain(cluster)
-                click.echo(_line(cluster.addresses))
-            else:
-                _print(cluster)
-            sys.stdout.flush()
-            await stop.wait()
-        for task in (settled, ended):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    async with EmbeddedCluster(plan) as cluster:
+        await cluster.settled(_PATIENCE)
+        if output == "json":
+            _complain(cluster)
+            click.echo(_line(cluster.addresses))
+        else:
+            _print(cluster)
+        sys.stdout.flush()
+        await stop.wait()
 
 
 def _complain(cluster: EmbeddedCluster) -> None:

@@ -4,11 +4,13 @@ import asyncio
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import click
 import yaml
 
+from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
@@ -16,7 +18,6 @@ from partage.cli.parameters import (
     cluster_options,
     logging_options,
     options,
-    until_signalled,
 )
 from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
@@ -29,7 +30,7 @@ from partage.serving.tls import ServerTls
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
-from partage.webhook.settings import Admission
+from partage.webhook.settings import SYSTEM_NAMESPACES, Admission
 from partage.wire.context import Context
 
 __all__ = ["webhook"]
@@ -161,7 +162,7 @@ _admission = options(
 @click.option(
     "--manifests",
     is_flag=True,
-    help="Print the webhook configurations and the admission policy that install it, and end.",
+    help="Print the webhook configurations and the admission policies that install it, and end.",
 )
 @trace_options
 @logging_options
@@ -185,7 +186,7 @@ def webhook(**given: Any) -> None:
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
         chosen = _options_of(given)
         with sent_traces("partage-webhook", wanted=given["traces"]) as tracer:
-            asyncio.run(_run(config, replace(chosen, tracer=tracer)))
+            loop.run(partial(_run, config, replace(chosen, tracer=tracer)))
     except (ConfigError, InvalidValue, ValueError) as error:
         end(str(error))
     except OSError as error:
@@ -212,7 +213,7 @@ def _switches(given: dict[str, Any]) -> Admission:
         scheduler=given["scheduler_name"],
         served=tuple(dict.fromkeys((given["scheduler_name"], *given["served"]))),
         convert_default=given["convert_default"],
-        excluded=_USUAL.excluded | {namespace, *given["excluded"]},
+        excluded=SYSTEM_NAMESPACES | {namespace, *given["excluded"]},
         writers=frozenset(
             {
                 *(f"system:serviceaccount:{namespace}:partage-{account}" for account in accounts),
@@ -248,6 +249,6 @@ def _options_of(given: dict[str, Any]) -> WebhookOptions:
     )
 
 
-async def _run(config: Config, chosen: WebhookOptions) -> None:
+async def _run(config: Config, chosen: WebhookOptions, stop: asyncio.Event) -> None:
     async with Client(config, environ=os.environ) as client:
-        await WebhookDaemon(client, chosen).run(until_signalled())
+        await WebhookDaemon(client, chosen).run(stop)

@@ -7,7 +7,8 @@ overwrites it is corrected, and nothing is written when nothing differs.
 
 Names that kubelet plugins serve (`nvidia.com/gpu`, qGPU's, vendors' triggers) are never touched.
 Native units of vendors (`huawei.com/npu-core`) are only touched where the node's Device object
-names them, because elsewhere their vendor's plugin may report them.
+names them, because elsewhere their vendor's plugin may report them; and where the object is gone that once
+did, of which the node's label of its cards' vendor stays.
 
 Source: koordinator.md 6; seeds 000 and 003; DESIGN, decision 10.
 """
@@ -19,7 +20,7 @@ from partage.model.errors import InvalidValue
 from partage.model.node import Node
 from partage.model.quantity import Quantity
 from partage.vendors import names
-from partage.vendors.catalog import koordinator_reports
+from partage.vendors.catalog import koordinator_reports, native_units
 from partage.vendors.settings import Settings
 from partage.wire import shapes
 from partage.wire.documents import Document
@@ -44,10 +45,11 @@ def totals_patch(
     shape = document.shape if isinstance(document.shape, shapes.Node) else shapes.Node()
     status = shape.status or shapes.NodeStatus()
     wanted = device_totals(node)
+    gone = native_units(document.labels.get(names.GPU_VENDOR, "")) if device is None else ()
     written = {
         name
         for name in koordinator_reports(settings)
-        if name.startswith(_OWN_DOMAINS) or name in _described(device)
+        if name.startswith(_OWN_DOMAINS) or name in _described(device) or name in gone
     }
     parts = {
         "capacity": _difference(status.capacity or {}, wanted, written),

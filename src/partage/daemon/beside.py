@@ -31,6 +31,15 @@ _WEIGHT: Final = 10
 """Of our scores among kube-scheduler's own."""
 _TIMEOUT_SECONDS: Final = 10
 _BACKOFF_SECONDS: Final = (1, 2)
+_PLUGIN: Final = "Partage"
+_PLUGIN_WEIGHT: Final = 20
+"""As in kube-scheduler/partage/plugin.go, which says why."""
+_PLUGINS: Final = {
+    "multiPoint": {"enabled": [{"name": _PLUGIN, "weight": _PLUGIN_WEIGHT}]},
+    # Named by themselves, these come before kube-scheduler's own of the same point.
+    "postFilter": {"enabled": [{"name": _PLUGIN}]},
+    "bind": {"enabled": [{"name": _PLUGIN}]},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +68,12 @@ def left_to_the_ledger(families: Iterable[Family], settings: Settings) -> list[s
 
 
 def kube_scheduler_config(
-    access: ExtenderAccess, ignored: Collection[str], schedulers: Iterable[str] = SCHEDULERS
+    access: ExtenderAccess | None, ignored: Collection[str], schedulers: Iterable[str] = SCHEDULERS
 ) -> dict[str, Any]:
     """A KubeSchedulerConfiguration, without leader election and client connection.
 
     Args:
-        access: how the service is reached.
+        access: how the service is reached as an extender; None for kube-scheduler with the plugin.
         ignored: extended resources left to the ledger.
         schedulers: names whose pods it places; each becomes a profile.
     """
@@ -76,6 +85,18 @@ def kube_scheduler_config(
             "ignoredResources": list(ignored),
         },
     }
+    first, longest = _BACKOFF_SECONDS
+    common: dict[str, Any] = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "podInitialBackoffSeconds": first,
+        "podMaxBackoffSeconds": longest,
+        "profiles": [{"schedulerName": name, "pluginConfig": [fit]} for name in schedulers],
+    }
+    if access is None:
+        for profile in common["profiles"]:
+            profile["plugins"] = _PLUGINS
+        return common
     extender: dict[str, Any] = {
         "urlPrefix": f"{access.url}/scheduler",
         "filterVerb": "filter",
@@ -93,13 +114,4 @@ def kube_scheduler_config(
             "caFile": access.authority, "certFile": access.certificate, "keyFile": access.key,
         }  # fmt: skip
         extender["tlsConfig"] = {key: value for key, value in files.items() if value}
-    first, longest = _BACKOFF_SECONDS
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "percentageOfNodesToScore": 100,
-        "podInitialBackoffSeconds": first,
-        "podMaxBackoffSeconds": longest,
-        "profiles": [{"schedulerName": name, "pluginConfig": [fit]} for name in schedulers],
-        "extenders": [extender],
-    }
+    return {**common, "percentageOfNodesToScore": 100, "extenders": [extender]}

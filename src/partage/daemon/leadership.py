@@ -25,6 +25,8 @@ __all__ = ["LeaderLabel", "elector"]
 _LOG: Final = logging.getLogger("partage.daemon")
 _AGAIN: Final = 2.0
 """Seconds between two tries to write the label."""
+_PARTING: Final = 1.0
+"""Seconds that taking it off may take."""
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -101,7 +103,7 @@ class LeaderLabel:
         if self._pod is None:
             return
         with contextlib.suppress(KubeError, TimeoutError):
-            async with asyncio.timeout(_AGAIN):
+            async with asyncio.timeout(_PARTING):
                 await self._write(*self._pod, None)
 
     async def _write(self, namespace: str, name: str, value: str | None) -> None:

@@ -21,8 +21,8 @@ from typing import Final
 from partage.extender.books import Books
 from partage.kube.clock import Clock
 from partage.model.policy import Strategy
-from partage.placement.learning import Due, ask_of, due_since, refreshed
-from partage.placement.mix import Ask, Stock
+from partage.placement.learning import Due, asks_of, due_since, refreshed
+from partage.placement.mix import Ask, Standing, Stock
 from partage.placement.tables import Tables
 from partage.scheduler.events import TablesChanged
 
@@ -52,11 +52,13 @@ def process() -> Executor:
     )
 
 
-def _learned(tables: Tables, seen: Mapping[Ask, int], stock: Stock) -> Tables | None:
+def _learned(
+    tables: Tables, seen: Mapping[Ask, int], stock: Stock, standing: Standing
+) -> Tables | None:
     """What the worker does; the loops it needs are imported there, not in the service."""
     from partage.placement.lessons import learned  # noqa: PLC0415
 
-    return learned(tables, seen, stock)
+    return learned(tables, seen, stock, standing)
 
 
 class Learning:
@@ -100,26 +102,32 @@ class Learning:
         if self.tables is not None and books.engine.tables.version < self.tables.version:
             self._tell(self.tables)
         self._count(books)
-        what = due_since(before, self.arrived)
+        if before == self.arrived:
+            return
+        nodes = [node for node in books.engine.ledger.nodes if node is not None]
+        stock = Stock.of(nodes)
+        what = due_since(before, self.arrived, int(stock.cards.sum()))
         if what is Due.NOTHING:
             return
-        stock = Stock.of(node for node in books.engine.ledger.nodes if node is not None)
         tables, seen = books.engine.tables, dict(self.counts)
         if what is Due.RESERVES:
             found = refreshed(tables, seen, stock)
         else:
-            found = await self._made(tables, seen, stock)
+            standing = self._standing(books, [node.name for node in nodes])
+            found = await self._made(tables, seen, stock, standing)
         if found is not None:
             self.tables = found
             self._tell(found)
 
-    async def _made(self, tables: Tables, seen: Mapping[Ask, int], stock: Stock) -> Tables | None:
+    async def _made(
+        self, tables: Tables, seen: Mapping[Ask, int], stock: Stock, standing: Standing
+    ) -> Tables | None:
         started = self._clock.monotonic()
         others = set(active_children())
         worker = self._worker()
         try:
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(worker, _learned, tables, seen, stock)
+            found = await loop.run_in_executor(worker, _learned, tables, seen, stock, standing)
         except asyncio.CancelledError:
             for child in set(active_children()) - others:
                 child.terminate()  # its answer is no longer wanted, and it may take a minute
@@ -136,19 +144,21 @@ class Learning:
     def _count(self, books: Books) -> None:
         pods, ledger = books.intake.pods(), books.engine.ledger
         fresh = [uid for uid in pods if uid not in self._seen]
-        # Copies of a template share their request; looking at every card for each of tens of
-        # thousands of pods would keep a new leader from its work for a minute.
-        asks: dict[tuple[int, int], Ask] = {}
-        for uid in fresh:
-            pod = pods[uid].pod
-            alike = id(pod.request), id(pod.host)
-            if alike not in asks:
-                asks[alike] = ask_of(pod, ledger)
-            self.counts[asks[alike]] += 1
+        self.counts.update(asks_of((pods[uid].pod for uid in fresh), ledger))
         self.arrived += len(fresh)
         self._seen = set(pods)
         if self.counts.total() > self._settings.window:
             self.counts = Counter({ask: n // 2 for ask, n in self.counts.items() if n > 1})
+
+    def _standing(self, books: Books, names: list[str]) -> Standing:
+        """The books as they stand, for those of the counted pods that have a place.
+
+        A forgotten kind of pod holds what it holds, but none like it is rehearsed.
+        """
+        pods, ledger = books.intake.pods(), books.engine.ledger
+        return Standing.of(
+            ledger, names, Counter(asks_of((pods[u].pod for u in pods if u in ledger), ledger))
+        )
 
     def _tell(self, tables: Tables) -> None:
         self._books().take([TablesChanged(tables)], self._clock.monotonic())

@@ -45,6 +45,7 @@ class Life:
             await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             task.cancel()
+            await asyncio.wait((task,))
             raise
         finally:
             ready.cancel()

@@ -58,6 +58,7 @@ class Notices:
         instance: str,
         find: Callable[[str], PodEntry | None],
         awaited: Callable[[str], bool],
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """Notices that are not written yet.
 
@@ -66,12 +67,15 @@ class Notices:
             instance: which of the scheduler's processes this is.
             find: a pod by its uid.
             awaited: whether a pod was shown its node ahead, and its turn has not come.
+            leads: whether this instance is known to lead at this very moment. One that was paused has
+                books of the time before, and what they seem to say is no news.
         """
+        self._leads = leads
         self._awaited = awaited
         self._client = client
         self._find = find
         self.recorder = EventRecorder(
-            client, component=_COMPONENT, instance=instance, failed=_event_failed
+            client, component=_COMPONENT, instance=instance, failed=_event_failed, speaks=leads
         )
         self._asleep: OrderedDict[str, None] = OrderedDict()
         self._shown: dict[str, str] = {}
@@ -96,6 +100,9 @@ class Notices:
             unserviceable=self._unserviceable,
         )
 
+    def _may_tell(self) -> bool:
+        return self.speaks and self._leads()
+
     async def run(self) -> None:
         """Write until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -107,30 +114,30 @@ class Notices:
     # --- told by the service -----------------------------------------------------------------
 
     def _refused(self, entry: PodEntry, refusal: Refusal) -> None:
-        if self.speaks:
+        if self._may_tell():
             self.recorder.warning(
                 _regarding(entry), "WaitingForDevice", f"{refusal.code}: {refusal.message}"
             )
 
     def _pointed(self, entry: PodEntry, node: str) -> None:
         """Have kube-scheduler look at one node first, which it does for a nominated pod; or stop."""
-        if self.speaks:
+        if self._may_tell():
             self._shown[entry.pod.uid] = node
             self.wake([entry.pod.uid])
 
     def _nominated(self, entry: PodEntry, node: str, version: str) -> None:
         """Have kube-scheduler try one node first when the pod's turn comes; or no one any more."""
-        if self.speaks:
+        if self._may_tell():
             self._ahead[entry.pod.uid] = (entry, node, version)
             self._changed.set()
 
     def _quarantined(self, action: Quarantined) -> None:
-        if not self.speaks:
+        if not self._may_tell():
             return
         self.recorder.warning(Regarding("v1", "Node", action.node), "Quarantined", action.message)
 
     def _unserviceable(self, action: Unserviceable) -> None:
-        if self.speaks:
+        if self._may_tell():
             where = Regarding("v1", "Node", action.node)
             self.recorder.warning(where, "CardsUnserviceable", action.message)
 
@@ -214,7 +221,7 @@ class Notices:
     async def _nominate(self, entry: PodEntry, node: str, version: str) -> None:
         """Nominate a pod, unless anybody has changed it meanwhile: then others have to do with it."""
         pod = entry.pod
-        if not self.speaks or (node and not self._awaited(pod.uid)):
+        if not self._may_tell() or (node and not self._awaited(pod.uid)):
             return  # another leads by now, or the pod's turn has come
         body = {
             "metadata": {"uid": pod.uid, "resourceVersion": version},

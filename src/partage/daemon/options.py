@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.learning import LearningSettings
+from partage.daemon.plugin import PluginOptions
 from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
 from partage.daemon.silence import SilenceSettings
@@ -76,6 +77,8 @@ class SchedulerOptions:
         relist: seconds after which an audit lists everything afresh first, so that what a watch
             never told is found too.
         tracer: is told what becomes of pods.
+        plugin: the socket of kube-scheduler's plugin; None where kube-scheduler asks as its
+            extender. With it, `election` names the Lease that kube-scheduler itself holds.
     """
 
     identity: str = "partage-scheduler"
@@ -99,6 +102,7 @@ class SchedulerOptions:
     audit: float = 60.0
     relist: float = 3600.0
     tracer: Tracer = NO_TRACES
+    plugin: PluginOptions | None = None
 
     @property
     def intake(self) -> Callable[[], Intake]:

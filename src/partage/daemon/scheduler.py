@@ -9,6 +9,7 @@ goes to the service, and beside it to companions (the controllers), in the order
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -22,11 +23,13 @@ from partage.daemon.binding import ApiBinder, ApiNodeLocks
 from partage.daemon.collector import collecting_later
 from partage.daemon.facts import Companion, Hearer, tell_changed, tell_gone
 from partage.daemon.feed import Feed
+from partage.daemon.followed import FollowedLease
 from partage.daemon.leadership import LeaderLabel, elector
 from partage.daemon.learning import Learning
 from partage.daemon.life import Life, until
 from partage.daemon.notices import Notices
 from partage.daemon.options import SchedulerOptions
+from partage.daemon.plugin import PluginServer
 from partage.daemon.preempting import Preempting
 from partage.daemon.readers import AccessReviews
 from partage.daemon.recording import Recorder
@@ -53,6 +56,10 @@ _RENEWAL: Final = 60.0
 """Seconds between two looks at the certificate files."""
 _SLACK: Final = 1.2
 """Of the time-out of a Binding, for what a new leader waits."""
+_PARTING: Final = 1.5
+"""Seconds that Bindings on their way have at an end; the next leader waits for what is left of them."""
+_WORDS: Final = ("ConfigMap", "Node")
+"""Kinds of which the names of device resources depend."""
 _HEALING: Final = 60.0
 """Seconds between two makings of the books that nobody but we ourselves asked for."""
 
@@ -86,13 +93,17 @@ class SchedulerDaemon:
         self._client = client
         self._clock = client.clock
         election = self.options.election
-        self._elector: LeaderElector | None = None
-        if election is not None:
+        self._elector: LeaderElector | FollowedLease | None = None
+        if election is not None and self.options.plugin is not None:
+            self._elector = FollowedLease(client, election.namespace, election.name, self._reign)
+        elif election is not None:
             self._elector = elector(
                 client, self.options.identity, election, self._reign, self._settled
             )
         self._label = LeaderLabel(client, election.pod if election else None)
-        self._notices = Notices(client, self.options.identity, self._pod, self._awaited)
+        self._notices = Notices(
+            client, self.options.identity, self._pod, self._awaited, self._may_bind
+        )
         record = self.options.record
         self._recorder = (
             Recorder(record, self.options.identity, client.clock) if record is not None else None
@@ -100,13 +111,14 @@ class SchedulerDaemon:
         self.service = SchedulerService(
             ApiBinder(client, self._may_bind, within=self.options.service.limits.send),
             client.clock,
-            replace(self._notices.hooks, queued=self._queued),
+            replace(self._notices.hooks, queued=self._queued, wake=self._wake),
             intake=self.options.intake,
             locks=ApiNodeLocks(client),
             settings=self.options.service,
             engine=Engine if self._recorder is None else self._recorder.engine,
             stories=stories_of(self.options.tracer),
         )
+        self._plugin = self._plugin_server()
         self.service.meters.registry.register(SpanSeries(self.options.tracer))
         self._silence = AgentSilence(
             client, self._whole_books, self._notices.recorder, self._may_bind,
@@ -136,6 +148,21 @@ class SchedulerDaemon:
         self._reigning = self._choosing = False
         self._fenced = self._elector is None
         self._life = Life("scheduler", self.run)
+        self._stop = asyncio.Event()
+
+    def _plugin_server(self) -> PluginServer | None:
+        options, elector = self.options.plugin, self._elector
+        if options is None:
+            return None
+        claimed = elector.claim if isinstance(elector, FollowedLease) else _unasked
+        return PluginServer(options, self.service, self._may_bind, claimed)
+
+    def _wake(self, uids: Sequence[str]) -> None:
+        """Have kube-scheduler try these pods again: by its plugin, or by a change of each pod."""
+        if self._plugin is not None:
+            self._plugin.activate(uids)
+        else:
+            self._notices.wake(uids)
 
     def _controllers(self, client: Client) -> Sequence[Controllers]:
         given = self.options.controllers
@@ -178,19 +205,24 @@ class SchedulerDaemon:
             OSError: the port is taken.
             InvalidValue: a TLS file is missing or broken.
         """
+        self._stop = stop
         await self._site.start(self.options.host, self.options.port)
         if self.options.read_port is not None:
             await self._site.start_plain(self.options.host, self.options.read_port)
+        if self._plugin is not None:
+            await self._plugin.start()
         _LOG.info("listening on %s", self.url)
         recording = asyncio.create_task(self._record(), name="scheduler:record")
         try:
             await until(stop, self._work(), "scheduler")
         finally:
-            await self.service.close()
+            await self._drained()
+            if self._plugin is not None:
+                await self._plugin.stop()
             await self._site.stop()
             recording.cancel()
             await asyncio.wait((recording,))
-        _LOG.info("stopped")
+            _LOG.info("stopped")
 
     async def _record(self) -> None:
         """Keep the journal to the very end: what is on its way ends before."""
@@ -232,6 +264,8 @@ class SchedulerDaemon:
             # From here on facts go to the service, which keeps them until the books are there.
             self._loaded = True
             await self.service.rebuild(nodes, devices, pods, configs)
+            if self._plugin is not None:
+                self._plugin.rebuilt()
         _LOG.info(
             "books rebuilt: %d nodes, %d pods with devices; listed in %.1f s, rebuilt in %.1f s",
             len(self.service.books.engine.ledger.index), len(self.service.books.intake.pods()),
@@ -283,7 +317,8 @@ class SchedulerDaemon:
         ]
         _LOG.info("leading; %d pods with devices wait", len(waiting))
         # Who was refused by an earlier leader, or by nobody at all, is known to us only like this.
-        self._notices.wake(waiting)
+        self._wake(waiting)
+        self._serves()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._label.wear(), name="scheduler:label")
@@ -305,9 +340,16 @@ class SchedulerDaemon:
         finally:
             self._reigning = self._notices.speaks = False
             self.service.follow()
+            self._serves()
             _LOG.info("leading no more")
-            await self.service.bindings.drain()
+            await self._drained()
             await self._label.take_off()
+
+    async def _drained(self) -> None:
+        """Let Bindings on their way come to an end; of a process that ends, for a moment only."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PARTING if self._stop.is_set() else None):
+                await self.service.close()
 
     def _settled(self) -> bool:
         """Asked when we lead no more: whether nothing that was sent can still arrive.
@@ -358,6 +400,7 @@ class SchedulerDaemon:
             await self._doubt.wait()
             _LOG.error("the books are in doubt and are made anew")
             self.service.follow()
+            self._serves()
             await self.service.bindings.drain()
             if self.service.books.unread:
                 await self._clock.sleep(self.fence)
@@ -365,7 +408,13 @@ class SchedulerDaemon:
             self._doubt.clear()
             if self._reigning:
                 self.service.lead()
+                self._serves()
             await self._clock.sleep(_HEALING)
+
+    def _serves(self) -> None:
+        """Tell the plugin whether questions about pods are answered."""
+        if self._plugin is not None:
+            self._plugin.ready_changed()
 
     def _pod(self, uid: str) -> PodEntry | None:
         return self.service.books.intake.pod(uid)
@@ -410,6 +459,12 @@ class SchedulerDaemon:
             return  # what is listed first goes into the books all at once
         try:
             tell((self.service,), document)
+            if self._plugin is not None and document.kind in _WORDS:
+                self._plugin.settings_changed()
         except Exception:  # noqa: BLE001 # logged, and the books are made anew
             _LOG.exception("the books could not take in %s", document.label)
             self._doubt.set()
+
+
+def _unasked(leading: bool) -> None:  # noqa: FBT001 # a fact, told as it is
+    """Without an election this instance leads, whatever kube-scheduler says."""

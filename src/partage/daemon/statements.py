@@ -19,8 +19,8 @@ from prometheus_client import Gauge
 
 from partage.agent.discovery.found import Inventory
 from partage.agent.isolation.overhead import SLACK, Overheads
-from partage.agent.isolation.sight import see
-from partage.agent.isolation.statements import Answer, Statement, survey
+from partage.agent.isolation.sight import Sight, see
+from partage.agent.isolation.statements import NOT_ENFORCED, Answer, Statement, survey
 from partage.agent.isolation.strangers import Strangers
 from partage.agent.isolation.tried import untried
 from partage.agent.keeper import Keeper, Tallies
@@ -89,6 +89,7 @@ class Statements:
         """
         self._found, self._overheads = found, Overheads(slack)
         self._strangers = Strangers()
+        self._sight = Sight()
         self._inventory = Inventory()
         self._used: dict[str, Mapping[int, int]] = {}
         self._untried: Mapping[str, str] = {}
@@ -106,6 +107,11 @@ class Statements:
         self._broken = Gauge(
             "partage_agent_limits_not_in_force", "Containers that are not held to their limits.",
             registry=tallies.registry,
+        )  # fmt: skip
+        self._unenforced = Gauge(
+            "partage_agent_compute_not_enforced",
+            "Containers whose memory is held to its cap and whose compute is not, as the node was told.",
+            ["namespace", "pod", "container", "provider"], registry=tallies.registry,
         )  # fmt: skip
         self._excess = Gauge(
             "partage_agent_memory_beyond_grant_bytes",
@@ -128,7 +134,7 @@ class Statements:
         if inventory is not self._inventory:
             self._inventory, self._used = inventory, _used(inventory)
             self._warn(inventory)
-        sight = see(rooms, self._proc)
+        sight = self._sight = see(rooms, self._proc, self._sight)
         self._overheads.look(rooms, self._used, sight)
         self._strangers.look(rooms, sight)
         self._meter.look(rooms, sight)
@@ -161,6 +167,7 @@ class Statements:
         self.said = tuple(said)
         self._gauge.clear()
         self._excess.clear()
+        self._unenforced.clear()
         whose = {one.container: one for one in said}
         for (container, card), excess in self._overheads.excess.items():
             if (of := whose.get(container)) is not None:
@@ -172,17 +179,18 @@ class Statements:
                 self._gauge.labels(namespace, pod, one.name, one.provider).set(
                     one.answer is Answer.YES
                 )
+            if one.cause == NOT_ENFORCED:
+                namespace, _, pod = one.pod.partition("/")
+                self._unenforced.labels(namespace, pod, one.name, one.provider).set(1)
+                continue
             if one.answer is Answer.NO and before.get(one.container) is not Answer.NO:
                 _LOG.warning(
                     "pod %s, container %s: limits are not in force: %s", one.pod, one.name,
                     one.message,
                 )  # fmt: skip
-        self._broken.set(sum(one.answer is Answer.NO for one in said))
-        self._odd = {
-            one.container: self._odd.get(one.container, 0) + 1
-            for one in said
-            if one.answer is Answer.NO
-        }
+        broken = [one for one in said if one.answer is Answer.NO and one.cause != NOT_ENFORCED]
+        self._broken.set(len(broken))
+        self._odd = {one.container: self._odd.get(one.container, 0) + 1 for one in broken}
 
     # --- the API server ----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What if another policy were in force: all pods placed again from nothing, by the same engine.
 
-The nodes, quotas and learnt prices are those of the live books; the pods come by priority and then
-by age, as if all had just been created. Nobody is moved: it says what a policy would lead to. The
+The nodes, quotas and learnt prices are those of the live books, or where nothing was learnt yet, what
+the requests in sight teach; the pods come by priority and then by age, as if all had just been created. Nobody is moved: it says what a policy would lead to. The
 engines are thrown away afterwards, and between two pods the event loop serves others.
 """
 
@@ -20,6 +20,9 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import Refusal
 from partage.placement.fragmentation import Workload
+from partage.placement.learning import asks_of, in_sight
+from partage.placement.mix import Ask, Stock
+from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, QuotasChanged, TablesChanged
 
@@ -45,7 +48,8 @@ async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:
     today = _row(books.engine, len(pods) - len(waiting), codes, workload)
     rows = [today | {"policy": str(books.engine.policy), "now": True}]
     policies = _policies(books.engine.policy) if len(pods) <= most else []
-    rows += [await _row_under(policy, books.engine, pods, workload) for policy in policies]
+    tables = await _tables(books.engine, pods) if policies else books.engine.tables
+    rows += [await _row_under(policy, books.engine, tables, pods, workload) for policy in policies]
     return {"pods": len(pods), "most": most, "rows": rows}
 
 
@@ -69,11 +73,22 @@ def _pods(books: Books) -> list[Pod]:
     return [pod for _, _, pod in sorted(aged, key=lambda one: one[:2])]
 
 
+async def _tables(live: Engine, pods: Sequence[Pod]) -> Tables:
+    """What the default policy knows, or would if it were in force."""
+    seen: Counter[Ask] = Counter()
+    for number, ask in enumerate(asks_of(pods, live.ledger)):
+        seen[ask] += 1
+        if not number % _NODES:
+            await asyncio.sleep(0)
+    stock = Stock.of(node for node in live.ledger.nodes if node is not None)
+    return in_sight(live.tables, seen, stock)
+
+
 async def _row_under(
-    policy: Policy, live: Engine, pods: Sequence[Pod], workload: Workload
+    policy: Policy, live: Engine, tables: Tables, pods: Sequence[Pod], workload: Workload
 ) -> dict[str, Any]:
     engine = Engine(policy)
-    engine.handle(TablesChanged(live.tables))
+    engine.handle(TablesChanged(tables))
     engine.handle(QuotasChanged(live.quotas.quotas))
     for number, node in enumerate(list(live.ledger.nodes)):
         if node is not None:

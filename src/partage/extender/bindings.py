@@ -15,11 +15,11 @@ give back what it reserved.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from partage.extender.books import Books
 from partage.extender.departures import Departures, Together
@@ -52,6 +52,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = 1000  # nanoseconds
 _READS: Final = 3
 
+Send = Callable[[Binding], Awaitable[Answered]]
+"""Sends a Binding, and answers once its outcome is known, or nothing can be said of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class BindLimits:
@@ -80,6 +83,7 @@ class Bindings:
 
     Attributes:
         busy: uids whose Binding is on its way.
+        limits: how long parts of a bind may take.
     """
 
     def __init__(
@@ -106,7 +110,7 @@ class Bindings:
         """
         self._binder = binder
         self._clock = clock
-        self._limits = limits
+        self.limits = limits
         times = LockTimes(limits.lock, limits.pause, limits.read, limits.late)
         self._locks = None if locks is None else NodeLockKeeper(locks, binder.read, clock, times)
         self._asked = asked
@@ -127,15 +131,43 @@ class Bindings:
         task = self.busy.get(args.uid)
         if task is None:
             work = self._plain(args) if entry is None else self._device(books, args, entry)
-            task = asyncio.create_task(work, name=f"bind {args.namespace}/{args.name}")
-            self.busy[args.uid] = task
-            task.add_done_callback(lambda _: self.busy.pop(args.uid, None))
+            task = self._begun(args, work)
         return await asyncio.shield(task)
+
+    async def bind_reserved(
+        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
+    ) -> str:
+        """Bind a pod whose devices are reserved already; empty when it is bound, else why it is not.
+
+        Args:
+            books: where they are reserved.
+            args: which pod, and where.
+            entry: the pod.
+            decision: what is reserved.
+            send: sends the Binding.
+        """
+        if args.uid in self.busy:
+            return f"the Binding of pod {entry.pod.key} is on its way already"
+        work = self._seen_through(books, args, entry, decision, send)
+        return await asyncio.shield(self._begun(args, work))
+
+    def _begun(self, args: BindArgs, work: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
+        """A Binding that ends whatever becomes of the caller."""
+        task = asyncio.create_task(work, name=f"bind {args.namespace}/{args.name}")
+        self.busy[args.uid] = task
+        task.add_done_callback(lambda _: self.busy.pop(args.uid, None))
+        return task
 
     @property
     def settled(self) -> bool:
         """Whether every Binding that was sent has come to a known end."""
         return not self.busy and not self._late
+
+    async def ended(self, uid: str) -> None:
+        """Wait until no Binding of this pod is on its way."""
+        task = self.busy.get(uid)
+        if task is not None:
+            await asyncio.wait((task,))
 
     async def drain(self) -> None:
         """Wait until no Binding is on its way."""
@@ -145,7 +177,8 @@ class Bindings:
     # --- one pod -----------------------------------------------------------------------------
 
     async def _plain(self, args: BindArgs) -> str:
-        answer = await self._send(Binding(args.namespace, args.name, args.uid, args.node))
+        binding = Binding(args.namespace, args.name, args.uid, args.node)
+        answer = await self._send(binding, self._binder.bind)
         if answer.outcome is Outcome.DONE:
             return ""
         return f"pod {args.namespace}/{args.name}: {answer.message or answer.outcome}"
@@ -181,18 +214,32 @@ class Bindings:
             books.refuse(entry, decision, now)
             books.counts["bind refused by the books"] += 1
             return f"{decision.code}: {decision.message}"
+        return await self._carried_out(books, args, entry, decision, self._binder.bind)
+
+    async def _seen_through(
+        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
+    ) -> str:
+        start = self._stories.now()
+        self._stories.picked(entry, start, books.engine.decision_id)
+        problem = await self._carried_out(books, args, entry, decision, send)
+        self._stories.bound(entry, start, args.node, problem)
+        return problem
+
+    async def _carried_out(
+        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
+    ) -> str:
         books.tell(entry, f"goes to node {args.node}")
         try:
-            problem = await self._place(books, args, entry, decision)
+            problem = await self._place(books, args, entry, decision, send)
         except BaseException:
             # A bug or a cancelled loop: whether the Binding went out is not known.
-            if books.engine.states.get(uid) is State.RESERVED:
-                books.take([BindUnknown(uid)], self._clock.monotonic())
+            if books.engine.states.get(args.uid) is State.RESERVED:
+                books.take([BindUnknown(args.uid)], self._clock.monotonic())
             raise
         return problem
 
     async def _place(
-        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement
+        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
     ) -> str:
         """Send what was reserved, and settle it."""
         rendering = self._render(books, entry, decision)
@@ -202,7 +249,7 @@ class Bindings:
         )  # fmt: skip
         if not rendering.node_annotations or self._locks is None:
             await self._departures.turn(books.prospects.queued)
-            return await self._finish(books, entry, binding)
+            return await self._finish(books, entry, binding, send)
         want = Want(args.node, rendering.node_annotations, args.namespace, args.name, args.uid)
         where = partial(_whereabouts, books)
         async with self._locks.turn(args.node):
@@ -213,14 +260,14 @@ class Bindings:
             if taken.outcome is not Outcome.DONE:
                 books.take([BindFailed(args.uid)], self._clock.monotonic())
                 return f"node {args.node} is locked: {taken.message}; try again"
-            problem = await self._finish(books, entry, binding)
+            problem = await self._finish(books, entry, binding, send)
             if problem:
                 await self._locks.give_back(want, where)
             return problem
 
-    async def _finish(self, books: Books, entry: PodEntry, binding: Binding) -> str:
+    async def _finish(self, books: Books, entry: PodEntry, binding: Binding, send: Send) -> str:
         uid, start = binding.uid, self._stories.now()
-        answer = await self._send(binding)
+        answer = await self._send(binding, send)
         why = "" if answer.outcome is Outcome.DONE else answer.message
         self._stories.step(SEND, entry, start, binding.node, (answer.outcome.value, why))
         now = self._clock.monotonic()
@@ -236,7 +283,7 @@ class Bindings:
             case Outcome.UNKNOWN:
                 books.take([BindUnknown(uid)], now)
                 books.unread[uid] = entry
-                self._late[uid] = now + self._limits.late
+                self._late[uid] = now + self.limits.late
                 start = self._stories.now()
                 known = await self.read_back(books, uid)
                 outcome = "known" if known else "unknown"
@@ -266,9 +313,9 @@ class Bindings:
             return False
         for attempt in range(_READS):
             if attempt:
-                await self._clock.sleep(self._limits.pause * 2**attempt)
+                await self._clock.sleep(self.limits.pause * 2**attempt)
             try:
-                async with asyncio.timeout(self._limits.read):
+                async with asyncio.timeout(self.limits.read):
                     document = await self._binder.read(entry.pod.namespace, entry.pod.name)
                 break
             except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
@@ -276,7 +323,7 @@ class Bindings:
         else:
             return False
         now = self._clock.monotonic()
-        if _unbound(document, uid) and now < self._late.setdefault(uid, now + self._limits.late):
+        if _unbound(document, uid) and now < self._late.setdefault(uid, now + self.limits.late):
             return False
         try:
             pod = None
@@ -303,7 +350,7 @@ class Bindings:
         """Forget a pod that waits or was bound, and that the API server does not have."""
         pod = entry.pod
         try:
-            async with asyncio.timeout(self._limits.read):
+            async with asyncio.timeout(self.limits.read):
                 document = await self._binder.read(pod.namespace, pod.name)
         except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
             _LOG.warning("pod %s was never told of and cannot be read: %s", pod.key, error)
@@ -335,12 +382,12 @@ class Bindings:
 
     # --- requests ----------------------------------------------------------------------------
 
-    async def _send(self, binding: Binding) -> Answered:
+    async def _send(self, binding: Binding, send: Send) -> Answered:
         try:
-            async with asyncio.timeout(self._limits.send):
-                return await self._binder.bind(binding)
+            async with asyncio.timeout(self.limits.send):
+                return await send(binding)
         except TimeoutError:
-            return Answered(Outcome.UNKNOWN, f"no answer within {self._limits.send:g} s")
+            return Answered(Outcome.UNKNOWN, f"no answer within {self.limits.send:g} s")
         except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
             return Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
 

@@ -16,8 +16,9 @@ from typing import Final
 from partage.extender.books import Books
 from partage.extender.waiting import WaitingPod
 from partage.model.reason import ReasonCode
+from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
-from partage.scheduler.preemption import Bystanders, Occupant, Plan, plan_on
+from partage.scheduler.preemption import MOST_A_PLAN, Bystanders, Occupant, Plan, plan_on
 from partage.wire import shapes
 from partage.wire.budgets import Budget
 
@@ -25,6 +26,8 @@ __all__ = ["abandoned", "again", "given_up_on", "plans", "preemptors"]
 
 _ENOUGH: Final = 100
 """Nodes with a plan that are compared; kube-scheduler's own default."""
+_MOST_WORK: Final = 50 * MOST
+"""Units of work that plans for one pod may take over all nodes: others have their turn meanwhile."""
 _HOPELESS: Final = frozenset({ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED})
 """Refusals that no eviction changes."""
 
@@ -76,15 +79,17 @@ def plans(
     """
     engine = books.engine
     names = [node.name for node in engine.ledger.nodes if node is not None]
-    found = 0
+    found, work = 0, Work(_MOST_WORK)
     for offset in range(len(names)):
         name = names[(start + offset) % len(names)]
         if not _reachable(books, waiting, name):
             continue
-        plan = _plan(books, waiting, name, budgets)
+        here = Work(min(MOST_A_PLAN, work.limit - work.done))
+        plan = _plan(books, waiting, name, budgets, here)
+        work.add(here.done)
         yield plan
         found += plan is not None
-        if found >= _ENOUGH:
+        if found >= _ENOUGH or work.spent:
             return
 
 
@@ -94,10 +99,16 @@ def again(books: Books, waiting: WaitingPod, node: str, budgets: Sequence[Budget
         return None
     if not _reachable(books, waiting, node) or _has_room_coming(books, waiting):
         return None
-    return _plan(books, waiting, node, budgets)
+    return _plan(books, waiting, node, budgets, Work(MOST_A_PLAN))
 
 
-def _plan(books: Books, waiting: WaitingPod, node: str, budgets: Sequence[Budget]) -> Plan | None:
+def _plan(
+    books: Books,
+    waiting: WaitingPod,
+    node: str,
+    budgets: Sequence[Budget],
+    work: Work,
+) -> Plan | None:
     pod = waiting.entry.pod
     leaving = books.leaving(node)
     occupants = []
@@ -122,7 +133,7 @@ def _plan(books: Books, waiting: WaitingPod, node: str, budgets: Sequence[Budget
         tuple(one for one in others if one.priority >= pod.priority),
     )
     allowed = {one.key: one.allowed for one in budgets}
-    return plan_on(books.engine, pod, node, occupants, allowed, beside)
+    return plan_on(books.engine, pod, node, occupants, allowed, beside, work)
 
 
 def _reachable(books: Books, waiting: WaitingPod, node: str) -> bool:

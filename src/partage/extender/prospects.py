@@ -27,6 +27,7 @@ from partage.extender.ports import Hooks
 from partage.extender.verbs import Verbs
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
+from partage.placement.work import Work
 from partage.scheduler.engine import Engine, State
 from partage.wire import shapes
 from partage.wire.documents import Document
@@ -291,12 +292,13 @@ class Prospects:
         for uid in may:
             nodes.setdefault(self.shown[uid].node, []).append(uid)
         found: list[Sequence[str]] = []
+        work = Work()
         for node, uids in nodes.items():
-            if self._engine.fits_without(pod, node, uids):
+            if self._engine.fits_without(pod, node, uids, work):
                 needed = uids
                 for uid in reversed(uids):
                     fewer = [other for other in needed if other != uid]
-                    if fewer and self._engine.fits_without(pod, node, fewer):
+                    if fewer and self._engine.fits_without(pod, node, fewer, work):
                         needed = fewer
                 found.append(needed)
         # The first of equals: whose turn is furthest off.

@@ -304,7 +304,7 @@ class SchedulerService:
                 return error_reply(past)
             now = self.clock.monotonic()
             if kept(self.books, entry, args.raw_names, now):
-                self._left(entry.pod.uid)
+                self.left(entry.pod.uid)
                 self.books.counts["filter passed"] += 1
                 self.stories.filtered(entry, start, (1, 1), None, "")
                 return passing_reply(args)
@@ -320,7 +320,7 @@ class SchedulerService:
             if listed.among is not None and len(listed.names) > 1:
                 self.books.point(entry, listed.among, now)
         else:
-            self._left(entry.pod.uid)
+            self.left(entry.pod.uid)
             self.books.counts["filter passed"] += 1
         if self.books.verbs.vacated:
             self.books.settle(now)
@@ -356,7 +356,7 @@ class SchedulerService:
             args = decode_bind(body)
             entry = self._seen.get(args.uid) or self.books.intake.pod(args.uid)
             if entry is None and args.uid not in self._plain:
-                entry = await self._read(args.namespace, args.name, args.uid)
+                entry = await self.read(args.namespace, args.name, args.uid)
         except InvalidDocument as error:
             return bind_reply(str(error))
         if entry is not None and (args.namespace, args.name) != (
@@ -399,7 +399,7 @@ class SchedulerService:
             {node: Victims(uids, args.victims[node].violations) for node, uids in kept.items()}
         )
 
-    def _left(self, uid: str) -> None:
+    def left(self, uid: str) -> None:
         """A pod waits no more; when it was woken is kept until it is bound."""
         waiting = self.books.waiting.leave(uid)
         if waiting is not None and waiting.woken is not None:
@@ -427,7 +427,7 @@ class SchedulerService:
             self._seen.popitem(last=False)
         return entry
 
-    async def _read(self, namespace: str, name: str, uid: str) -> PodEntry | None:
+    async def read(self, namespace: str, name: str, uid: str) -> PodEntry | None:
         """A pod that kube-scheduler knows and this instance has never seen.
 
         Raises:

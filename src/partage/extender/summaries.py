@@ -16,16 +16,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from msgspec import structs
+
 from partage.extender.books import Books
 from partage.inventory.ledger import Card
-from partage.model.allocation import Charge
+from partage.model.allocation import Allocation, Grant, charges_of
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node
 from partage.model.quantity import binary, decimal
 from partage.vendors import names
-from partage.vendors.cards import percent_of
+from partage.vendors.base import PlacedPod
+from partage.vendors.cards import GrantedCard, cards_of
+from partage.vendors.catalog import koordinator_recorded
 from partage.wire import shapes
 from partage.wire.documents import Document
+from partage.wire.render import resolve
+from partage.wire.routing import KOORDINATOR
 
 __all__ = ["summaries", "summary"]
 
@@ -36,6 +42,7 @@ _OTHERS: Final[Mapping[DeviceType, str]] = {
     DeviceType.FPGA: names.KOORD_FPGA,
 }
 
+_Place = tuple[DeviceType, int]
 _Amounts = dict[str, int]
 _Details = dict[str, dict[str, _Amounts]]
 
@@ -61,7 +68,7 @@ def _summary(books: Books, node: Node) -> dict[str, Any]:
     total: _Details = {}
     free: _Details = {}
     used: _Details = {}
-    cards: dict[tuple[DeviceType, int], Card] = {}
+    cards: dict[_Place, Card] = {}
     for type_ in DeviceType:
         for card in ledger.cards(type_, index):
             minor = str(card.device.minor)
@@ -71,14 +78,12 @@ def _summary(books: Books, node: Node) -> dict[str, Any]:
             free.setdefault(type_, {})[minor] = dict(has)
     pods: dict[str, dict[str, dict[str, _Amounts]]] = {}
     for held in ledger.on_node(node.name):
-        for charge in held.charges:
-            takes = _taken(charge, cards.get((charge.type, charge.minor)))
-            minor = str(charge.minor)
-            pods.setdefault(charge.type, {}).setdefault(f"{held.namespace}/{held.name}", {})[
-                minor
-            ] = takes
-            into = used.setdefault(charge.type, {}).setdefault(minor, {})
-            left = free.get(charge.type, {}).get(minor, {})
+        for (type_, number), takes in _taken(books, held, node, cards).items():
+            minor = str(number)
+            by_pod = pods.setdefault(type_, {}).setdefault(f"{held.namespace}/{held.name}", {})
+            by_pod[minor] = takes
+            into = used.setdefault(type_, {}).setdefault(minor, {})
+            left = free.get(type_, {}).get(minor, {})
             for name, amount in takes.items():
                 into[name] = into.get(name, 0) + amount
                 if name in left:
@@ -114,17 +119,72 @@ def _total(device: Device) -> _Amounts:
     return amounts | dict(device.extras)
 
 
-def _taken(charge: Charge, card: Card | None) -> _Amounts:
-    if charge.type is not DeviceType.GPU:
-        return {_OTHERS[charge.type]: charge.core_milli // _PERCENT}
+def _taken(
+    books: Books, held: Allocation, node: Node, cards: Mapping[_Place, Card]
+) -> dict[_Place, _Amounts]:
+    """What a pod takes of each device, by type and minor.
+
+    Koordinator's record is added up as it stands, as upstream does: 10 percent of a card is 10, whatever its
+    bytes come to after rounding. Before the pod is bound, it is what the record will say.
+    """
+    entry = books.intake.pod(held.uid)
+    grants, recorded = held.grants, {}
+    if entry is not None:
+        view = entry.translated.view
+        placed = resolve(PlacedPod(view, entry.pod.request, held, node, 0))
+        told = {(card.type, card.minor): _granted(card) for card in cards_of(placed, KOORDINATOR)}
+        written = koordinator_recorded(view.annotations) if entry.pod.node == node.name else {}
+        recorded = {place: dict(written.get(place) or amounts) for place, amounts in told.items()}
+        grants = tuple(g for g in placed.allocation.grants if g.protocol != KOORDINATOR)
+    taken = _booked(grants, cards)
+    for place, amounts in recorded.items():
+        into = taken.setdefault(place, {})
+        for name, amount in amounts.items():
+            into[name] = into.get(name, 0) + amount
+    return dict(sorted(taken.items()))
+
+
+def _granted(card: GrantedCard) -> _Amounts:
+    """What the record says of a device."""
+    if card.type is not DeviceType.GPU:
+        return {_OTHERS[card.type]: card.core}
     amounts = {
-        names.KOORD_GPU_CORE: charge.core_milli // _PERCENT,
-        names.KOORD_GPU_MEMORY: charge.memory_bytes,
-        names.KOORD_GPU_MEMORY_RATIO: percent_of(
-            charge.memory_bytes, card.device.memory_bytes if card else 0
-        ),
+        names.KOORD_GPU_MEMORY: card.memory_bytes,
+        names.KOORD_GPU_MEMORY_RATIO: card.ratio,
+        **dict(card.extras),
     }
-    return amounts | dict(charge.extras)
+    return {names.KOORD_GPU_CORE: card.core, **amounts} if card.core else amounts
+
+
+def _booked(grants: Iterable[Grant], cards: Mapping[_Place, Card]) -> dict[_Place, _Amounts]:
+    """What pods of other protocols take: their amounts in the books, with their parts of the memory."""
+    listed = tuple(grants)
+    parts = charges_of(
+        structs.replace(grant, memory_bytes=_part(grant, cards.get((grant.type, grant.minor))))
+        for grant in listed
+    )
+    result: dict[_Place, _Amounts] = {}
+    for charge, part in zip(charges_of(listed), parts, strict=True):
+        place = (charge.type, charge.minor)
+        if charge.type is not DeviceType.GPU:
+            result[place] = {_OTHERS[charge.type]: charge.core_milli // _PERCENT}
+            continue
+        result[place] = {
+            names.KOORD_GPU_CORE: charge.core_milli // _PERCENT,
+            names.KOORD_GPU_MEMORY: charge.memory_bytes,
+            names.KOORD_GPU_MEMORY_RATIO: part.memory_bytes,
+        } | dict(charge.extras)
+    return result
+
+
+def _part(grant: Grant, card: Card | None) -> int:
+    """Percent of a card's memory: a whole number of them where the bytes are that, rounded down."""
+    total = card.device.memory_bytes if card else 0
+    if not total:
+        return 0
+    above = -(-grant.memory_bytes * _WHOLE // total)
+    exact = above * total // _WHOLE == grant.memory_bytes
+    return above if exact else grant.memory_bytes * _WHOLE // total
 
 
 def _is_old(document: Document | None) -> bool:

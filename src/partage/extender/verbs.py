@@ -9,6 +9,7 @@ A pod without soft constraints gets one node, the best; the others get every nod
 that affinity and spreading keep working (DESIGN, decision 6).
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,10 @@ from partage.extender.pieces import BEST, Pieces
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
+from partage.placement.work import Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
+from partage.scheduler.preemption import MOST_A_PLAN, least
 
 __all__ = ["HOLD", "Answer", "Listed", "Verbs"]
 
@@ -237,7 +240,7 @@ class Verbs:
         What kube-scheduler proposes is already the least that its own rules need, so none of it is
         reprieved here. Where it is not enough on the cards (two halves of different cards are no
         whole card), less important pods of the node are added, as few as will do. A node where
-        even that is not enough is dropped.
+        even that is not enough is dropped, and so are those that one decision's work does not reach.
 
         Args:
             pod: the pod that wants room.
@@ -247,10 +250,11 @@ class Verbs:
         if not _asks(pod):
             return {node: tuple(uids) for node, uids in candidates.items()}
         kept: dict[str, tuple[str, ...]] = {}
+        work = Work(MOST_A_PLAN)
         for node, uids in candidates.items():
             victims = list(uids)
-            if not victims or not self.engine.fits_without(pod, node, victims):
-                added = self._added(pod, node, victims, priorities)
+            if not victims or not self.engine.fits_without(pod, node, victims, work):
+                added = self._added(pod, node, (victims, priorities), work)
                 if not added:
                     continue
                 victims += added
@@ -258,9 +262,10 @@ class Verbs:
         return kept
 
     def _added(
-        self, pod: Pod, node: str, victims: Sequence[str], priorities: Mapping[str, int]
+        self, pod: Pod, node: str, given: tuple[Sequence[str], Mapping[str, int]], work: Work
     ) -> list[str]:
         """The least important pods of the node that make room together with the victims."""
+        victims, priorities = given
         others = sorted(
             (
                 held.uid
@@ -271,17 +276,17 @@ class Verbs:
             ),
             key=lambda uid: priorities[uid],
         )
-        for count in range(1, len(others) + 1):
-            if self.engine.fits_without(pod, node, [*victims, *others[:count]]):
-                added = others[:count]
-                break
-        else:
+
+        def fits(gone: Collection[str]) -> bool:
+            return self.engine.fits_without(pod, node, [*victims, *gone], work)
+
+        if not others or not fits(others):
             return []
-        for uid in reversed(added[:-1]):
-            fewer = [other for other in added if other != uid]
-            if self.engine.fits_without(pod, node, [*victims, *fewer]):
-                added = fewer
-        return added
+        count = 1 + bisect_left(range(1, len(others)), True, key=lambda n: fits(others[:n]))
+        *some, last = others[:count]
+        added = [*least(some[::-1], lambda gone: fits([*gone, last])), last]
+        # Without work left some may be among them that could be spared.
+        return [] if work.spent else added
 
     # --- holds and names ---------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ import numpy as np
 from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
+from partage.placement.work import Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement
 from partage.wire.translation import PodEntry
@@ -37,6 +38,14 @@ _AGAIN: Final = 5.0
 """Seconds for which a woken pod that has not come yet is not woken again for other room."""
 _UNHEARD: Final = (15.0, 30.0, 60.0, 120.0)
 """Seconds after which a woken pod that has not come yet is woken again for the same room."""
+_A_QUESTION: Final = 20
+"""Units of work that a question takes at least."""
+_ROOMS: Final = 100
+"""Rooms that cost as much to look at as one unit of work."""
+_FEW_GROUPS: Final = 4
+"""Pods with more groups than this are asked about last: each costs as much as many others."""
+_PAUSE: Final = 0.25
+"""Seconds for which others have their turn after a look for which there was not work enough."""
 _FEW: Final = 8
 """How many of these are woken at a time."""
 
@@ -86,6 +95,7 @@ class WaitingRoom:
         self._rooms: dict[str, int] = {}
         self._quotas = 0
         self._newest = 0
+        self._pause = 0.0
         self._priorities: Counter[int] = Counter()
         self._unheard: list[tuple[float, str, float]] = []
 
@@ -173,30 +183,39 @@ class WaitingRoom:
     def to_wake(self, engine: Engine, now: float) -> list[str]:
         """The next pods to wake, most important first; nobody twice for the same room.
 
-        Who was woken and has not come yet is left alone for five seconds, and not forgotten: the
-        room is looked at again until everybody has been told of it.
+        A pod that was woken and has not come yet is left alone for five seconds, and not forgotten:
+        the room is looked at again until every pod has been asked about. One look takes as much
+        work as one decision. Those that it does not reach come first in the next one, which is a
+        little later; pods of many groups come after all others.
 
         Args:
             engine: the books.
             now: seconds on the service's steady clock.
         """
-        if not self._rooms and not self._quotas:
+        if (not self._rooms and not self._quotas) or now < self._pause:
             return []
         found: list[WaitingPod] = []
         postponed = False
         among: dict[int, Bools] = {}
         verdicts: dict[tuple[int, ...], bool] = {}
-        for waiting in self._pods.values():
+        work = Work()
+        for waiting in self._to_ask():
             told = waiting.told
-            if told >= self._newest:
-                continue
-            if waiting.has_its_turn(now):
+            if waiting.has_its_turn(now) or work.spent:
                 postponed = True
                 continue
             if told not in among:
                 among[told] = _marked(engine, (n for n, r in self._rooms.items() if r > told))
-            if _may_fit(engine, waiting, among[told], verdicts, eased=told < self._quotas):
+                work.add(len(self._rooms) // _ROOMS)
+            eased = told < self._quotas
+            if _may_fit(engine, waiting, among[told], (verdicts, work), eased=eased):
                 found.append(waiting)
+            elif work.done < work.limit:
+                waiting.told = self._newest
+            else:
+                postponed = True  # it may not have been asked of every node
+        if work.spent:
+            self._pause = now + _PAUSE
         found.sort(key=lambda waiting: (-waiting.entry.pod.priority, waiting.since))
         if len(found) <= self._batch and not postponed:
             self._rooms.clear()
@@ -205,6 +224,16 @@ class WaitingRoom:
         for waiting in chosen:
             self._ask(waiting, now)
         return [waiting.entry.pod.uid for waiting in chosen]
+
+    def _to_ask(self) -> list[WaitingPod]:
+        """Pods that have not been asked about the newest room, those that wait longest for it first."""
+        found = [
+            waiting
+            for waiting in self._pods.values()
+            if waiting.told < self._newest and waiting.entry.pod.request.fault is None
+        ]
+        found.sort(key=lambda one: (len(one.entry.pod.request.groups) > _FEW_GROUPS, one.told))
+        return found
 
     def to_wake_again(self, engine: Engine, now: float) -> list[str]:
         """The next pods that were woken, have not come, and still have room.
@@ -217,6 +246,7 @@ class WaitingRoom:
         """
         found: list[str] = []
         verdicts: dict[tuple[int, ...], bool] = {}
+        work = Work()
         while self._unheard and self._unheard[0][0] <= now and len(found) < _FEW:
             _, uid, woken = heapq.heappop(self._unheard)
             waiting = self._pods.get(uid)
@@ -224,7 +254,8 @@ class WaitingRoom:
                 continue  # it came, or was woken for other room since
             # Room that is kept for it is not seen from outside.
             kept = engine.ledger.allocation(uid) is not None
-            if kept or _may_fit(engine, waiting, engine.ledger.present, verdicts, eased=True):
+            everywhere = engine.ledger.present
+            if kept or _may_fit(engine, waiting, everywhere, (verdicts, work), eased=True):
                 waiting.again += 1
                 found.append(uid)
                 self._listen(waiting, now)
@@ -244,7 +275,7 @@ def _may_fit(
     engine: Engine,
     waiting: WaitingPod,
     among: Bools,
-    verdicts: dict[tuple[int, ...], bool],
+    so_far: tuple[dict[tuple[int, ...], bool], Work],
     *,
     eased: bool,
 ) -> bool:
@@ -252,19 +283,24 @@ def _may_fit(
 
     After a quota was eased: whether it is in the way no more.
     """
+    verdicts, work = so_far
     pod = waiting.entry.pod
     if pod.request.fault is not None:
         return False
+    arrears = engine.arrears(pod)
     if waiting.refusal.code is ReasonCode.QUOTA_EXCEEDED:
         # A quota depends on the namespace and on what is granted, not only on the class.
-        decision = engine.explain(pod, reasons=False)
+        mine = Work()
+        decision = engine.explain(pod, reasons=False, work=mine)
+        work.add(_A_QUESTION + arrears + mine.done)
         if isinstance(decision, Placement):
             return True
         return eased and decision.code is not ReasonCode.QUOTA_EXCEEDED
     alike = (waiting.told, *_alike(pod))
     verdict = verdicts.get(alike)
     if verdict is None:
-        found, _ = engine.candidates(pod, among, most=1)
+        found, _ = engine.candidates(pod, among, 1, work)
+        work.add(_A_QUESTION + arrears)
         verdict = verdicts[alike] = bool(found.size)
     return verdict
 

@@ -14,6 +14,7 @@ from partage.model.allocation import Charge
 from partage.model.device import Device, DeviceType
 from partage.model.mig import MigSlice
 from partage.model.reason import ReasonCode
+from partage.model.request import MayUse
 
 __all__ = [
     "CEILING",
@@ -40,19 +41,17 @@ class Suspicion:
 
     Attributes:
         node: where.
-        types: which types of device.
-        minors: which of them; None for all.
+        types: types of device of which no device is handed out: the pod holds something by a record
+            that cannot be trusted.
         message: why, for people.
+        may_use: without a record, what the pod may be using. So many devices are closed, of those
+            that take pods and that no pod holds.
     """
 
     node: str
     types: tuple[DeviceType, ...]
-    minors: tuple[int, ...] | None
     message: str
-
-    def covers(self, type_: DeviceType, minor: int) -> bool:
-        """Whether the device is under suspicion."""
-        return type_ in self.types and (self.minors is None or minor in self.minors)
+    may_use: tuple[MayUse, ...] = ()
 
 
 @dataclass(slots=True)

@@ -71,6 +71,7 @@ class Columns:
         self.nodes: list[Node | None] = []
         self.index: dict[str, int] = {}
         self.kinds: list[Device | None] = [None]
+        self.registrars: set[str] = set()
         self.changes = ChangeLog()
         self.node_changes = ChangeLog()
         self.made_room = 0
@@ -85,6 +86,7 @@ class Columns:
         self._fences: dict[tuple[DeviceType, int, int], set[str]] = {}
         self._strange: dict[tuple[DeviceType, int, int], tuple[int, int]] = {}
         self._suspected: dict[str, dict[str, Suspicion]] = {}
+        self._withheld: dict[int, dict[tuple[DeviceType, int], str]] = {}
         self._trees: dict[int, Tree] = {}
         self._known_trees: dict[Tree, Tree] = {}
         self.cuts = Cuts()
@@ -129,6 +131,7 @@ class Columns:
                     if not places:
                         del self._uuids[device.uuid]
             self.planes[type_].clear(index)
+        self._withheld.pop(index, None)
         self._ghosts.pop(index, None)
         self._doubles.pop(index, None)
         self._claims.pop(index, None)
@@ -180,6 +183,7 @@ class Columns:
                 place = self._locate(index, charge)
                 if place is not None:
                     self._book(index, place, uid, charge)
+        self._withhold(index)
         self.changes.append(index)
         self.node_changes.append(index)
         self.made_room += 1
@@ -226,7 +230,7 @@ class Columns:
 
     def _kind(self, device: Device) -> int:
         key = (
-            device.vendor, device.model, device.mode, device.hidden_from,
+            device.vendor, device.model, device.mode, device.hidden_from, device.registrar,
             frozenset(device.labels.items()),
             frozenset(frozenset(f.labels.items()) for f in device.functions), device.cutting,
         )  # fmt: skip
@@ -234,6 +238,8 @@ class Columns:
         if kind is None:
             kind = self._kind_index[key] = len(self.kinds)
             self.kinds.append(device)
+            if device.registrar:
+                self.registrars.add(device.registrar)
         return kind
 
     def _locate(self, index: int, charge: Charge) -> int | None:
@@ -355,6 +361,16 @@ class Columns:
         return self.cuts.number(device.cutting, on_it)
 
     def _closed(self, type_: DeviceType, index: int, row: int) -> tuple[ReasonCode, str] | None:
+        closed = self._closed_itself(type_, index, row)
+        if closed is None and index in self._withheld:
+            message = self._withheld[index].get((type_, row))
+            return None if message is None else (ReasonCode.QUARANTINED, message)
+        return closed
+
+    def _closed_itself(
+        self, type_: DeviceType, index: int, row: int
+    ) -> tuple[ReasonCode, str] | None:
+        """Why the card takes nobody, whatever pods without a record may be using."""
         device = self._rows[index][type_][row]
         if not device.healthy:
             return ReasonCode.UNHEALTHY, device.health_detail
@@ -367,7 +383,7 @@ class Columns:
             return ReasonCode.QUARANTINED, self._too_many(type_, index, row)
         node = self.node_at(index)
         for suspicion in self._suspected.get(node.name, {}).values():
-            if suspicion.covers(type_, device.minor):
+            if type_ in suspicion.types:
                 return ReasonCode.QUARANTINED, suspicion.message
         if (type_, device.minor) in self._doubles.get(index, ()):
             return ReasonCode.QUARANTINED, "its uuid or minor stands for several devices"
@@ -396,10 +412,50 @@ class Columns:
         named = sorted(f"{one.namespace}/{one.name}" for one in pods)
         return f"booked beyond its means by {' and '.join(named)}"
 
+    def _withhold(self, index: int) -> None:
+        """Close as many idle cards of a node as pods without a record may be using there.
+
+        Which ones these use is not known. A card that a pod holds by a record is never closed for
+        them, and no more cards are than they may use; so the same follows from the same pods,
+        whatever the order they came in.
+        """
+        name = self.node_at(index).name
+        wanted = sorted(
+            (not (one.vendors or one.avoid_vendors), one, uid, suspicion.message)
+            for uid, suspicion in self._suspected.get(name, {}).items()
+            for one in suspicion.may_use
+        )
+        chosen: dict[tuple[DeviceType, int], str] = {}
+        idle = {type_: self._idle(type_, index) for type_ in {one.type for _, one, *_ in wanted}}
+        for _any_vendor, one, _uid, message in wanted:
+            left = idle[one.type]
+            rows = [row for row, vendor in left.items() if one.accepts(vendor)][: one.count]
+            for row in rows:
+                del left[row]
+                chosen[one.type, row] = message
+        before = self._withheld.pop(index, {})
+        if chosen:
+            self._withheld[index] = chosen
+        for type_, row in before.keys() ^ chosen.keys():
+            self._refresh(type_, index, row)
+        if before.keys() - chosen.keys():
+            self.made_room += 1
+
+    def _idle(self, type_: DeviceType, index: int) -> dict[int, str]:
+        """Cards that take pods and have none, by row: the vendor of each."""
+        return {
+            row: device.vendor
+            for row, device in enumerate(self._rows[index].get(type_, ()))
+            if not device.foreign
+            and not self._tenants.get((type_, index, row))
+            and self._closed_itself(type_, index, row) is None
+        }
+
     def _reopen(self, name: str) -> None:
         index = self.index.get(name)
         if index is None:
             return
+        self._withhold(index)
         for type_, devices in self._rows[index].items():
             for row in range(len(devices)):
                 self._refresh(type_, index, row)

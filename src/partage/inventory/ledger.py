@@ -193,6 +193,8 @@ class Ledger(Columns):
                 self._book(index, row, uid, charge)
         if charges:
             self.hosted[index] |= kinds_of(charges)
+        if name in self._suspected:
+            self._withhold(index)
         self.changes.append(index)
 
     def undo(self, uid: str) -> Allocation | None:
@@ -218,6 +220,8 @@ class Ledger(Columns):
                 raise LedgerError(f"pod {uid} was booked on {charge.uuid}, which is not there")
             self._unbook(index, row, uid, charge)
         self._write_hosted(index, self._by_node.get(allocation.node, {}).values())
+        if allocation.node in self._suspected:
+            self._withhold(index)
         self.changes.append(index)
         self.made_room += 1
         return allocation

@@ -114,6 +114,8 @@ class Device:
         axis: what its own driver says that it can be cut into; None where nobody asked it.
         foreign: hardware instances on it that are not Partage's.
         uncuttable: why it gives no instances before an operator acts; empty where nothing is wrong.
+        registrar: the protocol that registered the card with more sharers than its requests name elsewhere;
+            these go by `slots` here.
         doubt: what makes it uncertain what is on it; nobody is put there meanwhile.
     """
 
@@ -140,6 +142,7 @@ class Device:
     foreign: tuple[ForeignInstance, ...] = ()
     uncuttable: str = ""
     doubt: str = ""
+    registrar: str = ""
 
     def __post_init__(self) -> None:
         """Refuse amounts that cannot be."""

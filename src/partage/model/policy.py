@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from partage.model.errors import InvalidValue
 
-__all__ = ["CardOrder", "CardWeights", "Policy", "Strategy"]
+__all__ = ["CardOrder", "CardWeights", "Policy", "Scoring", "Strategy"]
 
 
 class Strategy(StrEnum):
@@ -49,7 +49,7 @@ class CardOrder:
     """How cards of one node are ordered for a pod that says so itself.
 
     Attributes:
-        strategy: binpack or spread between cards; None leaves it to the policy in force.
+        strategy: between cards; None leaves it to the policy in force.
         by_numa: compare NUMA nodes before use.
         by_links: choose the set of cards with the best links (and for one card the worst linked).
         weights: what counts as use; None for the default.
@@ -59,6 +59,22 @@ class CardOrder:
     by_numa: bool = False
     by_links: bool = False
     weights: CardWeights | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What the protocol's own scheduler looks at when it compares places, beyond compute and memory in use.
+
+    Attributes:
+        sharers: sharers count as use, as much as compute and as memory, of cards and of nodes.
+        left: spread compares nodes by how much they have left, in cards; a large node may have more left than
+            a small one of which less is used.
+        topology: a share goes to a PCIe switch and a NUMA node in use first, so that idle ones stay whole.
+    """
+
+    sharers: bool = False
+    left: bool = False
+    topology: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class ReasonCode(StrEnum):
     NUMA_MISMATCH = "NumaMismatch"  # the cards asked together are on several NUMA nodes
     TEMPLATE_MISMATCH = "TemplateMismatch"  # no sharing template equals the request
     ISOLATION_PROVIDER = "IsolationProvider"  # the node lacks the isolation the pod names
+    SEARCH_LIMIT = "SearchLimit"  # the search for a place took as much work as one decision may
     NODE_RESOURCES = "NodeResources"  # CPU, memory, pods or a foreign extended resource
     NODE_AFFINITY = "NodeAffinity"  # nodeSelector, node affinity or nodeName
     TAINT = "Taint"  # a taint that is not tolerated
@@ -73,6 +74,7 @@ _PHRASES: Mapping[ReasonCode, str] = {
     ReasonCode.NUMA_MISMATCH: "NUMA mismatch",
     ReasonCode.TEMPLATE_MISMATCH: "no matching template",
     ReasonCode.ISOLATION_PROVIDER: "isolation provider missing",
+    ReasonCode.SEARCH_LIMIT: "search given up",
     ReasonCode.NODE_RESOURCES: "insufficient node resources",
     ReasonCode.NODE_AFFINITY: "node affinity",
     ReasonCode.TAINT: "untolerated taint",

@@ -5,28 +5,37 @@ all containers of the pod together (Koordinator). Every value here is hashable, 
 are one class to the engine.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from typing import Final, TypeVar
 
-from partage.model.device import DeviceType, SliceMode
+from partage.model.device import Device, DeviceType, SliceMode
 from partage.model.errors import InvalidValue
-from partage.model.policy import CardOrder, Strategy
+from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.reason import ReasonCode
 from partage.model.selector import Selector
 
 __all__ = [
+    "EVERY",
     "CardFilter",
     "ContainerAsk",
     "DeviceRequest",
     "Fault",
     "Joint",
     "LabelRule",
+    "MayUse",
     "PartitionAsk",
     "Phase",
     "PodRequest",
     "RequestGroup",
     "Scope",
+    "at_most",
 ]
+
+EVERY: Final = 2**31
+"""More devices than any node has."""
 
 
 class Scope(IntEnum):
@@ -48,6 +57,28 @@ class Phase(StrEnum):
     INIT = "init"
     SIDECAR = "sidecar"
     MAIN = "main"
+
+
+_Key = TypeVar("_Key")
+
+
+def at_most(asked: Iterable[tuple[Phase, _Key, int]]) -> Counter[_Key]:
+    """The most that containers have at one moment, by kind.
+
+    What runs together is summed; the largest init container counts beside the sidecars, if that is more.
+
+    Args:
+        asked: when a container runs, of what kind it asks, and how many.
+    """
+    lasting, sidecars, peaks = Counter[_Key](), Counter[_Key](), Counter[_Key]()
+    for phase, key, count in asked:
+        if phase is Phase.INIT:
+            peaks[key] = max(peaks[key], count)
+            continue
+        lasting[key] += count
+        if phase is Phase.SIDECAR:
+            sidecars[key] += count
+    return lasting | (sidecars + peaks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +124,7 @@ class DeviceRequest:
         claims_core: a tenant that asks for no compute may not join a device whose compute is all
             taken.
         sharers: the most tenants that the pod's protocol allows on the device; None for no limit.
+        registrar: the protocol whose registration of a card counts more than `sharers`.
         extras: native units asked of each device (name, amount).
         core_unit: the native unit that stands for compute: its share of the device's total is
             charged as compute. Empty when compute is asked directly.
@@ -129,6 +161,12 @@ class DeviceRequest:
     scope_exclusive: Scope | None = None
     instances: bool = False
     profile: str = ""
+    registrar: str = ""
+
+    def sharers_on(self, device: Device) -> int | None:
+        """The most tenants that the pod's protocol allows on this device; None where its slots decide."""
+        registered = self.registrar and device.registrar == self.registrar
+        return None if registered else self.sharers
 
     def __post_init__(self) -> None:
         """Refuse requests for less than nothing."""
@@ -229,6 +267,29 @@ class Fault:
     code: ReasonCode = ReasonCode.INVALID_REQUEST
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class MayUse:
+    """So many devices that a pod without a record may be using; which ones is not known.
+
+    Attributes:
+        type: gpu, rdma or fpga.
+        count: how many at most.
+        vendors: the device's vendor is one of these or unknown; empty for any.
+        avoid_vendors: the device's vendor is none of these.
+    """
+
+    type: DeviceType
+    count: int
+    vendors: tuple[str, ...] = ()
+    avoid_vendors: tuple[str, ...] = ()
+
+    def accepts(self, vendor: str) -> bool:
+        """Whether a device of the vendor may be one of them."""
+        if vendor in self.avoid_vendors:
+            return False
+        return not self.vendors or not vendor or vendor in self.vendors
+
+
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """Everything a pod asks of devices.
@@ -240,8 +301,11 @@ class PodRequest:
         node_labels: labels that the node must carry for this request.
         node_strategy: the pod's own strategy between nodes.
         card_order: the pod's own order of cards.
+        scoring: what the pod's protocol compares.
         fault: set when the request breaks a rule; the pod then waits with its code.
         notes: what `explain` should tell about how the request was read.
+        broken: with a fault, how many devices of each type the pod's resource names stand for at
+            most; `groups` may say less then.
     """
 
     groups: tuple[RequestGroup, ...] = ()
@@ -250,5 +314,29 @@ class PodRequest:
     node_labels: tuple[LabelRule, ...] = ()
     node_strategy: Strategy | None = None
     card_order: CardOrder = CardOrder()
+    scoring: Scoring = Scoring()
     fault: Fault | None = None
     notes: tuple[str, ...] = ()
+    broken: tuple[tuple[DeviceType, int], ...] = ()
+
+    @property
+    def may_use(self) -> tuple[MayUse, ...]:
+        """The devices that the pod may be using if it runs without a record of ours."""
+        most = at_most(
+            (
+                group.phase,
+                (
+                    group.request.type,
+                    group.request.filter.vendors,
+                    group.request.filter.avoid_vendors,
+                ),
+                EVERY if group.request.every else group.request.count,
+            )
+            for group in self.groups
+        )
+        found = [MayUse(kind[0], count, *kind[1:]) for kind, count in sorted(most.items())]
+        for type_, count in self.broken:
+            known = sum(one.count for one in found if one.type is type_)
+            if count > known:
+                found.append(MayUse(type_, count - known))
+        return tuple(found)

@@ -21,6 +21,8 @@ __all__ = [
 ]
 
 
+_MOST_TOLD: Final = 16
+"""Values that a sentence repeats."""
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -64,16 +66,21 @@ class Requirement:
             case Operator.IN if len(self.values) == 1:
                 return f"{self.key}={self.values[0]}"
             case Operator.IN:
-                return f"{self.key} in ({', '.join(self.values)})"
+                return f"{self.key} in ({self._listed()})"
             case Operator.NOT_IN:
-                return f"{self.key} not in ({', '.join(self.values)})"
+                return f"{self.key} not in ({self._listed()})"
             case Operator.EXISTS:
                 return self.key
             case Operator.DOES_NOT_EXIST:
                 return f"!{self.key}"
             case Operator.GT | Operator.LT:
                 sign = ">" if self.operator is Operator.GT else "<"
-                return f"{self.key} {sign} {', '.join(self.values)}"
+                return f"{self.key} {sign} {self._listed()}"
+
+    def _listed(self) -> str:
+        told = ", ".join(self.values[:_MOST_TOLD])
+        more = len(self.values) - _MOST_TOLD
+        return f"{told} and {more} more" if more > 0 else told
 
     def _compares(self, value: str | None) -> bool:
         texts = (value or "", *self.values[:1])

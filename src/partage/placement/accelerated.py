@@ -124,6 +124,7 @@ class Rescorer:
         self._places: Places | None = None
         self.ledger = ledger
         asked = request.groups[0].request if request.groups else None
+        self._registrar = asked.registrar if asked is not None else ""
         self.wanted: Wanted = (
             *demand(asked), asked is not None and asked.whole, host.get("cpu", 0),
             host.get("memory", 0),
@@ -139,8 +140,13 @@ class Rescorer:
         self, suits: Bools | None, eligible: tuple[Bools, Ints], rank: Ints, value: Ints,
         flags: Ints, nodes: Nodes,
     ) -> bool:  # fmt: skip
-        """Write `value` and `flags` of some nodes; False where a resource is not in the books."""
+        """Write `value` and `flags` of some nodes; False where only NumPy can.
+
+        That is where a resource is not in the books, and where cards have their own number of sharers.
+        """
         ledger = self.ledger
+        if self._registrar in ledger.registrars:
+            return False
         plane = ledger.planes[DeviceType.GPU]
         places, room = self._places, self._room
         if places is None or places[0] is not ledger.present:

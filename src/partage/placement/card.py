@@ -13,7 +13,16 @@ from partage.model.mig import MigSlice
 from partage.model.reason import CardReason, ReasonCode
 from partage.model.request import CardFilter, DeviceRequest
 
-__all__ = ["Need", "free_functions", "give", "need_of", "refusal", "take", "unsuitable"]
+__all__ = [
+    "Need",
+    "free_functions",
+    "give",
+    "need_of",
+    "refusal",
+    "take",
+    "taken_up",
+    "unsuitable",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +137,12 @@ def _vendor_problem(vendor: str, wanted: CardFilter) -> str:
 
 def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
     """Why the card cannot serve the request now, or None when it can."""
+    return unsuitable(card, request, protocol) or taken_up(card, request)
+
+
+def taken_up(card: Card, request: DeviceRequest) -> CardReason | None:
+    """Why a card that is the right one cannot serve the request now, or None when it can."""
     minor = card.device.minor
-    reason = unsuitable(card, request, protocol)
-    if reason is not None:
-        return reason
     if card.closed not in (None, ReasonCode.CARD_NOT_IDLE):
         return CardReason(card.closed, minor, detail=card.closed_detail)
     if request.whole or request.unused or request.exclusive:
@@ -158,8 +169,9 @@ def _shared_by(tenants: int) -> str:
 def _short(card: Card, request: DeviceRequest) -> CardReason | None:
     need, minor = need_of(card, request), card.device.minor
     slots = card.slots_free
-    if request.sharers is not None:
-        slots = min(slots, request.sharers - card.tenants)
+    sharers = request.sharers_on(card.device)
+    if sharers is not None:
+        slots = min(slots, sharers - card.tenants)
     if slots < 1:
         return CardReason(ReasonCode.INSUFFICIENT_SLOTS, minor, 1, max(slots, 0))
     if need.memory_bytes > card.memory_free:
@@ -224,11 +236,11 @@ def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) ->
 
 
 def _room(card: Card, request: DeviceRequest) -> int:
-    after = card.slots_free - 1
+    after, sharers = card.slots_free - 1, request.sharers_on(card.device)
     if request.whole:
         after = min(after, 0)
-    elif request.sharers is not None:
-        after = min(after, request.sharers - card.tenants - 1)
+    elif sharers is not None:
+        after = min(after, sharers - card.tenants - 1)
     return card.slots_free - after
 
 

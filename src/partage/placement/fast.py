@@ -7,10 +7,11 @@ under test); everything else is left to it.
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from partage.inventory.card import Tree
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, Device, DeviceType
-from partage.model.policy import CardOrder, Strategy
+from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.placement.grouping import nearest
 
@@ -56,6 +57,7 @@ def choose(
     index: int,
     strategy: Strategy,
     ranking: Mapping[int, int] | None,
+    scoring: Scoring = Scoring(),  # noqa: B008 # frozen
 ) -> tuple[Grant, ...]:
     """Grants for a plain request on a node that is `simple` for it; empty where it has no room.
 
@@ -63,6 +65,7 @@ def choose(
         suits: for each row, whether the card is the right one at all.
         index: the node.
         ranking: score of each row by a strategy that scores cards itself; higher is better.
+        scoring: what the pod's protocol compares.
     """
     request = group.request
     plane = ledger.planes[request.type]
@@ -71,7 +74,14 @@ def choose(
     if request.whole:
         rows = _whole_rows(ledger, request, index, columns, strategy)
     else:
-        rows = _share_rows(request, columns, strategy, ranking)
+        slots = plane.slots_total[:, index].tolist() if scoring.sharers else None
+        devices = ledger.devices(request.type, index)
+        found = _share_rows(request, devices, columns, strategy, ranking, slots)
+        tree = ledger.tree(index) if scoring.topology and request.count == 1 else None
+        if tree is not None and found:
+            taken = [row for row, used in enumerate(plane.tenants[:, index].tolist()) if used]
+            found = _beside_used(tree, found, taken)
+        rows = _best(found, request.count)
     if not rows:
         return ()
     devices = ledger.devices(request.type, index)
@@ -103,11 +113,17 @@ def _whole_rows(
 
 def _share_rows(
     request: DeviceRequest,
+    devices: Sequence[Device],
     columns: Iterable[_Row],
     strategy: Strategy,
     ranking: Mapping[int, int] | None,
-) -> list[int]:
-    """The best rows for a share of each, best first; empty where too few fit."""
+    slots_total: Sequence[int] | None,
+) -> list[tuple[int, int]]:
+    """The rows that serve a share, each with its key; the least is the best.
+
+    Args:
+        slots_total: sharers that each card may have, where they count.
+    """
     milli, size, part = request.core_milli, request.memory_bytes, request.memory_milli
     alone = request.unused or request.exclusive
     claims = request.claims_core and not milli
@@ -119,7 +135,8 @@ def _share_rows(
         need = size or total * part // MILLI
         if memory < need or (alone and tenants) or (claims and core <= 0):
             continue
-        if sharers is not None and tenants >= sharers:
+        full = sharers is not None and tenants >= sharers
+        if full and request.sharers_on(devices[row]) is not None:
             continue
         if ranking is not None:
             key = -ranking.get(row, 0)
@@ -129,14 +146,32 @@ def _share_rows(
             key = core - milli + ((memory - need) * MILLI // total if total else 0)
         else:
             key = _used(core_total, core) + _used(total, memory)
+            if slots_total is not None:
+                key += _used(slots_total[row], slots_total[row] - tenants)
             if strategy is not Strategy.SPREAD:
                 key = -key
         found.append((key, row))
-    if len(found) < request.count:
+    return found
+
+
+def _best(found: list[tuple[int, int]], count: int) -> list[int]:
+    """The best rows, best first; empty where too few fit."""
+    if len(found) < count:
         return []
-    if request.count == 1:
+    if count == 1:
         return [min(found)[1]]
-    return [row for _, row in sorted(found)[: request.count]]
+    return [row for _, row in sorted(found)[:count]]
+
+
+def _beside_used(
+    tree: Tree, found: list[tuple[int, int]], taken: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Those of the rows with most of their surroundings in use; see `grouping.beside_used`."""
+    switches, numas = tree
+    busy_switches, busy_numas = {switches[r] for r in taken}, {numas[r] for r in taken}
+    busy = [(switches[r] in busy_switches) + (numas[r] in busy_numas) for _, r in found]
+    most = max(busy)
+    return [one for one, crowd in zip(found, busy, strict=True) if crowd == most]
 
 
 def _used(total: int, free: int) -> int:
@@ -165,5 +200,5 @@ def _grant(group: RequestGroup, device: Device) -> Grant:
         protocol=group.protocol,
         extras=device.extras if request.whole else (),
         exclusive=request.exclusive,
-        sharers=request.sharers,
+        sharers=request.sharers_on(device),
     )

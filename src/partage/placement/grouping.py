@@ -7,6 +7,7 @@ whose surroundings are in use already, so that idle switches and NUMA nodes stay
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Final
 
 from partage.inventory.card import Card, Tree
@@ -14,7 +15,18 @@ from partage.model.device import Partition
 from partage.model.node import Node
 from partage.model.request import DeviceRequest, PartitionAsk, Scope
 
-__all__ = ["has_tree", "in_scopes", "nearest", "partitions", "switch_of", "together", "within"]
+__all__ = [
+    "beside_used",
+    "beyond",
+    "by_turns",
+    "has_tree",
+    "in_scopes",
+    "nearest",
+    "partitions",
+    "switch_of",
+    "together",
+    "within",
+]
 
 _REMAINDER_WEIGHT: Final = {8: 10_000, 4: 100, 2: 1}
 
@@ -71,6 +83,21 @@ def _at_level(
 
     for place in sorted((p for p in groups if len(groups[p]) >= count), key=idleness):
         yield groups[place][:count]
+
+
+def beside_used(everyone: Sequence[Card], fitting: Sequence[Card]) -> list[Card]:
+    """The cards, those on switches and NUMA nodes in use first; otherwise in the order in which they come.
+
+    Args:
+        everyone: all cards of the type, of each of which it is known where it sits.
+        fitting: those that serve the request.
+    """
+    switches = {_place(card, Scope.PCIE) for card in everyone if card.tenants}
+    numas = {_place(card, Scope.NUMA) for card in everyone if card.tenants}
+    return sorted(
+        fitting,
+        key=lambda c: -(_place(c, Scope.PCIE) in switches) - (_place(c, Scope.NUMA) in numas),
+    )
 
 
 def nearest(tree: Tree, rows: Sequence[int], taken: Iterable[int], count: int) -> list[int]:
@@ -155,6 +182,20 @@ def switch_of(card: Card) -> tuple[int, str] | None:
     """The PCIe switch of a device, where it is known."""
     topology = card.device.topology
     return (topology.numa, topology.pcie) if topology and topology.pcie else None
+
+
+def by_turns(switches: Sequence[tuple[int, str] | None], cards: Sequence[Card]) -> list[Card]:
+    """The devices on these switches: the first of each, then the second of each, and so on."""
+    rows = [[c for c in cards if switch and switch_of(c) == switch] for switch in switches]
+    return [card for turn in zip_longest(*rows) for card in turn if card is not None]
+
+
+def beyond(primary: Sequence[Card], near: Sequence[Card], cards: Sequence[Card]) -> list[Card]:
+    """The devices that are not among those near, those on the primary's NUMA nodes first."""
+    numas = {_place(card, Scope.NUMA) for card in primary} - {()}
+    there = {id(card) for card in near}
+    others = [card for card in cards if id(card) not in there]
+    return sorted(others, key=lambda card: _place(card, Scope.NUMA) not in numas)
 
 
 def together(cards: Sequence[Card], scope: Scope | None) -> bool:

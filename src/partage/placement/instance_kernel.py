@@ -160,7 +160,9 @@ def pool_ranks(
     plane = ledger.planes[request.type]
     told = np.full_like(ranks, kernel.rank_of(ReasonCode.MIG_PLACEMENT))
     if request.unused and not request.exclusive:
-        told[plane.tenants > 0] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
+        # Instances of others have no tenant here, and the card is in use all the same.
+        cut = np.array([one is not None and bool(one.instances) for one in ledger.cuts.known])
+        told[(plane.tenants > 0) | cut[plane.cut]] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
     closed = plane.cut == 0
     told[closed] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
     kernel.shut(told, np.where(closed, plane.closed, 0).astype(np.int8))

@@ -26,8 +26,10 @@ from partage.model.reason import CardReason, ReasonCode
 from partage.model.request import DeviceRequest, Scope
 from partage.placement.card import Need, unsuitable
 from partage.placement.layouts import NOWHERE, Allowed, Layouts, Wish, tabulate
+from partage.placement.work import MOST_A_NODE, Work
 
 __all__ = [
+    "A_LOOK",
     "Place",
     "Sized",
     "choices",
@@ -44,6 +46,10 @@ __all__ = [
 ]
 
 _REMEMBERED: Final = 1 << 16
+
+A_LOOK: Final = 3
+"""Units of work that it takes to see what instances there is room for on one card."""
+
 Instances = tuple[MigSlice, ...]
 
 
@@ -86,14 +92,18 @@ def sized(request: DeviceRequest) -> Sized:
     return Sized(request.profile, request.memory_bytes, request.memory_milli, request.core_milli)
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def places(cutting: Cutting, instances: Instances, asked: Sized) -> tuple[Place, ...]:
     """Every place on a card for an instance that would do, best first.
 
     Where there are geometries, only those of the first that has room. Then the least memory and
     compute, then the least cost.
     """
-    wish = wished(cutting, asked)
+    return _places(cutting, instances, wished(cutting, asked))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _places(cutting: Cutting, instances: Instances, wish: Wish) -> tuple[Place, ...]:
+    """`places`, by what decides them: requests of many sizes wish for the same few profiles."""
     if not wish or cutting.fault(instances):
         return ()
     layouts, costs = _costs(cutting, wish)
@@ -107,6 +117,7 @@ def places(cutting: Cutting, instances: Instances, asked: Sized) -> tuple[Place,
     return tuple(found)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def wished(cutting: Cutting, asked: Sized) -> Wish:
     """Names of the profiles that will do on a card, the smallest first."""
     return tuple(profile.name for profile in _suitable(cutting, asked))
@@ -130,14 +141,19 @@ def _costs(cutting: Cutting, wish: Wish) -> tuple[Layouts, NDArray[np.int64]]:
     return layouts, small
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def most(cutting: Cutting, instances: Instances, asked: Sized, limit: int) -> int:
     """How many instances that would do can be made together on a card; no more than `limit`."""
+    limit = min(limit, cutting.axis.length)
+    return _most_of(cutting, instances, wished(cutting, asked), limit)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _most_of(cutting: Cutting, instances: Instances, wish: Wish, limit: int) -> int:
     best = 0
     if limit > 0:
-        for place in places(cutting, instances, asked):
+        for place in _places(cutting, instances, wish):
             after = _with(instances, place.instance)
-            best = max(best, 1 + most(cutting, after, asked, limit - 1))
+            best = max(best, 1 + _most_of(cutting, after, wish, limit - 1))
             if best >= limit:
                 break
     return best
@@ -305,7 +321,11 @@ def serves(card: Card, place: Place, request: DeviceRequest) -> bool:
 
 
 def choices(
-    cards: Sequence[Card], request: DeviceRequest, order: CardOrder, strategy: Strategy
+    cards: Sequence[Card],
+    request: DeviceRequest,
+    order: CardOrder,
+    strategy: Strategy,
+    work: Work | None = None,
 ) -> Iterator[list[tuple[Card, Place]]]:
     """Ways to serve a request by instances of some cards, best first; several may be on one.
 
@@ -314,12 +334,14 @@ def choices(
         request: how many instances, and of what size.
         order: the pod's own order of cards.
         strategy: between cards, unless the pod has its own.
+        work: what may be done; None for as much as one node is worth.
     """
+    work = work or Work(MOST_A_NODE)
     if request.scope is not None and request.scope is not Scope.NODE and request.count > 1:
         for near in _by_scope(cards, request.scope):
-            yield from _sets(near, request, order.strategy or strategy, _scratch(near))
+            yield from _sets(near, request, order.strategy or strategy, _scratch(near), work)
         return
-    yield from _sets(cards, request, order.strategy or strategy, _scratch(cards))
+    yield from _sets(cards, request, order.strategy or strategy, _scratch(cards), work)
 
 
 def _scratch(cards: Sequence[Card]) -> dict[int, Instances]:
@@ -344,12 +366,16 @@ def _sets(
     request: DeviceRequest,
     strategy: Strategy,
     there: Mapping[int, Instances],
+    work: Work,
     missing: int | None = None,
 ) -> Iterator[list[tuple[Card, Place]]]:
     asked = sized(request)
     missing = request.count if missing is None else missing
     if missing == 0:
         yield []
+        return
+    work.add(A_LOOK * len(cards))
+    if work.spent:
         return
     room = sum(_most(card, there[card.row], asked, missing) for card in cards)
     if room < missing:
@@ -363,7 +389,7 @@ def _sets(
     options.sort(key=lambda option: _key(option[0], option[1], there[option[0].row], strategy))
     for card, place in options:
         after = {**there, card.row: _with(there[card.row], place.instance)}
-        for others in _sets(cards, request, strategy, after, missing - 1):
+        for others in _sets(cards, request, strategy, after, work, missing - 1):
             yield [(card, place), *others]
 
 

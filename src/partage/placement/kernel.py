@@ -25,15 +25,18 @@ __all__ = [
     "Codes",
     "Nodes",
     "at",
+    "claims_core",
     "classify",
     "fitting",
     "host_fits",
     "leading",
+    "most_tenants",
     "needs",
     "rank_of",
     "shut",
     "suited",
     "unsuited",
+    "with_functions",
 ]
 
 Nodes = NDArray[np.intp] | slice
@@ -145,14 +148,41 @@ def fitting(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) 
     fits &= at(plane.memory_free, nodes) >= memory
     fits &= at(plane.core_free, nodes) >= core
     fits &= at(plane.slots_free, nodes) > 0
-    if request.sharers is not None:
-        fits &= at(plane.tenants, nodes) < request.sharers
-    if _claims_core(request):
+    limit = most_tenants(ledger, plane, request, nodes)
+    if limit is not None:
+        fits &= at(plane.tenants, nodes) < limit
+    if claims_core(request):
         fits &= at(plane.core_free, nodes) > 0
     return _with_extras(fits, plane, request, nodes)
 
 
-def _claims_core(request: DeviceRequest) -> bool:
+def with_functions(ledger: Ledger, request: DeviceRequest, nodes: Nodes) -> Bools:
+    """Cards that have a virtual function that the request accepts, free or not."""
+    selector = request.filter.functions
+    by_kind = np.zeros(len(ledger.kinds), np.bool_)
+    for kind, device in enumerate(ledger.kinds):
+        if device is not None and selector is not None:
+            by_kind[kind] = any(selector.matches(one.labels) for one in device.functions)
+    found: Bools = by_kind[at(ledger.planes[request.type].kind, nodes)]
+    return found
+
+
+def most_tenants(
+    ledger: Ledger, plane: Plane, request: DeviceRequest, nodes: Nodes
+) -> Ints | int | None:
+    """The most tenants that the request's protocol allows on each card; see `sharers_on`."""
+    if request.sharers is None or request.registrar not in ledger.registrars:
+        return request.sharers
+    limits = [
+        CEILING if device is None or (limit := request.sharers_on(device)) is None else limit
+        for device in ledger.kinds
+    ]
+    found: Ints = np.array(limits, np.int64)[at(plane.kind, nodes)]
+    return found
+
+
+def claims_core(request: DeviceRequest) -> bool:
+    """Whether a share that asks for no compute needs some to be left all the same."""
     return request.claims_core and not request.core_milli and not request.core_unit
 
 
@@ -182,13 +212,14 @@ def classify(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes
     for unit, amount in reversed(request.extras):
         short = plane.unit_columns(unit)[1][:, nodes] < amount
         ranks[short] = _RANK[ReasonCode.INSUFFICIENT_DEVICES]
-    if _claims_core(request) and not request.whole:
+    if claims_core(request) and not request.whole:
         ranks[core_free <= 0] = _RANK[ReasonCode.INSUFFICIENT_CORE]
     ranks[core_free < core] = _RANK[ReasonCode.INSUFFICIENT_CORE]
     ranks[memory_free < memory] = _RANK[ReasonCode.INSUFFICIENT_MEMORY]
     slots = plane.slots_free[:, nodes]
-    if request.sharers is not None:
-        slots = np.minimum(slots, request.sharers - tenants)
+    limit = most_tenants(ledger, plane, request, nodes)
+    if limit is not None:
+        slots = np.minimum(slots, limit - tenants)
     ranks[slots < 1] = _RANK[ReasonCode.INSUFFICIENT_SLOTS]
     if request.whole or request.unused or request.exclusive:
         busy = (tenants > 0) | ~open_

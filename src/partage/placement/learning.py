@@ -4,7 +4,7 @@ Pure functions of what was counted; whoever drives the engine counts, calls them
 path, and hands the tables to the engine as an event. Prices themselves are made in `lessons`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from math import pi, sqrt
@@ -15,16 +15,22 @@ import numpy as np
 from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
+from partage.model.policy import Strategy
 from partage.placement.baselines import demand
 from partage.placement.kernel import suited
-from partage.placement.mix import Ask, Mix, Stock
+from partage.placement.mix import Ask, Mix, Stock, workload_of
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import Tables
 
-__all__ = ["Due", "ask_of", "due", "due_since", "fits_history", "refreshed"]
+__all__ = [
+    "Due", "ask_of", "asks_of", "due", "due_since", "fits_history", "in_sight", "refreshed",
+]  # fmt: skip
 
 _LEARN: Final = frozenset({300, 1000, 3000, 6000})
 _AGAIN: Final = 20_000
+_EARLY: Final = (6, 9, 13, 19, 28, 42, 63, 95, 142, 213)
+_CARDS_EACH: Final = 16
+"""Cards of the cluster for each pod seen, beyond which so few pods tell nothing of it."""
 _REFRESH: Final = frozenset({450, 700, 1500, 2200, 4000, 5500, 7500, 10_000})
 _NOISE: Final = 1.5
 _SLACK: Final = 0.05
@@ -39,16 +45,28 @@ class Due(Enum):
     PRICES = "prices"
 
 
-def due(arrived: int) -> Due:
-    """What is due once so many pods have been seen: prices seldom, reserves more often."""
+def due(arrived: int, cards: int) -> Due:
+    """What is due once so many pods have been seen: prices seldom, reserves more often.
+
+    A small cluster is full before many pods have come, so it learns from few.
+
+    Args:
+        arrived: pods seen.
+        cards: of the cluster.
+    """
     if arrived in _LEARN or (arrived and arrived % _AGAIN == 0):
         return Due.PRICES
+    if arrived * _CARDS_EACH >= cards:
+        if arrived in _EARLY:
+            return Due.PRICES
+        if 0 < arrived < _EARLY[-1]:
+            return Due.RESERVES
     return Due.RESERVES if arrived in _REFRESH else Due.NOTHING
 
 
-def due_since(before: int, arrived: int) -> Due:
+def due_since(before: int, arrived: int, cards: int) -> Due:
     """What became due on the way from `before` arrivals to `arrived`."""
-    became = {due(n) for n in range(before + 1, arrived + 1)}
+    became = {due(n, cards) for n in range(before + 1, arrived + 1)}
     return next((d for d in (Due.PRICES, Due.RESERVES) if d in became), Due.NOTHING)
 
 
@@ -74,14 +92,42 @@ def ask_of(pod: Pod, ledger: Ledger) -> Ask:
     return Ask(cpu, memory, cards, milli, tuple(sorted(models)))
 
 
+def asks_of(pods: Iterable[Pod], ledger: Ledger) -> Iterator[Ask]:
+    """What each pod asks.
+
+    Copies of a template share their request; looking at every card for each of tens of thousands
+    of pods would take a minute.
+    """
+    known: dict[tuple[int, int], Ask] = {}
+    for pod in pods:
+        alike = id(pod.request), id(pod.host)
+        if alike not in known:
+            known[alike] = ask_of(pod, ledger)
+        yield known[alike]
+
+
 def refreshed(tables: Tables, seen: Mapping[Ask, int], stock: Stock) -> Tables | None:
-    """The same prices with reserves for what has been seen since; None where there are none."""
-    if tables.prices is None:
-        return None
+    """The same prices with reserves for what has been seen since, or the usual requests of FGD.
+
+    Before anything was chosen FGD stands in. None where first fit was chosen to.
+    """
     mix = Mix.of(seen, stock)
+    if tables.prices is None:
+        if tables.stand_in not in (None, Strategy.FGD):
+            return None
+        version, usual = tables.version + 1, workload_of(mix, stock)
+        return replace(tables, version=version, workload=usual, stand_in=Strategy.FGD)
     milli = float(mix.demand.sum() / max(1, mix.counts.sum()))
     prices = replace(tables.prices, reserves=reserves_of(mix, stock), milli_per_pod=milli)
     return replace(tables, version=tables.version + 1, prices=prices)
+
+
+def in_sight(tables: Tables, seen: Mapping[Ask, int], stock: Stock) -> Tables:
+    """The tables, or, where nothing was learnt, what the first pods of a small cluster teach."""
+    learnt = tables.prices is not None or tables.stand_in is not None
+    if learnt or sum(seen.values()) * _CARDS_EACH < int(stock.cards.sum()):
+        return tables
+    return refreshed(tables, seen, stock) or tables
 
 
 def fits_history(history: Mapping[Ask, int], seen: Mapping[Ask, int]) -> bool:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from partage.model.policy import Strategy
-from partage.placement.mix import Ask, Mix, Stock
-from partage.placement.rehearsal import Standing, workload_of
+from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.selection import Rules, chosen
 from partage.placement.tables import Tables
 
@@ -42,7 +41,7 @@ def learned(
     choice = chosen(mix, stock, standing, rules=rules, fast=fast)
     if choice is None:
         return None
-    usual = workload_of(mix) if choice.stand_in is Strategy.FGD else tables.workload
+    usual = workload_of(mix, stock) if choice.stand_in is Strategy.FGD else tables.workload
     return replace(
         tables,
         version=tables.version + 1,

@@ -1,18 +1,26 @@
-"""The mix of requests that prices are learnt from, and the empty cluster they are learnt for."""
+"""The mix of requests that prices are learnt from, and the cluster they are learnt for."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.node import Node
+from partage.placement.baselines import left_of
+from partage.placement.fragmentation import Shape, Workload
 
-__all__ = ["Ask", "Mix", "Stock"]
+__all__ = ["FEW", "Ask", "Mix", "Standing", "Stock", "workload_of"]
 
 _MIB = 2**20
+
+FEW = 3408
+"""Cards of a cluster that sees few pods before it is full."""
+_SHARES_EACH = 3  # shares for each whole card among the usual requests of such a cluster, at most
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -108,3 +116,58 @@ class Mix:
         """Compute that all pods of each ask want together, milli."""
         result: Ints = self.counts * self.cards * self.milli
         return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """The books as they stand, a row for each node of the stock.
+
+    Attributes:
+        cpu, memory: left, milli and MiB.
+        left: compute left by node and card, milli; 0 where there is no card.
+        running: pods of each ask that have a place.
+    """
+
+    cpu: Ints
+    memory: Ints
+    left: Ints
+    running: Mapping[Ask, int]
+
+    @staticmethod
+    def of(ledger: Ledger, names: Iterable[str], running: Mapping[Ask, int]) -> "Standing":
+        """What a ledger says of these nodes, in their order.
+
+        Args:
+            ledger: the books.
+            names: of the stock's nodes.
+            running: see there.
+        """
+        rows = np.array([ledger.index[name] for name in names], np.intp)
+        free, plane = ledger.host_free, ledger.planes[DeviceType.GPU]
+        return Standing(
+            np.maximum(free["cpu"][rows], 0),
+            np.maximum(free["memory"][rows], 0) // _MIB,
+            np.maximum(left_of(plane, rows), 0).T.copy(),
+            dict(running),
+        )
+
+
+def workload_of(mix: Mix, stock: Stock) -> Workload:
+    """The usual requests of a mix, for FGD, which does not look at memory.
+
+    A small cluster sees few pods: there, whole cards are held to be a quarter of what is asked at
+    least. Without it, FGD would open a card for every third of 30 % rather than leave a tenth.
+    """
+    counts: Counter[Shape] = Counter()
+    for ask, count in zip(mix.asks, mix.counts.tolist(), strict=True):
+        milli = ask.milli if ask.count else 0
+        counts[Shape(ask.cpu_milli, milli, ask.count, "|".join(ask.models))] += count
+    if int(stock.cards.sum()) <= FEW:
+        parts = (mix.cards > 0) & (mix.milli < MILLI)
+        shares = int(mix.counts[parts].sum())
+        whole = int(mix.counts[mix.cards > 0].sum()) - shares
+        missing = -(-shares // _SHARES_EACH) - whole
+        if missing > 0:
+            cpu = int(mix.cpu[parts] @ mix.counts[parts]) // shares
+            counts[Shape(cpu, MILLI, 1, "")] += missing
+    return Workload.counted(counts)

@@ -3,32 +3,57 @@
 Codes come in the order in which kube-scheduler runs its filters; ordinary resources last.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from partage.model.device import DeviceType
-from partage.model.node import Node
+from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.quantity import Quantity, binary, decimal
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import DeviceRequest, PodRequest
 from partage.model.selector import NodeConstraint, Taint
 
-__all__ = ["amount", "objection", "shortage", "template", "templated"]
+__all__ = [
+    "amount",
+    "concerned",
+    "cordon",
+    "objection",
+    "repelling",
+    "shortage",
+    "template",
+    "templated",
+]
 
+_MOST_TOLD: Final = 8
+"""Terms of a pod's node affinity that a sentence repeats."""
 _UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 def objection(node: Node, pod: Pod) -> NodeReason | None:
     """Why the node is out of the question for the pod, whatever is free, or None."""
-    if node.unschedulable and not any(t.tolerates(_UNSCHEDULABLE) for t in pod.tolerations):
+    if node.unschedulable and cordon(pod):
         return NodeReason(ReasonCode.NODE_UNSCHEDULABLE, "the node is cordoned")
-    for taint in node.taints:
-        if taint.repels and not any(t.tolerates(taint) for t in pod.tolerations):
-            message = f"taint {taint} is not tolerated"
-            return NodeReason(ReasonCode.TAINT, message, brief=str(taint))
+    taint = repelling(node.taints, pod)
+    if taint is not None:
+        message = f"taint {taint} is not tolerated"
+        return NodeReason(ReasonCode.TAINT, message, brief=str(taint))
     if not pod.constraint.matches(node.name, node.labels):
         return _mismatch(node, pod.constraint)
     return _protocol_objection(node, pod.request)
+
+
+def cordon(pod: Pod) -> bool:
+    """Whether a cordoned node is out of the question for the pod."""
+    return not any(t.tolerates(_UNSCHEDULABLE) for t in pod.tolerations)
+
+
+def repelling(taints: Iterable[Taint], pod: Pod) -> Taint | None:
+    """The first of a node's taints that keeps the pod away."""
+    for taint in taints:
+        if taint.repels and not any(t.tolerates(taint) for t in pod.tolerations):
+            return taint
+    return None
 
 
 def _mismatch(node: Node, constraint: NodeConstraint) -> NodeReason:
@@ -39,7 +64,9 @@ def _mismatch(node: Node, constraint: NodeConstraint) -> NodeReason:
             found = f"it is {have!r} here" if have is not None else "the node has no such label"
             message = f"nodeSelector asks for {requirement}, {found}"
             return NodeReason(ReasonCode.NODE_AFFINITY, message, brief=str(requirement))
-    terms = " or ".join(str(term) for term in constraint.terms or ()) or "nothing"
+    told = [str(term) for term in (constraint.terms or ())[:_MOST_TOLD]]
+    more = len(constraint.terms or ()) - len(told)
+    terms = " or ".join([*told, f"{more} more terms"] if more > 0 else told) or "nothing"
     return NodeReason(ReasonCode.NODE_AFFINITY, f"node affinity asks for {terms}", brief=terms)
 
 
@@ -48,12 +75,18 @@ def _protocol_objection(node: Node, request: PodRequest) -> NodeReason | None:
         if node.labels.get(rule.key) != rule.value:
             return NodeReason(rule.code, rule.message, brief=rule.message)
     for verdict in node.verdicts:
-        for group in request.groups:
-            concerned = verdict.protocol in ("", group.protocol)
-            shares = group.request.type is DeviceType.GPU and not group.request.whole
-            if concerned and (shares or not verdict.sharing_only):
-                return NodeReason(verdict.code, verdict.message, brief=verdict.message)
+        if concerned(verdict, request):
+            return NodeReason(verdict.code, verdict.message, brief=verdict.message)
     return None
+
+
+def concerned(verdict: Verdict, request: PodRequest) -> bool:
+    """Whether a protocol's objection to a node is one to this request."""
+    for group in request.groups:
+        shares = group.request.type is DeviceType.GPU and not group.request.whole
+        if verdict.protocol in ("", group.protocol) and (shares or not verdict.sharing_only):
+            return True
+    return False
 
 
 def shortage(host: Mapping[str, int], free: Mapping[str, int]) -> NodeReason | None:

@@ -1,22 +1,30 @@
 """In which order the fitting cards of a node are tried."""
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from functools import lru_cache
+from itertools import chain, combinations
 from math import comb
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from partage.inventory.ledger import Card
 from partage.model.device import MILLI
 from partage.model.node import Node
-from partage.model.policy import CardOrder, CardWeights, Strategy
+from partage.model.policy import CardOrder, CardWeights, Scoring, Strategy
 from partage.model.request import DeviceRequest
 from partage.placement.card import need_of
+from partage.placement.work import Work
 
 __all__ = ["best_linked", "ordered"]
 
 _MILLION: Final = 1_000_000
 _DEFAULT_WEIGHTS: Final = CardWeights(slot=0, core=1, memory=1)
 _MOST_COMBINATIONS: Final = 20_000
+_LOOKED_UP: Final = 8
+_ADDED_UP: Final = 1_000
+"""Links that are looked up, and sums of links of two cards, for one unit of work."""
 
 
 def ordered(
@@ -25,6 +33,7 @@ def ordered(
     order: CardOrder,
     strategy: Strategy,
     ranking: Mapping[int, int] | None = None,
+    scoring: Scoring = Scoring(),  # noqa: B008 # frozen
 ) -> list[Card]:
     """The cards, best first; equal ones stay in the order of their minors.
 
@@ -34,9 +43,10 @@ def ordered(
 
     Args:
         ranking: score of each row by a strategy that scores cards itself; higher is better.
+        scoring: what the pod's protocol compares.
     """
     strategy = order.strategy or strategy
-    weights = order.weights or _DEFAULT_WEIGHTS
+    weights = order.weights or (CardWeights() if scoring.sharers else _DEFAULT_WEIGHTS)
 
     def key(card: Card) -> tuple[int, int, int]:
         numa = card.device.topology.numa if order.by_numa and card.device.topology else 0
@@ -72,28 +82,41 @@ def left(card: Card, request: DeviceRequest) -> int:
     return card.core_free - need.core_milli + spare
 
 
-def best_linked(cards: Sequence[Card], count: int, node: Node) -> list[Card]:
+def best_linked(
+    cards: Sequence[Card], count: int, node: Node, work: Work | None = None
+) -> list[Card]:
     """The set of cards with the best links; for one card the one with the worst links.
 
     Well-linked cards are kept for pods that use several (hami.md 4.3, topology-aware). With more
     than twenty thousand combinations the first cards in the given order are taken.
     """
-
-    def link(left_card: Card, right_card: Card) -> int:
-        one, two = sorted((left_card.device.uuid, right_card.device.uuid))
-        return node.links.get((one, two), 0)
-
+    names = [card.device.uuid for card in cards]
+    links = np.zeros((len(names), len(names)), np.int64)
+    for one, left_name in enumerate(names):
+        for two in range(one):
+            pair = min(left_name, names[two]), max(left_name, names[two])
+            links[one, two] = links[two, one] = node.links.get(pair, 0)
+    sets = comb(len(cards), count)
+    if work is not None:
+        work.add(len(names) ** 2 // _LOOKED_UP)
     if count == 1:
-        everyone = list(cards)
-        return [min(everyone, key=lambda c: sum(link(c, o) for o in everyone if o is not c))]
-    if comb(len(cards), count) > _MOST_COMBINATIONS:
+        return [cards[int(links.sum(axis=1).argmin())]]
+    if sets > _MOST_COMBINATIONS:
         return list(cards[:count])
-    return list(
-        max(
-            combinations(cards, count),
-            key=lambda group: sum(link(a, b) for a, b in combinations(group, 2)),
-        )
-    )
+    if work is not None:
+        work.add(sets * comb(count, 2) // _ADDED_UP)
+    members = _sets_of(len(cards), count)
+    worth = np.zeros(sets, np.int64)
+    for one, two in combinations(range(count), 2):
+        worth += links[members[:, one], members[:, two]]
+    return [cards[i] for i in members[int(worth.argmax())]]
+
+
+@lru_cache(maxsize=32)
+def _sets_of(cards: int, count: int) -> NDArray[np.int8]:
+    """Every set of so many cards, in order; shape (sets, count)."""
+    flat = chain.from_iterable(combinations(range(cards), count))
+    return np.fromiter(flat, np.int8).reshape(-1, count)
 
 
 def _share(part: int, whole: int) -> int:

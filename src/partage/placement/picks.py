@@ -8,6 +8,7 @@ picker keeps the reason.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Final
 
 from partage.inventory.ledger import Card
 from partage.model.device import DeviceType, SliceMode
@@ -16,14 +17,29 @@ from partage.model.policy import CardOrder, Strategy
 from partage.model.reason import CardReason, NodeReason, ReasonCode
 from partage.model.request import DeviceRequest, PartitionAsk, PodRequest, RequestGroup, Scope
 from partage.placement import instances
-from partage.placement.card import free_functions, refusal
-from partage.placement.grouping import has_tree, in_scopes, partitions, switch_of, together, within
+from partage.placement.card import free_functions, refusal, taken_up, unsuitable
+from partage.placement.greedy import roomiest
+from partage.placement.grouping import (
+    beside_used,
+    beyond,
+    by_turns,
+    has_tree,
+    in_scopes,
+    partitions,
+    switch_of,
+    together,
+    within,
+)
 from partage.placement.instances import Place
 from partage.placement.node import template, templated
 from partage.placement.order import best_linked, ordered
 from partage.placement.reasons import format_amount, node_reason
+from partage.placement.work import Work
 
 __all__ = ["Cards", "Pick", "Picker", "pool_reason"]
+
+_A_UNIT: Final = 8
+"""Conditions of a filter that cost as much as one look at a card."""
 
 Cards = Mapping[DeviceType, Sequence[Card]]
 
@@ -63,8 +79,10 @@ class Picker:
         node: the node.
         cards: scratch copies of its devices; whoever searches takes and gives back on them.
         request: the pod's.
-        strategy: between cards, unless the pod has its own.
+        strategy: between cards, unless the pod has its own; None for what leaves most room for the
+            pod's other groups.
         ranking: score of each row of the first group's type, where the strategy gives one.
+        work: what is done; whoever searches stops where it is spent.
         reason: why the first group without a pick has none.
     """
 
@@ -73,15 +91,21 @@ class Picker:
         node: Node,
         cards: Cards,
         request: PodRequest,
-        strategy: Strategy,
+        strategy: Strategy | None,
         ranking: Mapping[int, int] | None,
+        work: Work,
     ) -> None:
         self.node = node
         self.cards = cards
         self.request = request
         self.strategy = strategy
         self.ranking = ranking
+        self.work = work
         self.reason: NodeReason | None = None
+        self._wrong: dict[tuple[int, int], CardReason | None] = {}
+        self._alike: dict[int, int] = {}
+        self._filters: dict[object, int] = {}
+        self._narrowed: dict[int, RequestGroup] = {}
 
     def picks(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
         """Every way to serve the group that is worth trying, best first: shares, then instances."""
@@ -100,8 +124,27 @@ class Picker:
         wide = request.scope is None or request.scope < Scope.NUMA
         if not self.node.single_numa or request.count < 2 or not wide:  # one device is on one
             return group
-        narrowed = replace(request, scope=Scope.NUMA, scope_code=ReasonCode.NUMA_MISMATCH)
-        return replace(group, request=narrowed)
+        known = self._narrowed.get(id(group))
+        if known is None:
+            narrowed = replace(request, scope=Scope.NUMA, scope_code=ReasonCode.NUMA_MISMATCH)
+            known = self._narrowed[id(group)] = replace(group, request=narrowed)
+        return known
+
+    def _refusal(self, card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
+        """`card.refusal`, with what no choice changes worked out once."""
+        self.work.add()
+        known = self._alike.get(id(request))
+        if known is None:
+            same = request.filter, request.type, protocol
+            known = self._alike[id(request)] = self._filters.setdefault(same, len(self._filters))
+        key = known, card.row
+        if key not in self._wrong:
+            wanted = request.filter
+            listed = wanted.use_types, wanted.avoid_types, wanted.use_uuids, wanted.avoid_uuids
+            conditions = wanted.selector.requirements if wanted.selector else ()
+            self.work.add((sum(map(len, listed)) + len(conditions)) // _A_UNIT)
+            self._wrong[key] = unsuitable(card, request, protocol)
+        return self._wrong[key] or taken_up(card, request)
 
     def _in_one_pool(
         self,
@@ -112,13 +155,18 @@ class Picker:
         """Shares or whole cards where enough cards give them; then instances."""
         request = group.request
         protocol = group.protocol
-        shares = [card for card in everyone if refusal(card, request, protocol) is None]
+        shares = [card for card in everyone if self._refusal(card, request, protocol) is None]
         if len(shares) >= request.count:
             yield from self._by_cards(group, placed)
+        self.work.add(instances.A_LOOK * len(everyone))
         cut = [card for card in everyone if instances.fits(card, request, protocol)]
-        for chosen in instances.choices(cut, request, self.request.card_order, self.strategy):
+        order = self.request.card_order
+        strategy = self.strategy or roomiest(request)
+        for chosen in instances.choices(cut, request, order, strategy, self.work):
             cards, places = zip(*chosen, strict=True)
             yield Pick(cards, (None,) * len(cards), "", places)
+        if self.reason is not None:
+            return
         told = [pool_reason(card, request, protocol) for card in everyone]
         refused = [reason for reason in told if reason is not None]
         self._note(node_reason(request, refused, len(everyone) - len(refused), len(everyone)))
@@ -132,7 +180,7 @@ class Picker:
             template = self._template(request)
             if not template:
                 return
-        reasons = [refusal(card, request, group.protocol) for card in everyone]
+        reasons = [self._refusal(card, request, group.protocol) for card in everyone]
         fitting = [card for card, reason in zip(everyone, reasons, strict=True) if reason is None]
         refused = [reason for reason in reasons if reason is not None]
         if request.every:
@@ -171,11 +219,15 @@ class Picker:
                 return
             for chosen in self._free(request, everyone, fitting, PartitionAsk()):
                 yield _pick(chosen, request, template)
+        strategy = self.strategy or roomiest(request)
         sorted_cards = ordered(
-            fitting, request, self.request.card_order, self.strategy, self.ranking
-        )
+            fitting, request, self.request.card_order, strategy, self.ranking,
+            self.request.scoring,
+        )  # fmt: skip
+        if self._packs_switches(request) and has_tree(everyone, Scope.PCIE):
+            sorted_cards = beside_used(everyone, sorted_cards)
         if self.request.card_order.by_links and self.node.links and request.scope is None:
-            chosen = best_linked(sorted_cards, request.count, self.node)
+            chosen = best_linked(sorted_cards, request.count, self.node, self.work)
             yield _pick(chosen, request, template)
         if request.scope is not None and request.scope is not Scope.NODE:
             yield from self._scoped(request, everyone, sorted_cards, template)
@@ -190,6 +242,13 @@ class Picker:
             return
         for combination in combinations(sorted_cards, request.count):
             yield _pick(combination, request, template)
+
+    def _packs_switches(self, request: DeviceRequest) -> bool:
+        """Whether the pod's protocol keeps shares off idle switches; an order of the pod's own comes before."""
+        one_share = request.count == 1 and not request.whole and request.type is DeviceType.GPU
+        return (
+            one_share and self.request.scoring.topology and self.request.card_order == CardOrder()
+        )
 
     def _scoped(
         self,
@@ -210,6 +269,9 @@ class Picker:
         # A pod with an order of its own is served in that order; for others these are the sets
         # that remain for a later group that needs one of the cards above.
         for combination in combinations(fitting, request.count):
+            self.work.add()
+            if self.work.spent:
+                return
             if together(combination, scope):
                 found = True
                 yield _pick(combination, request, template)
@@ -311,7 +373,7 @@ class Picker:
             usable = {
                 switch_of(card)
                 for card in self.cards.get(mate.request.type, ())
-                if refusal(card, mate.request, mate.protocol) is None
+                if self._refusal(card, mate.request, mate.protocol) is None
             }
             near = [card for card in near if switch_of(card) in usable - {None}]
         if len(near) >= group.request.count:
@@ -338,24 +400,27 @@ class Picker:
         refused: Sequence[CardReason],
         everyone: Sequence[Card],
     ) -> Iterator[Pick]:
-        """One device beside each PCIe switch of the primary, at least as many as asked."""
+        """One device beside each PCIe switch of the primary, at least as many as asked.
+
+        The others come from the same switches, one of each in turn, then from the primary's NUMA nodes.
+        """
         request, joint = group.request, self.request.joint
+        strategy = self.strategy or roomiest(request)
+        fitting = ordered(fitting, request, self.request.card_order, strategy)
         switches = list(dict.fromkeys(switch_of(card) for card in primary.cards))
-        beside: list[Card] = []
-        for switch in switches:
-            mates = [card for card in fitting if switch and switch_of(card) == switch]
-            beside += mates[:1]
+        near = by_turns(switches, fitting)
+        covered = {switch_of(card) for card in near}
+        count = max(request.count, len(covered))
         if joint is not None and joint.same_pcie:
-            more = [c for c in fitting if switch_of(c) in switches and c not in beside]
-            chosen = beside + more[: max(0, request.count - len(beside))]
-            if len(beside) < len(switches) or len(chosen) < request.count:
+            chosen = near[:count]
+            if len(covered) < len(switches) or len(chosen) < request.count:
                 self._note(
                     NodeReason(
                         ReasonCode.JOINT_ALLOCATION,
-                        f"{len(beside)} of {len(switches)} PCIe switches of the chosen cards have "
+                        f"{len(covered)} of {len(switches)} PCIe switches of the chosen cards have "
                         f"a free {request.type}",
                         len(switches),
-                        len(beside),
+                        len(covered),
                     )
                 )
                 return
@@ -363,8 +428,7 @@ class Picker:
             if len(fitting) < request.count:
                 self._note(node_reason(request, refused, len(fitting), len(everyone)))
                 return
-            others = [card for card in fitting if card not in beside]
-            chosen = beside + others[: max(0, request.count - len(beside))]
+            chosen = [*near, *beyond(primary.cards, near, fitting)][:count]
         if together(chosen, request.scope):
             yield _pick(chosen, request, "")
             return

@@ -2,29 +2,49 @@
 
 This is the exact rule; vectorised kernels only narrow down which nodes it is asked about. Groups
 are placed in order, each with its best choice first; when a later group finds no room, earlier
-choices are revisited (a bounded depth-first search), so that a pod is refused only where it does
-not fit. Init containers come last: they run before the others, so they may use the same devices
-again.
+choices are revisited (a depth-first search), so that a pod is refused only where it does not fit.
+What the cards have left is remembered wherever the rest found no room, so equal containers are
+tried in one order only. The search counts its work and gives up at a limit; then each group gets its
+first choice once more, the largest group first. Init containers come last: they run before the
+others, so they may use the same devices again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
+from math import comb
 from typing import Final
 
 from partage.model.allocation import Grant
+from partage.model.device import DeviceType
 from partage.model.node import Node
-from partage.model.policy import Strategy
+from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.reason import NodeReason, ReasonCode
-from partage.model.request import Phase, PodRequest, RequestGroup
+from partage.model.request import Phase, PodRequest, RequestGroup, Scope
 from partage.placement import instances
 from partage.placement.card import Need, give, take
+from partage.placement.greedy import largest_first
 from partage.placement.picks import Cards, Pick, Picker
 from partage.placement.split import grants_of
+from partage.placement.work import MOST_A_NODE, Work
 
-__all__ = ["Pick", "place"]
+__all__ = ["GIVEN_UP", "Pick", "place"]
 
-_MOST_STEPS: Final = 2_000
 _MOST_ALTERNATIVES: Final = 64
+
+_LOOKS: Final = 8
+"""Units of work that a first choice takes for each card; the work of conditions comes on top."""
+
+_MOST_ASKED: Final = 256
+"""Devices of one pod for which there is work; a node that has as many ends the try much earlier."""
+
+GIVEN_UP: Final = NodeReason(
+    ReasonCode.SEARCH_LIMIT,
+    "the search for cards for all of its containers took as much work as it may on one node; ask "
+    "for devices in fewer containers, or for equal amounts in them",
+)
+"""Why a node is refused on which the search gave up."""
 
 
 def place(
@@ -33,6 +53,9 @@ def place(
     request: PodRequest,
     strategy: Strategy,
     ranking: Mapping[int, int] | None = None,
+    work: Work | None = None,
+    *,
+    obstacle: bool = False,
 ) -> tuple[Grant, ...] | NodeReason:
     """Grants for every container of the pod, or why the node cannot serve it.
 
@@ -42,11 +65,32 @@ def place(
         request: a request without a fault.
         strategy: between cards, unless the pod has its own.
         ranking: score of each row of the first group's type, where the strategy gives one.
+        work: what the search may do; None for as much as one node is worth. Where it is not enough,
+            or nothing, each group gets its first choice, which takes work that grows with groups
+            times cards.
+        obstacle: the node is known not to serve the pod, and only the first obstacle is wanted.
     """
-    search = _Search(Picker(node, cards, request, strategy, ranking))
+    work = work or Work(MOST_A_NODE)
+    picker = Picker(node, cards, request, strategy, ranking, work)
+    found = _placed(_Search(picker, obstacle=obstacle))
+    if found is not GIVEN_UP or obstacle:
+        return found
+    most = max(map(len, cards.values()), default=0)
+    asked = sum(group.request.count for group in request.groups)
+    greedy = Work(_LOOKS * min(asked, _MOST_ASKED) * (most + 1) + MOST_A_NODE)
+    plain = replace(request, card_order=CardOrder(), scoring=Scoring())
+    found = _placed(_Search(Picker(node, cards, plain, None, None, greedy), obstacle=False))
+    work.add(greedy.done)
+    return GIVEN_UP if isinstance(found, NodeReason) else found
+
+
+def _placed(search: "_Search") -> tuple[Grant, ...] | NodeReason:
+    """Grants for every group of a search's request."""
+    request = search.picker.request
     main = [g for g in request.groups if g.phase is not Phase.INIT]
     later = request.joint.types[1:] if request.joint is not None else ()
-    order = sorted(range(len(main)), key=lambda i: main[i].request.type in later)
+    size = [largest_first(g.request) if search.greedy else () for g in main]
+    order = sorted(range(len(main)), key=lambda i: (main[i].request.type in later, size[i]))
     found = search.run([main[i] for i in order])
     if isinstance(found, NodeReason):
         return found
@@ -60,9 +104,14 @@ def place(
 class _Search:
     """Depth-first search over the picks of one pod's groups on one node."""
 
-    def __init__(self, picker: Picker) -> None:
+    def __init__(self, picker: Picker, *, obstacle: bool) -> None:
         self.picker = picker
-        self.steps = 0
+        self.work = picker.work
+        self.obstacle = obstacle
+        self.greedy = picker.strategy is None
+        self.alternatives = 1 if self.greedy else _MOST_ALTERNATIVES
+        self.dead: set[object] = set()
+        self.alike: dict[int, int] | None = None
         self.chosen: dict[int, Pick] = {}
         self.taken: dict[int, list[Need]] = {}
 
@@ -72,6 +121,8 @@ class _Search:
             for depth, pick in enumerate(picks):
                 self._give(pick, self.taken[depth])
             return picks
+        if self.work.spent and not (self.obstacle and self.picker.reason is not None):
+            return GIVEN_UP
         if self.picker.reason is None:
             return NodeReason(ReasonCode.INSUFFICIENT_CARDS, "its containers do not fit together")
         return self.picker.reason
@@ -87,6 +138,9 @@ class _Search:
         # An instance keeps its place while the pod lives; who comes before may use it as it is.
         kept = [(pick, self._take(other, pick)) for other, pick in picks if pick.by_instances]
         for group in groups:
+            if self.work.spent:
+                missing = GIVEN_UP
+                break
             beside = [
                 (pick, self._take(other, pick))
                 for other, pick in picks
@@ -95,7 +149,7 @@ class _Search:
             idle = [pick for other, pick in picks if not _lasts(other, group)]
             again = _again(group, idle)
             best = again or max(
-                islice(self.picker.picks(group, {}), _MOST_ALTERNATIVES),
+                self._alternatives(group, own),
                 key=lambda pick: sum(id(card) in own for card in pick.cards),
                 default=None,
             )
@@ -119,18 +173,62 @@ class _Search:
     def _descend(self, groups: Sequence[RequestGroup], depth: int) -> bool:
         if depth == len(groups):
             return True
+        state = self._state(depth) if depth else None
+        if state in self.dead:
+            return False
         group = groups[depth]
-        placed = {groups[i].request.type: self.chosen[i] for i in range(depth)}
-        for pick in islice(self.picker.picks(group, placed), _MOST_ALTERNATIVES):
-            self.steps += 1
-            if self.steps > _MOST_STEPS:
+        placed: dict[DeviceType, Pick] = {}
+        if self.picker.request.joint is not None:
+            placed = {groups[i].request.type: self.chosen[i] for i in range(depth)}
+        for pick in islice(self.picker.picks(group, placed), self.alternatives):
+            if self._over:
                 return False
             needs = self._take(group, pick)
             self.chosen[depth], self.taken[depth] = pick, needs
             if self._descend(groups, depth + 1):
                 return True
             self._give(pick, needs)
+        if not self._over:
+            self.dead.add(state)
         return False
+
+    def _alternatives(self, group: RequestGroup, own: Container[int]) -> Iterator[Pick]:
+        """Picks for an init container, up to the first of which all cards are the pod's own."""
+        for pick in islice(self.picker.picks(group, {}), self.alternatives):
+            yield pick
+            self.work.add()
+            if self.work.spent or all(id(card) in own for card in pick.cards):
+                return
+
+    @property
+    def _over(self) -> bool:
+        """Whether the search ends here, whatever is left to try."""
+        return self.work.spent or (self.obstacle and self.picker.reason is not None)
+
+    def _state(self, depth: int) -> object:
+        """What decides whether the groups from a depth on find room: what every card has left.
+
+        Who took it makes no difference, but for devices that must lie beside those of the first
+        type.
+        """
+        self.work.add()
+        if self.alike is None:
+            self.alike = _alike(self.picker)
+        cards = tuple(
+            (self.alike[id(card)] if self.alike else card.row, card.core_free, card.memory_free, card.slots_free, card.tenants, card.instances,
+             card.functions_taken, tuple(card.extras_free.values()) if card.extras_free else ())
+            for listed in self.picker.cards.values()
+            for card in listed
+        )  # fmt: skip
+        if self.alike:
+            return depth, frozenset(Counter(cards).items())
+        joint = self.picker.request.joint
+        beside = tuple(
+            tuple(card.row for card in pick.cards)
+            for i, pick in self.chosen.items()
+            if joint is not None and i < depth
+        )
+        return depth, cards, beside
 
     def _take(self, group: RequestGroup, pick: Pick) -> list[Need]:
         return [
@@ -143,6 +241,38 @@ class _Search:
     def _give(self, pick: Pick, needs: Sequence[Need]) -> None:
         for card, function, need in zip(pick.cards, pick.functions, needs, strict=True):
             give(card, need, (function[1],) if function else ())
+
+
+def _alike(picker: Picker) -> dict[int, int]:
+    """A number for each card, the same for cards that take each other's place; empty where none may.
+
+    They may where only amounts decide: no group names cards or functions, or wants cards close together, and
+    every set of cards that serves a group is tried.
+    """
+    request, node = picker.request, picker.node
+    if request.joint or request.partition or node.honour_partitions or node.single_numa:
+        return {}
+    for group in request.groups:
+        asked = group.request
+        near = asked.scope not in (None, Scope.NODE) or asked.scope_exclusive is not None
+        wanted = asked.filter
+        named = wanted.use_uuids or wanted.avoid_uuids or wanted.functions is not None
+        sets = comb(len(picker.cards.get(asked.type, ())), asked.count)
+        if near or named or sets > _MOST_ALTERNATIVES:
+            return {}
+    kinds: dict[object, int] = {}
+    found: dict[int, int] = {}
+    for card in (one for listed in picker.cards.values() for one in listed):
+        device = card.device
+        foreign = tuple((one.start, one.size, one.profile) for one in card.foreign)
+        kind = (
+            device.type, device.vendor, device.model, device.mode, device.core_milli,
+            device.memory_bytes, device.slots, device.extras, device.cutting, device.hidden_from,
+            device.registrar, device.vendor_cut, tuple(sorted(device.labels.items())),
+            device.foreign, foreign, card.closed, card.takes_instances,
+        )  # fmt: skip
+        found[id(card)] = kinds.setdefault(kind, len(kinds))
+    return found
 
 
 def _again(group: RequestGroup, idle: Sequence[Pick]) -> Pick | None:

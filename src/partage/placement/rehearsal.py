@@ -4,65 +4,27 @@ A rehearsal runs off the decision path and changes nothing: it tells how a set o
 Arrivals come in the mix that was seen, in random order; the cluster is the empty one, or a part of it, or the books as they stand.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
-from partage.model.device import MILLI, DeviceType
+from partage.model.device import MILLI
 from partage.placement import rehearsal_loops, rehearsal_plain
-from partage.placement.baselines import left_of
-from partage.placement.fragmentation import Shape, Workload, score_steps
-from partage.placement.mix import Ask, Mix, Stock
+from partage.placement.fragmentation import Workload, score_steps
+from partage.placement.mix import Mix, Standing, Stock, workload_of
 from partage.placement.priced import SCARCE, set_bonus
 from partage.placement.rehearsal_loops import Asked, Books, Kept, Usual, Worth
 from partage.placement.tables import Prices
 
-__all__ = ["LOAD", "Course", "Outcome", "Standing", "Theatre", "dressed", "thinned", "workload_of"]
+__all__ = ["LOAD", "Course", "Outcome", "Theatre", "dressed", "thinned"]
 
 LOAD: Final = 1.3
 """Compute that arrives in a rehearsal, of the cluster's."""
 _FULL: Final = 100.0
 _MIB: Final = 2**20
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Standing:
-    """The books as they stand, a row for each node of the stock.
-
-    Attributes:
-        cpu, memory: left, milli and MiB.
-        left: compute left by node and card, milli; 0 where there is no card.
-        running: pods of each ask that have a place.
-    """
-
-    cpu: Ints
-    memory: Ints
-    left: Ints
-    running: Mapping[Ask, int]
-
-    @staticmethod
-    def of(ledger: Ledger, names: Iterable[str], running: Mapping[Ask, int]) -> "Standing":
-        """What a ledger says of these nodes, in their order.
-
-        Args:
-            ledger: the books.
-            names: of the stock's nodes.
-            running: see there.
-        """
-        rows = np.array([ledger.index[name] for name in names], np.intp)
-        free, plane = ledger.host_free, ledger.planes[DeviceType.GPU]
-        return Standing(
-            np.maximum(free["cpu"][rows], 0),
-            np.maximum(free["memory"][rows], 0) // _MIB,
-            np.maximum(left_of(plane, rows), 0).T.copy(),
-            dict(running),
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,15 +136,6 @@ def _drawn(mix: Mix, capacity: int, load: float, chance: np.random.Generator) ->
     return result
 
 
-def workload_of(mix: Mix) -> Workload:
-    """The usual requests of a mix, for FGD, which does not look at memory."""
-    counts: Counter[Shape] = Counter()
-    for ask, count in zip(mix.asks, mix.counts.tolist(), strict=True):
-        milli = ask.milli if ask.count else 0
-        counts[Shape(ask.cpu_milli, milli, ask.count, "|".join(ask.models))] += count
-    return Workload.counted(counts)
-
-
 class Theatre:
     """Plays courses for one mix and cluster.
 
@@ -203,7 +156,7 @@ class Theatre:
         self._asked = Asked(
             mix.cpu, mix.memory, mix.cards, np.minimum(mix.milli, MILLI), mix.allowed
         )
-        self._usual = _usual(workload_of(mix), stock)
+        self._usual = _usual(workload_of(mix, stock), stock)
 
     def prices(self, course: Course, prices: Prices) -> Ints:
         """Row of the node of each arrival under prices, -1 for none; 0 for what ran already."""

@@ -14,7 +14,7 @@ import numpy as np
 from partage.inventory.ledger import UNCHECKED, Ledger
 from partage.inventory.plane import Bools, Ints, Plane
 from partage.model.device import DeviceType
-from partage.model.policy import Strategy
+from partage.model.policy import Scoring, Strategy
 from partage.model.request import DeviceRequest
 from partage.placement import baselines
 from partage.placement.fragmentation import Gauge
@@ -22,7 +22,7 @@ from partage.placement.kernel import Nodes
 from partage.placement.priced import PriceGauge
 from partage.placement.tables import Tables
 
-__all__ = ["CEILING", "Scene", "ranking", "score"]
+__all__ = ["CEILING", "Scene", "ranking", "score", "scores_alike"]
 
 CEILING: Final = 2**34
 _MILLION: Final = 1_000_000
@@ -51,6 +51,7 @@ class Scene:
         tables: what the strategy has learnt.
         gauge: fragmentation of every node, where the tables know the usual requests.
         priced: value of every node, where prices are learnt.
+        scoring: what the pod's protocol compares under binpack and spread.
     """
 
     ledger: Ledger
@@ -61,13 +62,19 @@ class Scene:
     tables: Tables
     gauge: Gauge | None = None
     priced: PriceGauge | None = None
+    scoring: Scoring = Scoring()
+
+
+def scores_alike(scoring: Scoring) -> bool:
+    """Whether binpack and spread compare nodes by nothing but the parts used of compute and of memory."""
+    return not scoring.sharers and not scoring.left
 
 
 def score(scene: Scene, strategy: Strategy) -> Ints:
     """Scores of the scene's nodes.
 
     Binpack and spread look at what is used before the pod comes. The default takes the first node
-    that fits until it has learnt prices; pods without devices it keeps off nodes with devices.
+    that fits until it has learnt anything; pods without devices it keeps off nodes with devices.
     """
     ledger, request, fits, nodes = scene.ledger, scene.request, scene.fits, scene.nodes
     if strategy is Strategy.FIRST_FIT:
@@ -80,8 +87,13 @@ def score(scene: Scene, strategy: Strategy) -> Ints:
         return scene.priced.node_scores(scene.host, request, fits, nodes)
     if request is None or fits is None:
         return _host_score(ledger, nodes, strategy)
-    usage = _usage(ledger.planes[request.type], nodes)
-    return 2 * _MILLION - usage if strategy is Strategy.SPREAD else usage
+    plane = ledger.planes[request.type]
+    if strategy is Strategy.SPREAD and scene.scoring.left:
+        return _left(plane, nodes)
+    usage, most = _usage(plane, nodes), 2 * _MILLION
+    if scene.scoring.sharers:
+        usage, most = usage + _sharing(plane, nodes), most + _MILLION
+    return most - usage if strategy is Strategy.SPREAD else usage
 
 
 def ranking(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
@@ -136,6 +148,24 @@ def _usage(plane: Plane, nodes: Nodes) -> Ints:
     return _part(core_total - core_free, core_total) + _part(
         memory_total - memory_free, memory_total
     )
+
+
+def _sharing(plane: Plane, nodes: Nodes) -> Ints:
+    """Sharers of each node's devices, in millionths of those that these may have."""
+    total = plane.slots_total[:, nodes].sum(axis=0)
+    return _part(np.minimum(plane.tenants[:, nodes].sum(axis=0), total), total)
+
+
+def _left(plane: Plane, nodes: Nodes) -> Ints:
+    """Compute plus memory that each node has left, in millionths of its devices; closed ones have nothing."""
+    left: Ints = np.zeros(plane.open.shape[1:], np.int64)[nodes]
+    for free, total in (
+        (plane.core_free, plane.core_total),
+        (plane.memory_free, plane.memory_total),
+    ):
+        parts = _part(np.clip(free[:, nodes], 0, total[:, nodes]), total[:, nodes])
+        left = left + np.where(plane.open[:, nodes], parts, 0).sum(axis=0)
+    return left
 
 
 def _part(part: Ints, whole: Ints) -> Ints:

@@ -20,9 +20,9 @@ from partage.inventory.plane import Ints
 from partage.model.device import MILLI
 from partage.model.policy import Strategy
 from partage.placement.candidates import CANDIDATES
-from partage.placement.mix import Mix, Stock
+from partage.placement.mix import Mix, Standing, Stock
 from partage.placement.prices import Learner, SolverMissing
-from partage.placement.rehearsal import Course, Outcome, Standing, Theatre, dressed, thinned
+from partage.placement.rehearsal import Course, Outcome, Theatre, dressed, thinned
 from partage.placement.tables import Prices
 
 __all__ = ["Choice", "Rules", "chosen", "excess", "merit"]

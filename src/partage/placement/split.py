@@ -158,7 +158,7 @@ def _grant(
         protocol=group.protocol,
         extras=need.extras,
         exclusive=request.exclusive,
-        sharers=request.sharers,
+        sharers=request.sharers_on(device),
         function=function,
         template=template,
         fence=request.scope_exclusive,

@@ -10,24 +10,31 @@ from typing import Final
 
 from partage.inventory.ledger import UNCHECKED, Card, Ledger
 from partage.model.device import DeviceType
-from partage.model.policy import Strategy
+from partage.model.policy import Scoring, Strategy
 
 __all__ = ["host_score", "score"]
 
 _MILLION: Final = 1_000_000
 
 
-def score(cards: Sequence[Card], strategy: Strategy) -> int:
+def score(cards: Sequence[Card], strategy: Strategy, scoring: Scoring = Scoring()) -> int:  # noqa: B008 # frozen
     """How good a node is; higher is better, never negative.
 
     Args:
         cards: all cards of the request's type.
         strategy: between nodes.
+        scoring: what the pod's protocol compares.
     """
     if strategy in (Strategy.FIRST_FIT, Strategy.PARTAGE):
         return 0
-    usage = _usage(cards)
-    return 2 * _MILLION - usage if strategy is Strategy.SPREAD else usage
+    if strategy is Strategy.SPREAD and scoring.left:
+        return sum(map(_left, cards))
+    usage, most = _usage(cards), 2 * _MILLION
+    if scoring.sharers:
+        slots = sum(card.device.slots for card in cards)
+        usage += _part(min(sum(card.tenants for card in cards), slots), slots)
+        most += _MILLION
+    return most - usage if strategy is Strategy.SPREAD else usage
 
 
 def host_score(ledger: Ledger, index: int, strategy: Strategy) -> int:
@@ -51,6 +58,16 @@ def _usage(cards: Sequence[Card]) -> int:
     core = min(max(sum(card.core_free for card in cards), 0), total_core)
     memory = min(max(sum(card.memory_free for card in cards), 0), total_memory)
     return _part(total_core - core, total_core) + _part(total_memory - memory, total_memory)
+
+
+def _left(card: Card) -> int:
+    """Compute plus memory that a card has left, in millionths of each."""
+    if card.closed is not None:
+        return 0
+    device = card.device
+    core = min(max(card.core_free, 0), device.core_milli)
+    memory = min(max(card.memory_free, 0), device.memory_bytes)
+    return _part(core, device.core_milli) + _part(memory, device.memory_bytes)
 
 
 def _part(part: int, whole: int) -> int:

@@ -4,7 +4,7 @@ Deciding, explaining, listing the nodes that would do and preemption's dry run a
 in different ways. `Engine` adds the events, and books what was chosen.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from partage.model.request import PodRequest
 from partage.placement.fast import choose, simple
 from partage.placement.pod import place
 from partage.placement.tables import Tables
+from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classbook import ClassBook
 from partage.scheduler.classes import RANKS, RequestClass
 from partage.scheduler.events import Placement
@@ -31,6 +32,64 @@ __all__ = ["Chooser", "amounts"]
 
 _MOST_BEYOND: Final = 32
 """Nodes that are tried for a pod of which what is granted goes beyond its quota."""
+
+
+_LAST_TRIES: Final = 4
+"""Nodes that get one more try without a search, when the work of a decision is spent."""
+
+_A_NODE: Final = 20
+_A_GROUP: Final = 20
+_A_DRY_RUN: Final = 100
+"""Units of work that it takes to read a node's cards, to look at the columns for one more group, and
+to think others away."""
+
+_NODES: Final = 80
+"""Nodes whose columns take one more unit for each group, where all of them are looked at."""
+
+
+class _Meter:
+    """The nodes of one decision from the best down, until it has taken as much work as it may.
+
+    Nodes that the exact rule refused before, and that have not changed since, count as if they
+    were asked again: what a decision says never depends on what was asked before it.
+
+    Attributes:
+        among: by node index, the nodes that may be chosen; None for all.
+        work: what the decision takes.
+        given_up: whether it has taken so much that nodes were left out.
+    """
+
+    def __init__(self, group: RequestClass, among: Bools | None, work: Work) -> None:
+        self.among = among
+        self.work = work
+        self.given_up = False
+        self._group = group
+        self._known = sorted(
+            (rank, cost)
+            for index, (rank, cost) in group.costs.items()
+            if among is None or among[index]
+        )
+
+    def next(self) -> int:
+        """The next node to ask; -1 where there is none, or no work left."""
+        index = self._group.best(self.among)
+        worth = -1 if index < 0 else self._group.worth_of(index)
+        while self._known and self._known[-1][0] > worth and not self.work.spent:
+            self.work.add(self._known.pop()[1])
+        if self.work.spent and (index >= 0 or self._known):
+            self.given_up = True
+            return -1
+        return index
+
+    def left_out(self) -> Bools:
+        """The nodes that were not asked, by node index; those among them that were refused before too."""
+        found: Bools = self._group.offer >= 0
+        if self.among is not None:
+            found &= self.among
+        left = {rank for rank, _ in self._known}
+        for index, (rank, _) in self._group.costs.items():
+            found[index] |= rank in left
+        return found
 
 
 class Chooser:
@@ -48,7 +107,12 @@ class Chooser:
         self._insisting_at = -1
 
     def explain(
-        self, pod: Pod, *, reasons: bool = True, among: Bools | None = None
+        self,
+        pod: Pod,
+        *,
+        reasons: bool = True,
+        among: Bools | None = None,
+        work: Work | None = None,
     ) -> Placement | Refusal:
         """The decision that `schedule` would take, without taking it.
 
@@ -56,6 +120,7 @@ class Chooser:
             pod: the pod.
             reasons: see `schedule`.
             among: by node index, the nodes that may be chosen; None for all.
+            work: what may be done; None for as much as a decision is worth.
         """
         # 1. A request that breaks its protocol's rules waits whatever the cluster.
         if pod.request.fault is not None:
@@ -71,28 +136,47 @@ class Chooser:
         group.refresh(self.ledger, self._rank)
         # 4. Try nodes from the best down; the exact rule has the last word.
         beyond, left = "", _MOST_BEYOND
-        while left and (index := group.best(among)) >= 0:
-            grants = self._try(group, pod, index)
-            if isinstance(grants, NodeReason):
-                group.fail(index, grants)
-                continue
+        meter = _Meter(group, among, work or Work())
+        for index, grants in self._attempts(group, pod, meter):
             node = self.ledger.node_at(index)
             # 5. Keys that count what is granted are known only now.
             if self.quotas.limits(pod.namespace):
                 excess = self.quotas.excess(pod.namespace, amounts(pod, grants))
                 if excess:
                     # A part of a smaller card counts less.
-                    among = self._smaller(grants, index, among)
+                    meter.among = among = self._smaller(grants, index, among)
                     beyond, left = beyond or excess, left - 1
-                    continue
+                    if left:
+                        continue
+                    break
             allocation = Allocation(pod.uid, pod.namespace, pod.name, node.name, grants, pod.host)
             return Placement(allocation, pod.request.notes)
         if beyond:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, beyond)
         # 6. Nothing fits: say why, node by node.
-        if among is None:
+        group.given_up = meter.given_up
+        if among is None and not meter.given_up:
             group.shut_down(self.ledger)
-        return refuse(self.ledger, group, self._rank) if reasons else brief(group)
+        if not reasons:
+            return brief(group)
+        return refuse(self.ledger, group, self._rank)
+
+    def _attempts(
+        self, group: RequestClass, pod: Pod, meter: _Meter
+    ) -> Iterator[tuple[int, tuple[Grant, ...]]]:
+        """Nodes that take the pod, and what it would get, from the best down; at last without a search.
+
+        However crowded the best nodes are, one that takes the pod at the first try is found.
+        """
+        while (index := meter.next()) >= 0:
+            grants = self._tried(group, pod, index, meter.work)
+            if not isinstance(grants, NodeReason):
+                yield index, grants
+        if meter.given_up:
+            for index in group.promising(self.ledger, meter.left_out(), _LAST_TRIES):
+                grants = self._try(group, pod, index, meter.work, Work(0))
+                if not isinstance(grants, NodeReason):
+                    yield index, grants
 
     def _smaller(self, grants: Sequence[Grant], index: int, among: Bools | None) -> Bools:
         """Of the nodes that may be chosen, those with a card smaller than any that was granted."""
@@ -110,6 +194,15 @@ class Chooser:
         found[index] = False
         return found
 
+    def arrears(self, pod: Pod) -> int:
+        """Units of work that it takes to bring the scores of a pod's class up to date.
+
+        A decision does not count them, as it must not depend on what was asked before it.
+        """
+        group = self._class_of(pod)
+        nodes = group.arrears(self.ledger)
+        return len(group.kinds) * (_A_GROUP + nodes // _NODES) if nodes else 0
+
     def feasible(self, pod: Pod, among: Bools | None = None) -> dict[str, int]:
         """Every node that can host the pod now, in node order, with its score.
 
@@ -125,7 +218,11 @@ class Chooser:
         }
 
     def candidates(
-        self, pod: Pod, among: Bools | None = None, most: int | None = None
+        self,
+        pod: Pod,
+        among: Bools | None = None,
+        most: int | None = None,
+        work: Work | None = None,
     ) -> tuple[Ints, Ints]:
         """Indexes of the nodes that can host the pod now, in no order, and their scores.
 
@@ -134,32 +231,43 @@ class Chooser:
             among: by node index, the nodes that are asked about; None for all.
             most: where only the exact rule can tell, it is asked from the best node down until so
                 many fit; None asks it of every node.
+            work: what may be done; the exact rule is asked no more once it is spent.
         """
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
         offer = group.offer
         value = offer if among is None else np.where(among, offer, -1)
         found = np.flatnonzero(value >= 0)
+        work = work or Work()
         # For plain requests the kernel is exact, but where cards must belong together.
         unsure = self._insisting()[found] if group.plain else np.ones(found.size, np.bool_)
         if unsure.any():
             best_first = found[unsure][np.argsort(-value[found[unsure]], kind="stable")]
-            proven = self._proven(group, pod, best_first.tolist(), most)
+            proven = self._proven(group, pod, best_first.tolist(), most, work)
             found = np.concatenate([found[~unsure], np.array(proven, found.dtype)])
         return found, offer[found] // RANKS
 
     def _proven(
-        self, group: RequestClass, pod: Pod, indexes: list[int], most: int | None
+        self, group: RequestClass, pod: Pod, indexes: list[int], most: int | None, work: Work
     ) -> list[int]:
-        """Those of the nodes that the exact rule passes."""
+        """Those of the nodes that the exact rule passes, as far as the work goes.
+
+        Where it passes none before, the most promising of the others are tried without a search.
+        """
         proven: list[int] = []
-        for index in indexes:
+        for number, index in enumerate(indexes):
             if most is not None and len(proven) >= most:
                 break
-            grants = self._try(group, pod, index)
-            if isinstance(grants, NodeReason):
-                group.fail(index, grants)
-            else:
+            if work.spent:
+                left_out = np.zeros(self.ledger.present.shape[0], np.bool_)
+                left_out[indexes[number:]] = not proven
+                proven += [
+                    other
+                    for other in group.promising(self.ledger, left_out, _LAST_TRIES)
+                    if not isinstance(self._try(group, pod, other, work, Work(0)), NodeReason)
+                ]
+                break
+            if not isinstance(self._tried(group, pod, index, work), NodeReason):
                 proven.append(index)
         return proven
 
@@ -174,12 +282,19 @@ class Chooser:
             self._insists = column
         return self._insists
 
-    def fits_without(self, pod: Pod, name: str, victims: Iterable[str]) -> bool:
+    def fits_without(
+        self, pod: Pod, name: str, victims: Iterable[str], work: Work | None = None
+    ) -> bool:
         """Whether the pod would fit on a node if these pods were gone (preemption's dry run)."""
-        return self.grants_without(pod, name, victims) is not None
+        return self.grants_without(pod, name, victims, work=work) is not None
 
     def grants_without(
-        self, pod: Pod, name: str, gone: Iterable[str], first: Sequence[Pod] = ()
+        self,
+        pod: Pod,
+        name: str,
+        gone: Iterable[str],
+        first: Sequence[Pod] = (),
+        work: Work | None = None,
     ) -> tuple[Grant, ...] | None:
         """What the pod would get on a node if others were gone; None where it would not fit.
 
@@ -189,41 +304,58 @@ class Chooser:
             gone: uids of pods that are thought away.
             first: pods that are thought to get their place there before, in this order; what
                 they hold so far does not count either.
+            work: what may be done; once it is spent, nothing fits.
         """
+        work = work or Work()
         index = self.ledger.index.get(name)
-        if index is None or pod.request.fault is not None:
+        if index is None or pod.request.fault is not None or work.spent:
             return None
         away = dict.fromkeys([*gone, pod.uid, *(one.uid for one in first)])
         taken = [a for uid in away if (a := self.ledger.undo(uid)) is not None]
         added: list[str] = []
         try:
             for one in first:
-                grants = self._grants(one, index)
+                grants = self._grants(one, index, work)
                 if grants:
                     self.ledger.apply(
                         Allocation(one.uid, one.namespace, one.name, name, grants, one.host)
                     )
                     added.append(one.uid)
-            return self._grants(pod, index)
+            return self._grants(pod, index, work)
         finally:
             for uid in added:
                 self.ledger.undo(uid)
             for allocation in taken:
                 self.ledger.apply(allocation)
 
-    def _grants(self, pod: Pod, index: int) -> tuple[Grant, ...] | None:
+    def _grants(self, pod: Pod, index: int, work: Work) -> tuple[Grant, ...] | None:
         """What the pod would get on one node now; None where it does not fit."""
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
+        work.add(_A_DRY_RUN + _A_GROUP * len(group.kinds))
         if group.value[index] < 0:
             return None
-        grants = self._try(group, pod, index)
+        grants = self._try(group, pod, index, work)
         return None if isinstance(grants, NodeReason) else grants
 
-    def _try(self, group: RequestClass, pod: Pod, index: int) -> tuple[Grant, ...] | NodeReason:
+    def _tried(
+        self, group: RequestClass, pod: Pod, index: int, work: Work
+    ) -> tuple[Grant, ...] | NodeReason:
+        """As `_try`; where the exact rule refuses the node, that is remembered with what it cost."""
+        before = work.done
+        grants = self._try(group, pod, index, work)
+        if isinstance(grants, NodeReason):
+            group.fail(index, grants, work.done - before)
+        return grants
+
+    def _try(
+        self, group: RequestClass, pod: Pod, index: int, work: Work, here: Work | None = None
+    ) -> tuple[Grant, ...] | NodeReason:
+        """What the pod would get on a node; `here` is what a search may do there."""
         if not pod.request.groups:
             return ()
         scores = group.ranking(self.ledger, index) if group.scores_cards else None
+        work.add(_A_NODE)
         if group.plain and simple(self.ledger, pod.request.groups[0].request, index):
             chosen = choose(
                 self.ledger,
@@ -232,17 +364,22 @@ class Chooser:
                 index,
                 group.card_strategy,
                 scores,
+                pod.request.scoring,
             )
             chosen = chosen or group.instance(self.ledger, pod.request.groups[0], index)
             if chosen:
                 return chosen
-        return place(
+        here = here or Work(MOST_A_NODE)
+        found = place(
             self.ledger.node_at(index),
             _cards_of(self.ledger, pod.request, index),
             pod.request,
             group.card_strategy,
             scores,
+            here,
         )
+        work.add(here.done)
+        return found
 
     def _class_of(self, pod: Pod) -> RequestClass:
         return self._classes.find(pod, self.policy, self.tables)

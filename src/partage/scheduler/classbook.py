@@ -10,6 +10,7 @@ from partage.placement.priced import PriceGauge
 from partage.placement.tables import Prices, Tables
 from partage.scheduler.classes import RequestClass, class_key
 from partage.scheduler.eligibility import Eligibility, eligibility_key
+from partage.scheduler.labels import NodeColumns
 
 if TYPE_CHECKING:  # importing it imports numba, where that is installed
     from partage.scheduler.fastpath import FastPath
@@ -30,6 +31,7 @@ class ClassBook:
         self._priced: PriceGauge | None = None
         self._classes: dict[object, RequestClass] = {}
         self._former: dict[object, RequestClass] = {}  # those of the last policy or tables
+        self._columns = NodeColumns(ledger)
         self._eligible: dict[object, Eligibility] = {}
         # Values are immutable, so the same objects always ask the same. The pod is kept so that
         # its parts' identities are not used again.
@@ -97,7 +99,7 @@ class ClassBook:
         if found is None:
             if len(self._eligible) >= _MOST_CLASSES:
                 self._eligible.clear()
-            found = self._eligible[key] = Eligibility(pod)
+            found = self._eligible[key] = Eligibility(pod, self._columns)
         return found
 
 

@@ -14,6 +14,7 @@ from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.allocation import Grant
+from partage.model.device import MILLI
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, Refusal
@@ -21,9 +22,11 @@ from partage.model.request import DeviceRequest, RequestGroup
 from partage.placement import kernel, scoring
 from partage.placement.fast import is_plain
 from partage.placement.fragmentation import Gauge
+from partage.placement.greedy import taking_all
 from partage.placement.instance_kernel import ALIKE, SHARES_FIRST, CutView, cut_views
 from partage.placement.priced import TIER, PriceGauge
 from partage.placement.scoring import Scene
+from partage.placement.sums import Kind, kinds_of, room_together
 from partage.placement.tables import Tables
 from partage.scheduler.eligibility import Eligibility
 
@@ -47,7 +50,7 @@ def class_key(pod: Pod) -> object:
     )  # fmt: skip
     return (
         groups, request.joint, request.partition, request.node_labels, request.node_strategy,
-        request.card_order, tuple(pod.host.items()), pod.constraint, pod.tolerations,
+        request.card_order, request.scoring, tuple(pod.host.items()), pod.constraint, pod.tolerations,
     )  # fmt: skip
 
 
@@ -64,6 +67,9 @@ class RequestClass:
         value: score and order in one number a node; -1 where the pod cannot go.
         flags: a bit for each reserve that loses a slot by a pod of the class on the node.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
+        costs: of these nodes, how good they were and the work that it took to refuse them.
+        given_up: whether the last decision left nodes out because it had taken too much work.
+        kinds: groups that ask the same, once each, with how many there are.
         eligible: which nodes are in question, whatever they have left.
         guarded: places that take a slot from a short reserve stand behind all others.
         gauge: fragmentation of every node, for strategies that look at it.
@@ -84,6 +90,9 @@ class RequestClass:
     value: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     flags: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
+    costs: dict[int, tuple[int, int]] = field(default_factory=dict)
+    given_up: bool = False
+    kinds: tuple[Kind, ...] = ()
     guarded: bool = False
     gauge: Gauge | None = None
     priced: PriceGauge | None = None
@@ -102,8 +111,9 @@ class RequestClass:
         node_strategy = tables.settled(pod.request.node_strategy or policy.node)
         card_strategy = tables.settled(policy.card)
         return RequestClass(
-            pod, node_strategy, card_strategy, eligible, is_plain(pod.request), tables
-        )
+            pod, node_strategy, card_strategy, eligible, is_plain(pod.request), tables,
+            kinds=kinds_of(pod.request),
+        )  # fmt: skip
 
     @property
     def measures(self) -> bool:
@@ -163,6 +173,14 @@ class RequestClass:
         index = int(offer.argmax())
         return index if offer[index] >= 0 else -1
 
+    def arrears(self, ledger: Ledger) -> int:
+        """How many nodes `refresh` would score, at most."""
+        if self._seen == len(ledger.changes):
+            return 0
+        size = ledger.present.shape[0]
+        dirty = ledger.changes.since(self._seen) if self.value.size == size else None
+        return size if dirty is None else min(dirty.size, size)
+
     def refresh(self, ledger: Ledger, rank: Ints) -> None:
         """Bring the scores up to date with the ledger."""
         if self._seen == len(ledger.changes):
@@ -173,6 +191,7 @@ class RequestClass:
         redraw = stale or dirty is None or self.node_strategy is Strategy.RANDOM
         if dirty is None or redraw or dirty.size * _PARTIAL > self.value.size:
             self.failed.clear()
+            self.costs.clear()
             self._score(ledger, rank, slice(None))
             return
         if self.rescorer is None:
@@ -180,21 +199,33 @@ class RequestClass:
         if self.failed:
             for index in dirty.tolist():
                 self.failed.pop(index, None)
+                self.costs.pop(index, None)
         self._score(ledger, rank, dirty)
 
     def fits(self, ledger: Ledger, nodes: kernel.Nodes) -> tuple[Bools, list[Bools]]:
         """Nodes that the kernel passes, and for each group the cards that serve it."""
         passed = kernel.host_fits(ledger, self.pod.host, nodes) & self.eligible.allowed[nodes]
         fits: list[Bools] = []
-        for group, suits in zip(self.pod.request.groups, self._suits, strict=True):
-            cards = kernel.fitting(ledger, group.request, kernel.at(suits, nodes), nodes)
-            count = 1 if group.request.every else group.request.count
+        for number, kind in enumerate(self.kinds):
+            request = kind.request
+            cards = self._fitting(ledger, number, nodes)
+            count = 1 if request.every else request.count
             enough = cards.sum(axis=0) >= count
-            if self._cut and (cut := self._cut[len(fits)]) is not None:
+            if self._cut and (cut := self._cut[number]) is not None:
                 enough |= cut.fits(ledger, nodes)
             passed &= enough
             fits.append(cards)
+        if sum(kind.copies for kind in self.kinds) > 1:
+            passed &= room_together(ledger, self.kinds, fits, nodes)
         return passed, fits
+
+    def _fitting(self, ledger: Ledger, number: int, nodes: kernel.Nodes) -> Bools:
+        """The cards that serve one group of the request."""
+        request, suits = self.kinds[number].request, self._suits[number]
+        cards = kernel.fitting(ledger, request, kernel.at(suits, nodes), nodes)
+        if request.filter.functions is not None:
+            cards &= kernel.with_functions(ledger, request, nodes)
+        return cards
 
     def suits(self, index: int) -> list[bool]:
         """For each row of the first group's type on a node, whether the card is the right one."""
@@ -225,13 +256,40 @@ class RequestClass:
                 return None
             gauge.refresh()
             return gauge.card_scores(self.pod.host, request, None, index)
-        _, fits = self.fits(ledger, nodes)
-        scene = self._scene(ledger, request, fits[0], nodes)
+        # Of many groups the first alone is ranked: each node that is tried pays for this.
+        scene = self._scene(ledger, request, self._fitting(ledger, 0, nodes), nodes)
         return scoring.ranking(scene, self.card_strategy)
 
-    def fail(self, index: int, reason: NodeReason) -> None:
-        """Remember that the exact rule refused a node, until the node changes."""
+    def promising(self, ledger: Ledger, among: Bools, most: int) -> list[int]:
+        """Of some nodes, those to try where there is no time to search, the most promising first.
+
+        Nodes that take all groups of the class at the first try come first, in their order; then
+        those with the most left. Nodes that the exact rule refused are counted, and left out.
+        """
+        nodes = np.flatnonzero(among)
+        if not nodes.size or not self.kinds:
+            return []
+        sure = taking_all(ledger, self.kinds, self._suits, nodes)
+        plane = ledger.planes[self.kinds[0].request.type]
+        memory = kernel.at(plane.memory_free, nodes) * MILLI
+        parts = memory // np.maximum(kernel.at(plane.memory_total, nodes), 1)
+        left = (np.maximum(parts, 0) + np.maximum(kernel.at(plane.core_free, nodes), 0)).sum(
+            axis=0
+        )
+        worth = np.array(
+            [self.costs.get(i, (self.value[i],))[0] for i in nodes.tolist()], np.int64
+        )
+        order = np.lexsort((-worth, -np.where(sure, 0, left), ~sure))[:most]
+        return [index for index in nodes[order].tolist() if index not in self.failed]
+
+    def worth_of(self, index: int) -> int:
+        """How good a node is that may be chosen, compared with others."""
+        return int(self.offer[index])
+
+    def fail(self, index: int, reason: NodeReason, cost: int) -> None:
+        """Remember that the exact rule refused a node, and what that took, until the node changes."""
         self.failed[index] = reason
+        self.costs[index] = self.worth_of(index), cost
         self.value[index] = -1
 
     def _score(self, ledger: Ledger, rank: Ints, nodes: kernel.Nodes) -> None:
@@ -275,8 +333,21 @@ class RequestClass:
         if self.priced is not None:
             self.priced.refresh()
         return Scene(
-            ledger, self.pod.host, request, fits, nodes, self.tables, self.gauge, self.priced
-        )
+            ledger, self.pod.host, request, fits, nodes, self.tables, self.gauge, self.priced,
+            self.pod.request.scoring,
+        )  # fmt: skip
+
+    def _suited(self, ledger: Ledger, nodes: kernel.Nodes) -> list[Bools]:
+        """For each kind of group, the cards that are the right ones; judged once for equal filters."""
+        found: dict[object, Bools] = {}
+        result: list[Bools] = []
+        for kind in self.kinds:
+            request, protocol = kind.request, kind.group.protocol
+            key = request.type, request.filter, protocol
+            if key not in found:
+                found[key] = kernel.suited(ledger, request, protocol, nodes)
+            result.append(found[key])
+        return result
 
     def _refresh_nodes(self, ledger: Ledger) -> bool:
         """Judge the nodes that came, changed or went; whether all must be scored again."""
@@ -284,22 +355,19 @@ class RequestClass:
         changed = ledger.node_changes.since(max(self._seen_nodes, 0))
         known = self._seen_nodes >= 0 and self.value.size == ledger.present.shape[0]
         self._seen_nodes = len(ledger.node_changes)
-        groups = self.pod.request.groups
+        kinds = self.kinds
         before = bool(self._cut)
-        self._cut = cut_views(ledger, groups)
+        self._cut = cut_views(ledger, [kind.group for kind in kinds])
         same = before == bool(self._cut) and all(
-            suits.shape == ledger.planes[group.request.type].open.shape
-            for group, suits in zip(groups, self._suits, strict=False)
+            suits.shape == ledger.planes[kind.request.type].open.shape
+            for kind, suits in zip(kinds, self._suits, strict=False)
         )
         if not known or not same or changed is None or changed.size * _PARTIAL > self.value.size:
             self.value = np.full(ledger.present.shape[0], -1, np.int64)
             self.flags = np.zeros(self.value.size, np.int64)
-            self._suits = [
-                kernel.suited(ledger, group.request, group.protocol, slice(None))
-                for group in groups
-            ]
+            self._suits = self._suited(ledger, slice(None))
             return True
         nodes = distinct(changed)
-        for group, suits in zip(groups, self._suits, strict=True):
-            suits[:, nodes] = kernel.suited(ledger, group.request, group.protocol, nodes)
+        for suits, now in zip(self._suits, self._suited(ledger, nodes), strict=True):
+            suits[:, nodes] = now
         return False

@@ -36,6 +36,7 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
+from partage.placement.work import Work
 from partage.scheduler.choice import Chooser, amounts
 from partage.scheduler.classes import RANKS
 from partage.scheduler.events import (
@@ -342,7 +343,7 @@ class Engine(Chooser):
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
         fits = group.value[index] >= 0
-        grants = self._try(group, pod, index) if fits else why(self.ledger, group, index)
+        grants = self._try(group, pod, index, Work()) if fits else why(self.ledger, group, index)
         if isinstance(grants, NodeReason):
             message = f"node {name}: {grants.message}"
             return Refusal(grants.code, message, {name: grants}, {grants.code: 1})

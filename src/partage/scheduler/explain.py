@@ -12,14 +12,27 @@ from partage.model.request import DeviceRequest
 from partage.placement import kernel
 from partage.placement.instance_kernel import pool_ranks
 from partage.placement.node import shortage, template
-from partage.placement.pod import place
+from partage.placement.pod import GIVEN_UP, place
 from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of
+from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import RequestClass
 
 __all__ = ["brief", "refuse", "why"]
 
 DETAILED: Final = 100
 """The largest cluster in which every node gets a sentence of its own."""
+
+LEFT_OUT: Final = NodeReason(
+    ReasonCode.SEARCH_LIMIT,
+    "the node was not searched: the nodes before it took as much work as one decision may; ask "
+    "for devices in fewer containers, or for equal amounts in them",
+)
+"""Why a node is refused that a decision did not come to."""
+
+_TOGETHER: Final = NodeReason(ReasonCode.INSUFFICIENT_CARDS, "its containers do not fit together")
+
+_SENTENCES: Final = 5_000
+"""Units of work that sentences may take; a pod of four groups gets a hundred of them."""
 
 EXAMPLES: Final = 20
 """Nodes that get one in a larger cluster; the others are counted by code."""
@@ -48,8 +61,9 @@ def _refusal(ledger: Ledger, group: RequestClass, rank: Ints) -> Refusal:
         detailed = _closest(codes)
     findings: dict[ReasonCode, Finding] = {}
     nodes: dict[str, NodeReason] = {}
+    work = Work(_SENTENCES)
     for index in detailed:
-        reason = why(ledger, group, index)
+        reason = _TOGETHER if work.spent else why(ledger, group, index, work)
         name = ledger.node_at(index).name
         nodes[name] = reason
         findings.setdefault(reason.code, Finding()).add(name, reason)
@@ -63,20 +77,35 @@ def brief(group: RequestClass) -> Refusal:
     """A refusal without reasons, for drivers that only count them."""
     groups = group.pod.request.groups
     code = ReasonCode.INSUFFICIENT_CARDS if groups else ReasonCode.NODE_RESOURCES
+    if group.given_up:
+        return Refusal(ReasonCode.SEARCH_LIMIT, LEFT_OUT.message)
     return Refusal(code, "no node can host the pod now")
 
 
-def why(ledger: Ledger, group: RequestClass, index: int) -> NodeReason:
-    """Why one node cannot host a pod of the class."""
-    known = group.eligible.objections.get(index) or group.failed.get(index)
+def why(ledger: Ledger, group: RequestClass, index: int, work: Work | None = None) -> NodeReason:
+    """Why one node cannot host a pod of the class.
+
+    The exact rule is asked for its first way only: the columns have refused the node, so there is
+    none, and the first obstacle is what people expect to see.
+    """
+    known = group.eligible.objection(ledger, index) or group.failed.get(index)
     if known is not None:
         return known
+    if group.given_up and group.value[index] >= 0:
+        return LEFT_OUT
     short = shortage(group.pod.host, ledger.host_left(index, group.pod.host))
     if short is not None:
         return short
     request = group.pod.request
-    cards = {g.request.type: ledger.cards(g.request.type, index) for g in request.groups}
-    found = place(ledger.node_at(index), cards, request, group.card_strategy)
+    types = {g.request.type for g in request.groups}
+    cards = {type_: ledger.cards(type_, index) for type_ in types}
+    here = Work(MOST_A_NODE)
+    node, strategy = ledger.node_at(index), group.card_strategy
+    found = place(node, cards, request, strategy, work=here, obstacle=True)
+    if work is not None:
+        work.add(here.done)
+    if found is GIVEN_UP:
+        return _TOGETHER
     if isinstance(found, NodeReason):
         return found
     return NodeReason(ReasonCode.NODE_RESOURCES, "the node fits, but was not chosen")
@@ -93,10 +122,9 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
     everyone = slice(None)
     result: dict[ReasonCode, list[int]] = {}
     open_ = ledger.present.copy()
-    objections = group.eligible.objections
-    for index, reason in sorted(objections.items(), key=lambda item: int(rank[item[0]])):
-        result.setdefault(reason.code, []).append(index)
-        open_[index] = False
+    for code, refused in group.eligible.codes().items():
+        result[code] = _ordered(open_ & refused, rank).tolist()
+        open_ &= ~refused
     for index, reason in sorted(group.failed.items(), key=lambda item: int(rank[item[0]])):
         if open_[index]:
             result.setdefault(reason.code, []).append(index)
@@ -106,7 +134,12 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
     if short.any():
         result.setdefault(ReasonCode.NODE_RESOURCES, []).extend(_ordered(short, rank).tolist())
     open_ &= host
-    for number, member in enumerate(group.pod.request.groups):
+    passed, fits = group.fits(ledger, everyone)
+    for number, kind in enumerate(group.kinds):
+        member = kind.group
+        asked = 1 if member.request.every else member.request.count
+        if not (open_ & (fits[number].sum(axis=0) < asked)).any() and not member.request.templated:
+            continue
         if member.request.templated and (odd := _without_template(ledger, open_, member.request)):
             result.setdefault(ReasonCode.TEMPLATE_MISMATCH, []).extend(odd)
             open_[odd] = False
@@ -128,7 +161,26 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
             short_cards = ranks[:, found] == worst
             result.setdefault(code, []).extend(_most_free(plane, code, short_cards, found))
         open_ &= ~lacking
+    _of_the_rest(ledger, group, rank, (open_ & ~passed, open_ & passed), result)
     return result
+
+
+def _of_the_rest(
+    ledger: Ledger,
+    group: RequestClass,
+    rank: Ints,
+    rest: tuple[Bools, Bools],
+    result: dict[ReasonCode, list[int]],
+) -> None:
+    """Nodes with cards for each group and not for all together, and nodes that were not asked."""
+    short, left_out = (_ordered(nodes, rank).tolist() for nodes in rest)
+    if short:
+        # One speaks for all: the exact rule is too slow to be asked about each.
+        result.setdefault(why(ledger, group, short[0]).code, []).extend(short)
+    if left_out and group.given_up:
+        failed = group.failed
+        listed = [index for index in left_out if index not in failed]
+        result.setdefault(ReasonCode.SEARCH_LIMIT, []).extend(listed)
 
 
 def _without_template(ledger: Ledger, open_: Bools, request: DeviceRequest) -> list[int]:

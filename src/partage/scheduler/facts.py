@@ -17,21 +17,26 @@ __all__ = ["fact_of", "rebuild"]
 def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
     """What a bound pod holds by its records, and what must be closed because of it.
 
-    A pod that asks for devices and has no record that can be trusted holds something unknown: no
-    device of the types it asks is free on its node until it is gone.
+    Without a record, the pod holds at most as many devices as it asks for, and which ones is not
+    known: so many are closed of those that no pod holds. With a record that cannot be trusted, the
+    pod was given devices, so no device of the types that it asks is free on its node until it is
+    gone.
     """
     node = pod.node or ""
     record = _checked(pod.record)
     trusted = record is not None and not record.problem
     grants = record.grants if record is not None and trusted else ()
     allocation = Allocation(pod.uid, pod.namespace, pod.name, node, grants, pod.host)
-    asks = bool(pod.request.groups) or pod.request.fault is not None
-    if trusted or (record is None and not asks):
+    if trusted:
         return allocation, None
-    types = tuple(sorted({group.request.type for group in pod.request.groups}))
-    why = record.problem if record is not None else "it asks for devices and has no record"
-    message = f"pod {pod.key}: {why}"
-    return allocation, Suspicion(node, types or tuple(DeviceType), None, message)
+    may_use = pod.request.may_use
+    if record is not None:
+        types = tuple(sorted({one.type for one in may_use})) or tuple(DeviceType)
+        return allocation, Suspicion(node, types, f"pod {pod.key}: {record.problem}")
+    if not may_use:
+        return allocation, None
+    message = f"pod {pod.key}: it asks for devices and has no record"
+    return allocation, Suspicion(node, (), message, may_use)
 
 
 def _checked(record: Record | None) -> Record | None:

@@ -16,6 +16,7 @@ from partage.placement.accelerated_prices import FastPriceGauge, PriceRescorer
 from partage.placement.compiled.columns import STRATEGIES
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.priced import PriceGauge
+from partage.placement.scoring import scores_alike
 from partage.placement.tables import Prices
 from partage.scheduler.classes import RequestClass
 
@@ -40,6 +41,8 @@ class FastPath:
         """What scores the class; None where only NumPy can."""
         request, host, strategy = group.pod.request, group.pod.host, group.node_strategy
         if strategy not in STRATEGIES or not Rescorer.applies(request, host):
+            return None
+        if strategy in (Strategy.BINPACK, Strategy.SPREAD) and not scores_alike(request.scoring):
             return None
         if strategy is Strategy.FGD:
             if not isinstance(group.gauge, FastGauge):

@@ -10,8 +10,9 @@ the event `RoomKept`; who goes, and when, is the driver's work.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec import structs
 
@@ -20,9 +21,13 @@ from partage.model.allocation import Allocation, Charge, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 from partage.model.pod import Pod
+from partage.placement.work import MOST, Work
 from partage.scheduler.choice import Chooser
 
-__all__ = ["Bystanders", "Occupant", "Plan", "free_part", "plan_on"]
+__all__ = ["MOST_A_PLAN", "Bystanders", "Occupant", "Plan", "free_part", "least", "plan_on"]
+
+MOST_A_PLAN: Final = 4 * MOST
+"""Units of work that a plan for one node may take: a plan asks again and again whether a pod fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ def plan_on(
     occupants: Sequence[Occupant],
     allowed: Mapping[str, int],
     beside: Bystanders = Bystanders(),
+    work: Work | None = None,
 ) -> Plan | None:
     """The least that makes room for a pod on a node; None where nothing does.
 
@@ -103,11 +109,15 @@ def plan_on(
         occupants: bound pods of lower priority on the node that do not leave yet.
         allowed: how many more pods each budget lets go.
         beside: who else is there.
+        work: what may be done; a plan that is not finished by then is none, as some of its victims
+            might be spared.
     """
+    work = work or Work(MOST_A_PLAN)
     gone = [*beside.leaving, *beside.yielding]
 
     def fits(victims: Collection[str]) -> bool:
-        return chooser.grants_without(pod, node, [*gone, *victims], beside.first) is not None
+        away = [*gone, *victims]
+        return chooser.grants_without(pod, node, away, beside.first, work) is not None
 
     if gone and fits(()):
         return Plan(node)
@@ -122,14 +132,38 @@ def plan_on(
         # What a budget allows may go to the most important or to the least: both are tried.
         consumed = (_breaking(order, allowed), _breaking(order[::-1], allowed))
         for breaking in dict.fromkeys(consumed):
-            victims = {one.uid: one for one in occupants}
             # Those whose going breaks a budget are spared before all others.
-            for one in sorted(order, key=lambda one: one.uid not in breaking):
-                if fits([uid for uid in victims if uid != one.uid]):
-                    del victims[one.uid]
+            spared = sorted(order, key=lambda one: one.uid not in breaking)
+            victims = set(least([one.uid for one in spared], fits))
+            if work.spent:
+                return None
             left = [one for one in order if one.uid in victims]
             plans.append(Plan(node, tuple(left), tuple(sorted(_breaking(left, allowed)))))
     return min(plans, key=lambda plan: plan.cost)
+
+
+def least(victims: Sequence[str], fits: Callable[[Collection[str]], bool]) -> list[str]:
+    """Of victims that suffice, those who still have to go when the first ones are spared first.
+
+    Many are spared at a time where all of them can be, so the question is asked a few times for
+    each who has to go, and not once for each who stays.
+
+    Args:
+        victims: uids; who comes first is spared first.
+        fits: whether there is room when these are gone; more who are gone never leave less room.
+    """
+    left = list(victims)
+    kept, step = 0, 1
+    while kept < len(left):
+        fewer = [*left[:kept], *left[kept + step :]]
+        if fits(fewer):
+            left = fewer
+            step *= 2
+        elif step > 1:
+            step //= 2
+        else:
+            kept += 1
+    return left
 
 
 def _breaking(order: Sequence[Occupant], allowed: Mapping[str, int]) -> frozenset[str]:

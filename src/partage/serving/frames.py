@@ -35,6 +35,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
 
+from partage.serving.connections import address_of
 from partage.serving.exchange import Exchange, Header, request_head
 from partage.serving.hot import AWAY, FAULT, Answer, HotRoute, HotRoutes, message
 from partage.serving.streams import Rest, Stream, asked_by
@@ -101,10 +102,9 @@ class Frames(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)
-        if len(self._routes.open) >= self._limits.connections:
+        if not self._routes.open.enter(self, address_of(transport)):
             self._transport.abort()
             return
-        self._routes.open.add(self)
         self._certificate = transport.get_extra_info("peercert")
         http, body = self._http, self._limits.body
         http.initiate_connection()
@@ -128,7 +128,7 @@ class Frames(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         del exc
         self._transport = None
-        self._routes.open.discard(self)
+        self._routes.open.leave(self)
         for stream in [*self._streams.values()]:
             self._drop(stream)
         if self._timer is not None:
@@ -148,6 +148,11 @@ class Frames(asyncio.Protocol):
         self._paused = False
         self._pump_all()
         self._flush()
+
+    @property
+    def waits(self) -> bool:
+        """See `Connection`."""
+        return not any(one.whole and not one.answered for one in self._streams.values())
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -444,6 +449,7 @@ class Frames(asyncio.Protocol):
         """The request is over."""
         del self._streams[stream.id]
         self._routes.tally.requests -= 1
+        self._routes.open.used(self)
         self._forget_body(stream)
         if stream.exchange is not None:
             stream.exchange.abort()

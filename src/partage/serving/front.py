@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from partage.serving.connections import address_of
+from partage.serving.handed import Handed
 from partage.serving.hot import AWAY, FAULT, Answer, HotRoute, HotRoutes, message
 
 __all__ = ["Front"]
@@ -39,7 +41,7 @@ class Front(asyncio.Protocol):
         self._buffer = bytearray()
         self._head: _Head | None = None
         self._busy = False
-        self._closing = False
+        self._closing = self._last = self._stuck = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
@@ -49,28 +51,30 @@ class Front(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # TCP always is; uvloop's by shape
-        if len(self._routes.open) >= self._routes.limits.connections:
+        if not self._routes.open.enter(self, address_of(transport)):
             self._transport.abort()
             return
-        self._routes.open.add(self)
         self._expect(self._routes.limits.patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         del exc
-        self.gone()
+        self._routes.open.leave(self)
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
-
-    def gone(self) -> None:
-        """The connection is closed, whoever served it last."""
-        self._routes.open.discard(self)
         if not self.closed.done():
             self.closed.set_result(None)
 
+    @property
+    def waits(self) -> bool:
+        """See `Connection`."""
+        return not self._busy or self._stuck
+
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        if self._last:
+            return  # nothing more is answered on this connection
         if not self._buffer and not self._busy:
             self._deadline = self._loop.time() + self._routes.limits.patience
         self._buffer += data
@@ -78,6 +82,16 @@ class Front(asyncio.Protocol):
             self._advance()
         elif len(self._buffer) > self._routes.limits.body + self._routes.limits.head:
             self.abort()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`; the client has to read on before its time is over."""
+        self._stuck = True
+        self._deadline = self._loop.time() + self._routes.limits.patience
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._stuck = False
+        self._deadline = self._loop.time() + self._routes.limits.idle
 
     def eof_received(self) -> bool:
         """See `asyncio.Protocol`; what was asked is still answered."""
@@ -98,7 +112,7 @@ class Front(asyncio.Protocol):
 
     def _advance(self) -> None:
         """Serve every whole request that has been read."""
-        while not self._busy and self._transport is not None:
+        while not self._busy and not self._last and self._transport is not None:
             head = self._head
             if head is None:
                 end = self._buffer.find(_END)
@@ -168,8 +182,12 @@ class Front(asyncio.Protocol):
                 body,
             )
         )
+        self._routes.open.used(self)
         if close:
+            self._last = True
+            self._buffer.clear()
             transport.close()
+            self._deadline = self._loop.time() + self._routes.limits.patience
         else:
             limits = self._routes.limits
             wait = limits.patience if self._buffer else limits.idle
@@ -184,7 +202,7 @@ class Front(asyncio.Protocol):
 
     def _check(self) -> None:
         left = self._deadline - self._loop.time()
-        if self._busy:
+        if self._busy and not self._stuck:
             left = self._routes.limits.patience
         if left > 0:
             self._timer = self._loop.call_later(left, self._check)
@@ -199,30 +217,13 @@ class Front(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
-        protocol = self._routes.fallback()
-        guard = _Counted(protocol, self)
         data = bytes(self._buffer)
         self._buffer.clear()
-        transport.set_protocol(guard)
-        guard.connection_made(transport)
-        guard.data_received(data)
-
-
-class _Counted(asyncio.Protocol):
-    """The other protocol, still counted among the open connections."""
-
-    def __init__(self, inner: asyncio.Protocol, front: Front) -> None:
-        self._inner = inner
-        self._front = front
-        self.connection_made = inner.connection_made  # type: ignore[method-assign]  # no detour
-        self.data_received = inner.data_received  # type: ignore[method-assign]  # no detour
-        self.eof_received = inner.eof_received  # type: ignore[method-assign]  # no detour
-        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]  # no detour
-        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]  # no detour
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._front.gone()
-        self._inner.connection_lost(exc)
+        handed = Handed(self._routes.fallback(), self._routes, transport)
+        self._routes.open.replace(self, handed)
+        transport.set_protocol(handed)
+        handed.connection_made(transport)
+        handed.data_received(data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,38 +3,21 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from partage.serving.access import Access
+from partage.serving.connections import Connections
 from partage.serving.limits import Limits
 
-__all__ = ["AWAY", "FAULT", "Answer", "Connection", "HotRoute", "HotRoutes", "Tally", "message"]
+__all__ = ["AWAY", "FAULT", "Answer", "HotRoute", "HotRoutes", "Tally", "message"]
 
 Answer = tuple[int, bytes]
 HotRoute = Callable[[bytes], Answer] | Callable[[bytes], Awaitable[Answer]]
 
 AWAY: Final = 503
 """Who does not serve any more must not keep its callers: the next connection is for who does."""
-
-
-class Connection(Protocol):
-    """One connection, whoever serves it.
-
-    Attributes:
-        closed: done when it is.
-    """
-
-    closed: asyncio.Future[None]
-
-    def finish(self) -> None:
-        """Close once what is being answered has its answer."""
-        ...
-
-    def abort(self) -> None:
-        """Close at once."""
-        ...
 
 
 @dataclass(slots=True)
@@ -53,7 +36,7 @@ class HotRoutes:
         access: who may call them.
         limits: of requests.
         fallback: makes the protocol that serves everything else.
-        open: the connections there are.
+        open: the connections of the port.
         tally: of requests.
     """
 
@@ -61,7 +44,7 @@ class HotRoutes:
     access: Access
     limits: Limits
     fallback: Callable[[], asyncio.Protocol]
-    open: set[Connection]
+    open: Connections
     tally: Tally = field(default_factory=Tally)
 
 

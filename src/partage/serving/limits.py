@@ -27,7 +27,9 @@ class Limits:
         head: the largest request head, bytes.
         patience: seconds that a client may take to send one request.
         idle: seconds that a connection may stay open between requests.
-        connections: connections at a time; further ones are closed.
+        connections: connections of each port at a time.
+        per_address: those of one client address at a time. Where there are more of either, one that
+            waits for its client is closed.
     """
 
     body: int = 10 * 2**20
@@ -35,6 +37,7 @@ class Limits:
     patience: float = 15.0
     idle: float = 90.0
     connections: int = 1024
+    per_address: int = 768
 
 
 def json_response(data: object, status: int = 200) -> web.Response:

@@ -1,21 +1,30 @@
 """Serves an application on a port: everything by aiohttp, a few hot routes by the fast way in."""
 
 import asyncio
+import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from aiohttp import web
 
 from partage.serving.access import Access
+from partage.serving.connections import Connection, Connections, allow_files
 from partage.serving.front import Front
-from partage.serving.hot import Connection, HotRoute, HotRoutes
+from partage.serving.handed import noticed
+from partage.serving.hot import HotRoute, HotRoutes
 from partage.serving.limits import Limits
+from partage.serving.listener import Listener
 from partage.serving.tls import HTTP2, ServerTls
 
 __all__ = ["Site"]
 
-_LINGER = 5.0
+_LINGER = 1.0
+"""Seconds that requests have to end when a service stops."""
 _BUFFER = 2**20
+_BACKLOG = 1024
+_PORTS = 2
+"""By TLS or plain, and for reading."""
 
 
 class Site:
@@ -23,6 +32,7 @@ class Site:
 
     Attributes:
         port: where it listens; 0 before `start`.
+        read_port: the second port, without TLS; 0 before `start_plain`.
         url: without a trailing slash.
     """
 
@@ -34,6 +44,7 @@ class Site:
         hot: Mapping[bytes, HotRoute] | None = None,
         tls: ServerTls | None = None,
     ) -> None:
+        app.middlewares.insert(0, noticed())
         self._runner = web.AppRunner(
             app, access_log=None, keepalive_timeout=limits.idle, shutdown_timeout=_LINGER,
             max_line_size=limits.head, max_field_size=limits.head,
@@ -43,10 +54,10 @@ class Site:
         self._limits = limits
         self._hot = dict(hot or {})
         self._tls = tls
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | Listener | None = None
         self._second: asyncio.Server | None = None
-        self._open: set[Connection] = set()
-        self.port = 0
+        self._open: list[Connections] = []
+        self.port = self.read_port = 0
         self._host = ""
 
     @property
@@ -72,21 +83,25 @@ class Site:
             OSError: the port is taken.
             InvalidValue: a TLS file is missing or broken.
         """
+        allow_files(_PORTS * self._limits.connections)
         await self._runner.setup()
-        fallback = self._runner.server
-        assert fallback is not None  # noqa: S101 # set up above
-        routes = HotRoutes(self._hot, self._access, self._limits, fallback, self._open)
-        self._server = await asyncio.get_running_loop().create_server(
-            self._protocol(routes), host, port,
-            ssl=self._tls.context if self._tls else None, backlog=1024, start_serving=False,
-        )  # fmt: skip
-        for listening in self._server.sockets:
+        routes = self._routes()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Front(routes), host, port, backlog=_BACKLOG, start_serving=False
+        )
+        for listening in server.sockets:
             # Connections inherit this: a list of five thousand names then comes in one piece.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-        await self._server.start_serving()
         self._host = host
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = server.sockets[0].getsockname()[1]
+        if self._tls is None:
+            self._server = server
+            await server.start_serving()
+            return
+        self._server = listener = self._by_tls(self._tls, server, routes)
+        server.close()
+        listener.start()
 
     async def start_plain(self, host: str, port: int) -> None:
         """Listen on a second port without TLS, after `start`; nobody shows a certificate there.
@@ -94,21 +109,37 @@ class Site:
         Raises:
             OSError: the port is taken.
         """
-        fallback = self._runner.server
-        assert fallback is not None  # noqa: S101 # `start` comes first
-        routes = HotRoutes(self._hot, self._access, self._limits, fallback, self._open)
+        routes = self._routes()
         self._second = await asyncio.get_running_loop().create_server(
-            lambda: Front(routes), host, port, backlog=1024
+            lambda: Front(routes), host, port, backlog=_BACKLOG
         )
+        self.read_port = self._second.sockets[0].getsockname()[1]
 
-    def _protocol(self, routes: HotRoutes) -> Callable[[], asyncio.Protocol]:
-        """What meets a connection."""
-        if self._tls is None or HTTP2 not in self._tls.protocols:
-            return lambda: Front(routes)
-        # Beside the extra it needs: nobody else has to have it.
-        from partage.serving.frames import Frames  # noqa: PLC0415
+    def connections(self) -> Iterator[Connection]:
+        """Those that are open, on all ports."""
+        return chain.from_iterable(self._open)
 
-        return lambda: _Agreed(routes, Frames)
+    def _routes(self) -> HotRoutes:
+        """What the protocols of one port share; its connections count on no other port."""
+        fallback = self._runner.server
+        assert fallback is not None  # noqa: S101 # set up by `start`
+        connections = Connections(self._limits.connections, self._limits.per_address)
+        self._open.append(connections)
+        return HotRoutes(self._hot, self._access, self._limits, fallback, connections)
+
+    def _by_tls(self, tls: ServerTls, bound: asyncio.Server, routes: HotRoutes) -> Listener:
+        """What accepts connections by TLS on addresses that were bound."""
+
+        def served(agreed: str | None) -> asyncio.Protocol:
+            if agreed != HTTP2:
+                return Front(routes)
+            # Beside the extra it needs: nobody else has to have it.
+            from partage.serving.frames import Frames  # noqa: PLC0415
+
+            return Frames(routes)
+
+        sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in bound.sockets]
+        return Listener(sockets, routes.open, tls.context, self._limits.patience, served)
 
     async def stop(self) -> None:
         """Take no more connections, let requests end, and close."""
@@ -117,25 +148,12 @@ class Site:
         self._server.close()
         if self._second is not None:
             self._second.close()
-        for front in list(self._open):
-            front.finish()
+        for connection in self.connections():
+            connection.finish()
         await self._runner.cleanup()
-        if self._open:
-            await asyncio.wait([front.closed for front in self._open], timeout=_LINGER)
-        for front in list(self._open):
-            front.abort()
+        if left := [connection.closed for connection in self.connections()]:
+            await asyncio.wait(left, timeout=_LINGER)
+        for connection in self.connections():
+            connection.abort()
+        self._open.clear()
         self._server = self._second = None
-
-
-class _Agreed(asyncio.Protocol):
-    """Hands a connection to who speaks what the TLS handshake agreed on."""
-
-    def __init__(self, routes: HotRoutes, frames: Callable[[HotRoutes], asyncio.Protocol]) -> None:
-        self._routes = routes
-        self._frames = frames
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()
-        protocol = self._frames(self._routes) if agreed == HTTP2 else Front(self._routes)
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)

@@ -14,8 +14,7 @@ from partage.inventory.ledger import Ledger
 from partage.model.policy import Strategy
 from partage.placement.learning import Due, due, fits_history, refreshed
 from partage.placement.lessons import learned
-from partage.placement.mix import Ask, Stock
-from partage.placement.rehearsal import Standing
+from partage.placement.mix import Ask, Standing, Stock
 from partage.placement.selection import Rules
 from partage.placement.tables import Tables
 from partage.sim.openb import PodRow, Trace
@@ -87,7 +86,11 @@ class Learning:
             tables: in force.
             ledger: the books.
         """
-        what = Due.PRICES if self.history and not arrived else due(arrived)
+        what = (
+            Due.PRICES
+            if self.history and not arrived
+            else due(arrived, int(self.stock.cards.sum()))
+        )
         if what is Due.NOTHING:
             return None
         start = perf_counter()

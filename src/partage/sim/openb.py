@@ -36,13 +36,17 @@ TUNED: Final = 130
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node: CPU in milli, memory in MiB, number of cards and their model."""
+    """One node: CPU in milli, memory in MiB, number of cards, their model and memory in MiB.
+
+    Card memory 0 is for traces that do not tell; such cards have none, and no pod asks any.
+    """
 
     name: str
     cpu_milli: int
     memory_mib: int
     cards: int
     model: str
+    card_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class PodRow:
         models: acceptable models as written.
         created: when it came, seconds, or None where the trace does not tell.
         deleted: when it went, seconds, or None.
+        card_mib: memory asked of each card, MiB.
     """
 
     name: str
@@ -68,6 +73,7 @@ class PodRow:
     models: str = ""
     created: float | None = None
     deleted: float | None = None
+    card_mib: int = 0
 
     @property
     def demand(self) -> int:

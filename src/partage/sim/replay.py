@@ -175,13 +175,20 @@ def poisson(sequence: Sequence, arrivals: int, rate: float, lifetime: float, see
 
 
 def cluster(trace: Trace) -> list[Node]:
-    """The trace's nodes as the engine's; cards without memory, which the trace does not tell."""
+    """The trace's nodes as the engine's."""
     return [_node(row) for row in trace.nodes]
 
 
 def _node(row: NodeRow) -> Node:
     devices = tuple(
-        Device(DeviceType.GPU, minor, f"{row.name}/{minor}", model=row.model, slots=_PODS)
+        Device(
+            DeviceType.GPU,
+            minor,
+            f"{row.name}/{minor}",
+            model=row.model,
+            slots=_PODS,
+            memory_bytes=row.card_mib * _MIB,
+        )
         for minor in range(row.cards)
     )
     room = {"cpu": row.cpu_milli, "memory": row.memory_mib * _MIB, "pods": _PODS}
@@ -198,6 +205,7 @@ def template(row: PodRow) -> Pod:
         DeviceType.GPU,
         row.cards,
         row.milli,
+        memory_bytes=0 if whole else row.card_mib * _MIB,
         memory_milli=MILLI if whole else 0,
         whole=whole,
     )
@@ -221,7 +229,7 @@ def _templates(trace: Trace) -> tuple[list[int], list[Pod]]:
     of_row: list[int] = []
     for row in trace.pods:
         models = frozenset(row.models.split("|")) - {""} if row.cards else frozenset()
-        key = (row.cpu_milli, row.memory_mib, row.cards, row.milli, models)
+        key = (row.cpu_milli, row.memory_mib, row.cards, row.milli, row.card_mib, models)
         number = numbers.get(key)
         if number is None:
             number = numbers[key] = len(templates)

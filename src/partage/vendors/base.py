@@ -13,7 +13,7 @@ from partage.model.allocation import Allocation, Grant
 from partage.model.device import Device
 from partage.model.node import Node, Verdict
 from partage.model.pod import Record
-from partage.model.policy import CardOrder, Strategy
+from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.quantity import Quantity
 from partage.model.request import (
     Fault,
@@ -107,6 +107,7 @@ class Reading:
     node_labels: tuple[LabelRule, ...] = ()
     node_strategy: Strategy | None = None
     card_order: CardOrder = CardOrder()
+    scoring: Scoring = Scoring()
     fault: Fault | None = None
     notes: tuple[str, ...] = ()
     quota: Mapping[str, int] = field(default_factory=dict)

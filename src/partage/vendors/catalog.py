@@ -18,6 +18,7 @@ from partage.vendors.families.koordinator.partitions import (
     parse_partitions,
     partitions_of,
 )
+from partage.vendors.families.koordinator.recover import recorded as koordinator_recorded
 from partage.vendors.families.koordinator.templates import templates_of
 from partage.vendors.families.koordinator.totals import totals as koordinator_totals
 from partage.vendors.families.qgpu.registration import totals as qgpu_totals
@@ -30,8 +31,10 @@ __all__ = [
     "HamiCard",
     "encode_hami_cards",
     "honoured",
+    "koordinator_recorded",
     "koordinator_reports",
     "koordinator_totals",
+    "native_units",
     "parse_partitions",
     "partitions_of",
     "qgpu_totals",
@@ -51,6 +54,11 @@ ADAPTING: Final[tuple[Family, ...]] = (metax.FAMILY, huawei.FAMILY, cambricon.FA
 """Those that write what a vendor's own device plugin reads (Koordinator's DevicePluginAdaption)."""
 
 _COUNTED_BY_PLUGINS: Final = frozenset({names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON})
+
+
+def native_units(vendor: str) -> frozenset[str]:
+    """Names that a Device object's cards of a vendor have beside percent and memory."""
+    return huawei.UNITS if vendor == huawei.VENDOR else frozenset()
 
 
 def koordinator_reports(settings: Settings) -> frozenset[str]:

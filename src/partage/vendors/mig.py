@@ -243,7 +243,8 @@ def find_card(model: str, pci: str = "") -> MigCard | None:
     """The card of that product id, else of that name; None when it is not in the table.
 
     Names are compared without regard to case, `NVIDIA` in front, and spaces or hyphens, so that
-    what a node's driver says and what an operator writes both match.
+    what a node's driver says and what an operator writes both match. A chip's name alone (`NVIDIA B300`) is
+    the model that begins with it, where there is one only.
 
     Args:
         model: a short name, or what the driver calls the card.
@@ -258,7 +259,13 @@ def find_card(model: str, pci: str = "") -> MigCard | None:
     for card in _ROWS:
         if wanted in {_plain(name) for name in (card.name, *card.aliases)}:
             return card
-    return None
+    begun = [card for card in _ROWS if wanted in map(_chip, card.aliases)]
+    return begun[0] if len(begun) == 1 else None
+
+
+def _chip(alias: str) -> str:
+    """The first word of what a driver calls a card, which is its chip."""
+    return _plain(re.split(r"[ -]", alias.removeprefix("NVIDIA "))[0])
 
 
 def _plain(name: str) -> str:

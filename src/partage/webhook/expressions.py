@@ -1,11 +1,14 @@
 """What admission decides inside the API server, as CEL.
 
-Two questions are asked there: whether a pod concerns Partage at all, so that no other pod ever
-depends on a webhook, and whether somebody writes a reserved key who may not. The lists come from
-the tables that the webhook itself reads by, so the two cannot disagree.
+Three questions are asked there: whether a request asks for devices anew, so that nothing else ever
+depends on a webhook; whether a user writes a reserved key without the right to; and whether a pod
+that asks for devices names its node itself. The lists come from the tables that the webhook itself
+reads by, so the two cannot disagree.
 
-Reserved keys are looked up in an object's keys and not the other way round: the cost then does not
-grow with what somebody puts on an object. Only the keys that are a prefix and a container's name
+The API server counts what an expression costs and fails above a limit. So the costly half of an
+expression stands behind a cheap one that is false for nearly every request; names of resources are
+looked up in a map, which costs the same however many they are; and reserved keys are looked up in
+an object's keys, not the other way round. Only the keys that are a prefix and a container's name
 need a look at every annotation.
 
 Source: Kubernetes 1.36, CEL in admission; DESIGN, decision 8.
@@ -16,14 +19,17 @@ from collections.abc import Iterable
 from partage.vendors.reserved import ReservedKeys
 
 __all__ = [
+    "asks_anew",
     "carries_reserved",
+    "comes_with_a_node",
     "forges_nothing",
-    "is_not_leaving",
+    "is_not_its_own_node",
     "may_not_write",
     "names_devices",
 ]
 
 _UPDATE = "request.operation == 'UPDATE'"
+_MIRROR = "kubernetes.io/config.mirror"
 
 
 def names_devices(resources: Iterable[str]) -> str:
@@ -39,7 +45,8 @@ def names_devices(resources: Iterable[str]) -> str:
         ),
         "(has(object.spec.overhead) && object.spec.overhead.exists(n, n in known))",
     ]
-    return f"[{_list(resources)}].exists(known, {' || '.join(parts)})"
+    known = ", ".join(f"{_text(name)}: true" for name in sorted(resources))
+    return f"[{{{known}}}].exists(known, {' || '.join(parts)})"
 
 
 def _asks(of: str) -> str:
@@ -48,6 +55,37 @@ def _asks(of: str) -> str:
         for part in ("limits", "requests")
     )
     return f"(has({of}.resources) && ({asks}))"
+
+
+def asks_anew() -> str:
+    """Whether what the containers ask may be new: on creation, and where a waiting pod's changes.
+
+    Finalizers, labels, annotations, conditions, scheduling gates, tolerations and node selectors
+    do not count, and no change of a bound pod does.
+    """
+    differs = " || ".join(
+        f"(has(object.spec.{field}) != has(oldObject.spec.{field}) || "
+        f"(has(object.spec.{field}) && object.spec.{field} != oldObject.spec.{field}))"
+        for field in ("containers", "initContainers", "resources", "overhead")
+    )
+    return f"(!({_UPDATE}) || (!has(object.spec.nodeName) && ({differs})))"
+
+
+def comes_with_a_node() -> str:
+    """Whether this request puts the pod on a node: by name, or as the mirror of a static pod."""
+    return f"{_placed('object')} && !({_UPDATE} && {_placed('oldObject')})"
+
+
+def _placed(which: str) -> str:
+    annotations = f"{which}.metadata.annotations"
+    mirror = f"(has({annotations}) && {_text(_MIRROR)} in {annotations})"
+    return f"(has({which}.spec.nodeName) || {mirror})"
+
+
+def is_not_its_own_node() -> str:
+    """Whether the user is not the node that the pod names; a node reports its static pods itself."""
+    own = "request.userInfo.username == 'system:node:' + object.spec.nodeName"
+    return f"!(has(object.spec.nodeName) && {own})"
 
 
 def carries_reserved(keys: ReservedKeys) -> str:
@@ -64,11 +102,6 @@ def _carries(which: str, keys: ReservedKeys) -> str:
         f"{annotations}.exists(k, {prefixed}))) || "
         f"(has({labels}) && {_list(keys.labels)}.exists(k, k in {labels}))"
     )
-
-
-def is_not_leaving() -> str:
-    """Whether the object is not being deleted; who removes its finalizers is not held up."""
-    return f"!({_UPDATE} && has(object.metadata.deletionTimestamp))"
 
 
 def may_not_write(users: Iterable[str], group: str) -> str:

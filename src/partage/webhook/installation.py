@@ -1,10 +1,12 @@
-"""The objects by which a cluster asks the webhook, and the policy that needs none.
+"""The objects by which a cluster asks the webhook, and the policies that need none.
 
 Both webhooks have failure policy Fail, and conditions that the API server evaluates by itself: only
-pods that name a device resource or carry a reserved key ever depend on the webhook being there.
-Who forges a record is refused by a ValidatingAdmissionPolicy in the API server's own process, on
-creation, update, every subresource and binding; no outage of ours opens or closes that door.
-Partage's own and the system's namespaces are left out, so that what Partage runs on can start.
+a new pod that names a device resource, or a change of what a waiting one asks, ever depends on the
+webhook. Two ValidatingAdmissionPolicies work in the API server's own process: one refuses forged
+records on creation, update, every subresource and binding; the other refuses pods that ask for
+devices and name their node, which nobody but that node may create. No outage of ours opens or
+closes these doors. Partage's own and the system's namespaces are left out, so that what Partage
+runs on can start.
 
 Source: DESIGN, decision 8; Kubernetes 1.36, admissionregistration.k8s.io/v1.
 """
@@ -18,6 +20,7 @@ from partage.model.errors import InvalidValue
 from partage.vendors.reserved import reserved_keys
 from partage.webhook import expressions
 from partage.webhook.settings import Admission
+from partage.webhook.validating import NAMES_ITS_NODE
 from partage.wire.context import Context
 
 __all__ = ["MUTATE", "VALIDATE", "Endpoint", "conditions", "installation"]
@@ -28,6 +31,7 @@ VALIDATE: Final = "validate.pods.partage.io"
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _PATIENCE: Final = 5  # seconds; the API server's own limit of a request is longer
 _FORGING: Final = "partage-reserved-keys"
+_NODE_NAME: Final = "partage-node-name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class Endpoint:
 def installation(
     endpoint: Endpoint, context: Context, admission: Admission
 ) -> list[dict[str, Any]]:
-    """The four objects, ready to be applied; the certificates' authority is filled in later.
+    """The objects, ready to be applied; the certificates' authority is filled in later.
 
     Args:
         endpoint: where the webhook is.
@@ -96,26 +100,22 @@ def installation(
     return [
         _configuration("Mutating", endpoint, context, admission),
         _configuration("Validating", endpoint, context, admission),
-        _policy(admission),
-        {
-            "apiVersion": _API,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": _FORGING},
-            "spec": {"policyName": _FORGING, "validationActions": ["Deny"]},
-        },
+        *_policy(_FORGING, admission, _forging(admission)),
+        *_policy(_NODE_NAME, admission, _node_name(context)),
     ]
 
 
 def conditions(webhook: str, context: Context) -> list[dict[str, str]]:
     """The conditions of one of the two webhooks; resource names may be renamed by settings."""
-    devices = expressions.names_devices({*context.owners, *context.triggers})
+    devices = _devices(context)
     if webhook == MUTATE:
         return [{"name": "names-a-device", "expression": devices}]
-    reserved = expressions.carries_reserved(reserved_keys())
-    return [
-        {"name": "is-not-leaving", "expression": expressions.is_not_leaving()},
-        {"name": "concerns-partage", "expression": f"({devices}) || ({reserved})"},
-    ]
+    asks = f"{expressions.asks_anew()} && {devices}"
+    return [{"name": "asks-for-a-device-anew", "expression": asks}]
+
+
+def _devices(context: Context) -> str:
+    return expressions.names_devices({*context.owners, *context.triggers})
 
 
 def _configuration(
@@ -154,40 +154,71 @@ def _configuration(
     }
 
 
-def _policy(admission: Admission) -> dict[str, Any]:
+def _policy(name: str, admission: Admission, rules: dict[str, Any]) -> list[dict[str, Any]]:
+    """A policy by the rules, and the binding that puts it in force."""
+    constraints = {"namespaceSelector": _elsewhere(admission), **rules["matchConstraints"]}
+    spec = {"failurePolicy": "Fail", **rules, "matchConstraints": constraints}
+    kind = "ValidatingAdmissionPolicy"
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    return [
+        {"apiVersion": _API, "kind": kind, "metadata": {"name": name}, "spec": spec},
+        {
+            "apiVersion": _API,
+            "kind": f"{kind}Binding",
+            "metadata": {"name": name},
+            "spec": binding,
+        },
+    ]
+
+
+def _rule(*resources: str) -> dict[str, Any]:
+    return {
+        "resourceRules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": list(resources),
+                "scope": "Namespaced",
+            }
+        ]
+    }
+
+
+def _forging(admission: Admission) -> dict[str, Any]:
     keys = reserved_keys()
     writers = expressions.may_not_write(admission.writers, admission.break_glass)
+    carries = expressions.carries_reserved(keys)
     return {
-        "apiVersion": _API,
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": _FORGING},
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {
-                "namespaceSelector": _elsewhere(admission),
-                "resourceRules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE", "UPDATE"],
-                        # Subresources too: a pod's status carries its annotations along.
-                        "resources": ["pods", "pods/*", "bindings"],
-                        "scope": "Namespaced",
-                    }
-                ],
-            },
-            "matchConditions": [
-                {"name": "may-not-write", "expression": writers},
-                {
-                    "name": "carries-a-reserved-key",
-                    "expression": expressions.carries_reserved(keys),
-                },
-            ],
-            "validations": [
-                {"expression": rule, "message": message, "reason": "Forbidden"}
-                for rule, message in expressions.forges_nothing(keys)
-            ],
-        },
+        # Subresources too: a pod's status carries its annotations along.
+        "matchConstraints": _rule("pods", "pods/*", "bindings"),
+        "matchConditions": [
+            {"name": "may-not-write", "expression": writers},
+            {"name": "carries-a-reserved-key", "expression": carries},
+        ],
+        "validations": [
+            {"expression": rule, "message": message, "reason": "Forbidden"}
+            for rule, message in expressions.forges_nothing(keys)
+        ],
+    }
+
+
+def _node_name(context: Context) -> dict[str, Any]:
+    placed, own = expressions.comes_with_a_node(), expressions.is_not_its_own_node()
+    return {
+        "matchConstraints": _rule("pods"),
+        "matchConditions": [
+            {"name": "comes-with-a-node", "expression": placed},
+            {"name": "is-not-its-own-node", "expression": own},
+        ],
+        "validations": [
+            # A look at all containers; few pods come this far.
+            {
+                "expression": f"!({_devices(context)})",
+                "message": NAMES_ITS_NODE,
+                "reason": "Invalid",
+            }
+        ],
     }
 
 

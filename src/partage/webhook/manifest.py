@@ -5,6 +5,7 @@ wrong type counts as absent. Whether the pod is valid is decided elsewhere.
 """
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,9 +15,21 @@ from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document
 
-__all__ = ["Part", "decode_pod", "device_names", "mapping", "names_devices", "parts", "texts_of"]
+__all__ = [
+    "Part",
+    "crowded",
+    "decode_pod",
+    "device_names",
+    "mapping",
+    "names_devices",
+    "parts",
+    "texts_of",
+    "wakes_devices",
+]
 
 _LISTS: Final = ("initContainers", "containers")
+_MOST_CONTAINERS: Final = 512
+"""Of a pod that names devices; far beyond what a kubelet runs, and read in some tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +71,36 @@ def device_names(part: Part, context: Context) -> list[str]:
 
 def names_devices(pod: Mapping[str, Any], context: Context) -> bool:
     """Whether any container, or the pod as a whole, names a resource that a family reads."""
+    return _names(pod, context.owners.keys())
+
+
+def wakes_devices(pod: Mapping[str, Any], context: Context) -> bool:
+    """The same, or whether it names a resource that only a vendor's plugin heeds."""
+    return _names(pod, context.owners.keys() | context.triggers)
+
+
+def _names(pod: Mapping[str, Any], resources: AbstractSet[str]) -> bool:
     spec = mapping(pod.get("spec"))
-    whole = Part((), "", spec)
-    named: set[object] = {*mapping(spec.get("overhead"))}
-    for part in (whole, *parts(pod)):
-        named |= {*part.resources("requests"), *part.resources("limits")}
-    return any(name in context.owners for name in named)
+    if not resources.isdisjoint(mapping(spec.get("overhead"))):
+        return True
+    return any(
+        not resources.isdisjoint(part.resources(kind))
+        for part in (Part((), "", spec), *parts(pod))
+        for kind in ("requests", "limits")
+    )
+
+
+def crowded(pod: Mapping[str, Any]) -> str:
+    """Why a pod has too many containers to be read in time; empty where it has not."""
+    spec = mapping(pod.get("spec"))
+    listed = [spec.get(kind) for kind in _LISTS]
+    count = sum(len(one) for one in listed if isinstance(one, list))
+    if count <= _MOST_CONTAINERS:
+        return ""
+    return (
+        f"InvalidRequest: the pod has {count} containers; a pod that asks for devices may have "
+        f"{_MOST_CONTAINERS} at most, init containers included"
+    )
 
 
 def decode_pod(pod: Mapping[str, Any], namespace: str) -> Document | str:

@@ -21,9 +21,17 @@ from partage.tracing.context import TraceContext
 from partage.vendors import names
 from partage.vendors.base import ContainerView
 from partage.vendors.settings import HamiSettings
-from partage.webhook.manifest import Part, decode_pod, device_names, mapping, names_devices, parts
+from partage.webhook.manifest import (
+    Part,
+    crowded,
+    decode_pod,
+    device_names,
+    mapping,
+    names_devices,
+    parts,
+)
 from partage.webhook.patch import Patch
-from partage.webhook.review import Review, Verdict
+from partage.webhook.review import Review, Verdict, invalid
 from partage.webhook.settings import DEFAULT_SCHEDULER, Admission
 from partage.wire.context import Context
 from partage.wire.pods import TranslatedPod, translate_pod
@@ -62,6 +70,9 @@ def mutate(
     foreign = not_ours(pod, admission)
     if foreign:
         return Verdict(review.uid, warnings=(foreign,))
+    too_many = crowded(pod)
+    if too_many:
+        return invalid(review, too_many)
     patch = Patch(pod)
     decoded = decode_pod(pod, review.namespace)
     if isinstance(decoded, str):
@@ -70,7 +81,7 @@ def mutate(
     _rewrite(patch, context)
     read = _translated(patch.result, review, context)
     if isinstance(read, str):
-        return Verdict(review.uid, allowed=False, code=422, message=read)
+        return invalid(review, read)
     _hami_defaults(patch, read, context)
     scheduler = mapping(patch.result.get("spec")).get("schedulerName")
     if scheduler in (None, "", DEFAULT_SCHEDULER):

@@ -17,8 +17,10 @@ __all__ = ["Review", "Verdict", "decode_review", "encode_verdict"]
 
 _GROUP: Final = "admission.k8s.io/"
 _VERSION: Final = "admission.k8s.io/v1"
+_INVALID: Final = 422
 _LONGEST: Final = 256  # characters of a warning that clients are sure to show
 _MOST: Final = 8
+_SENTENCE: Final = 2048  # characters of a refusal; one that quotes the pod is as long as the pod
 
 
 class _User(msgspec.Struct, frozen=True, gc=False):
@@ -93,6 +95,7 @@ class Verdict:
         allowed: whether the change may go on.
         message: why not.
         code: HTTP status that the client of the API server sees with a refusal.
+        name: of the pod that breaks a rule (code 422), as far as it has one.
         patch: JSON Patch operations; empty for none.
         warnings: shown to the user by kubectl.
     """
@@ -101,8 +104,22 @@ class Verdict:
     allowed: bool = True
     message: str = ""
     code: int = 403
+    name: str = ""
     patch: Sequence[Mapping[str, Any]] = ()
     warnings: Sequence[str] = field(default=())
+
+
+def invalid(review: Review, message: str) -> Verdict:
+    """The pod breaks a rule."""
+    metadata = review.object.get("metadata") if review.object is not None else None
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return Verdict(
+        review.uid,
+        allowed=False,
+        message=message,
+        code=_INVALID,
+        name=name if isinstance(name, str) else "",
+    )
 
 
 def decode_review(body: bytes) -> Review:
@@ -144,17 +161,29 @@ def decode_review(body: bytes) -> Review:
     )
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= _SENTENCE else f"{text[: _SENTENCE - 1]}…"
+
+
 def encode_verdict(verdict: Verdict) -> bytes:
     """The answer as an AdmissionReview."""
     response: dict[str, Any] = {"uid": verdict.uid, "allowed": verdict.allowed}
     if not verdict.allowed:
-        reason = {400: "BadRequest", 422: "Invalid"}.get(verdict.code, "Forbidden")
+        reason = {400: "BadRequest", _INVALID: "Invalid"}.get(verdict.code, "Forbidden")
         response["status"] = {
             "status": "Failure",
-            "message": verdict.message,
+            "message": _cut(verdict.message),
             "reason": reason,
             "code": verdict.code,
         }
+        if verdict.code == _INVALID:
+            # kubectl prints the causes of such a refusal; where there are none, it prints no reason.
+            cause = {"reason": "FieldValueInvalid", "field": "spec", "message": verdict.message}
+            response["status"]["details"] = {
+                "kind": "Pod",
+                "name": verdict.name,
+                "causes": [cause],
+            }
     if verdict.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(msgspec.json.encode(list(verdict.patch))).decode()

@@ -2,9 +2,15 @@
 
 A body that is no AdmissionReview is answered with 400 and a sentence; everything else with a
 review. The settings are asked for at each call, because they change while the service runs.
+
+Small reviews are decided at once. A large one is decided in a thread, one at a time, so that
+whatever a pod holds, other reviews, the probes and everything else on the same loop go on.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -20,6 +26,12 @@ from partage.wire.context import Context
 __all__ = ["make_app", "review_routes"]
 
 _JSON: Final = "application/json"
+_BODY: Final = 3 * 2**20
+"""Bytes of a review: the API server takes no larger object, and etcd stores half of it."""
+_LARGE: Final = 64 * 2**10
+"""Bytes from which on a review is decided in a thread."""
+_WAITING: Final = 16
+"""Large reviews at a time, so that their bodies take 48 MiB at most; further ones are sent away."""
 
 
 def review_routes(
@@ -36,17 +48,19 @@ def review_routes(
         limits: of requests.
         tracer: is told of pods that ask for devices.
     """
-    bounds = limits or Limits()
+    given = limits or Limits()
+    bounds = replace(given, body=min(_BODY, given.body))
+    desk = _Desk()
 
     def answering(decide: Decide) -> Callable[[web.Request], object]:
         async def handler(request: web.Request) -> web.Response:
             body = await read_body(request, bounds)
+            answer = partial(_answer, decide, body, context(), admission())
             try:
-                review = decode_review(body)
+                found = answer() if len(body) < _LARGE else await desk.take(answer)
             except InvalidDocument as error:
                 return json_response({"message": str(error)}, 400)
-            verdict = decide(review, context(), admission())
-            return web.Response(body=encode_verdict(verdict), content_type=_JSON)
+            return web.Response(body=found, content_type=_JSON)
 
         return handler
 
@@ -54,6 +68,39 @@ def review_routes(
         web.post("/webhook/mutate", answering(mutating(tracer))),  # type: ignore[arg-type]  # aiohttp's alias
         web.post("/webhook/validate", answering(validating(tracer))),  # type: ignore[arg-type]  # same
     ]
+
+
+def _answer(decide: Decide, body: bytes, context: Context, admission: Admission) -> bytes:
+    """The answer to a review, of values alone; may be asked in any thread.
+
+    Raises:
+        InvalidDocument: the body is no review.
+    """
+    return encode_verdict(decide(decode_review(body), context, admission))
+
+
+class _Desk:
+    """Where large reviews are decided, one after the other and beside the loop."""
+
+    def __init__(self) -> None:
+        self._one = asyncio.Lock()
+        self._there = 0
+
+    async def take(self, answer: Callable[[], bytes]) -> bytes:
+        """What `answer` returns.
+
+        Raises:
+            web.HTTPServiceUnavailable: too many are waiting.
+            InvalidDocument: as `answer` does.
+        """
+        if self._there >= _WAITING:
+            raise web.HTTPServiceUnavailable(text="too many large reviews at once; try again")
+        self._there += 1
+        try:
+            async with self._one:
+                return await asyncio.to_thread(answer)
+        finally:
+            self._there -= 1
 
 
 def make_app(

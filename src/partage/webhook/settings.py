@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_SCHEDULER", "Admission"]
+__all__ = ["DEFAULT_SCHEDULER", "SYSTEM_NAMESPACES", "Admission"]
 
 DEFAULT_SCHEDULER = "default-scheduler"
+
+SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
+"""Namespaces that every cluster has, and in which only its administrators create pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class Admission:
         served: scheduler names whose pods Partage places; pods of others are left alone.
         convert_default: whether device pods of the default scheduler are given `scheduler`. The API
             server fills in the default scheduler's name, so without this ordinary pods wait.
-        excluded: namespaces that are left alone: the system's and Partage's own.
+        excluded: namespaces that are left alone: the system's and the one that Partage runs in. No
+            other, since who may create it could forge records there.
         writers: users that may write reserved keys: Partage's service accounts, and those of
             vendors' plugins that update what Partage wrote.
         break_glass: members of this group may write reserved keys too; empty for nobody.
@@ -28,9 +32,7 @@ class Admission:
     scheduler: str = "partage-scheduler"
     served: tuple[str, ...] = ("partage-scheduler", "koord-scheduler", "hami-scheduler")
     convert_default: bool = True
-    excluded: frozenset[str] = frozenset(
-        {"kube-system", "kube-public", "kube-node-lease", "partage-system"}
-    )
+    excluded: frozenset[str] = SYSTEM_NAMESPACES | {"partage-system"}
     writers: frozenset[str] = frozenset(
         {
             "system:serviceaccount:partage-system:partage-scheduler",

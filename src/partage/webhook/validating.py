@@ -1,10 +1,11 @@
 """Validation of pods and Bindings: nobody forges a record, and broken requests are refused early.
 
 A pod is read by the same families as the engine reads it, so admission and engine cannot disagree
-on what a request means. Two things are decided: whether somebody writes a reserved key who may not
-(in pods, in their subresources, which can change annotations too, and in Bindings), and whether a
-new request breaks a rule of its protocol. A pod that exists already with a broken request may
-still be changed: whoever removes its finalizer is not to be held up.
+on what a request means. Three things are decided: whether a user writes a reserved key without the
+right to (in pods, in their subresources, which can change annotations too, and in Bindings);
+whether a pod that asks for devices names its node itself, whatever scheduler it names; and whether
+a new request breaks a rule of its protocol. A pod that exists already with a broken request may
+still be changed: the removal of its finalizer is not held up.
 
 Pods without devices and without reserved keys are always allowed, whatever else they are.
 """
@@ -16,15 +17,29 @@ from partage.model.errors import InvalidDocument
 from partage.model.reason import ReasonCode
 from partage.model.request import Fault
 from partage.vendors.reserved import reserved_keys
-from partage.webhook.manifest import decode_pod, mapping, names_devices, parts, texts_of
+from partage.webhook.manifest import (
+    crowded,
+    decode_pod,
+    mapping,
+    names_devices,
+    parts,
+    texts_of,
+    wakes_devices,
+)
 from partage.webhook.mutating import not_ours
-from partage.webhook.review import Review, Verdict
+from partage.webhook.review import Review, Verdict, invalid
 from partage.webhook.settings import Admission
 from partage.wire.context import Context
 from partage.wire.pods import TranslatedPod, translate_pod
 from partage.wire.routing import HAMI, route
 
-__all__ = ["validate"]
+__all__ = ["NAMES_ITS_NODE", "validate"]
+
+NAMES_ITS_NODE: Final = (
+    "a pod that asks for devices may not name its node (spec.nodeName), because no scheduler would "
+    "reserve its devices; use nodeSelector or affinity"
+)
+"""Why such a pod is refused; only the node itself may report one, for a static pod of its own."""
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _POD: Final = "pods"
@@ -43,6 +58,9 @@ def validate(review: Review, context: Context, admission: Admission) -> Verdict:
         return Verdict(review.uid, allowed=False, message=forged)
     if review.resource != _POD or review.operation not in ("CREATE", "UPDATE"):
         return Verdict(review.uid)
+    placed = _placed(review.object) and not _may_be_placed(review)
+    if placed and wakes_devices(review.object, context):
+        return invalid(review, NAMES_ITS_NODE)
     if not names_devices(review.object, context):
         return Verdict(review.uid)
     foreign = not_ours(review.object, admission)
@@ -76,19 +94,29 @@ def _forged(review: Review) -> str:
     return f"only Partage may write {', '.join(found)}{hint}"
 
 
+def _placed(pod: Mapping[str, Any] | None) -> bool:
+    """Whether the pod is on a node by its own word: by name, or as the mirror of a static pod."""
+    named = mapping(mapping(pod).get("spec")).get("nodeName")
+    return bool(named) or _MIRROR in texts_of(pod, "annotations")
+
+
+def _may_be_placed(review: Review) -> bool:
+    """Whether the pod was on a node before, or the node itself reports it."""
+    if review.operation == "UPDATE" and _placed(review.before):
+        return True
+    node = mapping(mapping(review.object).get("spec")).get("nodeName")
+    return isinstance(node, str) and review.user == f"system:node:{node}"
+
+
 def _created(
     review: Review, pod: Mapping[str, Any], context: Context, admission: Admission
 ) -> Verdict:
-    node = mapping(pod.get("spec")).get("nodeName")
-    if node and _MIRROR not in texts_of(pod, "annotations"):
-        return _refused(
-            review,
-            f"the pod has spec.nodeName {node} already, so nobody would book its devices; use "
-            "nodeSelector or affinity",
-        )
+    too_many = crowded(pod)
+    if too_many:
+        return invalid(review, too_many)
     read = _read(pod, review.namespace, context)
     if isinstance(read, str):
-        return _refused(review, read)
+        return invalid(review, read)
     if admission.deny_privileged:
         privileged = _privileged(pod, read, context)
         if privileged:
@@ -100,7 +128,7 @@ def _created(
             )
     fault, notes = read.pod.request.fault, read.pod.request.notes
     if fault is not None and fault.code is ReasonCode.INVALID_REQUEST:
-        return _refused(review, f"{fault.code}: {fault.message}")
+        return invalid(review, f"{fault.code}: {fault.message}")
     if fault is not None:
         notes = (f"the pod will wait: {fault.code}: {fault.message}", *notes)
     return Verdict(review.uid, warnings=notes)
@@ -113,10 +141,14 @@ def _updated(review: Review, context: Context) -> Verdict:
         "deletionTimestamp"
     ):
         return Verdict(review.uid)
+    if crowded(before):
+        return Verdict(review.uid)  # it was there before there was a bound
+    if crowded(pod):
+        return invalid(review, crowded(pod))
     new = _fault(pod, review.namespace, context)
     if new is None or _fault(before, review.namespace, context) is not None:
         return Verdict(review.uid)
-    return _refused(review, f"{new.code}: {new.message}")
+    return invalid(review, f"{new.code}: {new.message}")
 
 
 def _fault(pod: Mapping[str, Any], namespace: str, context: Context) -> Fault | None:
@@ -147,7 +179,3 @@ def _privileged(pod: Mapping[str, Any], read: TranslatedPod, context: Context) -
         ):
             return part.name
     return ""
-
-
-def _refused(review: Review, message: str) -> Verdict:
-    return Verdict(review.uid, allowed=False, message=message, code=422)

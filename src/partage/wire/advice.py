@@ -38,6 +38,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.NUMA_MISMATCH: "drop `numa-bind`, or wait",
     ReasonCode.TEMPLATE_MISMATCH: "ask the amounts of a template; the message lists them",
     ReasonCode.ISOLATION_PROVIDER: "label the node, or drop the label",
+    ReasonCode.SEARCH_LIMIT: "ask in fewer containers, or for equal amounts in each",
     ReasonCode.NODE_RESOURCES: "ask less, or wait",
     ReasonCode.NODE_AFFINITY: "correct the selector",
     ReasonCode.TAINT: "add a toleration; repair the node",

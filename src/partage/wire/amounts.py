@@ -15,9 +15,14 @@ __all__ = ["Faults", "pod_amounts", "quantities"]
 
 
 class Faults:
-    """Collects the rules that a pod's request breaks; the first one is told."""
+    """Collects the rules that a pod's request breaks; the first one is told.
+
+    Attributes:
+        unread: whether an amount was left out, so that how much is asked is not known.
+    """
 
     def __init__(self) -> None:
+        self.unread = False
         self._found: list[str] = []
 
     def add(self, message: str) -> None:
@@ -72,9 +77,11 @@ def pod_amounts(
             if not is_device(name):
                 raise InvalidValue(f"field {field}.{name}: {error}") from error
             faults.add(f"{who}: {name}: {error}")
+            faults.unread = True
             continue
         if quantity.nano < 0:
             faults.add(f"{who}: {name}: {quantity} must not be negative")
+            faults.unread = True
             continue
         result[name] = quantity
     return result

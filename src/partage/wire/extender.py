@@ -27,6 +27,7 @@ __all__ = [
     "bind_reply",
     "decode_bind",
     "decode_filter",
+    "decode_pod",
     "decode_preempt",
     "encoded_name",
     "error_reply",
@@ -310,6 +311,15 @@ def _pod(*fields: msgspec.Raw) -> Document:
     raw = _given(*fields)
     if not raw:
         raise InvalidDocument(f"{_SOURCE}: field Pod: missing")
+    return decode_pod(raw)
+
+
+def decode_pod(raw: bytes | msgspec.Raw) -> Document:
+    """A pod as kube-scheduler has it.
+
+    Raises:
+        InvalidDocument: it is none; the message names the field.
+    """
     document = Document("Pod", _SOURCE, 1, _decode(raw, shapes.Pod, "Pod"))
     if not document.name:
         raise InvalidDocument(f"{_SOURCE}: field Pod.metadata.name: missing")

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from msgspec import structs
+
+from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue
 from partage.model.pod import Pod
 from partage.model.policy import CardOrder, Strategy
@@ -22,6 +25,7 @@ from partage.model.selector import NodeConstraint
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
 from partage.vendors.catalog import KOORDINATOR_ALIASES
+from partage.vendors.most import most_devices
 from partage.wire import shapes
 from partage.wire.amounts import Faults, pod_amounts
 from partage.wire.constraints import constraint_of, tolerations_of
@@ -29,6 +33,7 @@ from partage.wire.context import Context
 from partage.wire.demand import bounded, effective, units
 from partage.wire.documents import Document, invalid
 from partage.wire.life import finished
+from partage.wire.limits import beyond
 from partage.wire.reading import read_all
 
 __all__ = ["TranslatedPod", "stable_uid", "translate_pod"]
@@ -66,6 +71,10 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
     if not isinstance(shape, shapes.Pod):
         raise document.invalid("kind", f"{document.kind} is not Pod")
     spec, faults = shape.spec or shapes.PodSpec(), Faults()
+    # A pod that is bound holds what its record says, however much it asks.
+    problem = "" if spec.node_name else beyond(spec, document.annotations, context.is_device)
+    if problem:
+        return _unread(document, spec, context, problem)
     try:
         view = _view(document, spec, context, faults)
         host = _host(view, spec, context, faults)
@@ -85,6 +94,26 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
         constraint=constraint,
         tolerations=tolerations_of(spec),
         quota=_quota(_counted(view, context), reading, host),
+    )
+    return TranslatedPod(pod, view)
+
+
+def _unread(
+    document: Document, spec: shapes.PodSpec, context: Context, problem: str
+) -> TranslatedPod:
+    """A pod that asks for more than is read of any; it waits with what is wrong."""
+    view = _view(
+        document, structs.replace(spec, containers=None, init_containers=None), context, Faults()
+    )
+    pod = Pod(
+        uid=view.uid,
+        namespace=view.namespace,
+        name=view.name,
+        priority=_priority(spec, context),
+        node=None,
+        finished=finished(document.shape) if isinstance(document.shape, shapes.Pod) else False,
+        request=PodRequest(fault=Fault(problem)),
+        host={"pods": 1},
     )
     return TranslatedPod(pod, view)
 
@@ -109,6 +138,7 @@ def _containers(
     if not spec.containers:
         faults.add("spec.containers: at least one container is required")
     views: list[ContainerView] = []
+    taken: set[str] = set()
     for field, listed in (
         ("spec.initContainers", spec.init_containers),
         ("spec.containers", spec.containers),
@@ -118,8 +148,9 @@ def _containers(
             if field == "spec.initContainers":
                 phase = Phase.SIDECAR if container.restart_policy == "Always" else Phase.INIT
             view = _container(container, phase, f"{field}[{index}]", context, faults)
-            if any(view.name == other.name for other in views):
+            if view.name in taken:
                 faults.add(f"container {view.name}: the name is used twice in the pod")
+            taken.add(view.name)
             views.append(view)
     return tuple(views)
 
@@ -194,8 +225,25 @@ def _request(
         node_labels=reading.node_labels,
         node_strategy=node_strategy,
         card_order=card_order,
+        scoring=reading.scoring,
         fault=fault,
         notes=(*told, *_notes(spec, context)),
+        broken=() if fault is None else _broken(view, spec, context, complete=not faults.unread),
+    )
+
+
+def _broken(
+    view: PodView, spec: shapes.PodSpec, context: Context, *, complete: bool
+) -> tuple[tuple[DeviceType, int], ...]:
+    """How many devices a pod may have whose request broke a rule, be they asked for as a whole."""
+    wholes = (spec.resources, shapes.Resources(requests=spec.overhead))
+    parts = [
+        _container(shapes.Container(resources=whole), Phase.MAIN, "pod", context, Faults())
+        for whole in wholes
+        if whole is not None
+    ]
+    return most_devices(
+        (*view.containers, *parts), context.owners, context.settings, complete=complete
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue
-from partage.model.policy import CardOrder
+from partage.model.policy import CardOrder, Scoring
 from partage.model.request import Fault
 from partage.vendors import names
 from partage.vendors.base import PodView, Reading
@@ -84,6 +84,7 @@ def _merged(readings: Iterable[Reading], notes: tuple[str, ...]) -> Reading:
             node_labels=(*result.node_labels, *reading.node_labels),
             node_strategy=result.node_strategy or reading.node_strategy,
             card_order=reading.card_order if order == CardOrder() else order,
+            scoring=reading.scoring if result.scoring == Scoring() else result.scoring,
             fault=result.fault or reading.fault,
             notes=(*result.notes, *reading.notes),
             quota={**result.quota, **reading.quota},

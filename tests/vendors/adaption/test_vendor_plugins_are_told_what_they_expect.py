@@ -170,6 +170,12 @@ METAX_FAULTS = {
     "two cards": ({}, SEED | {"shared": "2"}, "does not support virtualisation over several cards"),
     "no compute": ({}, {"shared": "1", "memory": "1Gi", "sgpu": "1"}, "gpu core resource is required"),
     "less than 1Mi": ({}, SEED | {"memory": "512Ki"}, "gpu memory must not be less than 1048576 bytes"),
+    "more units than cards": (
+        {}, {"shared": "1", "core": "10", "memory": "1Gi", "sgpu": "2"}, "write metax-tech.com/sgpu: 1",
+    ),
+    "less than a unit": (
+        {}, {"shared": "1", "core": "10", "memory": "1Gi", "sgpu": "500m"}, "write metax-tech.com/sgpu: 1",
+    ),
     "nothing beside": ({}, {"sgpu": "1"}, "metax-tech.com/sgpu only wakes the vendor's plugin"),
 }  # fmt: skip
 

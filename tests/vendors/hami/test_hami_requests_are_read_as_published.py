@@ -53,7 +53,9 @@ AMOUNTS = [
     pytest.param({GPU: 1, MEM: 3000}, {}, (1, 0, 3000, 0, False), id="memory-leaves-cores-at-0"),
     pytest.param({GPU: 1, PERCENT: 50}, {}, (1, 0, 0, 500, False), id="half-the-memory"),
     pytest.param({GPU: 1, PERCENT: 100}, {}, (1, 1000, 0, 1000, True), id="all-memory-by-percent"),
-    pytest.param({GPU: 1, PERCENT: 0}, {}, (1, 1000, 0, 1000, True), id="percentage-0-is-not-set"),
+    pytest.param(
+        {GPU: 1, PERCENT: 0}, {}, (1, 0, 0, 1000, False), id="percentage-0-claims-no-cores"
+    ),
     pytest.param({GPU: 1, CORES: 0}, {}, (1, 0, 0, 1000, False), id="explicit-cores-0-stay"),
     pytest.param({GPU: 2, MEM: 8000}, {}, (2, 0, 8000, 0, False), id="the-seed's-two-instances"),
     pytest.param({GPU: 1, MEM: 3000, PERCENT: 50}, {}, (1, 0, 3000, 0, False), id="memory-wins"),
@@ -394,7 +396,7 @@ def test_numa_bind_is_a_scope_for_several_cards(
     [
         ("binpack", Strategy.BINPACK, False),
         ("spread", Strategy.SPREAD, False),
-        ("", None, False),
+        ("", Strategy.BINPACK, True),
         ("pack", Strategy.BINPACK, True),
     ],
 )
@@ -409,12 +411,12 @@ def test_the_node_policy(text: str, strategy: Strategy | None, noted: bool) -> N
 @pytest.mark.parametrize(
     ("text", "order", "unused"),
     [
-        ("", CardOrder(), False),
+        ("", CardOrder(Strategy.SPREAD), False),
         ("binpack", CardOrder(Strategy.BINPACK), False),
         ("spread", CardOrder(Strategy.SPREAD), False),
-        ("mutex", CardOrder(), True),
-        ("numa", CardOrder(by_numa=True), False),
-        ("topology-aware", CardOrder(by_links=True), False),
+        ("mutex", CardOrder(Strategy.SPREAD), True),
+        ("numa", CardOrder(Strategy.FIRST_FIT, by_numa=True), False),
+        ("topology-aware", CardOrder(Strategy.SPREAD, by_links=True), False),
         ("binpack,numa,topology-aware", CardOrder(Strategy.BINPACK, by_links=True), False),
         ("numa, spread", CardOrder(Strategy.SPREAD, by_numa=True), False),
         ("spread,binpack,mutex", CardOrder(Strategy.SPREAD), True),

@@ -37,7 +37,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- end }}
 
 {{- define "partage.excluded" -}}
-{{- concat (list "kube-system" "kube-public" "kube-node-lease" "partage-system" .Release.Namespace) .Values.webhook.excludeNamespaces | uniq | sortAlpha | toJson -}}
+{{- concat (list "kube-system" "kube-public" "kube-node-lease" .Release.Namespace) .Values.webhook.excludeNamespaces | uniq | sortAlpha | toJson -}}
 {{- end }}
 
 {{- define "partage.writers" -}}

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from partage.agent.cri import messages as cri
-from partage.agent.giving import VISIBLE
 from partage.agent.nri.messages import (
     Adjustment,
     Container,
@@ -25,11 +24,13 @@ from partage.agent.nri.messages import (
 )
 from partage.agent.protobuf import Malformed, raw_fields, wrapped
 from partage.model.errors import InvalidValue
+from partage.vendors.runtimes import VISIBLE
 
 __all__ = ["DeviceFiles", "asked", "edited", "image_environment", "key_of"]
 
 _UNKNOWN: Final = (f"{VISIBLE}=all",)
 """What an image is taken to ask for when the runtime does not tell."""
+_NAMED: Final = "cdi.k8s.io/partage-request"
 _EVERYTHING: Final = Device("/dev/kmsg", "c")
 """Privileged containers are given all device files of the host, this one among them."""
 
@@ -65,10 +66,16 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
     )
     container = Container(
         key_of(request.pod, name.name, name.attempt), request.pod, name.name,
-        env=tuple(own.values()), linux=LinuxContainer(tuple(devices)),
+        annotations=_annotations(config), env=tuple(own.values()), linux=LinuxContainer(tuple(devices)),
         mounts=tuple(Mount(m.container_path, "bind", m.host_path) for m in config.mounts),
     )  # fmt: skip
     return sandbox, container
+
+
+def _annotations(config: cri.ContainerConfig) -> dict[str, str]:
+    """A container's annotations, and the CDI names that the request has beside them in the same words."""
+    names = ",".join(one.name for one in config.cdi_devices)
+    return {**config.annotations, **({_NAMED: names} if names else {})}
 
 
 def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:

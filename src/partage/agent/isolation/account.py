@@ -99,8 +99,12 @@ def _check(path: Path, descriptor: int) -> None:
         raise InvalidDocument(f"{path}: not of {size} bytes; it was cut off or added to")
 
 
-def read_account(path: Path) -> tuple[Process, ...]:
+def read_account(path: Path, cards: int = _CARDS) -> tuple[Process, ...]:
     """The processes of a container that use cards; one that died without a word is still there.
+
+    Args:
+        path: of the file.
+        cards: how many the container has.
 
     Raises:
         InvalidDocument: The file is not an account.
@@ -111,21 +115,21 @@ def read_account(path: Path) -> tuple[Process, ...]:
         memory = os.pread(descriptor, _INNER_AT, 0).ljust(_INNER_AT, b"\0")
     places = memory[PLACES_AT : PLACES_AT + _PLACES * _PLACE]
     return tuple(
-        _process(memory, place, PLACES_AT + place * _PLACE)
+        _process(memory, place, PLACES_AT + place * _PLACE, cards)
         for place, (owner,) in enumerate(_OWNER.iter_unpack(places))
         if owner and not owner & 1
     )
 
 
-def _process(memory: bytes, place: int, at: int) -> Process:
+def _process(memory: bytes, place: int, at: int, cards: int) -> Process:
     owner = word(memory, at)
-    cards = tuple(
+    holdings = tuple(
         Holding(*(min(word(memory, card + 8 * i), _MOST) for i in range(4)))
-        for card in range(at + 32, at + 32 + _CARDS * _HOLDING, _HOLDING)
+        for card in range(at + 32, at + 32 + min(cards, _CARDS) * _HOLDING, _HOLDING)
     )
     state = State(word(memory, at + 24) & 7)
     return Process(
-        place, owner >> 42, owner >> 1 & (2**41 - 1), word(memory, at + 8), state, cards
+        place, owner >> 42, owner >> 1 & (2**41 - 1), word(memory, at + 8), state, holdings
     )
 
 

@@ -83,7 +83,7 @@ class Folders:
         with self._opened(self._home) as home:
             if home is None:
                 return
-            for name in sorted(os.listdir(home)):  # noqa: PTH208 # of a descriptor
+            for name in _names(home):
                 match = _SHAPE.fullmatch(name)
                 if match is None or match["uid"] in pods or (match["uid"], match["name"]) in kept:
                     continue
@@ -97,7 +97,7 @@ class Folders:
             if home is None:
                 return
             left = most
-            for name in os.listdir(home):  # noqa: PTH208 # as above
+            for name in _names(home):
                 if _GONE.fullmatch(name) is None:
                     continue
                 if left <= 0:
@@ -186,6 +186,13 @@ class Folders:
         if problem != self._told:
             _LOG.warning("%s", problem)
         self._told = problem
+
+
+def _names(home: int) -> Iterator[str]:
+    """What is in a folder, one after the other: what tenants left may be more than fits into memory."""
+    with os.scandir(home) as found:
+        for one in found:
+            yield one.name
 
 
 def _ours(home: int, name: str) -> bool:

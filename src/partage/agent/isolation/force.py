@@ -27,6 +27,7 @@ class Cause(StrEnum):
     SEAT = "SeatChanged"
     OUTSIDE = "ProcessOutside"
     REFUSED = "LibraryRefused"
+    EXCESS = "TooMuchToRead"
 
 
 @dataclass(frozen=True, slots=True)

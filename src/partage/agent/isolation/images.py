@@ -4,24 +4,19 @@ The library needs the GNU C library, 2.17 or newer; with an older one a program 
 start at all. So the root is looked at while the container is made but not started, and the library is left out
 where it cannot be. The root is the image's: symbolic links are followed inside it only, nothing but regular
 files is opened, and no more is read than such a file can hold. Where it is not put together yet, it is looked at
-layer by layer, as an overlay would show it.
+layer by layer, as an overlay would show it (`reading`).
 """
 
-import contextlib
-import errno
-import os
 import platform
 import posixpath
-import stat
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.programs import OLDEST_LIBC, Reach, newest_symbol, reach
+from partage.agent.isolation.reading import Root, TooMuch, Work, start
 
-__all__ = ["FOLDERS", "Root", "Verdict", "file_below", "judge_image", "read_below"]
+__all__ = ["FOLDERS", "Root", "Verdict", "judge_image"]
 
 _MACHINE: Final = platform.machine()
 FOLDERS: Final = (
@@ -30,10 +25,12 @@ FOLDERS: Final = (
 _LIBC: Final = "libc.so.6"
 _MUSL: Final = f"lib/ld-musl-{_MACHINE}.so.1"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_LINKS: Final = 40
 _SCRIPTS: Final = 4
 _HEAD: Final = 2**20
 _MOST: Final = 16 * 2**20
+_WORK: Final = 2**28
+_PLACES: Final = 64
+"""Folders of `PATH` that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +46,6 @@ class Verdict:
     why: str = ""
 
 
-Root = Sequence[Path]
-"""A container's root: its layers, topmost first, or it alone."""
-
-
 def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Verdict:
     """Judge a container's root by its C library and its first program; whatever is there, there is an answer.
 
@@ -61,9 +54,16 @@ def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> V
         command: its first program with arguments.
         env: its variables.
     """
-    version = _libc(root)
+    try:
+        return _judged(root, command, env, Work(_WORK))
+    except TooMuch as error:
+        return Verdict(False, f"the image has more {error} than can be looked at before it starts")
+
+
+def _judged(root: Root, command: Sequence[str], env: Mapping[str, str], work: Work) -> Verdict:
+    version = _libc(root, work)
     if version is None:
-        if read_below(root, _MUSL, 1) is not None:
+        if start(root, _MUSL, 1, work) is not None:
             return Verdict(False, f"the image has musl: {Reach.MUSL.partition(': ')[2]}")
         return Verdict(False, "the image has no GNU C library: nothing in it can load the library")
     if version < OLDEST_LIBC:
@@ -72,22 +72,24 @@ def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> V
             False,
             f"the image's C library is {version[0]}.{version[1]}; {wanted} or newer is needed",
         )
-    found = _program(root, command, env)
+    found = _program(root, command, env, work)
     if found in {Reach.STATIC, Reach.MUSL, Reach.MACHINE}:
         return Verdict(True, f"{command[0][:200]!r} is {found}")
     return Verdict(True)
 
 
-def _libc(root: Root) -> tuple[int, int] | None:
+def _libc(root: Root, work: Work) -> tuple[int, int] | None:
     for folder in FOLDERS:
-        content = read_below(root, f"{folder}/{_LIBC}", _MOST)
+        content = start(root, f"{folder}/{_LIBC}", _MOST, work)
         version = newest_symbol(content) if content is not None else None
         if version is not None:
             return version
     return None
 
 
-def _program(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Reach | None:
+def _program(
+    root: Root, command: Sequence[str], env: Mapping[str, str], work: Work
+) -> Reach | None:
     """What the first program is, through scripts to what runs them; None where it is not found."""
     word = command[0] if command else ""
     for _ in range(_SCRIPTS):
@@ -96,9 +98,9 @@ def _program(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Reac
         if "/" in word:
             places = [word]
         else:
-            folders = env.get("PATH", _PATH).split(":")
+            folders = env.get("PATH", _PATH).split(":", _PLACES)[:_PLACES]
             places = [f"{folder}/{word}" for folder in folders if folder.startswith("/")]
-        head = next(filter(None, (read_below(root, place, _HEAD) for place in places)), None)
+        head = next(filter(None, (start(root, place, _HEAD, work) for place in places)), None)
         if head is None:
             return None
         if not head.startswith(b"#!"):
@@ -108,93 +110,3 @@ def _program(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Reac
             words = [one for one in words[1:] if not one.startswith("-") and "=" not in one]
         word = words[0] if words else ""
     return None
-
-
-def read_below(root: Root, name: str, most: int) -> bytes | None:
-    """The beginning of a regular file below a root; None where there is none."""
-    try:
-        with file_below(root, name) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
-            return file.read(most)
-    except (OSError, ValueError):
-        return None
-
-
-@contextlib.contextmanager
-def file_below(root: Root, name: str) -> Iterator[int]:
-    """A descriptor of a regular file below a root.
-
-    Raises:
-        OSError: there is none.
-        ValueError: no file can have that name.
-    """
-    path = _resolved(root, name)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", name)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _resolved(root: Root, name: str) -> Path:
-    """Where a path leads below a root, links followed as if the root were `/`."""
-    waiting = deque(part for part in name.split("/") if part not in {"", "."})
-    done: list[str] = []
-    links = 0
-    found = root[0]
-    while waiting:
-        part = waiting.popleft()
-        if part == "..":
-            del done[-1:]
-            continue
-        found = _shown(root, [*done, part])
-        try:
-            target = str(found.readlink())
-        except OSError:
-            done.append(part)
-            continue
-        links += 1
-        if links > _LINKS:
-            raise OSError(f"{name}: too many links")
-        if target.startswith("/"):
-            done = []
-        waiting.extendleft(part for part in reversed(target.split("/")) if part not in {"", "."})
-    return found
-
-
-def _shown(root: Root, parts: Sequence[str]) -> Path:
-    """What layers show at a path whose folders are no links: the topmost file, unless a layer above took it away.
-
-    Raises:
-        FileNotFoundError: no layer has it.
-    """
-    layers = list(root)
-    for depth in range(1, len(parts) + 1):
-        below: list[Path] = []
-        for layer in layers:
-            here = layer.joinpath(*parts[:depth])
-            try:
-                mode = here.lstat()
-            except OSError:
-                continue
-            if stat.S_ISCHR(mode.st_mode) and mode.st_rdev == 0:
-                break  # taken away
-            if depth == len(parts):
-                return here
-            if not stat.S_ISDIR(mode.st_mode):
-                break
-            below.append(layer)
-            if _is_opaque(here):
-                break
-        layers = below
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/".join(parts))
-
-
-def _is_opaque(folder: Path) -> bool:
-    """Whether a folder of a layer hides those below it."""
-    for name in ("trusted.overlay.opaque", "user.overlay.opaque"):
-        with contextlib.suppress(OSError):
-            if os.getxattr(folder, name, follow_symlinks=False) == b"y":
-                return True
-    return False

@@ -7,9 +7,13 @@ missing the files lie on the disk, which is told.
 """
 
 import ctypes
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from partage.agent.isolation.reading import TooMuch, Work, lines
 
 __all__ = ["bound", "is_seen", "mounted", "room", "unbind"]
 
@@ -65,10 +69,9 @@ def is_seen(path: str, mounts: Path) -> bool:
         mounts: their `mountinfo`.
     """
     try:
-        text = mounts.read_text("utf-8", "surrogateescape")
-    except OSError:
+        return _spelled(path) in _points(mounts)
+    except (OSError, TooMuch):
         return False
-    return _spelled(path) in _points(text)
 
 
 def mounted(folder: Path) -> str:
@@ -81,15 +84,20 @@ def mounted(folder: Path) -> str:
     """
     # Of the folder itself a link is not followed: nobody who removes it does.
     here = _spelled(os.path.join(os.path.realpath(folder.parent), folder.name))  # noqa: PTH118 # text
-    for point in _points(_OWN.read_text("utf-8", "surrogateescape")):
-        if point == here or point.startswith(f"{here}/"):
-            return point
+    try:
+        for point in _points(_OWN):
+            if point == here or point.startswith(f"{here}/"):
+                return point
+    except TooMuch as error:
+        raise OSError(errno.E2BIG, f"too many {error}", str(folder)) from error
     return ""
 
 
-def _points(text: str) -> list[str]:
+def _points(mounts: Path) -> Iterator[str]:
     """Where something is mounted, by a `mountinfo`, in its spelling."""
-    return [line.split(" ", 5)[4] for line in text.splitlines() if line.count(" ") > 3]
+    for line in lines(str(mounts), Work(), "mounts"):
+        if line.count(" ") > 3:
+            yield line.split(" ", 5)[4]
 
 
 def _spelled(path: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from partage.agent.isolation.programs import HEADER, MACHINES, SEGMENT
+from partage.agent.isolation.reading import Work
 from partage.model.errors import InvalidDocument
 
 __all__ = ["auditors", "rebinder", "stand_in"]
@@ -29,6 +30,7 @@ _TAGS: Final = 4096
 _MOST: Final = 2**17
 """Symbols and hash words of one object; the largest that people preload have half of it."""
 _TEXT: Final = 16 * 2**20
+_ASKED: Final = 256
 _DRIVER: Final = re.compile(rb"(?:cu(?!File)|nvml)[A-Z][0-9A-Za-z_]{0,60}|dlv?sym(?=\0)")
 """Functions of the driver and of the loader; CUDA's runtime and libraries go on in small letters, cuFile is theirs too."""
 _REBINDS: Final = re.compile(rb"la_(?:symbind(?:32|64)|[0-9a-z_]{1,40}_pltenter)(?=\0)")
@@ -40,46 +42,52 @@ _BEGINNINGS: Final = {
 _Read = Callable[[int, int], bytes]
 
 
-def stand_in(descriptor: int, of: str = platform.machine()) -> str:
+def stand_in(descriptor: int, work: Work, of: str = platform.machine()) -> str:
     """A function of the driver or of `dlsym` that an object defines itself; empty where it has none.
 
     Args:
         descriptor: of its file.
+        work: what may be read.
         of: the machine that it is to run on.
 
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
+        TooMuch: there is too much in it.
     """
-    return _found(*_dynamic(descriptor, of), _DRIVER)
+    return _found(*_dynamic(descriptor, work, of), _DRIVER)
 
 
-def rebinder(descriptor: int, of: str = platform.machine()) -> str:
+def rebinder(descriptor: int, work: Work, of: str = platform.machine()) -> str:
     """A function by which an auditor of the loader may bind a call to another place; empty where it has none.
 
     Args:
         descriptor: of its file.
+        work: what may be read.
         of: the machine that it is to run on.
 
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
+        TooMuch: there is too much in it.
     """
-    return _found(*_dynamic(descriptor, of), _REBINDS)
+    return _found(*_dynamic(descriptor, work, of), _REBINDS)
 
 
-def auditors(descriptor: int, of: str = platform.machine()) -> str:
+def auditors(descriptor: int, work: Work, of: str = platform.machine()) -> str:
     """Auditors of the loader that a program names itself, with colons between; empty where it names none.
 
     Args:
         descriptor: of its file.
+        work: what may be read.
         of: the machine that it is to run on.
 
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
+        TooMuch: there is too much in it.
     """
-    read, tags = _dynamic(descriptor, of)
+    read, tags = _dynamic(descriptor, work, of)
     names = []
     for tag in _AUDITORS:
         if tag in tags:
@@ -93,22 +101,22 @@ def auditors(descriptor: int, of: str = platform.machine()) -> str:
     return ":".join(names)
 
 
-def _dynamic(descriptor: int, of: str) -> tuple[_Read, dict[int, int]]:
+def _dynamic(descriptor: int, work: Work, of: str) -> tuple[_Read, dict[int, int]]:
     """What reads an object as it lies in memory, and its dynamic segment."""
     ident, kind, machine, _, _, at, _, _, _, size, count = HEADER.unpack(
-        _bytes(descriptor, 0, HEADER.size)
+        _bytes(descriptor, 0, HEADER.size, work)
     )
     if ident[:6] != b"\x7fELF\2\1" or machine != MACHINES.get(of) or kind not in {_FIXED, _SHARED}:
         raise InvalidDocument("not a shared object for this machine")
     if size != SEGMENT.size or count > _PARTS:
         raise InvalidDocument(f"{count} program headers of {size} bytes")
-    parts = list(SEGMENT.iter_unpack(_bytes(descriptor, at, count * size)))
+    parts = list(SEGMENT.iter_unpack(_bytes(descriptor, at, count * size, work)))
     loaded = [(part[3], part[2], part[5]) for part in parts if part[0] == _LOADED]
 
     def read(address: int, length: int) -> bytes:
         for start, offset, filled in loaded:
             if start <= address and address + length <= start + filled:
-                return _bytes(descriptor, offset + address - start, length)
+                return _bytes(descriptor, offset + address - start, length, work)
         raise InvalidDocument(f"nothing is loaded at {address:#x}")
 
     dynamic = [(part[3], part[5]) for part in parts if part[0] == _DYNAMIC_PART]
@@ -175,7 +183,8 @@ def _count(read: _Read, address: int) -> int:
     raise InvalidDocument("a chain without an end")
 
 
-def _bytes(descriptor: int, offset: int, length: int) -> bytes:
+def _bytes(descriptor: int, offset: int, length: int, work: Work) -> bytes:
+    work.take(_ASKED + length, "programs")
     try:
         found = os.pread(descriptor, length, offset)
     except OverflowError as error:

@@ -7,12 +7,13 @@ call to another place. The names are a tenant's, and so are the files: they are 
 """
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from partage.agent.isolation.images import FOLDERS, file_below
+from partage.agent.isolation.images import FOLDERS
 from partage.agent.isolation.objects import auditors, rebinder, stand_in
+from partage.agent.isolation.reading import Work, file_below
 from partage.model.errors import InvalidDocument
 
 __all__ = ["taken_first"]
@@ -25,38 +26,42 @@ _LIBRARIES: Final = tuple(
 _SHOWN: Final = 120
 
 
-def taken_first(
-    root: Path, environment: bytes, maps: str, library: str, program: int | None = None
+def taken_first(  # what is known of one process
+    root: Path,
+    told: Mapping[bytes, Sequence[str]],
+    mapped: Sequence[str],
+    library: str,
+    program: int,
+    work: Work,
 ) -> str:
     """An object that is asked before the library for what is the library's, in words; empty without one.
 
     Args:
         root: of the process.
-        environment: that it was started with.
-        maps: what it has mapped, as procfs tells it.
+        told: values of the loader's variables that it was started with; one may have been given twice.
+        mapped: files of which it runs code.
         library: the enforcement library's path there.
-        program: a descriptor of its program's file; None where that does not matter.
+        program: a descriptor of its program's file.
+        work: what may be read.
+
+    Raises:
+        TooMuch: it names more than can be looked at.
     """
     preloads = [
-        name
-        for name in _values(environment, b"LD_PRELOAD").replace(":", " ").split()
-        if name != library
+        name for name in ":".join(told[b"LD_PRELOAD"]).replace(":", " ").split() if name != library
     ]
-    own = ""
-    if program is not None:
-        try:
-            own = auditors(program)
-        except (InvalidDocument, OSError):
-            own = ""  # such a program the kernel or the loader would not have started
-    audits = [*_values(environment, b"LD_AUDIT").split(":"), *own.split(":")]
+    try:
+        own = auditors(program, work)
+    except (InvalidDocument, OSError):
+        own = ""  # such a program the kernel or the loader would not have started
+    audits = [*":".join(told[b"LD_AUDIT"]).split(":"), *own.split(":")]
     audits = [name for name in audits if name]
-    folders = _values(environment, b"LD_LIBRARY_PATH").replace(";", ":").split(":")
-    mapped = _mapped(maps)
+    folders = ":".join(told[b"LD_LIBRARY_PATH"]).replace(";", ":").split(":")
     for how, names, defined in (
         ("by LD_PRELOAD", preloads, stand_in), ("as auditor", audits, rebinder),
     ):  # fmt: skip
         for name in names[:_MOST]:
-            why = _judged(root, _places(name, folders, mapped), name, mapped, defined)
+            why = _judged(root, _places(name, folders, mapped), name, mapped, defined, work)
             if why:
                 return f"{how} {why}"
         if len(names) > _MOST:
@@ -64,21 +69,7 @@ def taken_first(
     return ""
 
 
-def _values(environment: bytes, key: bytes) -> str:
-    """All values of a variable: a process may have been given one twice."""
-    parts = (line.partition(b"=") for line in environment.split(b"\0"))
-    return ":".join(
-        value.decode("utf-8", "surrogateescape") for name, _, value in parts if name == key
-    )
-
-
-def _mapped(maps: str) -> list[str]:
-    """Files of which a process runs code."""
-    fields = (line.split(maxsplit=5) for line in maps.splitlines())
-    return [one[5] for one in fields if len(one) == 6 and "x" in one[1] and one[5][0] == "/"]
-
-
-def _places(name: str, folders: list[str], mapped: list[str]) -> list[str]:
+def _places(name: str, folders: Sequence[str], mapped: Sequence[str]) -> list[str]:
     """Where the loader may have found an object, in the container."""
     if name.startswith("/"):
         forms = [name]
@@ -93,16 +84,21 @@ def _places(name: str, folders: list[str], mapped: list[str]) -> list[str]:
     return [f"{folder}/{name}" for folder in (*own, *FOLDERS, "usr/local/lib")]
 
 
-def _judged(
-    root: Path, places: list[str], name: str, mapped: list[str], defined: Callable[[int], str]
+def _judged(  # what is known of one name
+    root: Path,
+    places: list[str],
+    name: str,
+    mapped: Sequence[str],
+    defined: Callable[[int, Work], str],
+    work: Work,
 ) -> str:
     shown = ascii(name[:_SHOWN])[1:-1]
     seen = False
     for place in dict.fromkeys(places):
         try:
-            with file_below((root,), place) as descriptor:
+            with file_below((root,), place, work) as descriptor:
                 seen = True
-                symbol = defined(descriptor)
+                symbol = defined(descriptor, work)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

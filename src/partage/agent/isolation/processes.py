@@ -4,18 +4,29 @@ Every container runtime names a container's control group after the container's 
 read as a whole: containers are few, and asking a runtime could block.
 """
 
-import os
+import contextlib
 import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Numbers", "numbers_of", "processes_of", "root_of"]
+from partage.agent.isolation.reading import TooMuch, Work, names, whole
+
+__all__ = ["CROWD", "Numbers", "numbers_of", "processes_of", "root_of"]
+
+CROWD: Final = 4096
+"""Processes of one container; one that has more is not looked into."""
+_TABLE: Final = 2**29
+"""Work of one look at the table of processes: some 200,000 of them."""
+_GROUPS: Final = 2**16
+_STATUS: Final = 2**20
+_STAT: Final = 4096
 
 _IDENTITY: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{7,127}")
 _FORKED: Final = 0x40
 """The kernel's PF_FORKNOEXEC."""
 _NAME: Final = 32
+_TOLD: Final = "processes"
 
 
 class Numbers(NamedTuple):
@@ -29,12 +40,15 @@ class Numbers(NamedTuple):
     """It runs its parent's program still: it was forked and started none."""
     name: str
     """As it calls itself; nothing in it that a terminal would take for more."""
+    threads: int = 1
+    is_over: bool = False
+    """Its first thread has ended; others may live."""
 
 
 def processes_of(
     containers: Collection[str], proc: Path = Path("/proc")
 ) -> dict[str, tuple[int, ...]]:
-    """Processes of each container that has any, lowest first.
+    """Processes of each container that has any, lowest first; of a crowd one more than `CROWD` at most.
 
     Args:
         containers: identities that the runtime gave; others than such are of no process.
@@ -44,22 +58,33 @@ def processes_of(
     found: dict[str, list[int]] = {}
     if not wanted:
         return {}
-    for name in os.listdir(proc):  # noqa: PTH208 # the table has thousands of entries
-        if not name.isdecimal():
-            continue
-        try:
-            text = _text(f"{proc}/{name}/cgroup")
-        except OSError:
-            continue  # it has ended
-        for part in {part for line in text.splitlines() for part in line.split("/")[1:]}:
-            # cgroupfs: <id>; systemd: cri-containerd-<id>.scope
-            identity = part.removesuffix(".scope")
-            while identity not in wanted and "-" in identity:
-                identity = identity.partition("-")[2]
-            if identity in wanted:
-                found.setdefault(identity, []).append(int(name))
-                break
+    work = Work(_TABLE)
+    with contextlib.suppress(TooMuch):
+        for name in names(str(proc), work, _TOLD):
+            if not name.isdecimal():
+                continue
+            identity = _container(f"{proc}/{name}/cgroup", wanted, work)
+            pids = found.setdefault(identity, [])
+            if identity and len(pids) <= CROWD:
+                pids.append(int(name))
+    found.pop("", None)
     return {one: tuple(sorted(pids)) for one, pids in found.items()}
+
+
+def _container(path: str, wanted: Collection[str], work: Work) -> str:
+    """The container of a process; empty where it is of none."""
+    try:
+        text = whole(path, _GROUPS, work, _TOLD)
+    except (OSError, TooMuch):
+        return ""  # it has ended, or lies deeper than any runtime puts a container
+    for part in {part for line in text.splitlines() for part in line.split("/")[1:]}:
+        # cgroupfs: <id>; systemd: cri-containerd-<id>.scope
+        identity = part.removesuffix(".scope")
+        while identity not in wanted and "-" in identity:
+            identity = identity.partition("-")[2]
+        if identity in wanted:
+            return identity
+    return ""
 
 
 def root_of(container: str, proc: Path = Path("/proc")) -> Path | None:
@@ -68,20 +93,26 @@ def root_of(container: str, proc: Path = Path("/proc")) -> Path | None:
     return proc / str(pids[0]) / "root" if pids else None
 
 
-def numbers_of(pid: int, proc: Path = Path("/proc")) -> Numbers | None:
-    """The numbers of a process; None when it has ended."""
+def numbers_of(
+    pid: int, proc: Path = Path("/proc"), work: Work | None = None, task: str = ""
+) -> Numbers | None:
+    """The numbers of a process, or of a thread of it; None when it has ended.
+
+    Raises:
+        TooMuch: the kernel tells more of it than can be read.
+    """
+    work = work or Work()
+    home = f"{proc}/{pid}/task/{task}" if task else f"{proc}/{pid}"
     try:
-        status = _text(f"{proc}/{pid}/status")
-        before, _, after_name = _text(f"{proc}/{pid}/stat").rpartition(")")
+        status = whole(f"{home}/status", _STATUS, work, _TOLD)
+        before, _, after_name = whole(f"{home}/stat", _STAT, work, _TOLD).rpartition(")")
         inner = next(line for line in status.splitlines() if line.startswith("NSpid:"))
         fields = after_name.split()
         name = ascii(before.partition("(")[2][:_NAME])[1:-1]
         forked = bool(int(fields[6]) & _FORKED)
-        return Numbers(int(inner.split()[-1]), int(fields[19]), forked, name)
+        return Numbers(
+            int(inner.split()[-1]), int(fields[19]), forked, name,
+            int(fields[17]), fields[0] in {"Z", "X", "x"},
+        )  # fmt: skip
     except (OSError, StopIteration, IndexError, ValueError):
         return None
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 # of every process, every ten seconds
-        return file.read()

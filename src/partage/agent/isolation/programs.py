@@ -58,5 +58,5 @@ def reach(program: bytes, of: str = platform.machine()) -> Reach:
 
 def newest_symbol(libc: bytes) -> tuple[int, int] | None:
     """The newest symbol version that a `libc.so.6` offers; None if it is no GNU C library."""
-    minors = [int(minor) for minor in _VERSIONS.findall(libc)]
-    return (2, max(minors)) if minors else None
+    newest = max((int(found[1]) for found in _VERSIONS.finditer(libc)), default=-1)
+    return (2, newest) if newest >= 0 else None

@@ -174,9 +174,7 @@ class HamiCore:
         """The library, and its limits where the protocol itself names none."""
         env = dict(shares.env)
         if not any(key.startswith(_LIMIT) for key in env):
-            for position, grant in enumerate(shares.shares):
-                env[f"{_LIMIT}_{position}"] = f"{grant.memory_bytes // _MIB}m"
-            env[_SM_LIMIT] = str(shares.shares[0].core_milli * 100 // MILLI)
+            env.update(_hami_limits(shares))
             policy = _CORE_POLICY.get(shares.policy)
             if policy:
                 env["GPU_CORE_UTILIZATION_POLICY"] = policy
@@ -192,6 +190,25 @@ class HamiCore:
         return Kept(env, binds)
 
 
+def _hami_limits(shares: Shares) -> dict[str, str]:
+    """Limits by the place of each card among the container's, as that library counts them: whole cards have none.
+
+    The limit of compute without a place holds for cards that have none of their own, and is all that older versions
+    read: the least, where no whole card would be held to it.
+    """
+    mine = set(shares.shares)
+    cards = [one for one in shares.grants if one.type is DeviceType.GPU]
+    held = {place: one for place, one in enumerate(cards) if one in mine}
+    env = {f"{_LIMIT}_{place}": f"{one.memory_bytes // _MIB}m" for place, one in held.items()}
+    percents = {place: one.core_milli * 100 // MILLI for place, one in held.items()}
+    if len(percents) == len(cards):
+        # 0 is no limit there.
+        env[_SM_LIMIT] = str(min(filter(None, percents.values()), default=0))
+    if len(cards) > 1:
+        env |= {f"{_SM_LIMIT}_{place}": str(percent) for place, percent in percents.items()}
+    return env
+
+
 @dataclass(frozen=True, slots=True)
 class OwnLibrary:
     """Partage's own enforcement library (`native/`).
@@ -200,11 +217,14 @@ class OwnLibrary:
         policy: how compute is shared where neither pod nor node says.
         most_beyond_bytes: memory of the host that a pod may ask for beyond its grant.
         context_bytes: what one context counts until it was measured.
+        compute: hold compute to policies and quotas too. Without it memory alone is capped, and no launch is ever held
+            back: a quota stays in the limits, where what is not enforced is read from.
     """
 
     policy: Policy = Policy.BEST_EFFORT
     most_beyond_bytes: int = 0
     context_bytes: int = 0
+    compute: bool = False
     name: str = "partage"
 
     def keep(self, shares: Shares) -> Kept:
@@ -227,6 +247,9 @@ class OwnLibrary:
             core = min(grant.core_milli, MILLI)
             # Without a quota there is nothing that could be guaranteed or held to.
             mine = policy if core else Policy.BEST_EFFORT
+            if not self.compute:
+                core = core if mine is not Policy.BEST_EFFORT else 0
+                mine = Policy.NONE
             cards.append(
                 CardQuota(
                     grant.uuid, grant.memory_bytes, core, mine, wishes.priority,

@@ -4,38 +4,46 @@ It is read once and never changes. Whoever judges containers is given it and rea
 a container in one look is of one moment, and the process table of a node is gone through once, however many ask.
 """
 
+import ctypes
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from partage.agent.isolation.account import Process, read_account
-from partage.agent.isolation.images import read_below
 from partage.agent.isolation.library import as_mapped, is_genuine
+from partage.agent.isolation.mappings import mapped, variables
 from partage.agent.isolation.preloads import taken_first
-from partage.agent.isolation.processes import Numbers, numbers_of, processes_of
+from partage.agent.isolation.processes import CROWD, Numbers, numbers_of, processes_of
 from partage.agent.isolation.programs import Reach, reach
+from partage.agent.isolation.reading import LOOK, TooMuch, Work, links, names, start
 from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.seats import Seat, read_seat
 from partage.model.errors import InvalidDocument
 
-__all__ = ["ProcessView", "RoomView", "Seen", "Sight", "look", "read_room", "see"]
+__all__ = ["Excess", "ProcessView", "RoomView", "Seen", "Sight", "look", "read_room", "see"]
 
 _PRELOAD: Final = "etc/ld.so.preload"
-_LIST: Final = 2**16
+_LIST: Final = 1024
+"""Of the loader's list; that which the agent mounts has one line."""
+_LIMITS: Final = 2**14
 _CARD: Final = re.compile(r"/dev/nvidia[0-9]+|/dev/nvidia-caps/.*")
 _MEMORY: Final = "/dev/nvidia-uvm"
-_CODE: Final = re.compile(r"[0-9a-f]+-[0-9a-f]+ r.x. ")
 _HEAD: Final = 2**20
-_INTERFACES: Final = (
-    ("OpenCL", re.compile(r"/libnvidia-opencl\.so")),
-    ("Vulkan", re.compile(r"/libvulkan\.so")),
-    ("OpenGL", re.compile(r"/lib(GLX|EGL|GLESv2)_nvidia\.so")),
-)
-"""Of these NVIDIA's driver or the loader of its driver is the library; Vulkan's driver is that of OpenGL."""
+_LOADER: Final = (b"LD_PRELOAD", b"LD_AUDIT", b"LD_LIBRARY_PATH")
+_ALL: Final = 4 * LOOK
+"""Work of one look at all containers."""
+_FIRST: Final = 2**14
+"""What a process is taken to cost of which nothing is known."""
+_REST: Final = 32
+"""Looks for which what was too much is left alone at most."""
+_TABLES: Final = 16
+_KCMP: Final = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine)
+_KCMP_FILES: Final = 2
+_LIBC: Final = ctypes.CDLL(None)
 _PROC: Final = Path("/proc")
 
 
@@ -88,38 +96,101 @@ class RoomView:
 
 
 @dataclass(frozen=True, slots=True)
+class Excess:
+    """There was more to read of a container than one look takes.
+
+    Attributes:
+        what: there is too much of.
+        wait: looks for which it is left alone.
+        rest: what that was at first; it doubles each time.
+    """
+
+    what: str
+    wait: int = 1
+    rest: int = 1
+
+    def __str__(self) -> str:
+        """For people; the same at each look."""
+        return f"its processes have more {self.what} than one look can go through, so nobody knows what they do"
+
+
+@dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look has read; rooms and processes by container."""
+    """What one look has read; all of it by container.
+
+    Attributes:
+        rooms: files of rooms.
+        processes: what was seen; those of a container of which there is too much are absent.
+        excess: containers of which there is too much.
+        costs: what it took to look, to know who is looked at first the next time.
+    """
 
     rooms: Mapping[str, RoomView] = field(default_factory=dict)
     processes: Mapping[str, tuple[Seen, ...]] = field(default_factory=dict)
+    excess: Mapping[str, Excess] = field(default_factory=dict)
+    costs: Mapping[str, int] = field(default_factory=dict)
 
 
-def see(rooms: Mapping[str, Room], proc: Path = _PROC) -> Sight:
-    """Read everything once.
+def see(rooms: Mapping[str, Room], proc: Path = _PROC, before: Sight | None = None) -> Sight:
+    """Read everything once; who is quickly gone through comes first, so that a costly container delays itself.
 
     Args:
         rooms: by container.
         proc: procfs of the host.
+        before: what the look before this one saw; where the work of this one is used up, that goes on to count.
     """
+    before = before or Sight()
     found: dict[str, tuple[Seen, ...]] = {}
-    for container, pids in processes_of(rooms, proc).items():
-        room = rooms[container]
-        shipped = as_mapped(room.folder / room.library)
-        found[container] = tuple(_seen(pid, room.inside, shipped, proc) for pid in pids)
+    excess: dict[str, Excess] = {}
+    costs: dict[str, int] = {}
+    left = _ALL
+    listed = processes_of(rooms, proc)
+    for container in sorted(
+        listed, key=lambda one: before.costs.get(one, len(listed[one]) * _FIRST)
+    ):
+        last, cost = before.excess.get(container), before.costs.get(container, 0)
+        if last is not None and last.wait:
+            excess[container] = Excess(last.what, last.wait - 1, last.rest)
+            costs[container] = cost
+            continue
+        if left <= 0 or cost > left:
+            found[container] = before.processes.get(container, ())
+            costs[container] = cost // 2  # its turn comes
+            continue
+        work = Work()
+        try:
+            found[container] = _looked(listed[container], rooms[container], proc, work)
+        except TooMuch as error:
+            rest = min(last.rest * 2, _REST) if last else 1
+            excess[container] = Excess(str(error), rest, rest)
+        costs[container] = work.spent
+        left -= work.spent
     views = {container: read_room(room) for container, room in rooms.items()}
-    return Sight(MappingProxyType(views), MappingProxyType(found))
+    return Sight(
+        MappingProxyType(views),
+        MappingProxyType(found),
+        MappingProxyType(excess),
+        MappingProxyType(costs),
+    )
+
+
+def _looked(pids: tuple[int, ...], room: Room, proc: Path, work: Work) -> tuple[Seen, ...]:
+    if len(pids) > CROWD:
+        raise TooMuch("processes")
+    shipped = as_mapped(room.folder / room.library)
+    return tuple(_seen(pid, room.inside, shipped, proc, work) for pid in pids)
 
 
 def read_room(room: Room) -> RoomView:
     """Read a room's files; whatever is in them, there is an answer."""
     try:
-        limits = (room.folder / "limits").read_text(encoding="ascii", errors="replace")
+        with (room.folder / "limits").open("rb") as file:
+            limits = file.read(_LIMITS + 1).decode("ascii", "replace")
     except OSError:
         limits = ""
     account: tuple[Process, ...] | str
     try:
-        account = read_account(room.account)
+        account = read_account(room.account, len(room.limits.cards))
     except (InvalidDocument, OSError) as error:
         account = str(error)
     seats: dict[str, Seat | str | None] = {}
@@ -150,58 +221,129 @@ def look(
 
     Returns:
         What was seen; None: the process has ended.
+
+    Raises:
+        TooMuch: there is more to read of it than one look takes.
     """
-    return _seen(pid, library, shipped, proc).view
+    return _seen(pid, library, shipped, proc, Work()).view
 
 
-def _seen(pid: int, library: str, shipped: tuple[str, str] | None, proc: Path) -> Seen:
-    opened = _opened(f"{proc}/{pid}/fd")
-    view = None if opened is None else _viewed(pid, opened, library, shipped, proc)
-    return Seen(pid, numbers_of(pid, proc), opened is not None and _MEMORY in opened, view)
-
-
-def _opened(folder: str) -> list[str] | None:
-    """What a process has open; None where it cannot be told."""
-    found = []
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 # of every process, every ten seconds
-    except OSError:
-        return None
-    for name in names:
+def _seen(pid: int, library: str, shipped: tuple[str, str] | None, proc: Path, work: Work) -> Seen:
+    numbers = numbers_of(pid, proc, work)
+    homes = list(_homes(pid, numbers, proc, work))
+    card = memory = False
+    view = None
+    for home in homes:
+        with_card, with_memory = _opened(home, work)
+        card, memory = card or with_card, memory or with_memory
+    for home in homes:
         try:
-            found.append(os.readlink(f"{folder}/{name}"))  # noqa: PTH115 # same
+            view = _viewed(pid, home, library, shipped, work, card=card)
+            break
         except OSError:
-            continue  # closed meanwhile
-    return found
+            continue  # it has ended
+    return Seen(pid, numbers, memory, view)
 
 
-def _viewed(
-    pid: int, opened: list[str], library: str, shipped: tuple[str, str] | None, proc: Path
-) -> ProcessView | None:
-    home = proc / str(pid)
-    root = home / "root"
+def _homes(pid: int, numbers: Numbers | None, proc: Path, work: Work) -> Iterator[str]:
+    """Where procfs has what a process has open and mapped.
+
+    All threads of a process map the same, and usually have the same open. A first thread that has ended shows
+    nothing any more, and a thread can have a table of open files of its own: each such table is one more.
+    """
+    home = f"{proc}/{pid}"
+    if numbers is None or (numbers.threads < 2 and not numbers.is_over):
+        yield home
+        return
+    if numbers.threads < 2:
+        return
+    tables: list[int] = []
+    own = _has_our_numbers(proc)
+    if not numbers.is_over:
+        tables.append(pid)
+        yield home
+        if not own:
+            return
     try:
-        maps = (home / "maps").read_text(encoding="utf-8", errors="replace")
-        environment = (home / "environ").read_bytes()
-        uses = "/libcuda.so" in maps or any(_CARD.fullmatch(name) for name in opened)
-        code = [line.split(maxsplit=5) for line in maps.splitlines() if _CODE.match(line)]
-        at_path = [tuple(one[3:5]) for one in code if one[5:] == [library]]
-        ours = any(tuple(one[3:5]) == shipped for one in code) if shipped else bool(at_path)
-        can, first = Reach.REACHED, ""
-        if uses:
-            with (home / "exe").open("rb") as file:
-                can = Reach.REACHED if ours else reach(file.read(_HEAD))
-                first = taken_first(root, environment, maps, library, file.fileno())
+        for task in names(f"{home}/task", work, "threads"):
+            if int(task) in tables or (tables and any(_shared(one, int(task)) for one in tables)):
+                continue
+            if numbers.is_over:
+                told = numbers_of(pid, proc, work, task)
+                if told is None or told.is_over:
+                    continue
+            if len(tables) >= _TABLES:
+                raise TooMuch("tables of open files")
+            tables.append(int(task))
+            yield f"{home}/task/{task}"
+            if not own:
+                return
+    except (OSError, ValueError):
+        return  # it has ended meanwhile
+
+
+def _has_our_numbers(proc: Path) -> bool:
+    """Whether a procfs gives processes the numbers by which this one may ask the kernel for them."""
+    return proc.stat().st_dev == _PROC.stat().st_dev
+
+
+def _shared(one: int, other: int) -> bool:
+    """Whether two threads have the same table of open files; so it is taken where the kernel does not tell."""
+    if _KCMP is None:
+        return True
+    return bool(_LIBC.syscall(_KCMP, one, other, _KCMP_FILES, 0, 0) <= 0)
+
+
+def _opened(home: str, work: Work) -> tuple[bool, bool]:
+    """Whether a process has a card's device file open, and that for memory."""
+    card = memory = False
+    try:
+        for target in links(f"{home}/fd", work, "open files"):
+            card = card or _CARD.fullmatch(target) is not None
+            memory = memory or target == _MEMORY
     except OSError:
-        return None
-    preload = (read_below((root,), _PRELOAD, _LIST) or b"").decode("utf-8", "replace")
+        pass  # it has ended
+    return card, memory
+
+
+def _viewed(  # what is looked at, and for what
+    pid: int,
+    home: str,
+    library: str,
+    shipped: tuple[str, str] | None,
+    work: Work,
+    *,
+    card: bool,
+) -> ProcessView:
+    """Look at what a process has loaded.
+
+    Raises:
+        OSError: it has ended.
+        TooMuch: there is too much of it.
+    """
+    root = Path(f"{home}/root")
+    has = mapped(home, library, shipped, work)
+    uses = has.driver or card
+    can, first = Reach.REACHED, ""
+    if uses:
+        told = variables(home, _LOADER, work)
+        descriptor = os.open(f"{home}/exe", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if not has.ours:
+                head = os.pread(descriptor, _HEAD, 0)
+                work.take(len(head) // 16, "programs")
+                can = reach(head)
+            first = taken_first(root, told, list(has.code), library, descriptor, work)
+        finally:
+            os.close(descriptor)
+    preload = (start((root,), _PRELOAD, _LIST + 1, work) or b"").decode("utf-8", "replace")
     return ProcessView(
         pid=pid,
         uses_card=uses,
-        has_library=ours,
-        preload=preload,
+        has_library=has.ours,
+        preload=preload if len(preload) <= _LIST else "",
         reach=can,
         taken_first=first,
-        covered=bool(at_path) and not ours,
-        interface=next((name for name, sign in _INTERFACES if sign.search(maps)), ""),
+        covered=has.at_path and not has.ours,
+        interface=has.interface,
     )

@@ -11,15 +11,23 @@ from types import MappingProxyType
 from typing import Final
 
 from partage.agent.isolation.force import Cause, Fault, Force, judge
+from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.sight import Sight
 from partage.agent.journal import Entry
+from partage.model.device import MILLI
 
-__all__ = ["Answer", "Statement", "survey"]
+__all__ = ["NOT_ENFORCED", "Answer", "Statement", "survey"]
 
 _OWN: Final = "partage"
 _NOTHING: Final = frozenset({"", "whole"})
 _MIXED: Final = "; others on its card have another version of it: turns are shared among those of one version only"
+NOT_ENFORCED: Final = "NotEnforced"
+"""The cause where memory is held, and compute is not because the node was told so: nothing is wrong in the container."""
+_COMPUTE: Final = (
+    "memory is held by Partage's library; compute is not: on this node memory alone is capped, "
+    "whatever the policy (--isolation-compute)"
+)
 _SHOWN: Final = 8
 """Processes that are named of one container."""
 
@@ -91,7 +99,9 @@ def survey(
             answer, cause, message = Answer.NO, Cause.OUTSIDE.value, past[entry.container]
         if entry.container in above and answer is Answer.YES:
             answer, cause, message = Answer.NO, "MemoryBeyondCap", above[entry.container]
-        if room is not None and entry.limits == _OWN and answer is Answer.YES:
+        if room is not None and answer is Answer.YES and _lacks_compute(room):
+            answer, cause, message = Answer.NO, NOT_ENFORCED, _COMPUTE
+        if room is not None and entry.limits == _OWN and cause in {"InForce", NOT_ENFORCED}:
             cards = (untried.get(card.uuid, "") for card in room.limits.cards)
             more = (grown.get(entry.container, ""), *cards)
             message = "; ".join((message, *dict.fromkeys(filter(None, more))))
@@ -102,6 +112,13 @@ def survey(
             )
         )  # fmt: skip
     return said
+
+
+def _lacks_compute(room: Room) -> bool:
+    """Whether a quota of compute was granted that the node does not enforce."""
+    return any(
+        card.policy is Policy.NONE and 0 < card.core_milli < MILLI for card in room.limits.cards
+    )
 
 
 def _by_another(provider: str) -> tuple[Answer, str, str]:
@@ -129,6 +146,8 @@ def _by_room(
         return Answer.NO, "RoomMissing", "what the agent wrote for the container is gone"
     if room.spared:
         return Answer.NO, "NotEnforceable", room.spared
+    if container in sight.excess:
+        return Answer.NO, Cause.EXCESS.value, str(sight.excess[container])
     views = (one.view for one in sight.processes.get(container, ()))
     force = judge(room, sight.rooms[container], tuple(view for view in views if view is not None))
     if force.in_force:

@@ -129,6 +129,7 @@ class Plugin:
         """Serve until `stop` is set, across restarts of the runtime. Raises nothing of the runtime's."""
         ended = asyncio.create_task(stop.wait(), name="nri:stop")
         tries = 0
+        connection: asyncio.Task[None] | None = None
         try:
             while not stop.is_set():
                 connection = asyncio.create_task(self._connection(), name="nri:connection")
@@ -147,6 +148,8 @@ class Plugin:
                 await asyncio.wait((ended,), timeout=delay)
         finally:
             ended.cancel()
+            if connection is not None:
+                connection.cancel()
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _report(self, connection: asyncio.Task[None], tries: int) -> None:

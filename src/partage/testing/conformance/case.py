@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Case", "Expectation", "Later", "Misprint", "Verdict", "observe"]
+__all__ = ["Case", "Elsewhere", "Expectation", "Misprint", "Verdict", "observe"]
 
 Path = tuple[str | int, ...]
 
@@ -56,20 +56,20 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
-    """A printed thing that belongs to a later release.
+class Elsewhere:
+    """A printed thing that this command cannot show.
 
     Attributes:
         seed: the document's number.
         printed: what it prints.
-        release: which piece brings it.
-        now: what happens today.
+        by: what does it, or why nothing does.
+        test: the test that shows it; empty where nothing does it.
     """
 
     seed: str
     printed: str
-    release: str
-    now: str = "not there"
+    by: str
+    test: str = ""
 
 
 @dataclass(frozen=True, slots=True)

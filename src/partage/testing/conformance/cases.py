@@ -3,9 +3,9 @@
 from typing import Final
 
 from partage.testing.conformance import seed000, seed001, seed002, seed003
-from partage.testing.conformance.case import Case, Later, Misprint
+from partage.testing.conformance.case import Case, Elsewhere, Misprint
 
-__all__ = ["CASES", "LATER", "MISPRINTS", "TITLES"]
+__all__ = ["CASES", "ELSEWHERE", "MISPRINTS", "TITLES"]
 
 TITLES: Final = {
     "000": "Seed 000: MetaX sGPU through Koordinator",
@@ -15,7 +15,12 @@ TITLES: Final = {
 }
 
 CASES: Final[tuple[Case, ...]] = (*seed000.CASES, *seed001.CASES, *seed002.CASES, *seed003.CASES)
-LATER: Final[tuple[Later, ...]] = (*seed000.LATER, *seed001.LATER, *seed002.LATER, *seed003.LATER)
+ELSEWHERE: Final[tuple[Elsewhere, ...]] = (
+    *seed000.ELSEWHERE,
+    *seed001.ELSEWHERE,
+    *seed002.ELSEWHERE,
+    *seed003.ELSEWHERE,
+)
 MISPRINTS: Final[tuple[Misprint, ...]] = (
     *seed000.MISPRINTS,
     *seed001.MISPRINTS,

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from partage.testing.conformance.case import Case, Expectation, Later, Misprint, Verdict
-from partage.testing.conformance.cases import CASES, LATER, MISPRINTS, TITLES
+from partage.testing.conformance.case import Case, Elsewhere, Expectation, Misprint, Verdict
+from partage.testing.conformance.cases import CASES, ELSEWHERE, MISPRINTS, TITLES
 from partage.testing.conformance.program import Output, actual, verdict
 
 __all__ = ["page"]
@@ -15,7 +15,8 @@ _HEAD: Final = """# Conformance with the four published documents
 
 Written by `make conformance`; do not edit. Each row is something that one of the documents prints or promises. The
 input goes through the real command (`partage schedule - -o json`), and what comes out is compared with the print.
-Every row that says *pass* is a test in `tests/conformance`. Rows of a later release are listed and not checked.
+Every row that says *pass* is a test in `tests/conformance`. What this command cannot show stands below each table, with what
+does it and the test that shows it.
 
 What needs a running cluster (`kubectl get device`, `get node -o yaml`, `apply`, `get pod -o yaml`, `describe`, `logs`, the
 debug API, the metrics) is walked through step by step, document by document, in `tests/embedded`.
@@ -30,7 +31,7 @@ def page(outputs: Mapping[str, Output]) -> str:
         cases = [case for case in CASES if case.id.startswith(seed)]
         parts.append(f"## {title}\n")
         parts.append(_checked(cases, outputs, verdicts))
-        parts.append(_later(row for row in LATER if row.seed == seed))
+        parts.append(_elsewhere(row for row in ELSEWHERE if row.seed == seed))
     parts.append(_misprints(MISPRINTS))
     parts.append("## Inputs\n")
     parts += [_input(case) for case in CASES]
@@ -42,9 +43,9 @@ def _summary(verdicts: Mapping[str, Verdict]) -> str:
     for seed, title in TITLES.items():
         counts = Counter(v for name, v in verdicts.items() if name.startswith(seed))
         passed = counts[Verdict.OK] + counts[Verdict.MISPRINT]
-        later = sum(row.seed == seed for row in LATER)
-        rows.append((title, passed, counts[Verdict.FAIL], later))
-    return _table(("document", "pass", "fail", "later release"), rows)
+        elsewhere = sum(row.seed == seed for row in ELSEWHERE)
+        rows.append((title, passed, counts[Verdict.FAIL], elsewhere))
+    return _table(("document", "pass", "fail", "shown elsewhere"), rows)
 
 
 def _checked(
@@ -67,9 +68,9 @@ def _checked(
     return _table(("case", "printed", "expected", "actual", "verdict (how)"), rows)
 
 
-def _later(rows: Iterable[Later]) -> str:
-    listed = [(row.printed, row.release, row.now) for row in rows]
-    return _table(("printed, later release", "comes with", "today"), listed) if listed else ""
+def _elsewhere(rows: Iterable[Elsewhere]) -> str:
+    listed = [(row.printed, row.by, f"`{row.test}`" if row.test else "") for row in rows]
+    return _table(("printed, not shown by this command", "by", "test"), listed) if listed else ""
 
 
 def _misprints(rows: Iterable[Misprint]) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from partage.testing.conformance.case import Case, Later, Misprint
+from partage.testing.conformance.case import Case, Elsewhere, Misprint
 from partage.testing.conformance.parts import (
     device_object,
     exits,
@@ -15,7 +15,7 @@ from partage.testing.conformance.parts import (
     waits,
 )
 
-__all__ = ["CASES", "LATER", "MISPRINTS"]
+__all__ = ["CASES", "ELSEWHERE", "MISPRINTS"]
 
 _GIB: Final = 2**30
 _UUID: Final = "89033010-2354-0000-0000-000000000000"
@@ -279,21 +279,24 @@ CASES: Final[tuple[Case, ...]] = (
     ),
 )
 
-LATER: Final[tuple[Later, ...]] = (
-    Later(
+ELSEWHERE: Final[tuple[Elsewhere, ...]] = (
+    Elsewhere(
         "000",
         "`ls /dev/mx*` in the container shows the card",
-        "the vendor's own plugin, which reads the annotation",
-        "annotation written",
+        "the vendor's own plugin, by the annotation that is written for it",
+        "test_two_metax_cards_are_one_list",
     ),
-    Later(
-        "000", "`Device` reported by the node's components", "the node agent", "read from files"
+    Elsewhere(
+        "000",
+        "`Device` reported by the node's components",
+        "the node agent",
+        "test_devices_are_reported_and_containers_are_served",
     ),
-    Later(
+    Elsewhere(
         "000",
         "feature gate `DevicePluginAdaption=true`",
         "`--feature-gates`, `scheduler.featureGates`; on by default",
-        "as printed",
+        "test_a_gate_that_is_not_known_is_refused",
     ),
 )
 

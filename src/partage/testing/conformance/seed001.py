@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from partage.testing.conformance.case import Case, Expectation, Later, Misprint
+from partage.testing.conformance.case import Case, Elsewhere, Expectation, Misprint
 from partage.testing.conformance.parts import (
     exits,
     join,
@@ -14,7 +14,7 @@ from partage.testing.conformance.parts import (
     waits,
 )
 
-__all__ = ["CASES", "LATER", "MISPRINTS"]
+__all__ = ["CASES", "ELSEWHERE", "MISPRINTS"]
 
 _GIB: Final = 2**30
 _CORE: Final = "tke.cloud.tencent.com/qgpu-core"
@@ -296,51 +296,52 @@ CASES: Final[tuple[Case, ...]] = (
     ),
 )
 
-LATER: Final[tuple[Later, ...]] = (
-    Later(
+ELSEWHERE: Final[tuple[Elsewhere, ...]] = (
+    Elsewhere(
         "001",
         "ClusterRoles qgpu-manager and qgpu-scheduler, service accounts, bindings",
-        "`deploy/`",
+        "the chart's profile qgpu",
+        "test_every_object_of_the_qgpu_document_is_there",
     ),
-    Later(
+    Elsewhere(
         "001",
         "DaemonSet qgpu-manager, Deployment and Service qgpu-scheduler",
-        "`deploy/`, the scheduler service and the node agent",
+        "the chart's profile qgpu",
+        "test_every_object_of_the_qgpu_document_is_there",
     ),
-    Later(
+    Elsewhere(
         "001",
         "CRD `gpus.elasticgpu.io`, deprecated by the page itself",
-        "never: its definition alone has no use",
+        "the chart installs the definition, as the page keeps it; no object is written",
+        "test_the_definition_that_qgpus_page_keeps_is_there",
     ),
-    Later(
+    Elsewhere(
         "001",
         "labels that qgpu-manager writes on nodes (driver, card, qGPU version)",
-        "the node agent",
-        "read; the keys are not published",
+        "published driver labels are read; the other keys are not published",
+        "test_whichever_label_tells_the_driver",
     ),
-    Later(
+    Elsewhere(
         "001",
         "the isolation itself: a quota that cannot be exceeded, idle compute that may be used",
-        "the enforcement library",
-        "policy label checked and shown",
+        "the agent with the enforcement library, on NVIDIA cards",
+        "test_a_containers_program_is_refused_beyond_its_memory",
     ),
-    Later(
+    Elsewhere(
         "001",
         "console steps (install the add-on, node pools, switches)",
-        "never: Tencent's console",
-        "labels and resources are read",
+        "never: Tencent's console; its labels and resources are read",
     ),
-    Later(
+    Elsewhere(
         "001",
         "native nodes only; TKE 1.14 or newer",
-        "never: not a property of the protocol",
-        "not checked",
+        "never: not a property of the protocol; not checked",
     ),
-    Later(
+    Elsewhere(
         "001",
         "devices cleaned up when a pod is deleted",
-        "the node agent",
-        "released in the ledger",
+        "the ledger at once, the node agent on the node",
+        "test_a_folder_goes_with_its_container",
     ),
 )
 

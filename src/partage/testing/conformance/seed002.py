@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from partage.testing.conformance.case import Case, Expectation, Later, Misprint
+from partage.testing.conformance.case import Case, Elsewhere, Expectation, Misprint
 from partage.testing.conformance.parts import exits, join, node, node_says, placed, pod, pod_says
 
-__all__ = ["CASES", "LATER", "MISPRINTS"]
+__all__ = ["CASES", "ELSEWHERE", "MISPRINTS"]
 
 _MIB: Final = 2**20
 _FIRST: Final = "GPU-936619fc-f6a1-74a8-0bc6-ecf6b3269313"
@@ -429,9 +429,14 @@ CASES: Final[tuple[Case, ...]] = (
     ),
 )
 
-LATER: Final[tuple[Later, ...]] = (
-    Later("002", "instances are made and removed on the card", "the node agent"),
-    Later(
+ELSEWHERE: Final[tuple[Elsewhere, ...]] = (
+    Elsewhere(
+        "002",
+        "instances are made and removed on the card",
+        "the node agent",
+        "test_a_bound_pod_gets_its_instances_and_gives_them_back",
+    ),
+    Elsewhere(
         "002",
         "restart of two pods after a change of configuration",
         "never: a change is an event and acts at once",

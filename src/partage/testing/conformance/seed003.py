@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from partage.testing.conformance.case import Case, Expectation, Later, Misprint
+from partage.testing.conformance.case import Case, Elsewhere, Expectation, Misprint
 from partage.testing.conformance.manifests003 import (
     DEVICE,
     NODE,
@@ -20,7 +20,7 @@ from partage.testing.conformance.parts import (
     pod_says,
 )
 
-__all__ = ["CASES", "LATER", "MISPRINTS"]
+__all__ = ["CASES", "ELSEWHERE", "MISPRINTS"]
 
 _GIB: Final = 2**30
 _FIRST: Final = "GPU-04cea5cd-966f-7116-1d58-1ac34421541b"
@@ -214,17 +214,25 @@ CASES: Final[tuple[Case, ...]] = (
     ),
 )
 
-LATER: Final[tuple[Later, ...]] = (
-    Later(
-        "003", "`kubectl get lease koord-scheduler …`: finding the leader", "the scheduler service"
+ELSEWHERE: Final[tuple[Elsewhere, ...]] = (
+    Elsewhere(
+        "003",
+        "`kubectl get lease koord-scheduler …`: finding the leader",
+        "the scheduler service, by the Lease's name in the profile koordinator",
+        "test_the_documents_steps_are_followed_as_printed",
     ),
-    Later(
+    Elsewhere(
         "003",
         "the devices are bound to the container by NRI or a runtime proxy",
-        "the node agent",
-        "environment printed",
+        "the node agent, by either",
+        "test_koordinator_gets_card_numbers_and_a_sidecar_gets_nothing",
     ),
-    Later("003", "`Device` objects reported by the node", "the node agent", "read from files"),
+    Elsewhere(
+        "003",
+        "`Device` objects reported by the node",
+        "the node agent",
+        "test_devices_are_reported_and_containers_are_served",
+    ),
 )
 
 MISPRINTS: Final[tuple[Misprint, ...]] = (
@@ -256,7 +264,7 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "003",
         "the debug API prints one card for host04, its Device has two",
         "output of another run",
-        "comes with the debug API",
+        "both cards are printed, each with what is free and used",
     ),
     Misprint(
         "003",

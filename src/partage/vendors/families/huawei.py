@@ -23,16 +23,18 @@ from partage.vendors.base import (
 from partage.vendors.cards import cards_of, kept_off
 from partage.vendors.settings import Settings
 
-__all__ = ["FAMILY"]
+__all__ = ["FAMILY", "UNITS", "VENDOR"]
 
-_VENDOR: Final = "huawei"
+VENDOR: Final = "huawei"
+UNITS: Final = frozenset({names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP})
+"""What its cards have beside memory."""
 _PROTOCOL: Final = "koordinator"
 _DUO: Final = "Ascend-310P3-300I-DUO"
 
 
 def _refine(_pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """Keep requests without AI cores off the vendor's cards."""
-    return kept_off(reading, _PROTOCOL, _VENDOR, _without_cores)
+    return kept_off(reading, _PROTOCOL, VENDOR, _without_cores)
 
 
 def _without_cores(request: DeviceRequest) -> bool:
@@ -41,12 +43,12 @@ def _without_cores(request: DeviceRequest) -> bool:
 
 def _register(node: NodeView, _settings: Settings) -> Registration:
     """Parts of a card are cut by the vendor's plugin."""
-    if not any(device.vendor == _VENDOR for device in node.devices):
+    if not any(device.vendor == VENDOR for device in node.devices):
         return Registration()
     return Registration(
         devices=tuple(
             replace(device, vendor_cut=True)
-            if device.vendor == _VENDOR and device.type is DeviceType.GPU
+            if device.vendor == VENDOR and device.type is DeviceType.GPU
             else device
             for device in node.devices
         )
@@ -57,7 +59,7 @@ def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
     cards = [
         card
         for card in cards_of(placed, _PROTOCOL)
-        if card.type is DeviceType.GPU and card.vendor == _VENDOR
+        if card.type is DeviceType.GPU and card.vendor == VENDOR
     ]
     if not cards:
         return Rendering()
@@ -73,7 +75,7 @@ def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
 
 
 FAMILY: Final = Family(
-    name=_VENDOR,
+    name=VENDOR,
     triggers=frozenset({names.ASCEND_310P}),
     refine=_refine,
     register=_register,

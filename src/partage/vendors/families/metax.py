@@ -6,8 +6,9 @@ the ConfigMap `metax-device-config` (facts: koordinator.md 5).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 import msgspec
@@ -62,6 +63,7 @@ def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     groups = [_ours(group) for group in reading.groups]
     requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
     problem = _policy_problem(pod) or next(filter(None, map(_problem, requests)), "")
+    problem = problem or (_units_problem(pod, requests) if requests else "")
     if not problem and not requests:
         problem = (
             f"{names.SGPU} only wakes the vendor's plugin; ask for {names.KOORD_GPU_SHARED},"
@@ -79,6 +81,25 @@ def _policy_problem(pod: PodView) -> str:
     return (
         f"annotation {names.SGPU_QOS_POLICY}: {value!r} is not allowed;"
         f" choose one of {', '.join(_POLICIES)}"
+    )
+
+
+def _units_problem(pod: PodView, requests: Sequence[DeviceRequest]) -> str:
+    """Why the plugin would be asked for more or fewer virtual cards than the pod's record tells it of."""
+    running = initial = Fraction(0)
+    for container in pod.containers:
+        asked = container.ask(names.SGPU)
+        units = Fraction(asked.nano, 10**9) if asked is not None else Fraction(0)
+        if container.phase is Phase.INIT:
+            initial = max(initial, units)
+        else:
+            running += units
+    cards, units = sum(request.count for request in requests), max(running, initial)
+    if units == cards or (units < cards and all(request.whole for request in requests)):
+        return ""
+    return (
+        f"{names.SGPU} asks the vendor's plugin for {units} virtual cards, and the pod's record has {cards};"
+        f" write {names.SGPU}: {cards}"
     )
 
 

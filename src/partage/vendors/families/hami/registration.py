@@ -142,6 +142,7 @@ def _from_registration(
             core_milli=card.cores * 10,
             memory_bytes=card.memory_mib * MIB,
             slots=card.slots,
+            registrar=_registrar(card, settings),
             topology=Topology(numa=card.numa, pcie=""),
             mode=_mode(card.mode, node, settings, notes),
             health_detail="" if card.healthy else _UNHEALTHY,
@@ -170,7 +171,13 @@ def _described(
         device = _configured(device, node, settings, notes)
     else:
         device = _merged(device, card, _mode(card.mode, node, settings, notes))
+        device = replace(device, registrar=_registrar(card, settings))
     return _hidden(device, node, settings)
+
+
+def _registrar(card: RegisteredCard, settings: Settings) -> str:
+    """HAMi, where the plugin counts more sharers for the card than the settings here do."""
+    return NAME if card.slots > sharers(settings) else ""
 
 
 def _merged(device: Device, card: RegisteredCard, mode: SliceMode) -> Device:

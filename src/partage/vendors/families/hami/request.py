@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partage.model.device import MILLI, DeviceType
+from partage.model.policy import Scoring
 from partage.model.quantity import Quantity
 from partage.model.reason import ReasonCode
 from partage.model.request import ContainerAsk, DeviceRequest, Fault, Phase, RequestGroup, Scope
@@ -27,6 +28,8 @@ _INT32: Final = 2**31 - 1
 _SHARED_COUNT_NAME: Final = HamiSettings().count_name
 """The stock count name, which Koordinator's users write too, as percent."""
 _QUOTA: Final = "limits."
+_SCORING: Final = Scoring(sharers=True)
+"""HAMi adds up the parts used of sharers, compute and memory, of cards and of nodes (hami.md 4.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,10 @@ def owned(settings: Settings) -> frozenset[str]:
 
 
 def sharers(settings: Settings) -> int:
-    """The most tenants of a card anywhere: the global split count or a node's greater one.
+    """The most tenants of a card that is not registered: the global split count or a node's greater one.
 
-    A node whose own count is smaller says so by the slots of its cards.
+    A node whose own count is smaller says so by the slots of its cards, and a card that is registered with
+    a greater count says that it is (`Device.registrar`).
     """
     hami = settings.hami
     counts = [node.split_count for node in hami.nodes.values() if node.split_count is not None]
@@ -104,6 +108,7 @@ def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings
         groups=tuple(sorted(groups, key=lambda group: group.phase is Phase.INIT)),
         node_strategy=wishes.node_strategy,
         card_order=wishes.card_order,
+        scoring=_SCORING,
         fault=fault or wishes.fault,
         notes=(*notes, *wishes.notes),
         quota=_quota(asked, settings.hami),
@@ -138,7 +143,9 @@ def _amounts(container: ContainerView, hami: HamiSettings, notes: list[str]) -> 
         raise _Broken(_rule(container, hami.priority_name, "must be a whole number"))
     if count is None:
         return None
-    exclusive = not memory and percentage in (0, 100)
+    # What decides is which names are written: `gpumem: 0` is all memory without a claim to compute.
+    by_part = container.ask(hami.percentage_name) is not None
+    exclusive = percentage == 100 if by_part else container.ask(hami.memory_name) is None
     if cores is None:
         cores = 100 if exclusive else min(hami.default_cores, 100)
     if not memory and not percentage:
@@ -250,6 +257,7 @@ def _group(
         exclusive=alone,
         claims_core=amounts.cores == 0,
         sharers=sharers(settings),
+        registrar=NAME,
         filter=wishes.filter,
         scope=Scope.NUMA if bound else None,
         scope_code=ReasonCode.NUMA_MISMATCH if bound else ReasonCode.TOPOLOGY_SCOPE,

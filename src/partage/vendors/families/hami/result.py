@@ -266,7 +266,7 @@ def _grant(
         else _memory(entry, card, 0 if mode is GrantMode.MIG else percentage),
         mode=mode,
         exclusive=entry.cores == _FULL and mode is GrantMode.SHARE,
-        sharers=limit if place is None else None,
+        sharers=None if place is not None or card.registrar == NAME else limit,
         mig=place,
     )
 

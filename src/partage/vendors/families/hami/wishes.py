@@ -157,9 +157,10 @@ def _weight_fault(text: str) -> Fault:
 
 
 def _node_strategy(annotations: Mapping[str, str]) -> tuple[Strategy | None, tuple[str, ...]]:
-    text = annotations.get(names.HAMI_NODE_POLICY, "").strip()
-    if not text:
+    text = annotations.get(names.HAMI_NODE_POLICY)
+    if text is None:
         return None, ()
+    text = text.strip()
     if text == Strategy.SPREAD:
         return Strategy.SPREAD, ()
     if text == Strategy.BINPACK:
@@ -174,12 +175,16 @@ def _card_order(annotations: Mapping[str, str]) -> tuple[CardOrder, bool, tuple[
 
     The first of binpack and spread decides, because a later key of the chain only orders cards
     that the earlier ones find equal. NUMA counts when it is written before them; after them it
-    is the tie-break that is used anyway.
+    is the tie-break that is used anyway. A chain that names none of the three means spread, and NUMA alone
+    leaves cards of one NUMA node in their order.
     """
+    text = annotations.get(names.HAMI_CARD_POLICY)
+    if text is None:
+        return CardOrder(), False, ()
     strategy: Strategy | None = None
     by_numa = by_links = unused = False
     unknown: list[str] = []
-    for word in split_list(annotations.get(names.HAMI_CARD_POLICY, "")):
+    for word in split_list(text):
         match word:
             case "binpack" | "spread":
                 strategy = strategy or Strategy(word)
@@ -195,4 +200,6 @@ def _card_order(annotations: Mapping[str, str]) -> tuple[CardOrder, bool, tuple[
         f"annotation {names.HAMI_CARD_POLICY}: {word!r} is no card policy and is left out"
         for word in unknown
     )
+    if strategy is None:
+        strategy = Strategy.FIRST_FIT if by_numa else Strategy.SPREAD
     return CardOrder(strategy=strategy, by_numa=by_numa, by_links=by_links), unused, notes

@@ -26,7 +26,7 @@ from partage.vendors.families.koordinator.hints import decode, hints_of
 from partage.vendors.families.koordinator.request import PROTOCOL, owned
 from partage.vendors.settings import Settings
 
-__all__ = ["recover"]
+__all__ = ["recorded", "recover"]
 
 _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
@@ -81,6 +81,26 @@ def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
         problem = f"annotation {names.DEVICE_ALLOCATED}: {error}"
         return Record(source=PROTOCOL, problem=problem)
     return Record(grants=grants, source=PROTOCOL) if grants else None
+
+
+def recorded(annotations: Mapping[str, str]) -> Mapping[tuple[DeviceType, int], Mapping[str, int]]:
+    """The amounts that a pod's record names, by type and minor, under today's names.
+
+    Percent and bytes are as written: readers add up the record. Empty where there is none that can be read.
+    """
+    text = annotations.get(names.DEVICE_ALLOCATED)
+    if text is None:
+        return {}
+    try:
+        document = decode(text, _Document)
+        return {
+            (_TYPES[name], entry.minor): _amounts(entry)
+            for name, entries in document.items()
+            if name in _TYPES
+            for entry in entries or ()
+        }
+    except InvalidValue:
+        return {}
 
 
 def _grants(

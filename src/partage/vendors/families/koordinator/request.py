@@ -11,6 +11,7 @@ from typing import Final
 
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue
+from partage.model.policy import Scoring
 from partage.model.quantity import NANO
 from partage.model.reason import ReasonCode
 from partage.model.request import (
@@ -38,6 +39,8 @@ PROTOCOL: Final = "koordinator"
 
 _PERCENT: Final = MILLI // 100  # thousandths of one percent
 _WHOLE: Final = 100
+_SCORING: Final = Scoring(topology=True)
+"""Its topology tree puts a share beside cards in use before any score is looked at (koordinator.md 3.5)."""
 _OWNED: Final = frozenset(ALIASES).union(*NAMES.values())
 
 
@@ -90,6 +93,7 @@ def _reading(pod: PodView, asked: Asked, settings: Settings) -> Reading:
         joint=_joint(hints, asks),
         partition=hints.partition if gpu and gpu.request.whole else None,
         node_labels=_isolation(pod.labels) if shape and shape.shared else (),
+        scoring=_SCORING,
         notes=asked.notes + hints.notes,
     )
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue
-from partage.model.policy import CardOrder, Strategy
+from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.request import (
     CardFilter,
     ContainerAsk,
@@ -33,6 +33,8 @@ _ORDERS: Final = {
     OFFLINE: CardOrder(strategy=Strategy.BINPACK),
 }
 """Where pods of a class go: online ones apart, offline ones together (a later addition)."""
+_SCORING: Final = Scoring(left=True)
+"""Spread prefers the node that has more left (seed 001)."""
 
 
 def owned(_settings: Settings) -> frozenset[str]:
@@ -74,6 +76,7 @@ def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings
     return Reading(
         groups=tuple(sorted(groups, key=lambda group: group.phase is Phase.INIT)),
         card_order=_ORDERS.get(app_class, CardOrder()),
+        scoring=_SCORING,
         fault=fault,
         notes=tuple(notes),
     )

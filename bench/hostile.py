@@ -1,0 +1,444 @@
+"""What pods that are made to be hard cost: CPU of each verb, in a cluster that could hold them.
+
+Each shape is a new class of request in every round. A work unit's cost is told too, since the gate
+counts units only (`partage.placement.work`).
+
+    python bench/hostile.py [--nodes 5000] [--only NAME] [--limit 20]
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import extender as cluster
+from partage.extender.explain import explain
+from partage.extender.service import SchedulerService
+
+HINT = "scheduling.koordinator.sh/device-allocate-hint"
+JOINT = "scheduling.koordinator.sh/device-joint-allocate"
+
+
+def container(name: str, limits: dict[str, str], **more: Any) -> dict[str, Any]:
+    """A container that asks for devices."""
+    return {
+        "name": name,
+        "image": "x",
+        "resources": {"limits": limits, "requests": limits},
+        **more,
+    }
+
+
+def hami(count: int, memory: int, cores: int = 1) -> dict[str, str]:
+    """A share in HAMi's names."""
+    return {
+        "nvidia.com/gpu": str(count),
+        "nvidia.com/gpumem": str(memory),
+        "nvidia.com/gpucores": str(cores),
+    }
+
+
+def shapes(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Hard pods by name; `seed` makes each a class of its own."""
+
+    def pod(
+        containers: list[dict[str, Any]], notes: dict[str, str] | None = None, **spec: Any
+    ) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"namespace": "t", "annotations": notes or {}},
+            "spec": {
+                "schedulerName": "partage-scheduler",
+                "priority": 0,
+                "containers": containers,
+                **spec,
+            },
+            "status": {"phase": "Pending"},
+        }
+
+    def many(count: int, ask: Callable[[int], dict[str, str]]) -> list[dict[str, Any]]:
+        return [container(f"c{i}", ask(i)) for i in range(count)]
+
+    def affine(terms: list[dict[str, Any]], kind: str = "required") -> dict[str, Any]:
+        if kind == "preferred":
+            listed = [{"weight": 1, "preference": term} for term in terms]
+            return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": listed}}
+        return {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+            }
+        }
+
+    one = [container("a", hami(1, 100 + seed))]
+    yield "plain", pod(one)
+    yield "81 equal shares", pod(many(81, lambda _: hami(1, 100 + seed)))
+    yield "1000 equal shares", pod(many(1000, lambda _: hami(1, 100 + seed)))
+    yield "11 x 8 cards", pod(many(11, lambda _: hami(8, 100 + seed)))
+    yield "64 shares of 51 %", pod(many(64, lambda _: hami(1, 100 + seed, 51)))
+    yield (
+        "9 whole cards",
+        pod(
+            many(
+                9,
+                lambda _: {
+                    "nvidia.com/gpu": "1",
+                    "nvidia.com/gpucores": "100",
+                    "nvidia.com/gpumem": str(100 + seed),
+                },
+            )
+        ),
+    )
+    yield "64 distinct shares", pod(many(64, lambda i: hami(1, 100 + seed + 7 * i, 13 + i % 5)))
+    yield (
+        "24 of a third and more",
+        pod(many(24, lambda i: hami(1, 100 + seed + i, 26 + 7 * (i % 3)))),
+    )
+    yield "17 of 45 to 52 %", pod(many(16, lambda i: hami(1, 1000 + seed + i, 45 + i % 8)))
+    parts = [21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46]
+    odd_sizes = many(24, lambda i: hami(1, 100 + seed + i, parts[i % 19]))
+    yield "24 that hardly fit", pod(odd_sizes)
+    soft = affine([{"matchExpressions": [{"key": "k", "operator": "Exists"}]}], "preferred")
+    yield "24 that hardly fit, soft", pod(odd_sizes, affinity=soft)
+    linked = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    yield (
+        "24 linked sets of 4",
+        pod(many(24, lambda i: hami(4, 100 + seed + i, 8 + i % 3)), linked),
+    )
+    yield "12 of 2 to 7 cards", pod(many(12, lambda i: hami(2 + i % 6, 100 + seed + i, 30)))
+    yield "20 of 3 cards, distinct", pod(many(20, lambda i: hami(3, 100 + seed + i, 9 + i)))
+    yield (
+        "qgpu 300",
+        pod(
+            many(
+                300,
+                lambda i: {
+                    "tke.cloud.tencent.com/qgpu-core": str(5 + 5 * (i % 3)),
+                    "tke.cloud.tencent.com/qgpu-memory": str(1 + seed % 3),
+                },
+            )
+        ),
+    )
+    init = [container(f"i{i}", hami(1 + i % 8, 100 + seed + i, 9)) for i in range(63)]
+    last = container("last", hami(8, 100 + seed, 95))
+    yield "63 init containers", pod([*one], initContainers=[*init, last])
+    side = [
+        container(f"s{i}", hami(1, 100 + seed + i, 12), restartPolicy="Always") for i in range(60)
+    ]
+    yield "60 sidecars and init", pod(one, initContainers=[*side, last])
+    nobody = json.dumps(
+        {
+            "rdma": {
+                "allocateStrategy": "ApplyForAll",
+                "vfSelector": {"matchLabels": {"type": f"none{seed}"}},
+            }
+        }
+    )
+    same = json.dumps({"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"})
+    both = [container("a", {"koordinator.sh/gpu": "500", "koordinator.sh/rdma": "100"})]
+    yield "joint, nobody's function", pod(both, {JOINT: same, HINT: nobody})
+    some = json.dumps(
+        {
+            "rdma": {"vfSelector": {"matchLabels": {"type": "general"}}},
+            "gpu": {"requiredTopologyScope": "NUMANode"},
+        }
+    )
+    yield (
+        "joint, a function each",
+        pod(
+            [
+                container(
+                    "a", {"koordinator.sh/gpu": "800", "koordinator.sh/rdma": str(400 + seed % 3)}
+                )
+            ],
+            {JOINT: same, HINT: some},
+        ),
+    )
+    odd = json.dumps(
+        {
+            "gpu": {
+                "selector": {
+                    "matchExpressions": [
+                        {"key": f"k{i}", "operator": "NotIn", "values": ["x"]} for i in range(4000)
+                    ]
+                    + [{"key": "z", "operator": "In", "values": [str(seed)]}]
+                }
+            }
+        }
+    )
+    gpu = [container("a", {"koordinator.sh/gpu": "100"})]
+    yield "hint of 4000 expressions", pod(gpu, {HINT: odd})
+    fit = json.dumps(
+        {
+            "gpu": {
+                "selector": {
+                    "matchExpressions": [
+                        {"key": f"k{seed}-{i}", "operator": "NotIn", "values": ["x"]}
+                        for i in range(150)
+                    ]
+                }
+            }
+        }
+    )
+    yield "hint of 150 expressions", pod(gpu, {HINT: fit})
+    yield (
+        "1000 terms x 20 names",
+        pod(
+            gpu,
+            affinity=affine(
+                [
+                    {
+                        "matchExpressions": [
+                            {
+                                "key": "kubernetes.io/hostname",
+                                "operator": "In",
+                                "values": [f"nx-{i}-{j}-{seed}" for j in range(20)],
+                            }
+                        ]
+                    }
+                    for i in range(1000)
+                ]
+            ),
+        ),
+    )
+    yield (
+        "20000 terms",
+        pod(
+            gpu,
+            affinity=affine(
+                [{"matchExpressions": [{"key": "k", "operator": "Exists"}]}] * 20000
+                + [{"matchExpressions": [{"key": "z", "operator": "In", "values": [str(seed)]}]}]
+            ),
+        ),
+    )
+    yield (
+        "250 terms",
+        pod(
+            gpu,
+            affinity=affine(
+                [
+                    {
+                        "matchExpressions": [
+                            {
+                                "key": "kubernetes.io/hostname",
+                                "operator": "NotIn",
+                                "values": [f"n{i}-{seed}"],
+                            },
+                            {"key": "z", "operator": "Exists"},
+                        ]
+                    }
+                    for i in range(120)
+                ]
+            ),
+        ),
+    )
+    yield (
+        "250 preferred terms",
+        pod(
+            gpu,
+            affinity=affine(
+                [
+                    {
+                        "matchExpressions": [
+                            {
+                                "key": "kubernetes.io/hostname",
+                                "operator": "NotIn",
+                                "values": [f"n{i}-{seed}"],
+                            }
+                        ]
+                    }
+                    for i in range(120)
+                ],
+                "preferred",
+            ),
+        ),
+    )
+    yield (
+        "4000 names in one term",
+        pod(
+            gpu,
+            affinity=affine(
+                [
+                    {
+                        "matchExpressions": [
+                            {
+                                "key": "kubernetes.io/hostname",
+                                "operator": "In",
+                                "values": [f"nx{i}-{seed}" for i in range(4000)],
+                            }
+                        ]
+                    }
+                ]
+            ),
+        ),
+    )
+    yield "250 selector labels", pod(gpu, nodeSelector={f"k{i}": str(seed) for i in range(250)})
+    yield (
+        "tolerations",
+        pod(gpu, tolerations=[{"key": f"k{i}-{seed}", "operator": "Exists"} for i in range(250)]),
+    )
+    yield (
+        "6000 uuids",
+        pod(
+            [container("a", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100"})],
+            {"nvidia.com/use-gpuuuid": ",".join(f"GPU-{i:08x}-{seed}" for i in range(6000))},
+        ),
+    )
+    yield (
+        "20000 types",
+        pod(
+            [container("a", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100"})],
+            {"nvidia.com/nouse-gputype": ",".join(f"X{i}-{seed}" for i in range(20000))},
+        ),
+    )
+    yield (
+        "250 types, 64 containers",
+        pod(
+            many(64, lambda i: hami(1, 100 + seed + 7 * i, 13)),
+            {"nvidia.com/nouse-gputype": ",".join(f"X{i}-{seed}" for i in range(250))},
+        ),
+    )
+    yield (
+        "8000 resource names",
+        pod(
+            [
+                container(
+                    "a",
+                    {
+                        "koordinator.sh/gpu": "100",
+                        **{f"x.example/r{i}-{seed}": "0" for i in range(8000)},
+                    },
+                )
+            ]
+        ),
+    )
+    yield (
+        "100 resource names",
+        pod(
+            [
+                container(
+                    "a",
+                    {
+                        "koordinator.sh/gpu": "100",
+                        **{f"x.example/r{i}-{seed}": "1" for i in range(100)},
+                    },
+                )
+            ]
+        ),
+    )
+    yield (
+        "percent of memory",
+        pod(
+            many(
+                30,
+                lambda i: {
+                    "nvidia.com/gpu": "2",
+                    "nvidia.com/gpumem-percentage": str(20 + i),
+                    "nvidia.com/gpucores": str(10 + i % 4),
+                },
+            )
+        ),
+    )
+
+
+def device(index: int) -> dict[str, Any]:
+    """A node's cards, of which each second node has a topology and network cards."""
+    found = cluster.device(index)
+    if index % 2:
+        return found
+    for card in found["spec"]["devices"]:
+        m = card["minor"]
+        card["topology"] = {
+            "socketID": -1,
+            "nodeID": m // 4,
+            "pcieID": f"pci0000:{m // 2:02x}",
+            "busID": f"0000:{m:02x}:00.0",
+        }
+    for k in range(4):
+        functions = [{"busID": f"0000:{0x40 + k:02x}:00.{j}", "minor": j} for j in range(2, 6)]
+        found["spec"]["devices"].append({
+            "type": "rdma", "id": f"0000:{0x40 + k:02x}:00.0", "minor": k + 1, "health": True,
+            "resources": {"koordinator.sh/rdma": "100"},
+            "topology": {"socketID": -1, "nodeID": k // 2, "pcieID": f"pci0000:{k:02x}", "busID": f"0000:{0x40 + k:02x}:00.0"},
+            "vfGroups": [{"vfs": functions, "labels": {"type": "general"}}],
+        })  # fmt: skip
+    return found
+
+
+async def measure(nodes: int, only: str, limit: float) -> None:
+    """Print the CPU of the verbs for each shape."""
+    service = SchedulerService(cluster.Instant(), cluster.Clock())
+    listed = cluster.documents([cluster.node(i) for i in range(nodes)])
+    await service.rebuild(listed, cluster.documents([device(i) for i in range(nodes)]), [])
+    service.lead()
+    names = [f"node-{i:05d}" for i in range(nodes)]
+
+    def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+        start = time.process_time()
+        try:
+            answer = call()
+        except TimeoutError:
+            answer = None
+        return (time.process_time() - start) * 1e3, answer
+
+    def late(_signal: int, _frame: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGVTALRM, late)
+    print(f"{nodes} nodes; CPU in ms")
+    print(
+        f"{'shape':26} {'read':>7} {'filter':>8} {'again':>8} {'scores':>8} {'explain':>8}  answer"
+    )
+    for round_ in range(2):
+        for name, pod in shapes(round_ + 1):
+            if only and only not in (name, "plain") and name != "plain":
+                continue
+            pod["metadata"] |= {"name": f"p{round_}", "uid": f"{name}-{round_}"}
+            body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
+            signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+            read, _ = timed(
+                lambda pod=pod: [service.pod_changed(d) for d in cluster.documents([pod])]
+            )
+            first, answer = timed(lambda body=body: service.filter(body))
+            again, _ = timed(lambda body=body: service.filter(body))
+            scores, _ = timed(lambda body=body: service.prioritize(body))
+            named = pod["metadata"]["name"]
+            told, _ = timed(lambda named=named: explain(service.books, "t", named))
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            decided = json.loads(answer) if answer else {}
+            fits = len(decided.get("NodeNames") or [])
+            why = decided.get("Error") or next(
+                iter(
+                    (
+                        decided.get("FailedNodes")
+                        or decided.get("FailedAndUnresolvableNodes")
+                        or {"": ""}
+                    ).values()
+                ),
+                "",
+            )
+            if round_:
+                print(
+                    f"{name:26} {read:7.1f} {first:8.1f} {again:8.1f} {scores:8.1f} {told:8.1f}  fits {fits} {why[:70]}",
+                    flush=True,
+                )
+            service.pod_gone(pod["metadata"]["uid"])
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--only", default="")
+    parser.add_argument(
+        "--limit", type=float, default=20.0, help="CPU seconds after which a shape is left"
+    )
+    given = parser.parse_args()
+    asyncio.run(measure(given.nodes, given.only, given.limit))
+
+
+if __name__ == "__main__":
+    main()

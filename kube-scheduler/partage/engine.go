@@ -1,0 +1,252 @@
+package partage
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"partage.io/kube-scheduler/protocol"
+)
+
+var (
+	errAway = errors.New("Partage's engine is not connected")
+	errSlow = errors.New("Partage's engine did not answer in time")
+)
+
+const (
+	redialAfter  = 200 * time.Millisecond
+	redialAtMost = 2 * time.Second
+	helloWithin  = 5 * time.Second
+	writeWithin  = 2 * time.Second
+	mostWaiting  = 4096
+)
+
+// engine is the plugin's end of the socket. It connects, and connects again, by itself.
+type engine struct {
+	path  string
+	user  uint32
+	hello protocol.Question
+
+	// connected is called, in the reading goroutine, after each hello that the engine accepted.
+	connected func()
+	// pushed is called, in the reading goroutine, for every push.
+	pushed func(protocol.Answer)
+
+	mu      sync.Mutex
+	conn    net.Conn
+	next    uint64
+	waiting map[uint64]chan protocol.Answer
+	refusal string
+
+	ready atomic.Bool
+}
+
+// run keeps the connection until the context ends.
+func (e *engine) run(ctx context.Context) {
+	pause := redialAfter
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := e.talk(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		klog.FromContext(ctx).Info("The connection to Partage's engine is down", "socket", e.path, "reason", err)
+		if time.Since(begun) > redialAtMost {
+			pause = redialAfter
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, redialAtMost)
+	}
+}
+
+// talk lives through one connection.
+func (e *engine) talk(ctx context.Context) error {
+	conn, err := (&net.Dialer{Timeout: helloWithin}).DialContext(ctx, "unix", e.path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := checkPeer(conn, e.user); err != nil {
+		return err
+	}
+	reader := bufio.NewReaderSize(conn, 64<<10)
+	if err := e.greet(conn, reader); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	e.mu.Lock()
+	e.conn, e.waiting, e.refusal = conn, map[uint64]chan protocol.Answer{}, ""
+	e.mu.Unlock()
+	defer e.drop()
+	e.connected()
+	for {
+		var answer protocol.Answer
+		if err := protocol.Read(reader, &answer); err != nil {
+			return err
+		}
+		if answer.ID == 0 {
+			if answer.Ready != nil {
+				e.ready.Store(*answer.Ready)
+			}
+			e.pushed(answer)
+			continue
+		}
+		e.mu.Lock()
+		waiting := e.waiting[answer.ID]
+		delete(e.waiting, answer.ID)
+		e.mu.Unlock()
+		if waiting != nil {
+			waiting <- answer
+		}
+	}
+}
+
+// greet says hello, and refuses an engine that speaks another version.
+func (e *engine) greet(conn net.Conn, reader *bufio.Reader) error {
+	if err := conn.SetDeadline(time.Now().Add(helloWithin)); err != nil {
+		return err
+	}
+	hello := e.hello
+	hello.ID = 1
+	if err := protocol.Write(conn, hello); err != nil {
+		return err
+	}
+	var answer protocol.Answer
+	if err := protocol.Read(reader, &answer); err != nil {
+		return err
+	}
+	if answer.Code != "" || answer.Protocol != protocol.Version {
+		message := answer.Message
+		if message == "" {
+			message = fmt.Sprintf("the engine speaks version %d of the protocol and this plugin version %d", answer.Protocol, protocol.Version)
+		}
+		e.mu.Lock()
+		e.refusal = message
+		e.mu.Unlock()
+		return errors.New(message)
+	}
+	e.ready.Store(answer.Ready != nil && *answer.Ready)
+	return conn.SetDeadline(time.Time{})
+}
+
+// drop forgets a connection that is over; questions on their way have no answer.
+func (e *engine) drop() {
+	e.ready.Store(false)
+	e.mu.Lock()
+	waiting := e.waiting
+	e.conn, e.waiting = nil, nil
+	e.mu.Unlock()
+	for _, one := range waiting {
+		close(one)
+	}
+}
+
+// away says why questions about pods cannot be asked; empty when they can.
+func (e *engine) away() string {
+	if e.ready.Load() {
+		return ""
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.refusal != "":
+		return e.refusal
+	case e.conn == nil:
+		return errAway.Error()
+	default:
+		return "Partage's engine is not ready yet"
+	}
+}
+
+// ask sends a question and waits for the answer.
+func (e *engine) ask(ctx context.Context, question protocol.Question, within time.Duration) (protocol.Answer, error) {
+	answers, id, err := e.send(question)
+	if err != nil {
+		return protocol.Answer{}, err
+	}
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case answer, open := <-answers:
+		if !open {
+			return protocol.Answer{}, errAway
+		}
+		return answer, nil
+	case <-timer.C:
+		err = errSlow
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	e.mu.Lock()
+	delete(e.waiting, id)
+	e.mu.Unlock()
+	return protocol.Answer{}, err
+}
+
+// tell sends a question whose answer says nothing.
+func (e *engine) tell(question protocol.Question) error {
+	_, id, err := e.send(question)
+	if err == nil {
+		e.mu.Lock()
+		delete(e.waiting, id)
+		e.mu.Unlock()
+	}
+	return err
+}
+
+func (e *engine) send(question protocol.Question) (chan protocol.Answer, uint64, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.conn == nil {
+		return nil, 0, errAway
+	}
+	if len(e.waiting) >= mostWaiting {
+		return nil, 0, errSlow
+	}
+	e.next++
+	question.ID = e.next + 1 // 1 was hello
+	answers := make(chan protocol.Answer, 1)
+	e.waiting[question.ID] = answers
+	_ = e.conn.SetWriteDeadline(time.Now().Add(writeWithin))
+	if err := protocol.Write(e.conn, question); err != nil {
+		// Half a frame may be out: nothing that follows could be understood.
+		delete(e.waiting, question.ID)
+		e.conn.Close()
+		return nil, 0, err
+	}
+	return answers, question.ID, nil
+}
+
+// checkPeer makes sure that the engine's own user listens, and not somebody who took its place.
+func checkPeer(conn net.Conn, user uint32) error {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *syscall.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		peer, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	if peer.Uid != user {
+		return fmt.Errorf("user %d listens at the socket, and not the engine's user %d", peer.Uid, user)
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package partage
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/klog/v2"
+
+	"partage.io/kube-scheduler/protocol"
+)
+
+const (
+	// PodVariable and NamespaceVariable name this very pod in the environment.
+	PodVariable       = "POD_NAME"
+	NamespaceVariable = "POD_NAMESPACE"
+
+	pingEvery  = time.Second
+	pingWithin = 2 * time.Second
+	// A leader without its engine gives up the Lease after this long, if another instance is ready.
+	givesUpAfter = 5 * time.Second
+	// The same for an engine that has not served yet: it builds its books, as any other would have to.
+	startsWithin = time.Minute
+)
+
+// handover decides when a leader without its engine leaves leading to another instance.
+type handover struct {
+	served bool
+	since  time.Time
+}
+
+// due says whether the Lease must be given up now. serving says whether the engine answers questions
+// about pods, and standby whether another instance could lead.
+func (h *handover) due(now time.Time, leading, serving bool, standby func() bool) bool {
+	if !leading {
+		*h = handover{}
+		return false
+	}
+	if serving {
+		h.served, h.since = true, time.Time{}
+		return false
+	}
+	if h.since.IsZero() {
+		h.since = now
+	}
+	patience := startsWithin
+	if h.served {
+		patience = givesUpAfter
+	}
+	return now.Sub(h.since) >= patience && standby()
+}
+
+// watch pings the engine, and ends this kube-scheduler in order where the Lease must be given up:
+// it releases the Lease on SIGTERM, and its container is started again.
+func (s *shared) watch(ctx context.Context, standby func() bool) {
+	var h handover
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pingEvery):
+		}
+		serving := s.engine.away() == ""
+		if serving {
+			answer, err := s.engine.ask(ctx, protocol.Question{Verb: protocol.VerbPing}, pingWithin)
+			serving = err == nil && answer.Ready != nil && *answer.Ready
+		}
+		if h.due(time.Now(), holding.held.Load(), serving, standby) {
+			klog.FromContext(ctx).Info("The engine does not serve and another instance is ready: the Lease is given up")
+			_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+			return
+		}
+	}
+}
+
+// otherReady says whether another pod of this pod's own controller is ready.
+func otherReady(pods corelisters.PodLister, namespace, name string) bool {
+	own, err := pods.Pods(namespace).Get(name)
+	if err != nil {
+		return false
+	}
+	owner := ownerOf(own)
+	if owner == "" {
+		return false
+	}
+	found, err := pods.Pods(namespace).List(labels.Everything())
+	if err != nil {
+		return false
+	}
+	for _, pod := range found {
+		if pod.Name != name && ownerOf(pod) == owner && pod.DeletionTimestamp == nil && isReady(pod) {
+			return true
+		}
+	}
+	return false
+}
+
+// ownerOf is what tells the replicas of one Deployment, through all its ReplicaSets, from others.
+func ownerOf(pod *v1.Pod) string {
+	for _, owner := range pod.OwnerReferences {
+		if owner.Controller != nil && *owner.Controller {
+			return pod.Labels["app.kubernetes.io/instance"] + "/" + pod.Labels["app.kubernetes.io/component"] + "/" + owner.Kind
+		}
+	}
+	return ""
+}
+
+func isReady(pod *v1.Pod) bool {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == v1.PodReady {
+			return condition.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,31 @@
+package partage
+
+import (
+	"errors"
+	"net"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"partage.io/kube-scheduler/protocol"
+)
+
+// outcomeOf says what an error tells about a Binding: carried out, refused, or nobody knows.
+func outcomeOf(err error) string {
+	if err == nil {
+		return protocol.OutcomeDone
+	}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		code := int(status.Status().Code)
+		if code >= 400 && code < 500 && code != http.StatusRequestTimeout {
+			return protocol.OutcomeRefused
+		}
+		return protocol.OutcomeUnknown
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return protocol.OutcomeRefused // the request never left
+	}
+	return protocol.OutcomeUnknown
+}

@@ -1,0 +1,530 @@
+// Package partage is a kube-scheduler plugin that asks Partage's engine about pods with devices.
+//
+// It holds no rule about a device. The engine, in the other container of the pod, says which
+// resources are devices, proposes nodes, reserves and releases, and says what a Binding carries;
+// this package only stands between kube-scheduler's extension points and the socket.
+// docs/reference/plugin.md says which point does what, and why.
+package partage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/component-base/version"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"partage.io/kube-scheduler/protocol"
+)
+
+// Name is the plugin's name in KubeSchedulerConfiguration.
+const Name = "Partage"
+
+// Weight is the weight that the profile must give the plugin. The best node of a pod without wishes
+// of kube-scheduler's own must win over the sum of all other plugins' scores, about 1,300.
+const Weight = 20
+
+// Version is set when the program is linked.
+var Version = "dev"
+
+const (
+	// SocketVariable and UserVariable name the environment: where the engine listens, and its user.
+	SocketVariable = "PARTAGE_SOCKET"
+	UserVariable   = "PARTAGE_ENGINE_USER"
+
+	socketDefault = "/run/partage/engine.sock"
+
+	answerWithin = 2 * time.Second
+	bindWithin   = 10 * time.Second
+	boundWithin  = 30 * time.Second
+	// A question that takes longer than this keeps all other pods from being scheduled.
+	slowAfter   = time.Second
+	slowAtMost  = 3
+	slowPause   = 5 * time.Second
+	mostRetries = 10_000
+)
+
+const stateKey fwk.StateKey = Name
+
+// attempt is what the plugin remembers of one scheduling attempt, in kube-scheduler's CycleState.
+type attempt struct {
+	number int64
+	order  map[string]int
+	names  []string
+	scores map[string]int64
+}
+
+// Clone gives the same attempt: nothing in it changes once PreFilter has made it.
+func (a *attempt) Clone() fwk.StateData { return a }
+
+// Plugin is one profile's plugin; all profiles share one connection.
+type Plugin struct {
+	handle fwk.Handle
+	shared *shared
+}
+
+// shared is what all profiles of one kube-scheduler have in common.
+type shared struct {
+	engine   *engine
+	attempts atomic.Int64
+	words    atomic.Pointer[words]
+	breaker  breaker
+
+	mu      sync.Mutex
+	handles []fwk.Handle
+	refused map[types.UID]*v1.Pod
+}
+
+var (
+	once    sync.Once
+	process *shared
+)
+
+var (
+	_ fwk.PreFilterPlugin   = &Plugin{}
+	_ fwk.FilterPlugin      = &Plugin{}
+	_ fwk.PostFilterPlugin  = &Plugin{}
+	_ fwk.PreScorePlugin    = &Plugin{}
+	_ fwk.ScorePlugin       = &Plugin{}
+	_ fwk.ReservePlugin     = &Plugin{}
+	_ fwk.BindPlugin        = &Plugin{}
+	_ fwk.EnqueueExtensions = &Plugin{}
+	_ fwk.SignPlugin        = &Plugin{}
+)
+
+// New makes the plugin of one profile. It implies no leadership, and the engine may start later.
+func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+	for _, extender := range handle.Extenders() {
+		if strings.HasSuffix(strings.TrimRight(extender.Name(), "/"), "/scheduler") {
+			return nil, fmt.Errorf("the plugin %s and the extender %s are both configured; remove one of the two", Name, extender.Name())
+		}
+	}
+	user := uint32(os.Getuid())
+	if given := os.Getenv(UserVariable); given != "" {
+		number, err := strconv.ParseUint(given, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%s=%q is not a user id", UserVariable, given)
+		}
+		user = uint32(number)
+	}
+	once.Do(func() {
+		path := os.Getenv(SocketVariable)
+		if path == "" {
+			path = socketDefault
+		}
+		process = newShared(path, user)
+		go process.engine.run(ctx)
+		go process.follow(ctx)
+		if pod, namespace := os.Getenv(PodVariable), os.Getenv(NamespaceVariable); pod != "" && namespace != "" {
+			pods := handle.SharedInformerFactory().Core().V1().Pods().Lister()
+			go process.watch(ctx, func() bool { return otherReady(pods, namespace, pod) })
+		}
+	})
+	process.mu.Lock()
+	process.handles = append(process.handles, handle)
+	process.mu.Unlock()
+	return &Plugin{handle: handle, shared: process}, nil
+}
+
+func newShared(path string, user uint32) *shared {
+	s := &shared{refused: map[types.UID]*v1.Pod{}}
+	s.engine = &engine{
+		path: path,
+		user: user,
+		hello: protocol.Question{
+			Verb: protocol.VerbHello, Protocol: protocol.Version, Incarnation: string(uuid.NewUUID()),
+			Plugin: Version, Kubernetes: version.Get().GitVersion,
+		},
+		connected: s.sayLeading,
+		pushed:    s.pushed,
+	}
+	return s
+}
+
+// follow tells the engine when the Lease is got or lost.
+func (s *shared) follow(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-holding.changed:
+			s.sayLeading()
+		}
+	}
+}
+
+func (s *shared) sayLeading() {
+	leading := holding.held.Load()
+	if err := s.engine.tell(protocol.Question{Verb: protocol.VerbLeading, Leading: &leading}); err != nil && !errors.Is(err, errAway) {
+		klog.Background().Error(err, "The engine could not be told who leads")
+	}
+}
+
+// pushed takes in what the engine says unasked.
+func (s *shared) pushed(push protocol.Answer) {
+	if push.Vocabulary != nil {
+		s.words.Store(wordsOf(push.Vocabulary))
+	}
+	if push.Ready != nil && *push.Ready {
+		s.breaker.close()
+		s.retry()
+	}
+	if len(push.Activate) > 0 {
+		wanted := make(map[types.UID]struct{}, len(push.Activate))
+		for _, uid := range push.Activate {
+			wanted[types.UID(uid)] = struct{}{}
+		}
+		s.activate(func(uid types.UID) bool { _, found := wanted[uid]; return found })
+	}
+}
+
+// retry has every pod tried again that was refused because the engine was away.
+func (s *shared) retry() { s.activate(func(types.UID) bool { return true }) }
+
+func (s *shared) activate(chosen func(types.UID) bool) {
+	s.mu.Lock()
+	pods := map[string]*v1.Pod{}
+	for uid, pod := range s.refused {
+		if chosen(uid) {
+			pods[string(uid)] = pod
+			delete(s.refused, uid)
+		}
+	}
+	handles := s.handles
+	s.mu.Unlock()
+	// All profiles share one queue.
+	if len(pods) > 0 && len(handles) > 0 {
+		handles[0].Activate(klog.Background(), pods)
+	}
+}
+
+// remember keeps a pod that was refused, so that a push can activate it.
+func (s *shared) remember(pod *v1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.refused) >= mostRetries {
+		for uid := range s.refused {
+			delete(s.refused, uid) // kube-scheduler itself tries it again within five minutes
+			break
+		}
+	}
+	s.refused[pod.UID] = pod
+}
+
+func (s *shared) forget(pod *v1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.refused, pod.UID)
+}
+
+// Name is the plugin's name.
+func (p *Plugin) Name() string { return Name }
+
+// PreFilter asks the engine for nodes. Pods without devices are told apart before the socket is touched.
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (result *fwk.PreFilterResult, status *fwk.Status) {
+	defer guard(&status)
+	if !p.shared.words.Load().concerns(pod) {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	holding.set(true) // only a leader schedules, also one without an election
+	if why := p.shared.away(); why != "" {
+		p.shared.remember(pod)
+		return nil, fwk.NewStatus(fwk.Unschedulable, why)
+	}
+	number := p.shared.attempts.Add(1)
+	answer, err := p.propose(ctx, pod, number)
+	if err != nil {
+		p.shared.remember(pod)
+		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
+	}
+	if answer.Skip {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	if answer.Code != "" {
+		p.shared.remember(pod)
+		return nil, refusal(answer)
+	}
+	p.shared.forget(pod)
+	made := &attempt{number: number, names: answer.Nodes, order: make(map[string]int, len(answer.Nodes))}
+	for i, name := range answer.Nodes {
+		made.order[name] = i
+	}
+	if len(answer.Scores) == len(answer.Nodes) && len(answer.Scores) > 0 {
+		made.scores = make(map[string]int64, len(answer.Scores))
+		for i, name := range answer.Nodes {
+			made.scores[name] = answer.Scores[i]
+		}
+	}
+	state.Write(stateKey, made)
+	return &fwk.PreFilterResult{NodeNames: sets.New(answer.Nodes...)}, nil
+}
+
+func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64) (protocol.Answer, error) {
+	question := protocol.Question{
+		Verb: protocol.VerbPropose, UID: string(pod.UID), Attempt: number, Version: pod.ResourceVersion,
+		Wide: wide(&pod.Spec), Nominated: pod.Status.NominatedNodeName,
+	}
+	answer, err := p.shared.timed(ctx, question)
+	if err != nil || !answer.Unseen {
+		return answer, err
+	}
+	if question.Pod, err = encoded(pod); err != nil {
+		return answer, err
+	}
+	return p.shared.timed(ctx, question)
+}
+
+// timed asks, and counts how often the engine is slow.
+func (s *shared) timed(ctx context.Context, question protocol.Question) (protocol.Answer, error) {
+	begun := time.Now()
+	answer, err := s.engine.ask(ctx, question, answerWithin)
+	s.breaker.took(time.Since(begun), errors.Is(err, errSlow))
+	return answer, err
+}
+
+func (s *shared) away() string {
+	if why := s.engine.away(); why != "" {
+		return why
+	}
+	return s.breaker.open()
+}
+
+// PreFilterExtensions is nil: the engine knows which pods leave.
+func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
+
+// Filter accepts the nodes that were proposed in this attempt, and no other.
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (status *fwk.Status) {
+	defer guard(&status)
+	made := attemptOf(state)
+	if made != nil {
+		if _, proposed := made.order[node.Node().Name]; proposed {
+			return nil
+		}
+	}
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node was not proposed for the pod's devices")
+}
+
+// PostFilter has the pod tried again where the engine knows further nodes, and otherwise lets
+// kube-scheduler preempt for its own resources on the nodes that were proposed.
+func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (_ *fwk.PostFilterResult, status *fwk.Status) {
+	defer guard(&status)
+	if !p.shared.words.Load().concerns(pod) {
+		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	made := attemptOf(state)
+	if made == nil {
+		// The engine found no place for its devices, and makes room for them itself.
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+	}
+	if made.scores != nil {
+		return nil, fwk.NewStatus(fwk.Unschedulable) // every node that fits was proposed
+	}
+	answer, err := p.shared.timed(ctx, protocol.Question{
+		Verb: protocol.VerbAnother, UID: string(pod.UID), Attempt: made.number, Rejected: made.names,
+	})
+	if err != nil {
+		p.shared.remember(pod)
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
+	if !answer.Again {
+		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	p.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{string(pod.UID): pod})
+	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "other nodes are tried next")
+}
+
+// PreScore skips pods without devices.
+func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	if attemptOf(state) == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	return nil
+}
+
+// Score is the engine's score, or the place in the engine's order.
+func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+	made := attemptOf(state)
+	if made == nil {
+		return 0, nil
+	}
+	name := node.Node().Name
+	if made.scores != nil {
+		return made.scores[name], nil
+	}
+	return int64(len(made.order) - made.order[name]), nil
+}
+
+// ScoreExtensions is the plugin itself.
+func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
+
+// NormalizeScore makes the best node win where the order alone counts, and weighs the engine's
+// scores against those of other plugins where kube-scheduler has wishes of its own to weigh.
+func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+	made := attemptOf(state)
+	if made == nil || len(scores) == 0 {
+		return nil
+	}
+	if made.scores != nil {
+		for i := range scores {
+			scores[i].Score = scores[i].Score / Weight
+		}
+		return nil
+	}
+	best := 0
+	for i := range scores {
+		if scores[i].Score > scores[best].Score {
+			best = i
+		}
+	}
+	for i := range scores {
+		scores[i].Score = fwk.MinScore
+	}
+	scores[best].Score = fwk.MaxScore
+	return nil
+}
+
+// Reserve turns the proposal into a reservation.
+func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (status *fwk.Status) {
+	defer guard(&status)
+	made := attemptOf(state)
+	if made == nil {
+		return nil
+	}
+	answer, err := p.shared.timed(ctx, protocol.Question{
+		Verb: protocol.VerbReserve, UID: string(pod.UID), Attempt: made.number, Node: node,
+		Simulated: state.IsPodGroupSchedulingCycle(),
+	})
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	if answer.Code != "" {
+		return fwk.AsStatus(fmt.Errorf("%s: %s", answer.Code, answer.Message))
+	}
+	return nil
+}
+
+// Unreserve releases; it may come without Reserve, and more than once.
+func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ string) {
+	var status *fwk.Status
+	defer guard(&status)
+	made := attemptOf(state)
+	if made == nil {
+		return
+	}
+	// An engine that is away has released it already.
+	if err := p.shared.engine.tell(protocol.Question{
+		Verb: protocol.VerbUnreserve, UID: string(pod.UID), Attempt: made.number,
+	}); err != nil && !errors.Is(err, errAway) {
+		klog.FromContext(ctx).Error(err, "The engine could not be told to release", "pod", klog.KObj(pod))
+	}
+}
+
+// Bind sends the Binding with the allocation in it, after the engine has allowed it.
+func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (status *fwk.Status) {
+	defer guard(&status)
+	made := attemptOf(state)
+	if made == nil {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	answer, err := p.shared.engine.ask(ctx, protocol.Question{
+		Verb: protocol.VerbBind, UID: string(pod.UID), Attempt: made.number, Node: node,
+	}, bindWithin)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	if answer.Code != "" {
+		return fwk.AsStatus(fmt.Errorf("%s: %s", answer.Code, answer.Message))
+	}
+	outcome, failed := p.sendBinding(ctx, pod, node, &answer)
+	report := protocol.Question{
+		Verb: protocol.VerbBound, UID: string(pod.UID), Attempt: made.number, Outcome: outcome,
+	}
+	if outcome == protocol.OutcomeDone {
+		// An engine that is away now reads the pod back.
+		_ = p.shared.engine.tell(report)
+		return nil
+	}
+	report.Message = failed.Error()
+	ended, err := p.shared.engine.ask(context.WithoutCancel(ctx), report, boundWithin)
+	if err == nil && ended.Bound {
+		return nil
+	}
+	return fwk.AsStatus(failed)
+}
+
+func (p *Plugin) sendBinding(ctx context.Context, pod *v1.Pod, node string, answer *protocol.Answer) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(answer.Within*float64(time.Second)))
+	defer cancel()
+	binding := &v1.Binding{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			Annotations: answer.Annotations, Labels: answer.Labels,
+		},
+		Target: v1.ObjectReference{Kind: "Node", Name: node},
+	}
+	err := p.handle.ClientSet().CoreV1().Pods(pod.Namespace).Bind(ctx, binding, metav1.CreateOptions{})
+	return outcomeOf(err), err
+}
+
+// EventsToRegister names only the pod's own changes. The engine follows everything else that could
+// make room, and activates the pods that fit. Kinds whose definition may be missing would block start.
+func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{{
+		Event:          fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Update},
+		QueueingHintFn: ownChange,
+	}}, nil
+}
+
+func ownChange(_ klog.Logger, pod *v1.Pod, _, changed any) (fwk.QueueingHint, error) {
+	if other, found := changed.(*v1.Pod); found && other.UID == pod.UID {
+		return fwk.Queue, nil
+	}
+	return fwk.QueueSkip, nil
+}
+
+// SignPod keeps pods with devices out of batches: what one was given says nothing about the next.
+func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+	if p.shared.words.Load().concerns(pod) {
+		return nil, fwk.NewStatus(fwk.Unschedulable, "the pod asks for devices")
+	}
+	return nil, nil
+}
+
+func attemptOf(state fwk.CycleState) *attempt {
+	data, err := state.Read(stateKey)
+	if err != nil {
+		return nil
+	}
+	made, _ := data.(*attempt)
+	return made
+}
+
+func refusal(answer protocol.Answer) *fwk.Status {
+	code := fwk.Unschedulable
+	if answer.Hopeless {
+		code = fwk.UnschedulableAndUnresolvable
+	}
+	return fwk.NewStatus(code, answer.Code+": "+answer.Message)
+}
+
+// guard turns a panic into an error of this pod alone: plain pods go on being scheduled.
+func guard(status **fwk.Status) {
+	if caught := recover(); caught != nil {
+		klog.Background().Error(nil, "Panic in the plugin", "panic", caught, "stack", string(debug.Stack()))
+		*status = fwk.AsStatus(fmt.Errorf("panic in plugin %s: %v", Name, caught))
+	}
+}

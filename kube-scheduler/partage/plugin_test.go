@@ -1,0 +1,540 @@
+package partage
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	core "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"partage.io/kube-scheduler/protocol"
+)
+
+const card = "example.com/card"
+
+// fakeEngine answers questions as a test wants, and remembers them.
+type fakeEngine struct {
+	t        *testing.T
+	listener net.Listener
+	answer   func(protocol.Question) *protocol.Answer
+
+	mu    sync.Mutex
+	asked []protocol.Question
+	conn  net.Conn
+}
+
+func startEngine(t *testing.T, answer func(protocol.Question) *protocol.Answer) *fakeEngine {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "engine") // t.TempDir is too long for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	listener, err := net.Listen("unix", filepath.Join(folder, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &fakeEngine{t: t, listener: listener, answer: answer}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go e.serve(conn)
+		}
+	}()
+	return e
+}
+
+func (e *fakeEngine) serve(conn net.Conn) {
+	defer conn.Close()
+	reader := bufio.NewReader(conn)
+	for {
+		var question protocol.Question
+		if protocol.Read(reader, &question) != nil {
+			return
+		}
+		e.mu.Lock()
+		e.asked = append(e.asked, question)
+		e.conn = conn
+		e.mu.Unlock()
+		var answer *protocol.Answer
+		if question.Verb == protocol.VerbHello {
+			yes := true
+			answer = &protocol.Answer{Protocol: protocol.Version, Ready: &yes}
+		}
+		if given := e.answer(question); given != nil {
+			answer = given
+		}
+		if answer != nil {
+			answer.ID = question.ID
+			_ = protocol.Write(conn, answer)
+		}
+		if question.Verb == protocol.VerbHello {
+			e.push(protocol.Answer{Vocabulary: &protocol.Vocabulary{Resources: []string{card}, Annotations: []string{"partage.io/allocation"}, Prefixes: []string{"qgpu-"}}})
+		}
+	}
+}
+
+func (e *fakeEngine) push(push protocol.Answer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.conn != nil {
+		_ = protocol.Write(e.conn, push)
+	}
+}
+
+func (e *fakeEngine) verbs() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var found []string
+	for _, question := range e.asked {
+		if question.Verb != protocol.VerbHello && question.Verb != protocol.VerbLeading {
+			found = append(found, question.Verb)
+		}
+	}
+	return found
+}
+
+func (e *fakeEngine) last(verb string) protocol.Question {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := len(e.asked) - 1; i >= 0; i-- {
+		if e.asked[i].Verb == verb {
+			return e.asked[i]
+		}
+	}
+	return protocol.Question{}
+}
+
+// handle is as much of a framework handle as the plugin uses.
+type handle struct {
+	fwk.Handle
+	client    kubernetes.Interface
+	mu        sync.Mutex
+	activated []string
+	extenders []fwk.Extender
+}
+
+func (h *handle) ClientSet() kubernetes.Interface { return h.client }
+func (h *handle) Extenders() []fwk.Extender       { return h.extenders }
+func (h *handle) Activate(_ klog.Logger, pods map[string]*v1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for uid := range pods {
+		h.activated = append(h.activated, uid)
+	}
+}
+
+func plugged(t *testing.T, answer func(protocol.Question) *protocol.Answer) (*Plugin, *fakeEngine, *handle) {
+	t.Helper()
+	engine := startEngine(t, answer)
+	s := newShared(engine.listener.Addr().String(), uint32(os.Getuid()))
+	h := &handle{client: fake.NewSimpleClientset(device("web"))}
+	s.handles = []fwk.Handle{h}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	go s.engine.run(ctx)
+	until(t, "the vocabulary", func() bool { return s.words.Load() != nil && s.away() == "" })
+	return &Plugin{handle: h, shared: s}, engine, h
+}
+
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for range 6000 {
+		if done() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%s: not within a minute", what)
+}
+
+func device(name string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "team", UID: "uid", ResourceVersion: "7"},
+		Spec: v1.PodSpec{Containers: []v1.Container{{Resources: v1.ResourceRequirements{
+			Limits: v1.ResourceList{card: resource.MustParse("1")},
+		}}}},
+	}
+}
+
+func nodeInfo(name string) fwk.NodeInfo {
+	info := framework.NewNodeInfo()
+	info.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	return info
+}
+
+func proposing(nodes ...string) func(protocol.Question) *protocol.Answer {
+	return func(q protocol.Question) *protocol.Answer {
+		switch q.Verb {
+		case protocol.VerbPropose:
+			return &protocol.Answer{Nodes: nodes}
+		case protocol.VerbBind:
+			return &protocol.Answer{Annotations: map[string]string{"a": "b"}, Labels: map[string]string{"c": "d"}, Within: 4}
+		case protocol.VerbHello, protocol.VerbLeading:
+			return nil
+		}
+		return &protocol.Answer{}
+	}
+}
+
+func TestPodsWithoutDevicesNeverTouchTheSocket(t *testing.T) {
+	p, engine, _ := plugged(t, proposing("n1"))
+	ctx, state, pod := context.Background(), framework.NewCycleState(), &v1.Pod{}
+
+	if _, status := p.PreFilter(ctx, state, pod, nil); !status.IsSkip() {
+		t.Fatal(status)
+	}
+	if status := p.PreScore(ctx, state, pod, nil); !status.IsSkip() {
+		t.Error(status)
+	}
+	if status := p.Reserve(ctx, state, pod, "n1"); !status.IsSuccess() {
+		t.Error(status)
+	}
+	p.Unreserve(ctx, state, pod, "n1")
+	if status := p.Bind(ctx, state, pod, "n1"); !status.IsSkip() {
+		t.Error(status)
+	}
+	if _, status := p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.Unschedulable {
+		t.Error(status)
+	}
+	if _, status := p.SignPod(ctx, pod); !status.IsSuccess() {
+		t.Error(status)
+	}
+	if asked := engine.verbs(); len(asked) != 0 {
+		t.Errorf("asked %v", asked)
+	}
+}
+
+func TestAPodIsProposedFilteredReservedAndBound(t *testing.T) {
+	p, engine, h := plugged(t, proposing("n2", "n1"))
+	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
+
+	result, status := p.PreFilter(ctx, state, pod, nil)
+	if !status.IsSuccess() || !result.NodeNames.HasAll("n1", "n2") || result.NodeNames.Len() != 2 {
+		t.Fatal(result, status)
+	}
+	if !p.Filter(ctx, state, pod, nodeInfo("n1")).IsSuccess() {
+		t.Error("a proposed node was rejected")
+	}
+	if p.Filter(ctx, state, pod, nodeInfo("n3")).Code() != fwk.UnschedulableAndUnresolvable {
+		t.Error("a node that was not proposed was accepted")
+	}
+	scores := fwk.NodeScoreList{{Name: "n1"}, {Name: "n2"}}
+	for i := range scores {
+		scores[i].Score, _ = p.Score(ctx, state, pod, nodeInfo(scores[i].Name))
+	}
+	p.NormalizeScore(ctx, state, pod, scores)
+	if scores[0].Score != 0 || scores[1].Score != fwk.MaxScore {
+		t.Error(scores)
+	}
+	if status := p.Reserve(ctx, state, pod, "n2"); !status.IsSuccess() {
+		t.Error(status)
+	}
+	if status := p.Bind(ctx, state, pod, "n2"); !status.IsSuccess() {
+		t.Fatal(status)
+	}
+	until(t, "bound", func() bool { return engine.last(protocol.VerbBound).Outcome == protocol.OutcomeDone })
+	var binding *v1.Binding
+	for _, action := range h.client.(*fake.Clientset).Actions() {
+		if create, ok := action.(core.CreateAction); ok && action.GetSubresource() == "binding" {
+			binding = create.GetObject().(*v1.Binding)
+		}
+	}
+	if binding == nil || binding.UID != pod.UID || binding.Annotations["a"] != "b" || binding.Labels["c"] != "d" || binding.Target.Name != "n2" {
+		t.Errorf("%+v", binding)
+	}
+	first := engine.last(protocol.VerbPropose).Attempt
+	p.PreFilter(ctx, framework.NewCycleState(), pod, nil)
+	if second := engine.last(protocol.VerbPropose).Attempt; second <= first {
+		t.Errorf("attempt %d after %d", second, first)
+	}
+}
+
+func TestScoresOfAWidePodAreWeighedAgainstOthers(t *testing.T) {
+	p, engine, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
+		if q.Verb == protocol.VerbPropose {
+			return &protocol.Answer{Nodes: []string{"n1", "n2"}, Scores: []int64{100, 20}}
+		}
+		return nil
+	})
+	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
+	pod.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{MaxSkew: 1}}
+	p.PreFilter(ctx, state, pod, nil)
+	if !engine.last(protocol.VerbPropose).Wide {
+		t.Error("a pod that is spread was not asked about as wide")
+	}
+	scores := fwk.NodeScoreList{{Name: "n1", Score: 100}, {Name: "n2", Score: 20}}
+	p.NormalizeScore(ctx, state, pod, scores)
+	if scores[0].Score*Weight != 100 || scores[1].Score*Weight != 20 {
+		t.Error(scores)
+	}
+}
+
+func TestAnUnseenPodTravels(t *testing.T) {
+	p, engine, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
+		if q.Verb != protocol.VerbPropose {
+			return nil
+		}
+		if q.Pod == nil {
+			return &protocol.Answer{Unseen: true}
+		}
+		return &protocol.Answer{Nodes: []string{"n1"}}
+	})
+	pod := device("web")
+	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	result, status := p.PreFilter(context.Background(), framework.NewCycleState(), pod, nil)
+	if !status.IsSuccess() || !result.NodeNames.Has("n1") {
+		t.Fatal(status)
+	}
+	var travelled v1.Pod
+	if err := json.Unmarshal(engine.last(protocol.VerbPropose).Pod, &travelled); err != nil || travelled.UID != pod.UID || travelled.ManagedFields != nil {
+		t.Error(travelled, err)
+	}
+}
+
+func TestRefusalsSayWhyAndAreTriedAgainWhenPushed(t *testing.T) {
+	p, engine, h := plugged(t, func(q protocol.Question) *protocol.Answer {
+		if q.Verb == protocol.VerbPropose {
+			return &protocol.Answer{Code: "InsufficientCards", Message: "no card is free"}
+		}
+		return nil
+	})
+	pod := device("web")
+	_, status := p.PreFilter(context.Background(), framework.NewCycleState(), pod, nil)
+	if status.Code() != fwk.Unschedulable || status.Message() != "InsufficientCards: no card is free" {
+		t.Fatal(status)
+	}
+	if _, status := p.PostFilter(context.Background(), framework.NewCycleState(), pod, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
+		t.Error("kube-scheduler preempts where the engine found no place", status)
+	}
+	engine.push(protocol.Answer{Activate: []string{"somebody else"}})
+	engine.push(protocol.Answer{Activate: []string{string(pod.UID)}})
+	until(t, "activated", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) == 1 })
+}
+
+func TestOtherNodesAreTriedWhereAllProposedWereRejected(t *testing.T) {
+	again := true
+	p, engine, h := plugged(t, func(q protocol.Question) *protocol.Answer {
+		switch q.Verb {
+		case protocol.VerbPropose:
+			return &protocol.Answer{Nodes: []string{"n1", "n2"}}
+		case protocol.VerbAnother:
+			return &protocol.Answer{Again: again}
+		}
+		return nil
+	})
+	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
+	p.PreFilter(ctx, state, pod, nil)
+	result, status := p.PostFilter(ctx, state, pod, nil)
+	if result != nil || status.Code() != fwk.UnschedulableAndUnresolvable {
+		t.Fatal("preemption goes on though other nodes are free", result, status)
+	}
+	if rejected := engine.last(protocol.VerbAnother).Rejected; len(rejected) != 2 {
+		t.Error(rejected)
+	}
+	if len(h.activated) != 1 {
+		t.Error("the pod is not tried again")
+	}
+	again = false
+	if _, status = p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.Unschedulable {
+		t.Error("kube-scheduler may not preempt for its own resources", status)
+	}
+}
+
+func TestWithoutTheEnginePlainPodsGoOnAndOthersWait(t *testing.T) {
+	s := newShared(filepath.Join(t.TempDir(), "nobody"), uint32(os.Getuid()))
+	p := &Plugin{handle: &handle{}, shared: s}
+	ctx := context.Background()
+	if _, status := p.PreFilter(ctx, framework.NewCycleState(), &v1.Pod{}, nil); !status.IsSkip() {
+		t.Error(status)
+	}
+	if _, status := p.PreFilter(ctx, framework.NewCycleState(), device("web"), nil); status.Code() != fwk.Unschedulable || !strings.Contains(status.Message(), "not connected") {
+		t.Error(status)
+	}
+	if len(s.refused) != 1 {
+		t.Error("the pod would not be tried again")
+	}
+}
+
+func TestAnEngineOfAnotherVersionIsRefusedWithASentence(t *testing.T) {
+	engine := startEngine(t, func(q protocol.Question) *protocol.Answer {
+		return &protocol.Answer{Code: "Version", Message: "install the same release", Protocol: 2}
+	})
+	s := newShared(engine.listener.Addr().String(), uint32(os.Getuid()))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go s.engine.run(ctx)
+	until(t, "refused", func() bool { return strings.Contains(s.away(), "same release") })
+}
+
+func TestAnotherUserAtTheSocketIsNotAsked(t *testing.T) {
+	engine := startEngine(t, proposing("n1"))
+	s := newShared(engine.listener.Addr().String(), uint32(os.Getuid())+1)
+	if err := s.engine.talk(context.Background()); err == nil || !strings.Contains(err.Error(), "user") {
+		t.Error(err)
+	}
+	if len(engine.asked) != 0 {
+		t.Error("it was greeted")
+	}
+}
+
+func TestAfterTheEngineCameBackPodsAreTriedAgain(t *testing.T) {
+	p, engine, h := plugged(t, proposing("n1"))
+	engine.mu.Lock()
+	engine.conn.Close()
+	engine.mu.Unlock()
+	until(t, "away", func() bool { return p.shared.away() != "" })
+	p.shared.remember(device("web"))
+	until(t, "back", func() bool { return p.shared.away() == "" })
+	yes := true
+	engine.push(protocol.Answer{Ready: &yes})
+	until(t, "activated", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) == 1 })
+}
+
+func TestASlowEngineIsLeftAloneForAWhile(t *testing.T) {
+	var b breaker
+	for range slowAtMost - 1 {
+		b.took(slowAfter, false)
+	}
+	if b.open() != "" {
+		t.Error("open too soon")
+	}
+	b.took(0, true)
+	if b.open() == "" {
+		t.Error("not open")
+	}
+	b.close()
+	if b.open() != "" {
+		t.Error("not closed")
+	}
+}
+
+func TestAPanicIsAnErrorOfThatPodAlone(t *testing.T) {
+	p := &Plugin{} // everything in it is nil
+	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
+	state.Write(stateKey, &attempt{})
+	if _, status := p.PreFilter(ctx, state, pod, nil); !status.IsError() {
+		t.Error(status)
+	}
+	if status := p.Reserve(ctx, state, pod, "n1"); !status.IsError() {
+		t.Error(status)
+	}
+	p.Unreserve(ctx, state, pod, "n1")
+	if status := p.Bind(ctx, state, pod, "n1"); !status.IsError() {
+		t.Error(status)
+	}
+	if _, status := p.PostFilter(ctx, state, pod, nil); !status.IsError() {
+		t.Error(status)
+	}
+}
+
+func TestWhatBecameOfABinding(t *testing.T) {
+	kind := schema.GroupResource{Resource: "pods"}
+	for _, one := range []struct {
+		err  error
+		want string
+	}{
+		{nil, protocol.OutcomeDone},
+		{apierrors.NewConflict(kind, "web", errors.New("bound")), protocol.OutcomeRefused},
+		{apierrors.NewNotFound(kind, "web"), protocol.OutcomeRefused},
+		{apierrors.NewTooManyRequests("later", 1), protocol.OutcomeRefused},
+		{apierrors.NewTimeoutError("slow", 1), protocol.OutcomeUnknown},
+		{apierrors.NewServerTimeout(kind, "create", 1), protocol.OutcomeUnknown},
+		{apierrors.NewInternalError(errors.New("etcd")), protocol.OutcomeUnknown},
+		{apierrors.NewServiceUnavailable("down"), protocol.OutcomeUnknown},
+		{context.DeadlineExceeded, protocol.OutcomeUnknown},
+		{&net.OpError{Op: "read", Err: errors.New("reset")}, protocol.OutcomeUnknown},
+		{&net.OpError{Op: "dial", Err: errors.New("refused")}, protocol.OutcomeRefused},
+	} {
+		if got := outcomeOf(one.err); got != one.want {
+			t.Errorf("%v: %s, not %s", one.err, got, one.want)
+		}
+	}
+}
+
+func TestAnUnknownEndIsAskedBack(t *testing.T) {
+	bound := true
+	p, engine, h := plugged(t, func(q protocol.Question) *protocol.Answer {
+		if q.Verb == protocol.VerbBound {
+			return &protocol.Answer{Bound: bound}
+		}
+		return proposing("n1")(q)
+	})
+	h.client.(*fake.Clientset).PrependReactor("create", "pods", func(core.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewInternalError(errors.New("etcd is away"))
+	})
+	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
+	p.PreFilter(ctx, state, pod, nil)
+	if status := p.Bind(ctx, state, pod, "n1"); !status.IsSuccess() {
+		t.Error("the pod is bound after all", status)
+	}
+	if engine.last(protocol.VerbBound).Outcome != protocol.OutcomeUnknown {
+		t.Error(engine.last(protocol.VerbBound))
+	}
+	bound = false
+	if status := p.Bind(ctx, state, pod, "n1"); !status.IsError() {
+		t.Error(status)
+	}
+}
+
+func TestPodsThatConcernTheEngine(t *testing.T) {
+	w := wordsOf(&protocol.Vocabulary{Resources: []string{card}, Annotations: []string{"partage.io/allocation"}, Prefixes: []string{"qgpu-"}})
+	one := v1.ResourceList{card: resource.MustParse("1")}
+	other := v1.ResourceList{"example.com/other": resource.MustParse("1"), "cpu": resource.MustParse("1")}
+	spec := func(s v1.PodSpec) *v1.Pod { return &v1.Pod{Spec: s} }
+	limits := func(l v1.ResourceList) v1.ResourceRequirements { return v1.ResourceRequirements{Limits: l} }
+	for i, one := range []struct {
+		pod          *v1.Pod
+		known, fresh bool
+	}{
+		{spec(v1.PodSpec{}), false, false},
+		{spec(v1.PodSpec{Containers: []v1.Container{{Resources: limits(one)}}}), true, true},
+		{spec(v1.PodSpec{Containers: []v1.Container{{Resources: v1.ResourceRequirements{Requests: one}}}}), true, true},
+		{spec(v1.PodSpec{InitContainers: []v1.Container{{Resources: limits(one)}}}), true, true},
+		{spec(v1.PodSpec{Overhead: one}), true, true},
+		{spec(v1.PodSpec{Containers: []v1.Container{{Resources: limits(other)}}}), false, true},
+		{&v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"partage.io/allocation": "x"}}}, true, false},
+		{&v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"qgpu-main": "x"}}}, true, false},
+	} {
+		if got := w.concerns(one.pod); got != one.known {
+			t.Errorf("%d: %v with the engine's words", i, got)
+		}
+		if got := (*words)(nil).concerns(one.pod); got != one.fresh {
+			t.Errorf("%d: %v before the engine spoke", i, got)
+		}
+	}
+}
+
+type extender struct{ fwk.Extender }
+
+func (extender) Name() string { return "https://partage-scheduler:8443/scheduler" }
+
+func TestPluginAndExtenderAtOnceAreRefused(t *testing.T) {
+	_, err := New(context.Background(), nil, &handle{extenders: []fwk.Extender{extender{}}})
+	if err == nil || !strings.Contains(err.Error(), "both configured") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,103 @@
+package partage
+
+import (
+	"encoding/json"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"partage.io/kube-scheduler/protocol"
+)
+
+// words is a vocabulary ready for use. It is data of the engine: no name of a device stands in Go.
+type words struct {
+	resources   map[v1.ResourceName]struct{}
+	annotations map[string]struct{}
+	prefixes    []string
+}
+
+func wordsOf(given *protocol.Vocabulary) *words {
+	w := &words{map[v1.ResourceName]struct{}{}, map[string]struct{}{}, given.Prefixes}
+	for _, name := range given.Resources {
+		w.resources[v1.ResourceName(name)] = struct{}{}
+	}
+	for _, key := range given.Annotations {
+		w.annotations[key] = struct{}{}
+	}
+	return w
+}
+
+// concerns says whether the engine must be asked about a pod. Before the engine has ever said which
+// resources are devices, every resource with a domain in its name may be one.
+func (w *words) concerns(pod *v1.Pod) bool {
+	names := func(list v1.ResourceList) bool {
+		for name := range list {
+			if w == nil {
+				if strings.Contains(string(name), "/") {
+					return true
+				}
+			} else if _, known := w.resources[name]; known {
+				return true
+			}
+		}
+		return false
+	}
+	asks := func(r *v1.ResourceRequirements) bool { return names(r.Limits) || names(r.Requests) }
+	for i := range pod.Spec.Containers {
+		if asks(&pod.Spec.Containers[i].Resources) {
+			return true
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if asks(&pod.Spec.InitContainers[i].Resources) {
+			return true
+		}
+	}
+	if pod.Spec.Resources != nil && asks(pod.Spec.Resources) || names(pod.Spec.Overhead) {
+		return true
+	}
+	return w != nil && w.carries(pod.Annotations)
+}
+
+func (w *words) carries(annotations map[string]string) bool {
+	for key := range annotations {
+		if _, known := w.annotations[key]; known {
+			return true
+		}
+		for _, prefix := range w.prefixes {
+			if strings.HasPrefix(key, prefix) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// wide says whether kube-scheduler needs every node that can host the pod's devices, because rules
+// of its own weigh nodes against each other, or may reject any of them for other pods or volumes.
+func wide(spec *v1.PodSpec) bool {
+	if len(spec.TopologySpreadConstraints) > 0 {
+		return true
+	}
+	if affinity := spec.Affinity; affinity != nil {
+		if affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil {
+			return true
+		}
+		if affinity.NodeAffinity != nil && len(affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
+			return true
+		}
+	}
+	for i := range spec.Volumes {
+		if spec.Volumes[i].PersistentVolumeClaim != nil || spec.Volumes[i].Ephemeral != nil {
+			return true
+		}
+	}
+	return len(spec.ResourceClaims) > 0
+}
+
+// encoded is the pod as it travels to an engine that has not seen it yet.
+func encoded(pod *v1.Pod) (json.RawMessage, error) {
+	slim := pod.DeepCopy()
+	slim.ManagedFields = nil
+	return json.Marshal(slim)
+}

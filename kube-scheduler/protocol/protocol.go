@@ -1,0 +1,141 @@
+// Package protocol holds the messages between the kube-scheduler plugin and the engine.
+//
+// A frame is four bytes of length, the most significant first, and one JSON object. The plugin
+// asks; the engine answers each question once, under the question's id; a frame of the engine
+// without an id is a push. docs/reference/plugin.md describes every field. The same structures
+// stand in src/partage/wire/plugin.py, and examples.json holds one of each for the tests of both.
+package protocol
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// Version is the version of the protocol that both sides must speak.
+const Version = 1
+
+// MaxFrame is the largest frame, in bytes.
+const MaxFrame = 8 << 20
+
+// The verbs of questions.
+const (
+	VerbHello     = "hello"
+	VerbLeading   = "leading"
+	VerbPing      = "ping"
+	VerbPropose   = "propose"
+	VerbReserve   = "reserve"
+	VerbUnreserve = "unreserve"
+	VerbAnother   = "another"
+	VerbBind      = "bind"
+	VerbBound     = "bound"
+)
+
+// The outcomes of a Binding.
+const (
+	OutcomeDone    = "done"
+	OutcomeRefused = "refused"
+	OutcomeUnknown = "unknown"
+)
+
+// Question is any question; which fields it has depends on the verb.
+type Question struct {
+	ID   uint64 `json:"id"`
+	Verb string `json:"verb"`
+
+	// hello
+	Protocol    int    `json:"protocol,omitempty"`
+	Incarnation string `json:"incarnation,omitempty"`
+	Plugin      string `json:"plugin,omitempty"`
+	Kubernetes  string `json:"kubernetes,omitempty"`
+
+	// leading; a pointer, because the engine wants the field also where it is false
+	Leading *bool `json:"leading,omitempty"`
+
+	// about one attempt
+	UID     string `json:"uid,omitempty"`
+	Attempt int64  `json:"attempt,omitempty"`
+
+	// propose
+	Version   string          `json:"version,omitempty"`
+	Wide      bool            `json:"wide,omitempty"`
+	Nominated string          `json:"nominated,omitempty"`
+	Within    []string        `json:"within,omitempty"`
+	Pod       json.RawMessage `json:"pod,omitempty"`
+
+	// reserve, bind
+	Node      string `json:"node,omitempty"`
+	Simulated bool   `json:"simulated,omitempty"`
+
+	// another
+	Rejected []string `json:"rejected,omitempty"`
+
+	// bound
+	Outcome string `json:"outcome,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// Answer is the answer to one question, or, without an ID, a push.
+type Answer struct {
+	ID      uint64 `json:"id,omitempty"`
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+
+	Hopeless bool     `json:"hopeless,omitempty"`
+	Protocol int      `json:"protocol,omitempty"`
+	Ready    *bool    `json:"ready,omitempty"`
+	Unseen   bool     `json:"unseen,omitempty"`
+	Skip     bool     `json:"skip,omitempty"`
+	Nodes    []string `json:"nodes,omitempty"`
+	Scores   []int64  `json:"scores,omitempty"`
+	Again    bool     `json:"again,omitempty"`
+
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Within      float64           `json:"within,omitempty"`
+	Bound       bool              `json:"bound,omitempty"`
+
+	// pushes
+	Activate   []string    `json:"activate,omitempty"`
+	Vocabulary *Vocabulary `json:"vocabulary,omitempty"`
+}
+
+// Vocabulary tells a pod with devices from others.
+type Vocabulary struct {
+	Resources   []string `json:"resources,omitempty"`
+	Annotations []string `json:"annotations,omitempty"`
+	Prefixes    []string `json:"prefixes,omitempty"`
+}
+
+// Write sends one frame.
+func Write(w io.Writer, message any) error {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	if len(body) > MaxFrame {
+		return fmt.Errorf("a frame of %d bytes; %d at most", len(body), MaxFrame)
+	}
+	frame := make([]byte, 4, 4+len(body))
+	binary.BigEndian.PutUint32(frame, uint32(len(body)))
+	_, err = w.Write(append(frame, body...))
+	return err
+}
+
+// Read takes one frame.
+func Read(r io.Reader, message any) error {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return err
+	}
+	length := binary.BigEndian.Uint32(head[:])
+	if length > MaxFrame {
+		return fmt.Errorf("a frame of %d bytes; %d at most", length, MaxFrame)
+	}
+	body := make([]byte, length)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return err
+	}
+	return json.Unmarshal(body, message)
+}

@@ -1,0 +1,113 @@
+"""What a process has mapped, as far as it matters here, told while procfs tells it: tenants make it as long as they like."""
+
+import errno
+import os
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from partage.agent.isolation.reading import TooMuch, Work, parts
+
+__all__ = ["Mapped", "mapped", "variables"]
+
+_DRIVER: Final = b"/libcuda.so"
+_CODE: Final = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ (.).x. +\S+ +(\S+) +(\S+)(?: +(\S[^\n]*))?$", re.MULTILINE
+)
+_INTERFACES: Final = (
+    ("OpenCL", re.compile(rb"/libnvidia-opencl\.so")),
+    ("Vulkan", re.compile(rb"/libvulkan\.so")),
+    ("OpenGL", re.compile(rb"/lib(?:GLX|EGL|GLESv2)_nvidia\.so")),
+)
+"""Of these NVIDIA's driver or the loader of its driver is the library; Vulkan's driver is that of OpenGL."""
+_MAPPINGS: Final = "mappings"
+_KEPT: Final = 2**20
+"""Characters of names of files of which code is mapped, each once."""
+_VALUES: Final = 2**16
+
+
+@dataclass(slots=True)
+class Mapped:
+    """What was seen.
+
+    Attributes:
+        some: anything is mapped, as in every process that lives.
+        driver: CUDA's driver is mapped.
+        ours: the enforcement library's file is.
+        at_path: some file's code at the library's path is.
+        interface: by which interface other than CUDA it can reach a card; empty for none.
+        code: files of which it runs code.
+    """
+
+    some: bool = False
+    driver: bool = False
+    ours: bool = False
+    at_path: bool = False
+    interface: str = ""
+    code: dict[str, None] = field(default_factory=dict)
+
+
+def mapped(home: str, library: str, shipped: tuple[str, str] | None, work: Work) -> Mapped:
+    """Go through what a process has mapped.
+
+    Args:
+        home: its folder in procfs.
+        library: the enforcement library's path in its root.
+        shipped: device and inode of that file; None where they cannot be told, and the path has to do.
+        work: what may be read.
+
+    Raises:
+        OSError: it has ended.
+        TooMuch: it has more mapped than can be gone through.
+    """
+    found = Mapped()
+    seen: set[str] = set()
+    kept = 0
+    path = library.encode("utf-8", "surrogateescape")
+    file = tuple(one.encode() for one in shipped) if shipped else None
+    for text in parts(f"{home}/maps", b"\n", work, _MAPPINGS):
+        found.some = True
+        found.driver = found.driver or _DRIVER in text
+        seen |= {name for name, sign in _INTERFACES if name not in seen and sign.search(text)}
+        for may_read, device, inode, name in _CODE.findall(text):
+            if may_read == b"r":
+                here = name == path
+                found.at_path = found.at_path or here
+                found.ours = found.ours or ((device, inode) == file if file else here)
+            if name[:1] == b"/":
+                shown = name.decode("utf-8", "replace")
+                if shown not in found.code:
+                    kept += len(shown)
+                    if kept > _KEPT:
+                        raise TooMuch(_MAPPINGS)
+                    found.code[shown] = None
+    if not found.some:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), home)
+    found.interface = next((name for name, _ in _INTERFACES if name in seen), "")
+    return found
+
+
+def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, list[str]]:
+    """Values of variables with which a process was started; one may be there twice.
+
+    Args:
+        home: its folder in procfs.
+        wanted: their names.
+        work: what may be read.
+
+    Raises:
+        OSError: it has ended.
+        TooMuch: its environment is too long.
+    """
+    found: dict[bytes, list[str]] = {key: [] for key in wanted}
+    length = 0
+    for text in parts(f"{home}/environ", b"\0", work, "environment"):
+        for line in text.split(b"\0"):
+            key, _, value = line.partition(b"=")
+            if key in found:
+                length += len(value)
+                if length > _VALUES:
+                    raise TooMuch("environment")
+                found[key].append(value.decode("utf-8", "surrogateescape"))
+    return found

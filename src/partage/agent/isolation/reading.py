@@ -1,0 +1,330 @@
+"""Every read of what a tenant can make large, slow, or something else than a file.
+
+What the kernel tells of a process is as long as the process makes it, and so is what is in a container's root. So
+it is read in pieces, nothing is kept of them but what is asked for, and each piece is counted: `Work` is what one
+look may still do for one container. Where that does not suffice there is no answer (`TooMuch`), and the container
+counts as one whose limits are not in force.
+
+Names below a container's root are looked up folder by folder, by descriptors that open nothing (`O_PATH`): a link
+is read and followed inside the root only, whatever is changed meanwhile, and a file is opened only after it is
+known to be a regular one. Opening a device file or a pipe would do something; so would following a link of procfs.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+__all__ = ["Root", "TooMuch", "Work", "chunks", "file_below", "lines", "links", "names", "parts", "start", "whole"]  # fmt: skip
+
+LOOK: Final = 64 * 2**20
+"""Work of one look at one container: some half a second of a processor where all of it is done."""
+_OPEN: Final = 2048
+"""What it takes to open and close a file, in bytes that are read in the same time."""
+_NAME: Final = 512
+_CHUNK: Final = 2**16
+_LINE: Final = 2**18
+"""The kernel's own bound of a string that a program is started with is half of it."""
+_LINKS: Final = 40
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_PATH: Final = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
+_ROOT: Final = os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY
+
+Root = Sequence[Path]
+"""A container's root: its layers, topmost first, or it alone."""
+
+
+class TooMuch(Exception):
+    """There is more to read than one look takes; the text says of what."""
+
+
+class Work:
+    """What may still be read, in bytes; opening and naming things is counted too.
+
+    Attributes:
+        spent: so far.
+    """
+
+    def __init__(self, most: int = LOOK) -> None:
+        self._most = most
+        self.spent = 0
+
+    def take(self, amount: int, what: str) -> None:
+        """Count.
+
+        Raises:
+            TooMuch: that is more than there was left.
+        """
+        self.spent += amount
+        if self.spent > self._most:
+            raise TooMuch(what)
+
+
+# --- what the kernel tells -------------------------------------------------------------------
+
+
+def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
+    """A file of the kernel's, piece by piece.
+
+    Args:
+        path: in procfs.
+        work: what may be read.
+        what: it is, for who hears that it is too much.
+
+    Raises:
+        OSError: it cannot be read.
+        TooMuch: it is too long.
+    """
+    work.take(_OPEN, what)
+    descriptor = os.open(path, _READ)
+    try:
+        while chunk := os.read(descriptor, _CHUNK):
+            work.take(len(chunk), what)
+            yield chunk
+    finally:
+        os.close(descriptor)
+
+
+def parts(path: str, end: bytes, work: Work, what: str) -> Iterator[bytes]:
+    """The same in pieces that end with `end`, many of what it ends in each; the end of the file is one too.
+
+    Raises:
+        OSError: it cannot be read.
+        TooMuch: it is too long, or one thing in it is.
+    """
+    carried = b""
+    for chunk in chunks(path, work, what):
+        there, found, rest = chunk.rpartition(end)
+        if found:
+            yield carried + there + found
+            carried = rest
+        else:
+            carried += chunk
+        if len(carried) > _LINE:
+            raise TooMuch(what)
+    if carried:
+        yield carried
+
+
+def lines(path: str, work: Work, what: str) -> Iterator[str]:
+    """The lines of a file of the kernel's, without their ends.
+
+    Raises:
+        OSError: it cannot be read.
+        TooMuch: it is too long, or a line is.
+    """
+    for part in parts(path, b"\n", work, what):
+        yield from part.decode("utf-8", "surrogateescape").rstrip("\n").split("\n")
+
+
+def whole(path: str, most: int, work: Work, what: str) -> str:
+    """A file of the kernel's that is short.
+
+    Raises:
+        OSError: it cannot be read.
+        TooMuch: it is longer than `most`.
+    """
+    found: list[bytes] = []
+    length = 0
+    for chunk in chunks(path, work, what):
+        length += len(chunk)
+        if length > most:
+            raise TooMuch(what)
+        found.append(chunk)
+    return b"".join(found).decode("utf-8", "replace")
+
+
+def names(folder: str, work: Work, what: str) -> Iterator[str]:
+    """What is in a folder, never all of it at a time.
+
+    Raises:
+        OSError: it cannot be read.
+        TooMuch: there is too much in it.
+    """
+    work.take(_OPEN, what)
+    with os.scandir(folder) as found:
+        for one in found:
+            work.take(_NAME, what)
+            yield one.name
+
+
+def links(folder: str, work: Work, what: str) -> Iterator[str]:
+    """Where the links of a folder lead; those that cannot be read are left out.
+
+    Raises:
+        OSError: the folder cannot be read.
+        TooMuch: there is too much in it.
+    """
+    for name in names(folder, work, what):
+        try:
+            target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 # of every process, every ten seconds
+        except OSError:
+            continue  # closed meanwhile
+        work.take(len(target), what)
+        yield target
+
+
+# --- what is below a container's root --------------------------------------------------------
+
+
+def start(root: Root, name: str, most: int, work: Work) -> bytes | None:
+    """The beginning of a regular file below a root; None where there is none.
+
+    Raises:
+        TooMuch: it is too far to it.
+    """
+    try:
+        with file_below(root, name, work) as descriptor:
+            found = bytearray()
+            while len(found) < most:
+                chunk = os.read(descriptor, min(most - len(found), _CHUNK))
+                if not chunk:
+                    break
+                work.take(len(chunk), "files")
+                found += chunk
+            return bytes(found)
+    except (OSError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
+    """A descriptor of a regular file below a root.
+
+    Raises:
+        OSError: there is none.
+        ValueError: no file can have that name.
+        TooMuch: it is too far to it.
+    """
+    place = _found(root, name, work)
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        work.take(_OPEN, "files")
+        # The very file that was looked at, whatever its name leads to by now.
+        descriptor = os.open(f"/proc/self/fd/{place}", _READ)
+    finally:
+        os.close(place)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _found(root: Root, name: str, work: Work) -> int:
+    """A descriptor of what a path leads to below a root, links followed as if the root were `/`; it opens nothing."""
+    waiting = deque(_parts(name))
+    done: list[str] = []
+    left = _LINKS
+    here = _opened(root)
+    try:
+        while waiting:
+            part = waiting.popleft()
+            if part == "..":
+                del done[-1:]
+                here = _moved(here, _folder(root, done, work))
+                continue
+            found = _step(here, part, work)
+            mode = os.fstat(found[0]).st_mode
+            if stat.S_ISLNK(mode):
+                try:
+                    target = os.readlink("", dir_fd=found[0])  # of a descriptor
+                finally:
+                    _closed(found)
+                left -= 1
+                if not left:
+                    raise OSError(errno.ELOOP, "too many links", name)
+                if target.startswith("/"):
+                    done = []
+                    here = _moved(here, _opened(root))
+                waiting.extendleft(reversed(_parts(target)))
+            elif stat.S_ISDIR(mode):
+                done.append(part)
+                here = _moved(here, found)
+            elif waiting:
+                _closed(found)
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
+            else:
+                _closed(here)
+                here = []
+                return found[0]
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    finally:
+        _closed(here)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in {"", "."}]
+
+
+def _opened(root: Root) -> list[int]:
+    found = []
+    for layer in root:
+        with contextlib.suppress(OSError):
+            found.append(os.open(layer, _ROOT))
+    return found
+
+
+def _folder(root: Root, path: Sequence[str], work: Work) -> list[int]:
+    here = _opened(root)
+    for part in path:
+        try:
+            here = _moved(here, _step(here, part, work))
+        except BaseException:
+            _closed(here)
+            raise
+    return here
+
+
+def _step(layers: Sequence[int], name: str, work: Work) -> list[int]:
+    """What layers show under a name: the topmost one, and where that is a folder, those below that it is merged with.
+
+    Raises:
+        FileNotFoundError: no layer has it, or one above took it away.
+    """
+    shown: list[int] = []
+    try:
+        for layer in layers:
+            work.take(_OPEN, "files")
+            try:
+                found = os.open(name, _PATH, dir_fd=layer)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            mode = os.fstat(found)
+            gone = stat.S_ISCHR(mode.st_mode) and mode.st_rdev == 0 and len(layers) > 1
+            folder = stat.S_ISDIR(mode.st_mode)
+            if gone or (shown and not folder):
+                os.close(found)
+                break
+            shown.append(found)
+            if not folder or (len(layers) > 1 and _is_opaque(found)):
+                break
+    except BaseException:
+        _closed(shown)
+        raise
+    if not shown:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    return shown
+
+
+def _is_opaque(folder: int) -> bool:
+    """Whether a folder of a layer hides those below it."""
+    for name in ("trusted.overlay.opaque", "user.overlay.opaque"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(f"/proc/self/fd/{folder}", name) == b"y":
+                return True
+    return False
+
+
+def _moved(before: list[int], after: list[int]) -> list[int]:
+    _closed(before)
+    return after
+
+
+def _closed(descriptors: Sequence[int]) -> None:
+    for one in descriptors:
+        os.close(one)

@@ -1,0 +1,133 @@
+"""How a command meets SIGTERM and SIGINT, from its first import to its end.
+
+A service is cancelled by the first signal, wherever it is: waiting for a certificate, for a Lease or for an answer
+that never comes, or serving. What it must put away it does in its `finally` blocks, which later signals leave
+alone. Whatever then still holds it up, a server that does not answer or a piece of work that gives the loop no
+turn, it ends within 4.5 s: everything that lasts is in the API server or in journals that survive a crash.
+
+In a container the first process ignores signals that it has no handler for, so one is there before
+anything large is imported.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any, Final, Self
+
+__all__ = ["Ending", "end_at_once"]
+
+_LOG: Final = logging.getLogger("partage")
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LONGEST: Final = 4.5
+"""Seconds from the first signal to the end, whatever is still to be put away."""
+_FORCED: Final = b"ended though not all was put away: it took more than %.1f s after the signal\n"
+_TOLD, _OVER = b"!", b"."
+
+
+def end_at_once(*, service: bool) -> None:
+    """Until something better is set up, end at the first signal.
+
+    Args:
+        service: whether the command runs until a signal ends it, which is then its ordinary end.
+    """
+
+    def ended(number: int, _frame: FrameType | None) -> None:
+        os._exit(0 if service else 128 + number)
+
+    signal.signal(signal.SIGTERM, ended)
+    if service:
+        signal.signal(signal.SIGINT, ended)
+
+
+class Ending:
+    """Cancels a service at the first signal, and bounds what its end takes; a context manager."""
+
+    def __init__(self, longest: float = _LONGEST) -> None:
+        """Nothing is set up yet.
+
+        Args:
+            longest: seconds from the first signal to the end.
+        """
+        self._longest = longest
+        self._told = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stop: asyncio.Event | None = None
+        self._before: dict[int, Any] = {}
+        self._ears, self._mouth = -1, -1
+        self._guard = threading.Thread(target=self._watch, name="ending", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Listen to signals."""
+        self._ears, self._mouth = os.pipe()
+        self._guard.start()
+        self._before = {number: signal.signal(number, self._heard) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave signals to who listened before; once one was heard, nothing has to end any more."""
+        for number, before in self._before.items():
+            signal.signal(number, signal.SIG_IGN if self._told else before)
+        os.write(self._mouth, _OVER)
+        self._guard.join()
+        os.close(self._ears)
+        os.close(self._mouth)
+
+    async def run(self, main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+        """Run a service until it ends, or a signal ends it.
+
+        Args:
+            main: the service; its event is set as it is cancelled.
+
+        Raises:
+            Exception: whatever ended it before.
+        """
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(_quietly)
+        self._task = asyncio.create_task(main(self._stop), name="service")
+        if self._told:
+            self._end()
+        await asyncio.wait((self._task,))
+        if self._task.cancelled():
+            return
+        if self._told:
+            if problem := self._task.exception():
+                _LOG.warning("not all was put away: %s", problem)
+            return
+        self._task.result()
+
+    def _heard(self, _number: int, _frame: FrameType | None) -> None:
+        """A signal came; in the main thread, between any two steps of the program."""
+        if self._told:
+            return
+        self._told = True
+        os.write(self._mouth, _TOLD)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has been closed
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        if self._stop is not None and not self._stop.is_set():
+            self._stop.set()
+            if self._task is not None:
+                self._task.cancel()
+
+    def _watch(self) -> None:
+        """End the process when its end takes too long; in a thread, for the loop may have no turn."""
+        if os.read(self._ears, 1) == _TOLD:
+            over, _, _ = select.select([self._ears], [], [], self._longest)
+            if not over:
+                os.write(2, _FORCED % self._longest)
+                os._exit(0)
+
+
+def _quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A connection that broke is an ordinary thing, and who used it has been told."""
+    if not isinstance(context.get("exception"), OSError):
+        loop.default_exception_handler(context)

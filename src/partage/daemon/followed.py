@@ -1,0 +1,187 @@
+"""Follows the Lease that kube-scheduler holds: whoever schedules, its engine leads.
+
+kube-scheduler elects the leader, by the Lease that it has always used. The engine beside it holds
+no Lease of its own. It leads while kube-scheduler says that it holds the Lease, and while the
+Lease itself says so too:
+
+    claimed by kube-scheduler ── seen in the Lease ── lead ── no renewal seen in time ── stop
+
+A renewal was written after the last look that did not show it yet. From the start of that look on,
+kube-scheduler may rely on the Lease for its deadline (two thirds of the duration, as
+kube-scheduler's defaults have it); so may we, and no other instance leads before the whole
+duration is over. What an earlier leader may still have sent is counted from the last moment at
+which it could still rely on its own renewal.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from partage.kube.client import Client
+from partage.kube.election import LeaseSpec
+from partage.kube.errors import KubeError, NotFound
+from partage.kube.objects import Meta
+from partage.kube.resources import LEASES
+
+__all__ = ["FollowedLease"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_LOOK: Final = 1.0
+"""Seconds between two looks at the Lease; kube-scheduler renews it every two."""
+_SHARE: Final = 2 / 3
+"""Of the Lease's duration, after which a holder that could not renew stops."""
+_DURATION: Final = 15
+"""Seconds, where the Lease does not say; kube-scheduler's default."""
+_MOST: Final = 16
+"""Holders that are remembered."""
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    metadata: Meta
+    spec: LeaseSpec = LeaseSpec()
+
+
+class FollowedLease:
+    """Runs `lead` while the kube-scheduler beside us holds its Lease."""
+
+    def __init__(
+        self, client: Client, namespace: str, name: str, lead: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Nothing is followed yet.
+
+        Args:
+            client: an open client.
+            namespace: of kube-scheduler's Lease.
+            name: of kube-scheduler's Lease.
+            lead: started when we lead, cancelled when we no longer do.
+        """
+        self._client = client
+        self._clock = client.clock
+        self._namespace = namespace
+        self._name = name
+        self._lead = lead
+        self._claimed = False
+        self._ours = ""
+        self._seen: tuple[str, str] | None = None
+        self._looked = self._first = self._renewed = 0.0
+        self._relies: dict[str, float] = {}
+        self._until = 0.0
+        self._quiet_from = 0.0
+        self._changed = asyncio.Event()
+        self.term = 0
+
+    @property
+    def leading(self) -> bool:
+        """Whether we lead at this very moment."""
+        return bool(self._ours) and self._clock.monotonic() < self._until
+
+    @property
+    def handed_over(self) -> bool:
+        """Never: kube-scheduler does not say what it still has on its way when it releases."""
+        return False
+
+    @property
+    def quiet_from(self) -> float:
+        """From when on, by our clock, the leader before us sent nothing more."""
+        return self._quiet_from
+
+    @property
+    def holder(self) -> str:
+        """The holder of the Lease, as last seen."""
+        return self._seen[0] if self._seen is not None else ""
+
+    def claim(self, leading: bool) -> None:  # noqa: FBT001 # a fact, told as it is
+        """kube-scheduler says whether it holds its Lease."""
+        if leading != self._claimed:
+            self._claimed = leading
+            self._ours = ""
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Follow until cancelled, or until `lead` ends by itself."""
+        while True:
+            while not self.leading:
+                await self._look()
+                if not self.leading:
+                    await self._pause()
+            if await self._reign():
+                return
+
+    async def _reign(self) -> bool:
+        """Lead until we no longer do (False) or `lead` ends (True)."""
+        lead = asyncio.ensure_future(self._lead())
+        try:
+            while self.leading and not lead.done():
+                await self._pause(lead)
+                await self._look()
+        finally:
+            ended = lead.done()
+            lead.cancel()
+            await asyncio.wait((lead,))
+        if ended:
+            lead.result()
+        return ended
+
+    async def _pause(self, *others: "asyncio.Future[Any]") -> None:
+        """Wait for the next look, or for something that makes it due."""
+        changed = asyncio.ensure_future(self._changed.wait())
+        timer = asyncio.ensure_future(self._clock.sleep(_LOOK))
+        waited: list[asyncio.Future[Any]] = [changed, timer, *others]
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._changed.clear()
+            for task in (changed, timer):
+                task.cancel()
+
+    async def _look(self) -> None:
+        """Look at the Lease once; an error leaves what is known, which runs out."""
+        sent, claimed = self._clock.monotonic(), self._claimed
+        try:
+            async with asyncio.timeout(_LOOK * 3):
+                lease = await self._client.get(
+                    LEASES, self._name, namespace=self._namespace, into=_Lease
+                )
+            spec = lease.spec
+        except NotFound:
+            spec = LeaseSpec("")
+        except (KubeError, TimeoutError) as error:
+            _LOG.warning("lease %s cannot be read: %s", self._name, error)
+            return
+        # Only what kube-scheduler claimed before the look, and still claims, can be its own.
+        self._take_in(spec, sent, mine=claimed and self._claimed)
+
+    def _take_in(self, spec: LeaseSpec, sent: float, *, mine: bool) -> None:
+        now = self._clock.monotonic()
+        holder, seen = spec.holder_identity or "", (
+            spec.holder_identity or "", spec.renew_time or "",
+        )  # fmt: skip
+        before, self._seen = self._seen, seen
+        self._first = self._first or now  # who held it before that is not known
+        looked, self._looked = self._looked, sent
+        if before is not None and holder != before[0]:
+            self.term += 1
+            if not holder and before[0] in self._relies:
+                # Released: that holder stopped at this moment at the latest.
+                self._relies[before[0]] = min(self._relies[before[0]], now)
+        if seen != before and holder:
+            # Written after the look before. For a holder that is not ours the safe side is the other.
+            deadline = (spec.lease_duration_seconds or _DURATION) * _SHARE
+            self._renewed = looked + deadline if before is not None else 0.0
+            self._relies.pop(holder, None)
+            self._relies[holder] = now + deadline
+            while len(self._relies) > _MOST:
+                del self._relies[next(iter(self._relies))]
+        if self._ours and holder != self._ours:
+            self._claimed = False  # the claim was about a Lease that is lost: a new one must come
+        if not (mine and holder and self._claimed):
+            self._ours = ""
+            return
+        if not self._ours:
+            others = [until for name, until in self._relies.items() if name != holder]
+            self._quiet_from = max([self._first, *others])
+            self._ours = holder
+        self._until = self._renewed

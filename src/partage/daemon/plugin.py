@@ -1,0 +1,253 @@
+"""The engine's end of the socket between it and kube-scheduler with the plugin.
+
+One kube-scheduler at a time speaks here: a newer connection ends the older one, because only a
+restarted kube-scheduler connects again. What the service wants of kube-scheduler without being
+asked (activate pods, learn which resources are devices) goes out as pushes. A push that nobody
+was there to read is made up for at the next connection, and the service repeats wake-ups anyway.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from partage.extender.attempts import Attempts
+from partage.extender.service import SchedulerService
+from partage.model.errors import InvalidDocument
+from partage.serving.unix import Link, UnixServer
+from partage.vendors.reserved import RESERVED
+from partage.wire import plugin as wire
+
+__all__ = ["PLUGIN_SEND", "PluginOptions", "PluginServer"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+PLUGIN_SEND: Final = 4.0
+"""Seconds for the API server to answer a Binding of the plugin.
+
+A new leader waits out a fifth more than this, from the moment at which the one before stopped: two
+thirds of the Lease, which it has waited out in whole. So it need not wait any longer.
+"""
+_MOST_ACTIVATED: Final = 1000
+"""UIDs of one push."""
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOptions:
+    """The socket of the plugin.
+
+    Attributes:
+        path: of the socket, in a folder that the two containers share with no other.
+        users: user ids that may connect; our own by default.
+    """
+
+    path: Path
+    users: frozenset[int] = field(default_factory=lambda: frozenset({os.getuid()}))
+
+
+class PluginServer:
+    """Listens for kube-scheduler, and speaks to it."""
+
+    def __init__(
+        self,
+        options: PluginOptions,
+        service: SchedulerService,
+        may_bind: Callable[[], bool],
+        claimed: Callable[[bool], None],
+    ) -> None:
+        """A server that does not listen yet.
+
+        Args:
+            options: where, and for whom.
+            service: what decides.
+            may_bind: whether this instance leads at this very moment.
+            claimed: called whenever kube-scheduler says that it holds its Lease, or no longer does.
+        """
+        self._service = service
+        self._claimed = claimed
+        self._attempts = Attempts(service, may_bind)
+        self._server = UnixServer(options.path, self._begin, options.users, wire.MAX_FRAME)
+        self._talk: _Talk | None = None
+        self._incarnation = ""
+        self._vocabulary: wire.Vocabulary | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End the connection."""
+        await self._server.stop()
+
+    def activate(self, uids: Sequence[str]) -> None:
+        """Have kube-scheduler try these pods again now."""
+        for first in range(0, len(uids), _MOST_ACTIVATED):
+            self._push(wire.Push(activate=list(uids[first : first + _MOST_ACTIVATED])))
+
+    def ready_changed(self) -> None:
+        """The service serves from now on, or does so no longer."""
+        self._push(wire.Push(ready=not self._service.closed))
+
+    def rebuilt(self) -> None:
+        """The books were made anew."""
+        self._attempts.rebuilt()
+        self.settings_changed()
+
+    def settings_changed(self) -> None:
+        """Which resources are devices may have changed."""
+        vocabulary = self._words()
+        if vocabulary != self._vocabulary:
+            self._vocabulary = vocabulary
+            self._push(wire.Push(vocabulary=vocabulary))
+
+    # --- connections ---------------------------------------------------------------------------
+
+    def _begin(self, link: Link) -> "_Talk":
+        return _Talk(self, link)
+
+    def _push(self, push: wire.Push) -> None:
+        if self._talk is not None:
+            self._talk.send(push)
+
+    def _words(self) -> wire.Vocabulary:
+        owners = self._service.books.intake.context.owners
+        return wire.Vocabulary(
+            sorted(owners), sorted(RESERVED.annotations), sorted(RESERVED.prefixes)
+        )
+
+    def _met(self, talk: "_Talk", hello: wire.Hello) -> None:
+        """A kube-scheduler has said hello."""
+        if self._talk is not None and self._talk is not talk:
+            self._talk.close()
+            self._left(self._talk)
+        if hello.incarnation != self._incarnation:
+            self._attempts.forget()
+            self._incarnation = hello.incarnation
+        self._talk = talk
+        self._vocabulary = self._words()
+        _LOG.info(
+            "kube-scheduler %s connected, plugin %s, incarnation %s",
+            hello.kubernetes or "of unknown version", hello.plugin or "of unknown version",
+            hello.incarnation,
+        )  # fmt: skip
+
+    def _left(self, talk: "_Talk") -> None:
+        """A connection is over."""
+        if self._talk is talk:
+            self._talk = None
+            self._claimed(False)
+            self._attempts.disconnected()
+            _LOG.warning("kube-scheduler disconnected")
+
+    def greeted(self) -> Sequence[msgspec.Struct]:
+        """What follows the answer to hello."""
+        waiting = [one.entry.pod.uid for one in self._service.books.waiting]
+        return [
+            wire.Push(vocabulary=self._vocabulary, ready=not self._service.closed),
+            *(
+                wire.Push(activate=waiting[first : first + _MOST_ACTIVATED])
+                for first in range(0, len(waiting), _MOST_ACTIVATED)
+            ),
+        ]
+
+
+class _Talk:
+    """One connection."""
+
+    def __init__(self, server: PluginServer, link: Link) -> None:
+        self._server = server
+        self._link = link
+        self._met = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, message: msgspec.Struct) -> None:
+        self._link.send(_ENCODER.encode(message))
+
+    def close(self) -> None:
+        self._link.close()
+
+    def took(self, frame: bytes) -> None:
+        """A question came; see `serving.unix.Talk`."""
+        question = wire.decode_question(frame)
+        if isinstance(question, wire.Hello):
+            self._hello(question)
+            return
+        if not self._met:
+            raise InvalidDocument("the first message must be hello")
+        attempts = self._server._attempts  # noqa: SLF001 # one module, two classes
+        match question:
+            case wire.Propose():
+                self.send(attempts.propose(question))
+            case wire.Reserve():
+                self.send(attempts.reserve(question))
+            case wire.Unreserve():
+                self.send(attempts.unreserve(question))
+            case wire.Another():
+                self.send(attempts.another(question))
+            case wire.Bind():
+                self._later(self._bind(question), f"plugin:bind:{question.uid}")
+            case wire.Bound():
+                self._later(self._bound(question), f"plugin:bound:{question.uid}")
+            case wire.Leading(leading=leading):
+                self._server._claimed(leading)  # noqa: SLF001
+                self.send(wire.Answer(question.id, ready=self._ready))
+            case wire.Ping():
+                self.send(wire.Answer(question.id, ready=self._ready))
+
+    def ended(self) -> None:
+        """The connection is over; see `serving.unix.Talk`."""
+        self._server._left(self)  # noqa: SLF001
+
+    @property
+    def _ready(self) -> bool:
+        return not self._server._service.closed  # noqa: SLF001
+
+    def _hello(self, hello: wire.Hello) -> None:
+        if hello.protocol != wire.PROTOCOL:
+            message = (
+                f"the plugin speaks version {hello.protocol} of the protocol and this engine "
+                f"version {wire.PROTOCOL}; install kube-scheduler's image of the same release"
+            )
+            _LOG.error("%s", message)
+            self.send(
+                wire.Answer(hello.id, code="Version", message=message, protocol=wire.PROTOCOL)
+            )
+            self._link.close()
+            return
+        self._met = True
+        self._server._met(self, hello)  # noqa: SLF001
+        self.send(wire.Answer(hello.id, protocol=wire.PROTOCOL, ready=self._ready))
+        for push in self._server.greeted():
+            self.send(push)
+
+    async def _bind(self, question: wire.Bind) -> None:
+        answer = await self._server._attempts.bind(question, self.send)  # noqa: SLF001
+        if answer is not None:
+            self.send(answer)
+
+    async def _bound(self, question: wire.Bound) -> None:
+        attempts = self._server._attempts  # noqa: SLF001
+        attempts.bound(question)
+        await self._server._service.bindings.ended(question.uid)  # noqa: SLF001
+        self.send(attempts.placed(question))
+
+    def _later(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.ensure_future(_logged(work, name))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:
+    try:
+        await work
+    except Exception:  # noqa: BLE001 # its pod is tried again, and the ledger settles by itself
+        _LOG.exception("%s failed", name)

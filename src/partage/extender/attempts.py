@@ -1,0 +1,565 @@
+"""Scheduling attempts of a kube-scheduler that asks through its plugin.
+
+kube-scheduler decides about one pod at a time, and binds in the background:
+
+    propose ── reserve ── (waits for Permit) ── bind ── the Binding is sent ── bound
+      │           └── unreserve: the devices are released, the place is remembered
+      └── the proposal ends with the next question, or with the connection
+
+* A proposal is a hold on the best node. Nothing else keeps it: kube-scheduler asks about no other
+  pod before it has reserved or given up.
+* A reservation counts like an allocation. A pod group is tried and reverted before it is bound, so
+  `reserve` may come a second time without `propose`: it takes the same place or fails the attempt.
+* A place on which others still run that are leaving is provisional: it can never be bound.
+* Every question names its attempt. A question of an attempt that a newer one replaced changes
+  nothing, and neither does a repeated one.
+
+The Binding itself goes through `extender.bindings`, as for the extender: its states, locks and
+unknown ends are the same. What differs is who sends it: the plugin, after `bind` allowed it.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from partage.extender.books import Books
+from partage.extender.ports import Answered, Binding, Outcome
+from partage.extender.service import SchedulerService
+from partage.inventory.plane import Bools
+from partage.model.allocation import Allocation
+from partage.model.errors import InvalidDocument, LedgerError
+from partage.model.reason import ReasonCode, Refusal
+from partage.scheduler.engine import State
+from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
+from partage.wire import plugin as wire
+from partage.wire.documents import outdated
+from partage.wire.extender import BindArgs, decode_pod
+from partage.wire.translation import PodEntry
+
+__all__ = ["Attempts"]
+
+_LOG = logging.getLogger("partage.extender")
+
+PROPOSED: Final = 16
+"""Nodes of one proposal: enough that kube-scheduler's own filters seldom reject all of them."""
+_PROVEN: Final = 4
+"""The same where only the exact rule can judge a node, which costs far more for each."""
+_WIDE: Final = 128
+"""Nodes that the exact rule judges for a pod that needs every node that fits."""
+_REJECTED_SECONDS: Final = 60.0
+"""For which a node that kube-scheduler rejected is not proposed to the pod again."""
+_MOST_REJECTED: Final = 8 * PROPOSED
+"""Rejected nodes in that time; then the pod waits as kube-scheduler has it wait."""
+_MOST: Final = 20_000
+"""Attempts that are remembered; kube-scheduler binds far fewer at a time."""
+
+CLOSED: Final = "EngineNotReady"
+STALE: Final = "StaleAttempt"
+CHANGED: Final = "PodChanged"
+PROVISIONAL: Final = "Provisional"
+PLACE_LOST: Final = "PlaceLost"
+NOT_BOUND: Final = "NotBound"
+"""Codes beside those of refusals; docs/reference/plugin.md lists them."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One attempt.
+
+    Attributes:
+        number: kube-scheduler's.
+        entry: the pod as it was decided about.
+        travelled: the pod came with the question; no watch has shown it yet.
+        nodes: those that were proposed.
+        place: what `reserve` took; remembered after `unreserve`.
+        reserved: the place is in the ledger now.
+        provisional: others still run there; it can never be bound.
+        outcome: set by `bound` while the Binding is on its way.
+    """
+
+    number: int
+    entry: PodEntry
+    travelled: bool
+    nodes: frozenset[str] = frozenset()
+    place: Allocation | None = None
+    reserved: bool = False
+    provisional: bool = False
+    outcome: asyncio.Future[Answered] | None = None
+
+
+@dataclass(slots=True)
+class _Rejected:
+    """Nodes that kube-scheduler's own filters rejected for one pod."""
+
+    since: float
+    nodes: set[str] = field(default_factory=set)
+
+
+class Attempts:
+    """The engine's side of one kube-scheduler."""
+
+    def __init__(self, service: SchedulerService, may_bind: Callable[[], bool]) -> None:
+        """No attempt yet.
+
+        Args:
+            service: what decides.
+            may_bind: whether this instance leads at this very moment; asked before every Binding.
+        """
+        self._service = service
+        self._may_bind = may_bind
+        self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
+        self._rejected: OrderedDict[str, _Rejected] = OrderedDict()
+        self._proposal = ""
+        self._books: Books | None = None
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def propose(self, question: wire.Propose) -> wire.Answer:
+        """Nodes for the pod's devices, the best first."""
+        books, now = self._current(), self._service.clock.monotonic()
+        self._end_proposal()
+        known = self._attempts.get(question.uid)
+        if known is not None and question.attempt < known.number:
+            return _refused(question, STALE, "a newer attempt replaced this one")
+        if self._service.closed:
+            return _refused(question, CLOSED, self._service.closed)
+        try:
+            entry, travelled = self._entry(books, question)
+        except InvalidDocument as error:
+            return _refused(question, ReasonCode.INVALID_REQUEST, str(error), hopeless=True)
+        if entry is None:
+            return wire.Answer(question.id, unseen=not travelled, skip=travelled)
+        past = books.intake.past(entry)
+        if past:
+            return _refused(question, CHANGED, past)
+        if known is not None:
+            if known.outcome is not None or question.uid in self._service.bindings.busy:
+                return _refused(question, STALE, "the pod's Binding is on its way")
+            self._release(known)
+        attempt = _Attempt(question.attempt, entry, travelled)
+        self._remember(question.uid, attempt)
+        try:
+            return self._proposed(books, question, attempt, now)
+        except LedgerError as error:
+            return _refused(
+                question, STALE, f"{error}; what became of its Binding is not known yet"
+            )
+
+    def reserve(self, question: wire.Reserve) -> wire.Answer:
+        """Take the proposed place, or the same place again."""
+        books = self._current()
+        attempt = self._attempts.get(question.uid)
+        if attempt is None or attempt.number != question.attempt:
+            return _refused(question, STALE, "this attempt is not known; schedule the pod again")
+        if self._service.closed:
+            return _refused(question, CLOSED, self._service.closed)
+        if attempt.reserved and attempt.place is not None:
+            if attempt.place.node == question.node:
+                return wire.Answer(question.id)
+            return _refused(question, PLACE_LOST, f"it is reserved on node {attempt.place.node}")
+        past = _past(books, attempt)
+        if past:
+            return _refused(question, CHANGED, past)
+        if self._proposal == question.uid:
+            self._proposal = ""
+        if attempt.place is not None:
+            return self._again(books, attempt, question)
+        if question.node not in attempt.nodes:
+            return _refused(question, PLACE_LOST, f"node {question.node} was not proposed")
+        return self._take(books, attempt, question)
+
+    def unreserve(self, question: wire.Unreserve) -> wire.Answer:
+        """Release what `reserve` took."""
+        self._current()
+        attempt = self._attempts.get(question.uid)
+        if attempt is not None and attempt.number == question.attempt:
+            if self._proposal == question.uid:
+                self._end_proposal()
+            self._release(attempt)
+        return wire.Answer(question.id)
+
+    def another(self, question: wire.Another) -> wire.Answer:
+        """Whether the pod shall be scheduled again, without the nodes that were rejected."""
+        books, now = self._current(), self._service.clock.monotonic()
+        attempt = self._attempts.get(question.uid)
+        if attempt is None or attempt.number != question.attempt or self._service.closed:
+            return wire.Answer(question.id)
+        self._end_proposal()
+        rejected = self._rejected.get(question.uid)
+        if rejected is None or now >= rejected.since + _REJECTED_SECONDS:
+            rejected = self._rejected[question.uid] = _Rejected(now)
+            _bounded(self._rejected)
+        room = _MOST_REJECTED - len(rejected.nodes)
+        rejected.nodes.update(sorted(set(question.rejected) & attempt.nodes)[: max(0, room)])
+        if room <= 0:
+            return wire.Answer(question.id)
+        found = books.engine.explain(
+            attempt.entry.pod, reasons=False, among=self._among(books, question.uid, (), now)
+        )
+        return wire.Answer(question.id, again=isinstance(found, Placement))
+
+    async def bind(
+        self, question: wire.Bind, reply: Callable[[wire.Answer], None]
+    ) -> wire.Answer | None:
+        """See a Binding through; `reply` allows it. What is returned answers `bind` where it is not.
+
+        The caller runs this in a task of its own: it ends when the outcome is known.
+
+        Args:
+            question: which.
+            reply: sends the answer that allows the plugin to send the Binding.
+        """
+        books = self._current()
+        attempt = self._attempts.get(question.uid)
+        if attempt is None or attempt.number != question.attempt:
+            return _refused(question, STALE, "this attempt is not known; schedule the pod again")
+        if self._service.closed:
+            return _refused(question, CLOSED, self._service.closed)
+        if attempt.provisional:
+            return _refused(question, PROVISIONAL, "pods that still run there hold its place")
+        if attempt.outcome is not None:
+            return _refused(question, STALE, "the pod's Binding is on its way")
+        changed = await self._changed(books, attempt)
+        if changed:
+            return _refused(question, CHANGED, changed)
+        books = self._current()
+        place = attempt.place
+        if place is None or place.node != question.node:
+            return _refused(question, PLACE_LOST, f"nothing is reserved on node {question.node}")
+        if not attempt.reserved:
+            lost = self._again(books, attempt, question)
+            if lost.code:
+                return lost
+        attempt.outcome = asyncio.get_running_loop().create_future()
+        attempt.outcome.add_done_callback(lambda _: None)
+        try:
+            return await self._bound(books, attempt, question, reply)
+        finally:
+            attempt.outcome = None
+            attempt.reserved = False
+
+    def bound(self, question: wire.Bound) -> bool:
+        """The plugin says what became of its Binding; whether anything waits for that."""
+        attempt = self._attempts.get(question.uid)
+        outcome = attempt.outcome if attempt is not None else None
+        if attempt is None or outcome is None or attempt.number != question.attempt:
+            return False
+        try:
+            told = Outcome(question.outcome)
+        except ValueError:
+            told = Outcome.UNKNOWN
+        if not outcome.done():
+            outcome.set_result(Answered(told, question.message))
+        return True
+
+    def placed(self, question: wire.Bound) -> wire.Answer:
+        """Where the pod is, by the ledger, now that its Binding has ended."""
+        books = self._service.books
+        held = books.engine.ledger.allocation(question.uid)
+        bound = held is not None and books.engine.states.get(question.uid) is State.BOUND
+        attempt = self._attempts.get(question.uid)
+        place = attempt.place if attempt is not None else None
+        here = bound and (place is None or held is None or held.node == place.node)
+        return wire.Answer(question.id, bound=here)
+
+    def disconnected(self) -> None:
+        """kube-scheduler is gone, or its connection: what it had not bound is released.
+
+        A Binding on its way has an unknown end, and is read back.
+        """
+        self._current()
+        self._end_proposal()
+        for attempt in list(self._attempts.values()):
+            if attempt.outcome is not None:
+                if not attempt.outcome.done():
+                    attempt.outcome.set_result(
+                        Answered(Outcome.UNKNOWN, "kube-scheduler disconnected")
+                    )
+            else:
+                self._release(attempt)
+
+    def forget(self) -> None:
+        """Another run of kube-scheduler begins: its attempts count from anew."""
+        self.disconnected()
+        for uid, attempt in list(self._attempts.items()):
+            if attempt.outcome is None:
+                del self._attempts[uid]
+
+    def rebuilt(self) -> None:
+        """The books were made anew: what is reserved is reserved in them too."""
+        self._current()
+
+    # --- proposing -----------------------------------------------------------------------------
+
+    def _entry(self, books: Books, question: wire.Propose) -> tuple[PodEntry | None, bool]:
+        """The pod, and whether it came with the question.
+
+        Raises:
+            InvalidDocument: what came is no pod, or another one.
+        """
+        known = books.intake.document(question.uid)
+        if bytes(question.pod):
+            document = decode_pod(bytes(question.pod))
+            if document.metadata.uid != question.uid:
+                raise InvalidDocument(f"the pod that came has not the uid {question.uid}")
+            if not outdated(document, known):
+                if not books.intake.translation.concerns(document):
+                    return None, True
+                return books.intake.translation.read(document), True
+        if known is None or _newer(question.version, known.metadata.resource_version or ""):
+            return None, bool(bytes(question.pod))
+        return books.intake.pod(question.uid), False
+
+    def _proposed(
+        self, books: Books, question: wire.Propose, attempt: _Attempt, now: float
+    ) -> wire.Answer:
+        engine, pod = books.engine, attempt.entry.pod
+        among = self._among(books, question.uid, question.within, now)
+        if not pod.request.groups and pod.request.fault is None:
+            return wire.Answer(question.id, skip=True)
+        # The pod's own hold must not count against it.
+        engine.handle(HoldEnded(pod.uid))
+        others, scores = self._others(books, attempt, among, wide=question.wide)
+        decision = engine.hold(pod, among)
+        if isinstance(decision, Refusal):
+            books.refuse(attempt.entry, decision, now, among)
+            books.counts["plugin refused"] += 1
+            hopeless = decision.code is ReasonCode.INVALID_REQUEST
+            return _refused(question, decision.code, decision.message, hopeless=hopeless)
+        self._proposal = question.uid
+        self._service.left(question.uid)
+        books.counts["plugin proposed"] += 1
+        best = decision.allocation.node
+        names = [best, *(name for name in others if name != best)]
+        if not question.wide:
+            del names[PROPOSED:]
+            wish = question.nominated
+            if wish and wish not in names and engine.grants_without(pod, wish, ()) is not None:
+                names.append(wish)
+        attempt.nodes = frozenset(names)
+        if not question.wide:
+            return wire.Answer(question.id, nodes=names)
+        return wire.Answer(
+            question.id, nodes=names, scores=[100, *(scores[name] for name in names[1:])]
+        )
+
+    def _others(
+        self, books: Books, attempt: _Attempt, among: Bools | None, *, wide: bool
+    ) -> tuple[list[str], dict[str, int]]:
+        """Nodes that fit beside the best one, the best first; and where `wide`, their scores."""
+        engine, pod = books.engine, attempt.entry.pod
+        if pod.request.fault is not None:
+            return [], {}
+        most = _WIDE if wide else _PROVEN
+        found, values = engine.candidates(pod, among, most)
+        if not wide and found.size > PROPOSED:
+            best = np.argpartition(-values, PROPOSED - 1)[:PROPOSED]
+            found, values = found[best], values[best]
+        ranks = np.fromiter(map(engine.rank_at, found.tolist()), np.int64, found.size)
+        order = np.lexsort((ranks, -values))
+        names = [engine.ledger.node_at(int(index)).name for index in found[order]]
+        if not wide or not names:
+            return names, {}
+        low, span = int(values.min()), int(values.max() - values.min())
+        scaled = 10 + (values[order] - low) * 80 // span if span else np.full(len(names), 90)
+        return names, dict(zip(names, scaled.tolist(), strict=True))
+
+    def _among(self, books: Books, uid: str, within: Iterable[str], now: float) -> Bools | None:
+        """By node index, which nodes are in question; None for all."""
+        ledger = books.engine.ledger
+        rejected = self._rejected.get(uid)
+        if rejected is not None and now >= rejected.since + _REJECTED_SECONDS:
+            del self._rejected[uid]
+            rejected = None
+        names = list(within)
+        if not names and rejected is None:
+            return None
+        among: Bools
+        if names:
+            among = np.zeros(ledger.present.shape[0], np.bool_)
+            among[[ledger.index[name] for name in names if name in ledger.index]] = True
+        else:
+            among = ledger.present.copy()
+        for name in rejected.nodes if rejected is not None else ():
+            if name in ledger.index:
+                among[ledger.index[name]] = False
+        return among
+
+    def _end_proposal(self) -> None:
+        """The proposal that was not reserved ends."""
+        uid, self._proposal = self._proposal, ""
+        books = self._service.books
+        if uid and books.engine.states.get(uid) is State.HELD:
+            books.take([HoldEnded(uid)], self._service.clock.monotonic())
+
+    # --- reserving -----------------------------------------------------------------------------
+
+    def _take(self, books: Books, attempt: _Attempt, question: wire.Reserve) -> wire.Answer:
+        entry, now = attempt.entry, self._service.clock.monotonic()
+        try:
+            decision = books.verbs.bind(entry.pod, question.node)
+        except LedgerError as error:
+            return _refused(question, STALE, str(error))
+        books.settle(now)
+        if isinstance(decision, Refusal):
+            if question.simulated and self._kept(books, attempt, question.node, now):
+                return wire.Answer(question.id)
+            books.refuse(entry, decision, now)
+            return _refused(question, decision.code, decision.message)
+        attempt.place, attempt.reserved = decision.allocation, True
+        return wire.Answer(question.id)
+
+    def _kept(self, books: Books, attempt: _Attempt, node: str, now: float) -> bool:
+        """Whether the place is that of pods which are leaving; then it is kept, provisionally."""
+        uid = attempt.entry.pod.uid
+        if books.nomination(uid) != node:
+            return False
+        books.verbs.nominate(attempt.entry.pod, node, now, books.leaving(node))
+        attempt.provisional = True
+        return True
+
+    def _again(
+        self, books: Books, attempt: _Attempt, question: wire.Reserve | wire.Bind
+    ) -> wire.Answer:
+        """Take exactly the place that was taken before, or fail the attempt."""
+        place, now = attempt.place, self._service.clock.monotonic()
+        if place is None or place.node != question.node:
+            where = place.node if place is not None else "no node"
+            return _refused(question, PLACE_LOST, f"its place is on {where}")
+        engine, uid = books.engine, attempt.entry.pod.uid
+        taken: Placement | Refusal | None = None
+        try:
+            books.take([RoomKept(attempt.entry.pod, place.node, place.grants)], now)
+            if engine.keeps(uid, place.node) and engine.ledger.allocation(uid) == place:
+                taken = books.verbs.bind(attempt.entry.pod, place.node)
+        except LedgerError as error:
+            return _refused(question, STALE, str(error))
+        if isinstance(taken, Placement):
+            attempt.reserved = True
+            return wire.Answer(question.id)
+        books.take([HoldEnded(uid)], now)
+        return _refused(question, PLACE_LOST, "others took its place; schedule the pod again")
+
+    def _release(self, attempt: _Attempt) -> None:
+        """Give the ledger back what an attempt holds of it, unless its Binding is on its way."""
+        uid, now = attempt.entry.pod.uid, self._service.clock.monotonic()
+        if attempt.outcome is not None or uid in self._service.bindings.busy:
+            return
+        books = self._service.books
+        state = books.engine.states.get(uid)
+        if attempt.reserved and state is State.RESERVED:
+            books.take([BindFailed(uid)], now)
+        elif attempt.provisional and state in (State.HELD, State.CLEARING):
+            books.take([HoldEnded(uid)], now)
+        attempt.reserved = attempt.provisional = False
+
+    # --- binding -------------------------------------------------------------------------------
+
+    async def _changed(self, books: Books, attempt: _Attempt) -> str:
+        """Why the pod is not the one that was decided about; empty when it is."""
+        pod = attempt.entry.pod
+        entry = books.intake.pod(pod.uid)
+        if entry is None:
+            if books.intake.is_gone(pod.uid):
+                return f"pod {pod.key} is gone"
+            try:
+                entry = await self._service.read(pod.namespace, pod.name, pod.uid)
+            except InvalidDocument as error:
+                return str(error)
+        if entry is None or entry.pod.request != attempt.entry.pod.request:
+            return f"pod {pod.key} changed since it was decided about"
+        return books.intake.past(entry)
+
+    async def _bound(
+        self,
+        books: Books,
+        attempt: _Attempt,
+        question: wire.Bind,
+        reply: Callable[[wire.Answer], None],
+    ) -> wire.Answer | None:
+        place, entry, outcome = attempt.place, attempt.entry, attempt.outcome
+        assert place is not None and outcome is not None  # noqa: S101, PT018 # `bind` has set both
+        allowed = False
+
+        async def send(binding: Binding) -> Answered:
+            nonlocal allowed
+            if not self._may_bind():
+                return Answered(Outcome.REFUSED, "this instance does not lead any more")
+            allowed = True
+            reply(
+                wire.Answer(
+                    question.id, annotations=dict(binding.annotations),
+                    labels=dict(binding.labels), within=self._service.bindings.limits.send,
+                )
+            )  # fmt: skip
+            return await asyncio.shield(outcome)
+
+        pod = entry.pod
+        args = BindArgs(pod.namespace, pod.name, pod.uid, question.node)
+        problem = await self._service.bindings.bind_reserved(
+            books, args, entry, Placement(place, pod.request.notes), send
+        )
+        if not allowed:
+            return _refused(question, NOT_BOUND, problem or "the Binding was not sent")
+        return None
+
+    # --- keeping -------------------------------------------------------------------------------
+
+    def _current(self) -> Books:
+        """The books in force. New ones do not know what was reserved: it is taken again."""
+        books = self._service.books
+        if self._books is not books:
+            before, self._books = self._books, books
+            if before is not None:
+                self._carry_over(books)
+        return books
+
+    def _carry_over(self, books: Books) -> None:
+        for uid, attempt in list(self._attempts.items()):
+            attempt.travelled = False  # a fresh list has it, unless it is gone
+            if attempt.reserved and attempt.place is not None and attempt.outcome is None:
+                attempt.reserved = False
+                if _past(books, attempt):
+                    continue
+                question = wire.Reserve(0, uid, attempt.number, attempt.place.node)
+                if self._again(books, attempt, question).code:
+                    _LOG.info("pod %s lost its place", attempt.entry.pod.key)
+
+    def _remember(self, uid: str, attempt: _Attempt) -> None:
+        self._attempts.pop(uid, None)
+        self._attempts[uid] = attempt
+        while len(self._attempts) > _MOST:
+            _, oldest = self._attempts.popitem(last=False)
+            self._release(oldest)
+
+
+def _past(books: Books, attempt: _Attempt) -> str:
+    """Why the pod cannot be placed any more; empty when it can."""
+    if not attempt.travelled and books.intake.pod(attempt.entry.pod.uid) is None:
+        return f"pod {attempt.entry.pod.key} is gone"
+    return books.intake.past(attempt.entry)
+
+
+def _bounded(known: "OrderedDict[str, _Rejected]") -> None:
+    while len(known) > _MOST:
+        known.popitem(last=False)
+
+
+def _newer(one: str, other: str) -> bool:
+    """Whether a resourceVersion is newer than another; those that are no numbers never are."""
+    return one.isdecimal() and other.isdecimal() and int(one) > int(other)
+
+
+def _refused(
+    question: wire.Propose | wire.Reserve | wire.Bind,
+    code: str,
+    message: str,
+    *,
+    hopeless: bool = False,
+) -> wire.Answer:
+    return wire.Answer(question.id, code=str(code), message=message, hopeless=hopeless)

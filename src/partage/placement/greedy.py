@@ -1,0 +1,166 @@
+"""One try at all groups of a pod, the largest first, each with its first choice: for every node at once.
+
+Where searching takes more work than a decision may, this tells which nodes take the pod without any
+search. It is a hint: requests that are bound to a scope, a partition or other devices are judged by
+amounts alone, and `pod.place` has the last word. For all other requests both agree (a law under
+test).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.ledger import CEILING, Ledger
+from partage.inventory.plane import Bools, Ints, Plane
+from partage.model.device import MILLI, DeviceType
+from partage.model.policy import Strategy
+from partage.model.request import DeviceRequest
+from partage.placement.kernel import Nodes, at, claims_core, most_tenants, needs
+from partage.placement.sums import Kind
+
+__all__ = ["largest_first", "roomiest", "taking_all"]
+
+_USUAL: Final = 2**36
+"""Memory of a card, in bytes, when memory is compared with compute to find the largest group."""
+
+_MILLION: Final = 1_000_000
+_LAST: Final = 2**62
+
+
+def largest_first(request: DeviceRequest) -> tuple[int, ...]:
+    """The key by which the groups of a pod are sorted, the largest first."""
+    memory = request.memory_milli or request.memory_bytes * MILLI // _USUAL
+    return -int(request.whole), -request.count, -max(request.core_milli, memory)
+
+
+def roomiest(request: DeviceRequest) -> Strategy:
+    """The strategy between cards that leaves most room for other groups of the same pod.
+
+    A group on one card goes where it leaves least. A group on several cards goes where most is
+    left, as groups of several cards run out of different cards first.
+    """
+    return Strategy.PARTAGE if request.count == 1 else Strategy.SPREAD
+
+
+@dataclass(slots=True)
+class _Left:
+    """What the cards of one type have left, as groups take their parts; shape (cards, nodes)."""
+
+    ledger: Ledger
+    plane: Plane
+    nodes: Nodes
+    core: Ints
+    memory: Ints
+    slots: Ints
+    tenants: Ints
+    units: dict[str, Ints] = field(default_factory=dict)
+
+    @staticmethod
+    def of(ledger: Ledger, type_: DeviceType, nodes: Nodes) -> "_Left":
+        plane = ledger.planes[type_]
+        columns = plane.core_free, plane.memory_free, plane.slots_free, plane.tenants
+        core, memory, slots, tenants = (at(column, nodes).copy() for column in columns)
+        return _Left(ledger, plane, nodes, core, memory, slots, tenants)
+
+    def unit(self, name: str) -> Ints:
+        """What is left of a native unit."""
+        if name not in self.units:
+            self.units[name] = at(self.plane.unit_columns(name)[1], self.nodes).copy()
+        return self.units[name]
+
+    def take(self, request: DeviceRequest, suits: Bools) -> Bools:
+        """Let a group take its first choice; the nodes where there is one."""
+        plane, nodes = self.plane, self.nodes
+        limit = most_tenants(self.ledger, plane, request, nodes)
+        fits = suits & at(plane.open, nodes) & (self.slots > 0)
+        if request.whole or request.unused or request.exclusive:
+            fits &= self.tenants == 0
+        total = at(plane.core_total, nodes), at(plane.memory_total, nodes)
+        core, memory = total if request.whole else needs(plane, request, nodes)
+        fits &= self.memory >= memory
+        if not request.whole:
+            fits &= self.core >= core
+            if claims_core(request):
+                fits &= self.core > 0
+            if limit is not None:
+                fits &= self.tenants < limit
+        for unit, amount in request.extras:
+            fits &= self.unit(unit) >= amount
+        chosen = _first(request, fits, self._order(request, (core, memory), total))
+        self.core -= np.where(chosen, core, 0)
+        self.memory -= np.where(chosen, memory, 0)
+        after = self.slots - 1
+        if request.whole:
+            after = np.minimum(after, 0)
+        elif limit is not None:
+            after = np.minimum(after, limit - self.tenants - 1)
+        self.slots = np.where(chosen, after, self.slots)
+        self.tenants += chosen
+        for unit, amount in () if request.whole else request.extras:
+            self.unit(unit)[chosen] -= min(amount, CEILING)
+        found: Bools = chosen.sum(axis=0) == request.count
+        return found
+
+    def _order(
+        self,
+        request: DeviceRequest,
+        asked: tuple[Ints | int, Ints | int],
+        total: tuple[Ints, Ints],
+    ) -> Ints:
+        """The lower, the better, as `order.ordered` has it."""
+        if request.count > 1:
+            used = (
+                have - left for have, left in zip(total, (self.core, self.memory), strict=True)
+            )
+            shares = (
+                np.where(have > 0, part * _MILLION // np.maximum(have, 1), 0)
+                for part, have in zip(used, total, strict=True)
+            )
+            spread: Ints = sum(shares, np.zeros_like(total[0]))
+            return spread
+        if request.whole:
+            return total[1]
+        spare = (self.memory - asked[1]) * MILLI // np.maximum(total[1], 1)
+        tight: Ints = self.core - asked[0] + np.where(total[1] > 0, spare, 0)
+        return tight
+
+
+def _first(request: DeviceRequest, fits: Bools, order: Ints) -> Bools:
+    """The cards that come first of those that fit, as many as are asked; none where too few do."""
+    order = np.where(fits, order, _LAST)
+    chosen = np.zeros(fits.shape, np.bool_)
+    everywhere = np.arange(fits.shape[1])
+    for _ in range(min(request.count, fits.shape[0])):
+        best = order.argmin(axis=0)
+        chosen[best, everywhere] = order[best, everywhere] < _LAST
+        order[best, everywhere] = _LAST
+    enough = fits.sum(axis=0) >= request.count
+    chosen &= enough
+    return chosen
+
+
+def taking_all(
+    ledger: Ledger, kinds: Sequence[Kind], suits: Sequence[Bools], nodes: Nodes
+) -> Bools:
+    """Nodes on which all groups that run at the same time find cards at the first try.
+
+    Args:
+        ledger: the books.
+        kinds: of one pod.
+        suits: for each kind, the cards that are the right ones; shape (cards, nodes of the ledger).
+        nodes: which nodes are asked about.
+    """
+    found: Bools = np.ones(ledger.present[nodes].shape, np.bool_)
+    left: dict[DeviceType, _Left] = {}
+    numbered = sorted(range(len(kinds)), key=lambda i: largest_first(kinds[i].request))
+    for number in numbered:
+        kind = kinds[number]
+        type_ = kind.request.type
+        if type_ not in left:
+            left[type_] = _Left.of(ledger, type_, nodes)
+        right = at(suits[number], nodes)
+        for _ in range(0 if kind.request.every else kind.copies):
+            found &= left[type_].take(kind.request, right)
+    return found

@@ -1,0 +1,179 @@
+"""What all groups of a pod need together, asked of every node at once before any search.
+
+Each check is necessary, never sufficient: a node that fails one cannot host the pod, whichever cards
+are chosen. Containers that ask the same are one kind here, so the cost grows with how many different
+things a pod asks and not with how many containers ask them.
+
+Init containers and requests for all devices of a type are left out. A card that may serve by
+instances is left out too: its node always passes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from partage.inventory.ledger import CEILING, Ledger
+from partage.inventory.plane import Bools, Ints, Plane
+from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.placement.kernel import Nodes, at, needs
+
+__all__ = ["Kind", "kinds_of", "room_together"]
+
+_MOST_SUBSETS: Final = 6
+"""Sets of kinds that are compared with the room of the cards, in each order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Groups of one pod that ask the same.
+
+    Attributes:
+        group: the first of them.
+        copies: how many run at the same time.
+    """
+
+    group: RequestGroup
+    copies: int
+
+    @property
+    def request(self) -> DeviceRequest:
+        """What each asks."""
+        return self.group.request
+
+
+def kinds_of(request: PodRequest) -> tuple[Kind, ...]:
+    """The different groups of a request in its order, the first one first; init containers by themselves."""
+    found: dict[object, list[RequestGroup]] = {}
+    for group in request.groups:
+        initial = group.phase is Phase.INIT
+        found.setdefault((group.protocol, group.request, initial), []).append(group)
+    return tuple(
+        Kind(groups[0], 0 if groups[0].phase is Phase.INIT else len(groups))
+        for groups in found.values()
+    )
+
+
+def room_together(
+    ledger: Ledger, kinds: Sequence[Kind], fits: Sequence[Bools], nodes: Nodes
+) -> Bools:
+    """Nodes whose cards may have room for all groups that run at the same time.
+
+    Args:
+        ledger: the books.
+        kinds: of one pod.
+        fits: for each kind, the cards that serve one of it; shape (cards, nodes).
+        nodes: which nodes are asked about.
+    """
+    room: Bools = np.ones(ledger.present[nodes].shape, np.bool_)
+    for type_ in {kind.request.type for kind in kinds}:
+        mine = [
+            (kind, cards)
+            for kind, cards in zip(kinds, fits, strict=True)
+            if kind.request.type is type_ and kind.copies and not kind.request.every
+        ]
+        if sum(kind.copies for kind, _ in mine) > 1:
+            room &= _of_type(ledger, ledger.planes[type_], mine, nodes)
+    if ledger.cut_nodes and any(kind.request.instances for kind in kinds):
+        cut = np.zeros(ledger.present.shape, np.bool_)
+        cut[list(ledger.cut_nodes)] = True
+        room |= cut[nodes]
+    return room
+
+
+def _of_type(
+    ledger: Ledger, plane: Plane, mine: Sequence[tuple[Kind, Bools]], nodes: Nodes
+) -> Bools:
+    taken = [_taken(plane, kind.request, cards, nodes) for kind, cards in mine]
+    any_card = np.logical_or.reduce([cards for _, cards in mine])
+    core_free, memory_free = at(plane.core_free, nodes), at(plane.memory_free, nodes)
+    room: Bools = np.ones(any_card.shape[1], np.bool_)
+    # 1. Sums of all groups against what is left, in each dimension.
+    for free, which in ((core_free, 0), (memory_free, 1)):
+        total = sum(
+            least[which] * (kind.copies * kind.request.count)
+            for (kind, _), least in zip(mine, taken, strict=True)
+        )
+        room &= np.where(any_card, np.maximum(free, 0), 0).sum(axis=0) >= total
+    units: dict[str, int] = {}
+    for kind, _ in mine:
+        for unit, amount in () if kind.request.whole else kind.request.extras:
+            many = kind.copies * kind.request.count
+            units[unit] = units.get(unit, 0) + min(amount, CEILING) * many
+    for unit, asked in units.items():
+        free = at(plane.unit_columns(unit)[1], nodes)
+        room &= np.where(any_card, np.maximum(free, 0), 0).sum(axis=0) >= min(asked, 2**62)
+    # 2. Of the groups that ask at least so much, each card serves only so many.
+    slots = at(plane.slots_free, nodes)
+    limits = [_limit(ledger, kind.request) for kind, _ in mine]
+    for which in (0, 1):
+        order = sorted(range(len(mine)), key=lambda i: _size(mine[i][0].request, which))[::-1]
+        ends = sorted(
+            {len(order), *np.linspace(1, len(order), _MOST_SUBSETS).astype(int).tolist()}
+        )
+        for end in ends:
+            some = order[:end]
+            room &= _enough(
+                [mine[i] for i in some], [taken[i] for i in some], [limits[i] for i in some],
+                (core_free, memory_free, slots, at(plane.tenants, nodes)),
+            )  # fmt: skip
+    return room
+
+
+def _limit(ledger: Ledger, request: DeviceRequest) -> int | None:
+    """The most tenants of a card; None where a registered card may take as many as it has slots."""
+    return None if request.registrar in ledger.registrars else request.sharers
+
+
+def _size(request: DeviceRequest, which: int) -> tuple[int, int]:
+    """How much a request takes of a card, to compare it with others of the pod."""
+    if which == 0:
+        return int(request.whole), request.core_milli
+    return int(request.whole), request.memory_bytes or request.memory_milli
+
+
+def _taken(plane: Plane, request: DeviceRequest, cards: Bools, nodes: Nodes) -> tuple[Ints, Ints]:
+    """The least compute and memory that the request takes of any card that serves it, by node."""
+    if request.whole:
+        core: Ints | int = at(plane.core_total, nodes)
+        memory: Ints | int = at(plane.memory_total, nodes)
+    else:
+        core, memory = needs(plane, request, nodes)
+    wide = 2**40  # a card of a node without one that serves; such nodes have failed already
+
+    def least(amount: Ints | int) -> Ints:
+        found: Ints = np.where(cards, amount, wide).min(axis=0, initial=wide)
+        return found
+
+    return least(core), least(memory)
+
+
+def _enough(
+    some: Sequence[tuple[Kind, Bools]],
+    taken: Sequence[tuple[Ints, Ints]],
+    limits: Sequence[int | None],
+    free: tuple[Ints, Ints, Ints, Ints],
+) -> Bools:
+    """Nodes whose cards serve as many groups as there are, if all were as small as the smallest.
+
+    A card serves a group once, whatever it has left: a group wants different cards.
+    """
+    core_free, memory_free, slots, tenants = free
+    core = np.minimum.reduce([least for least, _ in taken])
+    memory = np.minimum.reduce([least for _, least in taken])
+    groups = sum(kind.copies for kind, _ in some)
+    asked = sum(kind.copies * kind.request.count for kind, _ in some)
+    serves = np.minimum(np.maximum(slots, 0), groups)
+    if all(limit is not None for limit in limits):
+        most = max(limit for limit in limits if limit is not None)
+        serves = np.minimum(serves, np.maximum(most - tenants, 0))
+    for left, least in ((core_free, core), (memory_free, memory)):
+        if least.any():
+            whole = np.maximum(left, 0) // np.maximum(least, 1)
+            serves = np.where(least > 0, np.minimum(serves, whole), serves)
+    if all(kind.request.whole or kind.request.exclusive for kind, _ in some):
+        serves = np.minimum(serves, 1)
+    cards = np.logical_or.reduce([cards for _, cards in some])
+    enough: Bools = np.where(cards, serves, 0).sum(axis=0) >= asked
+    return enough

@@ -1,0 +1,128 @@
+"""The connections of one port: how many there may be, and who makes room when there are too many.
+
+No port's connections count on another. Where a port is full, the client that keeps the service waiting makes
+room: one that has sent no whole request, or does not read its answer. The address that has most
+connections gives up the one that it used least lately. So who only holds connections closes its own, and a
+probe, a scrape or a scheduler that comes later is still served.
+"""
+
+import asyncio
+import resource
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+__all__ = ["Connection", "Connections", "address_of", "allow_files"]
+
+_OWN_FILES: Final = 512
+"""Descriptors that a service opens besides the connections of its ports."""
+
+
+def allow_files(connections: int) -> None:
+    """Raise the process's soft limit of open files, so that the ports' own limits come first.
+
+    Args:
+        connections: that all ports together may have.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OWN_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Connection(Protocol):
+    """One connection, whatever serves it.
+
+    Attributes:
+        closed: done when it is.
+    """
+
+    closed: asyncio.Future[None]
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its client: no request of it is whole and being answered."""
+        ...
+
+    def finish(self) -> None:
+        """Close once what is being answered has its answer."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """The client's address; empty where the transport knows of none."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+
+
+class Connections:
+    """The open connections of one port."""
+
+    def __init__(self, most: int, per_address: int) -> None:
+        """None is open.
+
+        Args:
+            most: connections at a time.
+            per_address: those of one client address at a time.
+        """
+        self._most = most
+        self._per_address = per_address
+        self._addresses: dict[Connection, str] = {}
+        self._of: dict[str, dict[Connection, None]] = {}  # each address's, the least used first
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter([*self._addresses])
+
+    def enter(self, connection: Connection, address: str) -> bool:
+        """Count a new connection of an address; False where it has to be closed at once."""
+        if len(self._of.get(address, ())) >= self._per_address and not self._gives_up(address):
+            return False
+        if len(self) >= self._most and not any(map(self._gives_up, self._by_number())):
+            return False
+        self._addresses[connection] = address
+        self._of.setdefault(address, {})[connection] = None
+        return True
+
+    def used(self, connection: Connection) -> None:
+        """A request of it was answered."""
+        of = self._of.get(self._addresses.get(connection, ""), {})
+        if connection in of:
+            of[connection] = of.pop(connection)
+
+    def replace(self, connection: Connection, by: Connection) -> None:
+        """From here on something else serves the connection."""
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            self._addresses[by] = address
+            del self._of[address][connection]
+            self._of[address][by] = None
+
+    def leave(self, connection: Connection) -> None:
+        """The connection is closed."""
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            of = self._of[address]
+            del of[connection]
+            if not of:
+                del self._of[address]
+
+    def _by_number(self) -> list[str]:
+        """The addresses, the one with most connections first, then the one that came first."""
+        return sorted(self._of, key=lambda address: -len(self._of[address]))
+
+    def _gives_up(self, address: str) -> bool:
+        """Close the connection of an address that waits for its client; whether there was one."""
+        for connection in self._of[address]:
+            if connection.waits:
+                self.leave(connection)
+                connection.abort()
+                return True
+        return False

@@ -1,0 +1,120 @@
+"""A connection that aiohttp serves, under the limits of its port.
+
+aiohttp bounds the time between two requests alone. So a head has to come within the client's time
+here, and an answer to be read within it; what is asked and answered meanwhile is told by a middleware
+of the application.
+"""
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from partage.serving.hot import HotRoutes
+
+__all__ = ["Handed", "noticed"]
+
+
+class Handed(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(
+        self, inner: asyncio.Protocol, routes: HotRoutes, transport: asyncio.Transport
+    ) -> None:
+        """A connection that is open already.
+
+        Args:
+            inner: serves it.
+            routes: of its port.
+            transport: its own.
+        """
+        self._inner = inner
+        self._routes = routes
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._asked: web.Request | None = None
+        self._begun = self._stuck = False
+        self._deadline = self._loop.time() + routes.limits.patience
+        self._timer = self._loop.call_later(routes.limits.patience, self._check)
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.connection_made = inner.connection_made  # type: ignore[method-assign]  # no detour
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]  # no detour
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if not self._begun:
+            self._begun = True
+            self._deadline = self._loop.time() + self._routes.limits.patience
+        self._inner.data_received(data)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`; the client has to read on before its time is over."""
+        self._stuck = True
+        self._deadline = self._loop.time() + self._routes.limits.patience
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._stuck = False
+        self._deadline = self._loop.time() + self._routes.limits.idle
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._timer.cancel()
+        self._routes.open.leave(self)
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._inner.connection_lost(exc)
+
+    @property
+    def waits(self) -> bool:
+        """See `Connection`."""
+        asked = self._asked
+        return self._stuck or asked is None or not asked.content.is_eof()
+
+    def finish(self) -> None:
+        """See `Connection`; aiohttp ends its own."""
+
+    def abort(self) -> None:
+        """See `Connection`."""
+        self._transport.abort()
+
+    def asked(self, request: web.Request) -> None:
+        """The head of a request has come."""
+        self._asked = request
+
+    def answered(self) -> None:
+        """It has its answer, which may not be sent yet."""
+        self._asked = None
+        self._begun = False
+        self._routes.open.used(self)
+        wait = self._routes.limits.patience if self._stuck else self._routes.limits.idle
+        self._deadline = self._loop.time() + wait
+
+    def _check(self) -> None:
+        left = self._deadline - self._loop.time()
+        if self._asked is not None and not self._stuck:
+            left = self._routes.limits.patience  # a handler bounds what it waits for
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._check)
+        else:
+            self.abort()
+
+
+def noticed() -> Middleware:
+    """A middleware that tells connections of their requests; the outermost one."""
+
+    @web.middleware
+    async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        protocol = transport.get_protocol() if transport is not None else None
+        if not isinstance(protocol, Handed):
+            return await handler(request)
+        protocol.asked(request)
+        try:
+            return await handler(request)
+        finally:
+            protocol.answered()
+
+    return tell

@@ -1,0 +1,153 @@
+"""A port that speaks TLS, on which a connection counts from the moment that it is accepted.
+
+Left to the event loop, a handshake that never ends holds a socket that no limit knows of.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+from partage.serving.connections import Connections
+
+__all__ = ["Listener"]
+
+_LOG: Final = logging.getLogger("partage.serving")
+_AT_ONCE: Final = 64
+"""Connections that are accepted before the loop's other work has its turn."""
+_AGAIN: Final = 1.0
+"""Seconds until the next try where the process may not open more files."""
+_GOODBYE: Final = 1.0
+"""Seconds that the end of TLS may take."""
+
+
+class Listener:
+    """Sockets that listen, and the handshakes of what they accept."""
+
+    def __init__(
+        self,
+        listening: list[socket.socket],
+        connections: Connections,
+        context: ssl.SSLContext,
+        patience: float,
+        served: Callable[[str | None], asyncio.Protocol],
+    ) -> None:
+        """Nothing is accepted yet.
+
+        Args:
+            listening: bound sockets, which are closed with this.
+            connections: those of the port.
+            context: of the handshakes.
+            patience: seconds that one may take.
+            served: makes what serves a connection, by the protocol that was agreed on.
+        """
+        self.connections = connections
+        self.context = context
+        self.patience = patience
+        self.served = served
+        self._listening = listening
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Accept connections from now on."""
+        for one in self._listening:
+            one.setblocking(False)
+            one.listen(1024)
+            self._loop.add_reader(one, self._accept, one)
+
+    def close(self) -> None:
+        """Accept no more; those that are open go on."""
+        for one in self._listening:
+            self._loop.remove_reader(one)
+            one.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                _LOG.warning("no connection can be accepted: %s", error.strerror)
+                self._loop.remove_reader(listening)
+                self._loop.call_later(_AGAIN, self._listen_again, listening)
+                return
+            accepted.setblocking(False)
+            greeting = _Greeting(self, accepted)
+            if self.connections.enter(greeting, peer[0]):
+                greeting.begin()
+            else:
+                accepted.close()
+
+    def _listen_again(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening, self._accept, listening)
+
+
+class _Greeting:
+    """One connection until its handshake is over."""
+
+    def __init__(self, listener: Listener, accepted: socket.socket) -> None:
+        self._listener = listener
+        self._socket = accepted
+        self._task: asyncio.Task[None] | None = None
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def waits(self) -> bool:
+        """See `Connection`; always for the client."""
+        return True
+
+    def begin(self) -> None:
+        """Begin the handshake."""
+        self._task = asyncio.create_task(self._greet(), name="serving:tls")
+
+    def finish(self) -> None:
+        """See `Connection`."""
+        self.abort()
+
+    def abort(self) -> None:
+        """See `Connection`."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _greet(self) -> None:
+        made = False
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Agreed(self.over, self._listener.served), self._socket,
+                ssl=self._listener.context, ssl_handshake_timeout=self._listener.patience,
+                ssl_shutdown_timeout=_GOODBYE,
+            )  # fmt: skip
+            made = True
+        except OSError:  # of TLS and of time, too: the client's doing, and told to it
+            pass
+        finally:
+            self.over()
+            if not made:
+                self._socket.close()
+
+    def over(self) -> None:
+        """The handshake has ended, well or not."""
+        self._listener.connections.leave(self)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+class _Agreed(asyncio.Protocol):
+    """Hands a connection to what speaks the protocol that the handshake agreed on."""
+
+    def __init__(
+        self, over: Callable[[], None], served: Callable[[str | None], asyncio.Protocol]
+    ) -> None:
+        self._over = over
+        self._served = served
+
+    def connection_made(self, transport: Any) -> None:
+        self._over()
+        agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+        protocol = self._served(agreed)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)

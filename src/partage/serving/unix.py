@@ -1,0 +1,182 @@
+"""A unix socket for one trusted caller: frames of bytes, with the caller's identity checked.
+
+A frame is four bytes of length, the most significant first, and so many bytes. The kernel says
+which user is at the other end (SO_PEERCRED); every other user is turned away before a byte is
+read. The socket's folder is the second lock: it belongs to the two containers alone.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+import struct
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+from partage.model.errors import InvalidDocument
+
+__all__ = ["Link", "Talk", "UnixServer"]
+
+_LOG = logging.getLogger("partage.serving")
+_HEAD: Final = 4
+_CREDENTIALS: Final = struct.Struct("3i")
+"""What the kernel says of a peer: process, user, group."""
+_MOST_UNSENT: Final = 32 * 2**20
+"""Bytes that a caller may leave unread before its connection ends."""
+
+
+class Talk(Protocol):
+    """What one connection is about."""
+
+    def took(self, frame: bytes) -> None:
+        """A frame came. Raising ends the connection."""
+        ...
+
+    def ended(self) -> None:
+        """The connection is over."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(
+        self,
+        begin: Callable[["Link"], Talk],
+        users: Collection[int],
+        most: int,
+        links: set["Link"],
+    ) -> None:
+        self._begin = begin
+        self._users = users
+        self._most = most
+        self._links = links
+        self._talk: Talk | None = None
+        self._transport: asyncio.Transport | None = None
+        self._held = bytearray()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, unless the connection is over."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(len(frame).to_bytes(_HEAD, "big") + frame)
+        if transport.get_write_buffer_size() > _MOST_UNSENT:
+            _LOG.warning("a connection of the unix socket is left unread; it ends")
+            transport.abort()
+
+    def close(self) -> None:
+        """End the connection, once what was sent is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Look at who is there."""
+        stream = cast("asyncio.Transport", transport)  # uvloop's is none, and does the same
+        given = transport.get_extra_info("socket").getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        _, user, _ = _CREDENTIALS.unpack(given)
+        if user not in self._users:
+            _LOG.warning(
+                "user %d is not one of those who may connect: %s", user, list(self._users)
+            )
+            stream.abort()
+            return
+        self._transport = stream
+        self._links.add(self)
+        self._talk = self._begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take the frames that are whole."""
+        self._held += data
+        while self._talk is not None and (frame := self._frame()) is not None:
+            try:
+                self._talk.took(frame)
+            except (ValueError, InvalidDocument) as error:
+                self._broken(str(error))
+            except Exception:  # noqa: BLE001 # logged; a fault of ours ends this connection alone
+                _LOG.exception("a frame could not be taken")
+                self._broken("a fault of ours")
+
+    def _frame(self) -> bytes | None:
+        """The next frame that is whole."""
+        held = self._held
+        if len(held) < _HEAD:
+            return None
+        end = _HEAD + int.from_bytes(held[:_HEAD], "big")
+        if end > _HEAD + self._most:
+            self._broken(f"a frame of {end - _HEAD} bytes; {self._most} at most")
+            return None
+        if len(held) < end:
+            return None
+        frame = bytes(held[_HEAD:end])
+        del held[:end]
+        return frame
+
+    def _broken(self, why: str) -> None:
+        """What came cannot be understood: the connection ends."""
+        _LOG.warning("the connection of the unix socket ends: %s", why)
+        self.close()
+        self.connection_lost(None)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """The other end is gone."""
+        self._links.discard(self)
+        talk, self._talk = self._talk, None
+        if talk is not None:
+            talk.ended()
+
+
+class UnixServer:
+    """Listens at a path."""
+
+    def __init__(
+        self, path: Path, begin: Callable[[Link], Talk], users: Collection[int], most: int
+    ) -> None:
+        """A server that does not listen yet.
+
+        Args:
+            path: of the socket; what another run left there is removed.
+            begin: makes what a new connection is about.
+            users: who may connect, by user id.
+            most: bytes of one frame.
+        """
+        self._path = path
+        self._begin = begin
+        self._users = frozenset(users)
+        self._most = most
+        self._links: set[Link] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: something else is at the path, or it cannot be written.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(self._path.lstat().st_mode):
+                raise FileExistsError(17, "is there and is no socket", str(self._path))
+            self._path.unlink()
+        before = os.umask(0o117)  # the owner and the folder's group may connect
+        try:
+            self._server = await asyncio.get_running_loop().create_unix_server(
+                lambda: Link(self._begin, self._users, self._most, self._links), self._path
+            )
+        finally:
+            os.umask(before)
+
+    async def stop(self) -> None:
+        """Take no more connections, and end those that are there."""
+        if self._server is None:
+            return
+        self._server.close()
+        for link in list(self._links):
+            link.close()
+        self._server = None
+        with contextlib.suppress(OSError):
+            self._path.unlink()

@@ -1,0 +1,70 @@
+"""How many devices a pod's resource names stand for at most, whatever else is wrong with it.
+
+A request that breaks a rule has no meaning in its protocol, but the pod may run all the same where
+another scheduler placed it. These bounds come from the amounts alone: names that count devices,
+names of which 100 are a device, and names of parts of one device.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from partage.model.device import DeviceType
+from partage.model.request import EVERY, at_most
+from partage.vendors import names
+from partage.vendors.base import ContainerView
+from partage.vendors.catalog import KOORDINATOR_ALIASES
+from partage.vendors.settings import Settings
+
+__all__ = ["most_devices"]
+
+_PERCENT: Final = 100
+
+_HUNDREDTHS: Final = frozenset(
+    {
+        names.KOORD_GPU, names.KOORD_GPU_CORE, names.KOORD_GPU_MEMORY_RATIO, names.KOORD_RDMA,
+        names.KOORD_FPGA, names.QGPU_CORE,
+    }
+)  # fmt: skip
+_COUNTS: Final = frozenset(
+    {names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON, names.KOORD_GPU_SHARED}
+)
+_TYPES: Final[Mapping[str, DeviceType]] = {
+    names.KOORD_RDMA: DeviceType.RDMA,
+    names.KOORD_FPGA: DeviceType.FPGA,
+}
+
+
+def most_devices(
+    containers: Iterable[ContainerView],
+    owned: Collection[str],
+    settings: Settings,
+    *,
+    complete: bool = True,
+) -> tuple[tuple[DeviceType, int], ...]:
+    """How many devices of each type the containers may have at one moment.
+
+    Args:
+        containers: of the pod.
+        owned: resource names that a family reads.
+        settings: they rename HAMi's count.
+        complete: whether the amounts of all names could be read; if not, any number may be meant.
+    """
+    if not complete:
+        return tuple((type_, EVERY) for type_ in DeviceType)
+    counts = _COUNTS | {settings.hami.count_name}
+    asked = []
+    for container in containers:
+        most: dict[DeviceType, int] = {}
+        for name in sorted(container.names.intersection(owned)):
+            plain = KOORDINATOR_ALIASES.get(name, name)
+            amount = container.ask(name)
+            value = 0 if amount is None else amount.ceil()
+            devices = 1 if value > 0 else 0
+            if plain in _HUNDREDTHS or (plain in counts and value % _PERCENT == 0):
+                devices = -(-value // _PERCENT)
+            elif plain in counts:
+                devices = value
+            type_ = _TYPES.get(plain, DeviceType.GPU)
+            most[type_] = max(most.get(type_, 0), min(devices, EVERY))
+        asked += [(container.phase, type_, count) for type_, count in most.items()]
+    return tuple(sorted((type_, count) for type_, count in at_most(asked).items() if count))

@@ -1,0 +1,129 @@
+"""By what vendors' container runtimes open cards to a container that nobody granted any.
+
+NVIDIA's runtime, and those made after it, open the cards that a variable of the container names. An image may set
+it, and the author of a pod may. Where no variable names any, NVIDIA's opens all cards to *legacy* images: those
+with `CUDA_VERSION` and without `NVIDIA_REQUIRE_CUDA`. So a container without a grant needs the variable with a
+value that opens none. Two further ways are names of the Container Device Interface in annotations
+(`cdi.k8s.io/...`), and mounts below a folder that NVIDIA's runtime reads as a list.
+
+Source: NVIDIA's container toolkit (`cuda_image.go`), Habana's hook (there an empty value, and `void`, mean *all*),
+Ascend's hook; documentation of the others. Read, not run.
+"""
+
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ["NVIDIA", "VISIBLE", "VOID", "Opening", "cdi_names", "listed", "opening", "opens"]
+
+NVIDIA: Final = "nvidia"
+VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+VOID: Final = "void"
+"""No card at all, in the words of NVIDIA's runtime."""
+_NONE: Final = "none"
+_CUDA: Final = "CUDA_VERSION"
+_REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
+_RESOURCE: Final = re.compile(r"DOCKER_RESOURCE_[0-9A-Z_]+")
+"""Generic resources of Docker's swarm: an operator may have runtimes read them before their own variable."""
+_LIST: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
+_ANNOTATION: Final = "cdi.k8s.io/"
+_MAKERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "nvidia.com": NVIDIA, "huawei.com": "huawei", "ascend.com": "huawei", "amd.com": "amd",
+        "cambricon.com": "cambricon", "metax-tech.com": "metax", "habana.ai": "habana",
+        "mthreads.com": "mthreads",
+    }
+)  # fmt: skip
+"""Domains under which makers of cards have their CDI kinds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A variable that a vendor's runtime reads.
+
+    Attributes:
+        vendor: whose cards it opens; empty for whoever's.
+        closed: the value that opens none.
+        others: further values that open none.
+    """
+
+    vendor: str
+    closed: str
+    others: frozenset[str] = frozenset()
+
+    def is_closed(self, value: str) -> bool:
+        """Whether a value opens no card."""
+        return value == self.closed or value in self.others
+
+
+_OPENINGS: Final[Mapping[str, Opening]] = MappingProxyType(
+    {
+        VISIBLE: Opening(NVIDIA, VOID, frozenset({"", _NONE})),
+        "ASCEND_VISIBLE_DEVICES": Opening("huawei", ""),
+        "AMD_VISIBLE_DEVICES": Opening("amd", _NONE),
+        "HABANA_VISIBLE_DEVICES": Opening("habana", _NONE),
+        "CAMBRICON_VISIBLE_DEVICES": Opening("cambricon", _NONE),
+        "METAX_VISIBLE_DEVICES": Opening("metax", _NONE),
+        "MTHREADS_VISIBLE_DEVICES": Opening("mthreads", _NONE),
+        "ILUVATAR_COREX_VISIBLE_DEVICES": Opening("iluvatar", _NONE),
+    }
+)
+_ANY: Final = Opening("", _NONE, frozenset({"", VOID}))
+
+
+def opening(variable: str) -> Opening | None:
+    """What a variable opens; None where no runtime reads it."""
+    return _OPENINGS.get(variable) or (_ANY if _RESOURCE.fullmatch(variable) else None)
+
+
+def opens(env: Iterable[str]) -> tuple[str, ...]:
+    """Variables by which a container would get cards of its own accord, as it is; empty where it gets none.
+
+    Args:
+        env: lines `NAME=VALUE`; one that is there twice counts both times, as runtimes differ in which they read.
+    """
+    lines = [text.partition("=")[::2] for text in env]
+    found = [
+        key
+        for key, value in lines
+        if (one := opening(key)) is not None and not one.is_closed(value)
+    ]
+    known = dict(lines)
+    if VISIBLE not in known and known.get(_CUDA) and not known.get(_REQUIRE):
+        found.append(_CUDA)
+    return tuple(dict.fromkeys(found))
+
+
+def listed(targets: Iterable[str]) -> str:
+    """A mount's target that NVIDIA's runtime reads as the name of a card; empty without one."""
+    for target in targets:
+        at = posixpath.normpath("/" + target.lstrip("/"))
+        if any(f"{at}/".startswith(f"{folder}/") for folder in _LIST):
+            return target
+    return ""
+
+
+def cdi_names(
+    annotations: Mapping[str, str], kind: str = "", granted: Collection[str] = ()
+) -> Iterator[str]:
+    """CDI names of cards in annotations.
+
+    Args:
+        annotations: of a pod or a container.
+        kind: a further kind under which this node's cards are named; empty without one.
+        granted: vendors whose names are let be.
+    """
+    for key, value in annotations.items():
+        if not key.startswith(_ANNOTATION):
+            continue
+        for name in value.split(","):
+            theirs = name.strip().partition("=")[0]
+            domain = theirs.partition("/")[0]
+            maker = next(
+                (who for of, who in _MAKERS.items() if f".{domain}".endswith(f".{of}")), ""
+            )
+            if (maker and maker not in granted) or (kind and theirs == kind):
+                yield name.strip()

@@ -1,0 +1,131 @@
+"""How much a pod with devices may ask at all: bounds that keep reading and deciding cheap.
+
+They are far beyond what real pods ask. The webhook refuses what is beyond them; a pod that came
+round the webhook is not read any further, and waits with the same sentence.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from partage.vendors import names
+from partage.wire import shapes
+
+__all__ = ["LIMITS", "beyond"]
+
+LIMITS: Final[Mapping[str, int]] = {
+    "containers that ask for devices": 64,
+    "containers": 512,
+    "resource names": 128,
+    "node selector labels": 128,
+    "node affinity terms and expressions": 256,
+    "node affinity values": 4096,
+    "tolerations": 256,
+    "bytes in one annotation": 16_384,
+    "entries in one annotation": 256,
+}
+"""The most of each that one pod may have; the reference lists the same."""
+
+_READ: Final = (
+    names.DEVICE_ALLOCATE_HINT,
+    names.DEVICE_JOINT_ALLOCATE,
+    names.GPU_PARTITION_SPEC,
+    names.NUMA_TOPOLOGY_SPEC,
+    names.SGPU_QOS_POLICY,
+    names.HAMI_VGPU_MODE,
+    names.HAMI_USE_TYPE,
+    names.HAMI_AVOID_TYPE,
+    names.HAMI_USE_UUID,
+    names.HAMI_AVOID_UUID,
+    names.HAMI_NUMA_BIND,
+    names.HAMI_NODE_POLICY,
+    names.HAMI_CARD_POLICY,
+    names.HAMI_WEIGHTS,
+    names.MIG_PROFILE,
+    names.NODE_POLICY,
+    names.CARD_POLICY,
+    names.COMPUTE_POLICY,
+    names.MEMORY_BEYOND,
+    names.QGPU_APP_CLASS,
+)
+"""Annotations that decide where a pod may go."""
+
+_LISTS: Final = (
+    names.HAMI_USE_TYPE,
+    names.HAMI_AVOID_TYPE,
+    names.HAMI_USE_UUID,
+    names.HAMI_AVOID_UUID,
+    names.HAMI_CARD_POLICY,
+)
+
+
+def beyond(
+    spec: shapes.PodSpec, annotations: Mapping[str, str], is_device: Callable[[str], bool]
+) -> str:
+    """Which bound a pod breaks, as a sentence; empty for none, and for a pod without devices.
+
+    Args:
+        spec: the pod's.
+        annotations: the pod's.
+        is_device: whether a name is a device resource.
+    """
+    asked = [set(_resources(container)) for container in _containers(spec)]
+    asking = sum(any(map(is_device, one)) for one in asked)
+    if not asking:
+        return ""
+    own = (spec.overhead, spec.resources.limits if spec.resources else None,
+           spec.resources.requests if spec.resources else None)  # fmt: skip
+    resources = set().union(*asked, *(given for given in own if given))
+    counts = {
+        "containers that ask for devices": asking,
+        "containers": len(asked),
+        "resource names": len(resources),
+        "node selector labels": len(spec.node_selector or ()),
+        "tolerations": len(spec.tolerations or ()),
+        **_affinity(spec),
+    }
+    for what, count in counts.items():
+        if count > LIMITS[what]:
+            return f"the pod has {count} {what}, at most {LIMITS[what]} are allowed"
+    return _annotated(annotations)
+
+
+def _annotated(annotations: Mapping[str, str]) -> str:
+    for key in _READ:
+        text = annotations.get(key, "")
+        for what, count in (
+            ("bytes in one annotation", len(text)),
+            ("entries in one annotation", text.count(",") + 1 if key in _LISTS else 0),
+        ):
+            if count > LIMITS[what]:
+                kind = what.split(" ", 1)[0]
+                return f"annotation {key} has {count} {kind}, at most {LIMITS[what]} are allowed"
+    return ""
+
+
+def _containers(spec: shapes.PodSpec) -> Iterator[shapes.Container]:
+    yield from spec.init_containers or ()
+    yield from spec.containers or ()
+
+
+def _resources(container: shapes.Container) -> Iterable[str]:
+    given = container.resources or shapes.Resources()
+    yield from given.limits or ()
+    yield from given.requests or ()
+
+
+def _affinity(spec: shapes.PodSpec) -> dict[str, int]:
+    """Terms and their expressions, required and preferred, and the values that they compare."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    if affinity is None:
+        return {}
+    terms = [*((affinity.required.terms or ()) if affinity.required else ())]
+    terms += [one.preference for one in affinity.preferred or () if one.preference]
+    expressions = [
+        one
+        for term in terms
+        for one in (*(term.match_expressions or ()), *(term.match_fields or ()))
+    ]
+    return {
+        "node affinity terms and expressions": len(terms) + len(expressions),
+        "node affinity values": sum(len(one.values or ()) for one in expressions),
+    }

@@ -1,0 +1,252 @@
+"""The messages between the kube-scheduler plugin and the engine, version 1.
+
+Both run in one pod and speak over a unix socket. A frame is four bytes of length, the most
+significant first, and one JSON object. The plugin asks, and the engine answers each question once,
+in any order, under the question's `id`; a frame of the engine without an `id` is a push.
+
+Every question about a pod names the pod's UID and the number of the scheduling attempt. Numbers
+grow within one run of kube-scheduler, which its hello names (`incarnation`), so that a repeated
+or late message can be told from a new one.
+
+The same structures are written in Go, in `kube-scheduler/protocol`; `kube-scheduler/protocol/
+examples.json` holds one of each, and the tests of both sides read and write exactly those.
+"""
+
+from typing import Final
+
+import msgspec
+
+from partage.model.errors import InvalidDocument
+
+__all__ = [
+    "MAX_FRAME",
+    "PROTOCOL",
+    "Another",
+    "Answer",
+    "Bind",
+    "Bound",
+    "Hello",
+    "Leading",
+    "Ping",
+    "Propose",
+    "Push",
+    "Question",
+    "Reserve",
+    "Unreserve",
+    "Vocabulary",
+    "decode_question",
+]
+
+PROTOCOL: Final = 1
+"""The version that both sides must speak; a change of meaning raises it."""
+
+MAX_FRAME: Final = 8 * 2**20
+"""Bytes of one frame. The largest one is a proposal of every node: 5,000 names of 253 bytes."""
+
+
+class _Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What all messages have in common: absent fields stand for their defaults."""
+
+
+class _Question(_Message, frozen=True, omit_defaults=True, tag_field="verb", gc=False):
+    """A question of the plugin.
+
+    Attributes:
+        id: the answer carries it; grows by one a question on one connection.
+    """
+
+    id: int
+
+
+class Hello(_Question, frozen=True, omit_defaults=True, tag="hello", gc=False):
+    """The first question of a connection.
+
+    Attributes:
+        protocol: the version that the plugin speaks.
+        incarnation: one run of kube-scheduler; another one after each start.
+        plugin: version of the plugin.
+        kubernetes: version of kube-scheduler.
+    """
+
+    protocol: int
+    incarnation: str
+    plugin: str = ""
+    kubernetes: str = ""
+
+
+class Leading(_Question, frozen=True, omit_defaults=True, tag="leading", gc=False):
+    """Whether this kube-scheduler holds its Lease and schedules.
+
+    Attributes:
+        leading: it does.
+    """
+
+    leading: bool
+
+
+class Ping(_Question, frozen=True, omit_defaults=True, tag="ping", gc=False):
+    """Whether the engine can answer questions about pods."""
+
+
+class _About(_Question, frozen=True, omit_defaults=True, gc=False):
+    """A question about one attempt to schedule one pod.
+
+    Attributes:
+        uid: of the pod.
+        attempt: the number of the scheduling attempt.
+    """
+
+    uid: str
+    attempt: int
+
+
+class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
+    """Which nodes can host the pod's devices, the best first (PreFilter).
+
+    Attributes:
+        version: resourceVersion of the pod as kube-scheduler knows it.
+        wide: kube-scheduler needs every node that fits, because rules of its own that no single
+            node can answer take part: soft constraints, spreading, affinity between pods, volumes.
+        nominated: the pod's nominatedNodeName, which is proposed too where it fits; only a wish.
+        within: only these nodes are in question; empty for all.
+        pod: the pod, where the engine said that it has not seen it.
+    """
+
+    version: str = ""
+    wide: bool = False
+    nominated: str = ""
+    within: list[str] = []
+    pod: msgspec.Raw = msgspec.Raw()
+
+
+class Reserve(_About, frozen=True, omit_defaults=True, tag="reserve", gc=False):
+    """Reserve the pod's devices on a node (Reserve).
+
+    Attributes:
+        node: where.
+        simulated: the cycle of a pod group, which is reverted before anything is bound.
+    """
+
+    node: str
+    simulated: bool = False
+
+
+class Unreserve(_About, frozen=True, omit_defaults=True, tag="unreserve", gc=False):
+    """Release what `reserve` took (Unreserve); changes nothing where it took nothing."""
+
+
+class Another(_About, frozen=True, omit_defaults=True, tag="another", gc=False):
+    """kube-scheduler's own filters rejected every node that was proposed (PostFilter).
+
+    Attributes:
+        rejected: these nodes; the next proposals for the pod leave them out for a while.
+    """
+
+    rejected: list[str]
+
+
+class Bind(_About, frozen=True, omit_defaults=True, tag="bind", gc=False):
+    """What the Binding shall carry (Bind); `bound` must follow where the answer allows it.
+
+    Attributes:
+        node: where.
+    """
+
+    node: str
+
+
+class Bound(_About, frozen=True, omit_defaults=True, tag="bound", gc=False):
+    """What became of the Binding that the plugin sent.
+
+    Attributes:
+        outcome: `done`, `refused` (the API server said no) or `unknown`.
+        message: the API server's words.
+    """
+
+    outcome: str
+    message: str = ""
+
+
+Question = Hello | Leading | Ping | Propose | Reserve | Unreserve | Another | Bind | Bound
+
+
+class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
+    """The answer to one question; which fields it has depends on the question.
+
+    Attributes:
+        id: of the question.
+        code: why it is refused, in words of the reference; empty where it is not.
+        message: the same as a sentence.
+        hopeless: evicting pods would not help (UnschedulableAndUnresolvable).
+        protocol: `hello`: the version that the engine speaks.
+        ready: `hello`, `ping`: questions about pods can be answered now.
+        unseen: `propose`: ask again, with the pod.
+        skip: `propose`: the pod asks for no devices.
+        nodes: `propose`: names, the best first.
+        scores: `propose`: from 0 to 100 for each of `nodes` where the pod was asked about as
+            `wide`; empty where the order alone counts.
+        again: `another`: there are further nodes, schedule the pod again.
+        annotations: `bind`: of the Binding.
+        labels: `bind`: of the Binding.
+        within: `bind`: seconds in which the Binding must be over.
+        bound: `bound`: the pod is on that node after all.
+    """
+
+    id: int
+    code: str = ""
+    message: str = ""
+    hopeless: bool = False
+    protocol: int = 0
+    ready: bool = False
+    unseen: bool = False
+    skip: bool = False
+    nodes: list[str] = []
+    scores: list[int] = []
+    again: bool = False
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    within: float = 0.0
+    bound: bool = False
+
+
+class Vocabulary(_Message, frozen=True, omit_defaults=True, gc=False):
+    """How the plugin tells a pod with devices from others, so that it asks about no other.
+
+    Attributes:
+        resources: names of resources.
+        annotations: keys that only Partage writes; a pod that carries one is asked about.
+        prefixes: beginnings of such keys.
+    """
+
+    resources: list[str] = []
+    annotations: list[str] = []
+    prefixes: list[str] = []
+
+
+class Push(_Message, frozen=True, omit_defaults=True, gc=False):
+    """What the engine says unasked.
+
+    Attributes:
+        activate: UIDs of pending pods that may fit now.
+        vocabulary: in force from now on.
+        ready: whether questions about pods can be answered; absent where that has not changed.
+    """
+
+    activate: list[str] = []
+    vocabulary: Vocabulary | None = None
+    ready: bool | None = None
+
+
+_DECODER: Final[msgspec.json.Decoder[Question]] = msgspec.json.Decoder(Question)
+
+
+def decode_question(frame: bytes) -> Question:
+    """The question of one frame.
+
+    Raises:
+        InvalidDocument: it is none; the message names the field.
+    """
+    try:
+        return _DECODER.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidDocument(f"message of the plugin: {error}") from error

@@ -1,0 +1,517 @@
+"""Whatever a tenant makes its processes and files look like, a look takes bounded work and memory, and there is an answer.
+
+What a look takes is counted (`Work`), and its memory is measured in a process of its own.
+"""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partage.agent.isolation import sight
+from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT, make_account, read_account
+from partage.agent.isolation.folders import Folders
+from partage.agent.isolation.force import Cause
+from partage.agent.isolation.images import judge_image
+from partage.agent.isolation.limits import ContainerLimits
+from partage.agent.isolation.objects import stand_in
+from partage.agent.isolation.preloads import taken_first
+from partage.agent.isolation.processes import CROWD, processes_of
+from partage.agent.isolation.reading import LOOK, TooMuch, Work, file_below, start
+from partage.agent.isolation.rooms import Room
+from partage.agent.isolation.sight import Sight, look, see
+from partage.agent.isolation.statements import Answer, survey
+from partage.agent.journal import Entry
+from partage.model.errors import InvalidDocument
+
+MIB = 2**20
+HERE = Path(__file__).parent
+HOSTILE, HONEST = "a" * 64, "b" * 64
+FILES = ("maps", "fd", "environ", "exe", "root", "status", "stat", "task")
+SHOWN = "7f0000000000-7f0000001000 r-xp 00000000 fd:01 12 /opt/libcuda.so.1\n"
+
+
+class Node:
+    """Containers and their processes, as the host's procfs shows them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.proc = folder / "proc"
+        self.proc.mkdir()
+        self.rooms: dict[str, Room] = {}
+        self.seen = Sight()
+
+    def container(self, identity: str) -> str:
+        """One that holds a card."""
+        home = self.folder / identity
+        home.mkdir()
+        (home / "lib.so").write_bytes(b"text")
+        self.rooms[identity] = Room(
+            home, str(home), "lib.so", ContainerLimits(1, ()), self.folder, home / "account"
+        )
+        return identity
+
+    def process(self, pid: int, container: str = HOSTILE, real: int = 0) -> Path:
+        """A process of a container; one that runs where `real` says its number."""
+        home = self.proc / str(pid)
+        home.mkdir()
+        (home / "cgroup").write_text(f"0::/kubepods/{container}\n")
+        if real:
+            for name in FILES:
+                (home / name).symlink_to(f"/proc/{real}/{name}")
+            return home
+        (home / "fd").mkdir()
+        (home / "root/etc").mkdir(parents=True)
+        (home / "maps").write_text(SHOWN)
+        (home / "environ").write_bytes(b"A=b\0")
+        (home / "exe").write_bytes(b"")
+        (home / "status").write_text(f"State:\tS\nNSpid:\t{pid}\t1\n")
+        (home / "stat").write_text(f"{pid} (a) S {'0 ' * 16}1 0 5 0\n")
+        return home
+
+    def look(self) -> Sight:
+        """The next look."""
+        self.seen = see(self.rooms, self.proc, self.seen)
+        return self.seen
+
+    def refused(self) -> str:
+        """What there is too much of."""
+        found = self.look().excess[HOSTILE]
+        assert self.seen.costs[HOSTILE] <= LOOK + MIB
+        assert HOSTILE not in self.seen.processes
+        return found.what
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node with a container that means harm."""
+    found = Node(tmp_path)
+    found.container(HOSTILE)
+    return found
+
+
+@contextlib.contextmanager
+def running(kind: str, count: int, folder: Path) -> Iterator[int]:
+    """A process that does it."""
+    command = [sys.executable, str(HERE / "hostile_process.py"), kind, str(count), str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def sparse(path: Path, length: int = 2**30) -> Path:
+    """A file of that length that takes no room on the disk."""
+    path.unlink(missing_ok=True)
+    with path.open("wb") as file:
+        file.truncate(length)
+    return path
+
+
+_GROWTH = """
+import resource, sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from test_no_tenant_costs_the_agent_its_memory import HOSTILE, Node
+node = Node(Path({folder!r}))
+node.container(HOSTILE)
+node.look()
+node.process(7, HOSTILE, {pid})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(3):
+    node.look()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, HOSTILE in node.seen.excess)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "told"),
+    [
+        pytest.param("mappings", 65_000, True, id="mappings of long paths"),
+        pytest.param("descriptors", 100_000, None, id="open files of long paths"),
+        pytest.param("threads", 10_000, False, id="threads"),
+    ],
+)
+def test_a_process_costs_no_memory(
+    tmp_path: Path, kind: str, count: int, *, told: bool | None
+) -> None:
+    """The agent's memory grows by less than 64 MiB; how many open files there may be is the machine's to say."""
+    (tmp_path / "home").mkdir()
+    with running(kind, count, tmp_path) as pid:
+        script = _GROWTH.format(here=str(HERE), folder=str(tmp_path / "home"), pid=pid)
+        out = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.split()
+    assert int(out[0]) * 1024 < 64 * MIB
+    assert told is None or out[1] == str(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("maps", "mappings"), ("environ", "environment"), ("status", "processes"),
+        ("stat", "processes"),
+    ],
+)  # fmt: skip
+def test_what_the_kernel_tells_may_be_as_long_as_it_likes(
+    node: Node, name: str, what: str
+) -> None:
+    """A GiB without an end of a line."""
+    sparse(node.process(7) / name)
+    tracemalloc.start()
+    try:
+        assert node.refused() == what
+        assert tracemalloc.get_traced_memory()[1] < 16 * MIB
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_short_lines_are_too_much_as_well(node: Node) -> None:
+    """Code of many files, a variable that is there a thousand times, groups."""
+    home = node.process(7)
+    (home / "maps").write_text(
+        "".join(f"{n:x}000-{n:x}001 r-xp 0 0:1 {n} /{n:0200}\n" for n in range(6000))
+    )
+    assert node.refused() == "mappings"
+    (home / "maps").write_text(SHOWN)
+    (home / "environ").write_bytes(b"LD_PRELOAD=a b c d e f g h i j k l m n o p\0" * 4000)
+    node.seen = Sight()
+    assert node.refused() == "environment"
+    (home / "environ").write_bytes(b"A=b\0" * 100_000)
+    (home / "status").write_text(f"Groups:\t{'4294967294 ' * 60_000}\nNSpid:\t7\t1\n")
+    node.seen = Sight()
+    assert HOSTILE in node.look().processes
+
+
+def test_a_crowd_is_not_looked_into(node: Node) -> None:
+    """More processes than that a container may have; the kernel tells of none but their groups."""
+    for pid in range(CROWD + 50):
+        home = node.proc / str(pid)
+        home.mkdir()
+        (home / "cgroup").write_text(f"0::/{HOSTILE}\n")
+
+    assert node.refused() == "processes"
+    assert len(processes_of({HOSTILE}, node.proc)[HOSTILE]) == CROWD + 1
+
+
+def test_a_group_that_lies_deep_costs_its_own_process_only(node: Node) -> None:
+    """A file of groups without an end: that process is of nobody."""
+    sparse(node.process(7) / "cgroup")
+    node.process(8)
+
+    assert [one.pid for one in node.look().processes[HOSTILE]] == [8]
+
+
+# --- files of a container --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sparse", "pipe", "device", "link", "circle", "folder"])
+def test_a_list_of_the_loader_may_be_anything(node: Node, kind: str) -> None:
+    """It is not the one that was mounted, so limits are not in force; nothing waits or is opened."""
+    path = node.process(7) / "root/etc/ld.so.preload"
+    match kind:
+        case "sparse":
+            sparse(path)
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")  # below the root there is none
+        case "link":
+            path.symlink_to("/proc/self/environ")
+        case "circle":
+            path.symlink_to("ld.so.preload")
+        case _:
+            path.mkdir()
+
+    (seen,) = node.look().processes[HOSTILE]
+    assert seen.view is not None
+    assert seen.view.preload == ""
+    assert node.seen.costs[HOSTILE] < MIB
+
+
+def test_nothing_but_regular_files_is_opened(tmp_path: Path) -> None:
+    """Opening a watchdog's file arms it, and opening a pipe lets its writer go on."""
+    opened: list[tuple[str, int]] = []
+    on = True
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if on and event == "open" and isinstance(arguments[2], int):
+            opened.append((str(arguments[0]), arguments[2]))
+
+    root = tmp_path / "root"
+    (root / "dev").mkdir(parents=True)
+    os.mkfifo(root / "dev/pipe")
+    with contextlib.suppress(PermissionError):
+        os.mknod(root / "dev/null", 0o600 | 0o020000, os.makedev(1, 3))
+    sys.addaudithook(hear)  # there is no taking it away again
+    try:
+        for name in ("dev/pipe", "dev/null", "/dev/../dev/pipe"):
+            assert start((root,), name, 1, Work()) is None
+    finally:
+        on = False
+
+    assert opened
+    assert all(flags & os.O_PATH for name, flags in opened if name.endswith(("pipe", "null")))
+
+
+def test_no_race_leads_out_of_a_root(tmp_path: Path) -> None:
+    """A tenant swaps a folder and a link to the host's all the time."""
+    root, host = tmp_path / "root", tmp_path / "host"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/file").write_bytes(b"inside")
+    host.mkdir()
+    (host / "file").write_bytes(b"outside")
+    (root / "other").symlink_to(host)
+    swap = """
+import ctypes, sys
+libc, (a, b) = ctypes.CDLL(None), (name.encode() for name in sys.argv[1:])
+print(libc.renameat2(-100, a, -100, b, 2), flush=True)
+while True:
+    libc.renameat2(-100, a, -100, b, 2)
+"""
+    command = [sys.executable, "-c", swap, str(root / "etc"), str(root / "other")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != b"0\n":
+                pytest.skip("this file system does not swap names")
+            found = {start((root,), "etc/file", 9, Work()) for _ in range(4000)}
+        finally:
+            process.kill()
+    assert b"inside" in found
+    assert found <= {b"inside", None}
+
+
+def test_a_maze_of_links_ends(tmp_path: Path) -> None:
+    """Links that lead to longer and longer paths, up and down again, in one layer and in many."""
+    layers = []
+    for number in range(20):
+        layer = tmp_path / str(number)
+        (layer / "a/b/c").mkdir(parents=True)
+        layers.append(layer)
+    for number in range(39):
+        target = f"/{'a/b/c/../../../' * 250}l{number + 1}"
+        (layers[0] / f"l{number}").symlink_to(target)
+    (layers[0] / "l39").write_bytes(b"there")
+
+    for root in (layers[:1], layers):
+        work = Work()
+        with (
+            contextlib.suppress(TooMuch),
+            contextlib.suppress(OSError),
+            file_below(root, "l0", work),
+        ):
+            pass
+        assert work.spent <= LOOK + MIB
+
+
+def test_names_of_objects_lead_to_bounded_work(tmp_path: Path) -> None:
+    """Sixteen names, looked for in thousands of folders."""
+    told = {
+        b"LD_PRELOAD": [" ".join(f"lib{n}.so" for n in range(16))], b"LD_AUDIT": [""],
+        b"LD_LIBRARY_PATH": [":".join(f"/a/b/c/{n}" for n in range(5000))],
+    }  # fmt: skip
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    program = os.open("/proc/self/exe", os.O_RDONLY)
+    try:
+        with pytest.raises(TooMuch, match="files"):
+            taken_first(tmp_path, told, [], "/lib.so", program, Work())
+    finally:
+        os.close(program)
+
+
+def test_an_object_may_have_tables_without_an_end(tmp_path: Path) -> None:
+    """Each chain of its hash table has as many links as are allowed: all of them are counted."""
+    made = tmp_path / "libx.so"
+    command = [
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-nostdlib",
+        "-Wl,--hash-style=gnu",
+        "-x",
+        "c",
+        "-",
+        "-o",
+        str(made),
+    ]
+    try:
+        subprocess.run(command, input=b"int f(void) { return 0; }", check=True)
+    except FileNotFoundError:
+        pytest.skip("gcc is missing")
+    descriptor = os.open(made, os.O_RDONLY)
+    try:
+        work = Work()
+        assert stand_in(descriptor, work) == ""
+        spent = work.spent
+        with pytest.raises(TooMuch):
+            stand_in(descriptor, Work(spent - 1))
+    finally:
+        os.close(descriptor)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=400))
+def test_anything_at_all_is_an_answer(content: bytes) -> None:
+    """As mappings, environment, status, list of the loader."""
+    import tempfile  # noqa: PLC0415 # a folder for each example
+
+    with tempfile.TemporaryDirectory() as folder:
+        node = Node(Path(folder))
+        node.container(HOSTILE)
+        home = node.process(7)
+        for name in ("maps", "environ", "status", "stat", "root/etc/ld.so.preload"):
+            (home / name).write_bytes(content)
+        assert set(node.look().processes) == {HOSTILE}
+
+
+def test_an_image_full_of_versions_is_judged_in_little_memory(tmp_path: Path) -> None:
+    """A C library that names a million of them; a search path of thousands of folders."""
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64/libc.so.6").write_bytes(b"\0GLIBC_2.17\0" * 1_400_000)
+    tracemalloc.start()
+    try:
+        found = judge_image((tmp_path,), ("true",), {"PATH": "/bin:" * 100_000})
+        assert tracemalloc.get_traced_memory()[1] < 48 * MIB
+    finally:
+        tracemalloc.stop()
+    assert found.loads
+
+
+def test_an_account_tells_of_the_containers_cards_only(tmp_path: Path) -> None:
+    """A tenant takes every place."""
+    path = tmp_path / "account"
+    make_account(path)
+    with path.open("r+b") as file:
+        for place in range(1024):
+            file.seek(PLACES_AT + place * 576)
+            file.write((place + 1 << 42 | 2).to_bytes(8, "little") + b"\xfe" * 568)
+    tracemalloc.start()
+    try:
+        account = read_account(path, 1)
+        assert tracemalloc.get_traced_memory()[0] < MIB
+    finally:
+        tracemalloc.stop()
+    assert len(account) == 1024
+    assert {len(one.cards) for one in account} == {1}
+    sparse(path, ACCOUNT_BYTES * 1000)
+    with pytest.raises(InvalidDocument):
+        read_account(path, 1)
+
+
+def test_folders_that_tenants_left_are_not_listed_at_once(tmp_path: Path) -> None:
+    """A tenant made thousands in its own; they are moved up, and removed a bounded number at a time."""
+    for number in range(20_000):
+        (tmp_path / f".partage-gone-{number}").mkdir()
+    folders = Folders(str(tmp_path), Path, lambda: 0.0)
+    tracemalloc.start()
+    try:
+        folders.forsake((), ())
+        folders.sweep(10)
+        assert tracemalloc.get_traced_memory()[1] < MIB // 2
+    finally:
+        tracemalloc.stop()
+    assert folders.pending
+
+
+# --- threads ---------------------------------------------------------------------------------
+
+
+def test_a_process_outlives_its_first_thread(tmp_path: Path, node: Node) -> None:
+    """It is looked at by another: it has the driver mapped, and not the library."""
+    with running("headless", 1, tmp_path) as pid:
+        view = look(pid, "/usr/lib/ours.so")
+        node.process(pid, HOSTILE, pid)
+        (seen,) = node.look().processes[HOSTILE]
+
+    for one in (view, seen.view):
+        assert one is not None
+        assert one.uses_card
+        assert not one.has_library
+
+
+def test_open_files_of_a_threads_own_table_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that keeps the driver's device to itself is found by it."""
+    monkeypatch.setattr(sight, "_MEMORY", str(tmp_path / "device"))
+    with running("aside", 1, tmp_path) as pid:
+        if ctypes.CDLL(None).syscall(sight._KCMP, pid, pid, 2, 0, 0) != 0:
+            pytest.skip("this kernel does not compare tables of open files")
+        assert sight._seen(pid, "/usr/lib/ours.so", None, Path("/proc"), Work()).has_memory_device
+
+
+# --- others ----------------------------------------------------------------------------------
+
+
+def test_the_others_are_judged_at_each_look(node: Node) -> None:
+    """And who is too much is left alone for longer and longer; it is not in force all the while."""
+    node.container(HONEST)
+    node.process(8, HONEST)
+    home = node.process(7)
+    sparse(home / "maps")
+    read = []
+    for _ in range(80):
+        node.look()
+        read.append(node.seen.excess[HOSTILE].wait == node.seen.excess[HOSTILE].rest)
+        assert [one.pid for one in node.seen.processes[HONEST]] == [8]
+        assert HOSTILE in node.seen.excess
+    assert sum(read) <= 7
+    (home / "maps").write_text(SHOWN)
+    for _ in range(40):
+        node.look()
+    assert [one.pid for one in node.seen.processes[HOSTILE]] == [7]
+
+
+def test_many_who_cost_nearly_too_much_share_a_bound(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All together take no more than a look has; each has its turn, and what was seen of it counts until then."""
+    monkeypatch.setattr(sight, "_ALL", 2 * MIB)
+    names = [f"{number:064}" for number in range(12)]
+    for number, name in enumerate(names):
+        node.container(name)
+        (node.process(100 + number, name) / "maps").write_text(SHOWN * 10_000)
+    node.container(HONEST)
+    node.process(8, HONEST)
+    fresh: set[str] = set()
+    before = Sight()
+    for _ in range(12):
+        seen = node.look()
+        done = {
+            one for one in names if seen.processes.get(one) is not before.processes.get(one, ())
+        }
+        spent = sum(seen.costs[one] for one in done)
+        assert spent <= 2 * MIB + MIB
+        assert [one.pid for one in seen.processes[HONEST]] == [8]
+        fresh |= {one for one in done if seen.processes[one]}
+        before = seen
+    assert fresh == set(names)
+
+
+def test_it_is_said_once_and_in_the_same_words(node: Node) -> None:
+    """Not in force, with a cause of its own; the words do not change while it lasts."""
+    home = node.process(7)
+    sparse(home / "maps")
+    entry = Entry(HOSTILE, "u", "team/web", "main", "{}", "partage")
+    said = set()
+    for _ in range(6):
+        (one,) = survey({HOSTILE: entry}, node.rooms, node.look())
+        said.add((one.answer, one.cause, one.message))
+    assert said == {
+        (
+            Answer.NO, Cause.EXCESS.value,
+            "its processes have more mappings than one look can go through, so nobody knows what they do",
+        )
+    }  # fmt: skip

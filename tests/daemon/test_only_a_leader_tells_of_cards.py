@@ -1,0 +1,85 @@
+"""An instance that may have been replaced says nothing of cards: its books are of the time before."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from partage.daemon.notices import Notices
+from partage.extender.ports import Hooks
+from partage.model.reason import ReasonCode, Refusal
+from partage.scheduler.events import Quarantined, Unserviceable
+from partage.testing.clock import SteppedClock
+
+POD: Any = SimpleNamespace(
+    pod=SimpleNamespace(uid="u", key="default/p", name="p", namespace="default", node=None)
+)
+
+
+class Api:
+    """Takes events, and counts them.
+
+    Attributes:
+        written: their reasons.
+    """
+
+    def __init__(self) -> None:
+        self.clock = SteppedClock()
+        self.written: list[str] = []
+
+    async def create(self, _kind: object, body: Any, **_: Any) -> None:
+        """An event is new."""
+        self.written.append(body["reason"])
+
+    async def patch(self, _kind: object, _name: str, body: Any, **_: Any) -> None:
+        """A pod or an event is changed."""
+        self.written.append(str(body))
+
+
+def tell_all(hooks: Hooks) -> None:
+    """Everything that the books may say of cards."""
+    hooks.quarantined(Quarantined("u", "n", "booked beyond its means by 3 pods"))
+    hooks.unserviceable(Unserviceable("n", "cards serve nothing"))
+    hooks.refused(POD, Refusal(ReasonCode.INSUFFICIENT_CARDS, "no card is free", {}))
+    hooks.nominated(POD, "n", "1")
+
+
+@pytest.mark.parametrize("paused", ["before it tells", "before it writes"])
+async def test_a_leader_that_was_paused_is_silent(paused: str) -> None:
+    """Whether the moment comes before it finds something to say, or between that and the write."""
+    api, lead = Api(), [True]
+    client: Any = api
+    notices = Notices(client, "test", lambda _uid: POD, lambda _uid: True, lambda: lead[0])
+    notices.speaks = True  # its task has not been cancelled yet
+    lead[0] = paused != "before it tells"
+    tell_all(notices.hooks)
+    lead[0] = False
+    running = asyncio.create_task(notices.run())
+    await api.clock.advance(1.0)
+
+    assert api.written == []
+    lead[0] = True  # what was not said then is of the past
+    await api.clock.advance(100.0)
+    assert api.written == []
+    tell_all(notices.hooks)
+    await api.clock.advance(1.0)
+    assert "Quarantined" in api.written
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+async def test_who_leads_tells(speaks: bool) -> None:  # noqa: FBT001 # a parameter of the test
+    """And a standby does not, whatever its Lease says."""
+    api = Api()
+    client: Any = api
+    notices = Notices(client, "test", lambda _uid: POD, lambda _uid: True)
+    notices.speaks = speaks
+    tell_all(notices.hooks)
+    running = asyncio.create_task(notices.run())
+    await api.clock.advance(1.0)
+
+    assert bool(api.written) is speaks
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,190 @@
+"""The engine leads while the kube-scheduler beside it holds its Lease, and no longer."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from partage.daemon.followed import FollowedLease
+from partage.kube.election import LeaseSpec
+from partage.kube.objects import Meta
+from partage.testing.clock import SteppedClock
+
+
+class Api:
+    """A Lease, as the API server has it; every read of it takes no time."""
+
+    def __init__(self) -> None:
+        self.clock = SteppedClock()
+        self.spec: LeaseSpec | None = None
+        self.fails = False
+        self.writes = 0
+
+    async def get(self, _resource: object, _name: str, *, namespace: str, into: Any) -> Any:
+        """See `kube.client.Client`."""
+        assert namespace == "kube-system"
+        if self.fails:
+            raise TimeoutError
+        if self.spec is None:
+            return into(Meta(), LeaseSpec())
+        return into(Meta(), self.spec)
+
+    def renew(self, holder: str) -> None:
+        """A holder writes its Lease."""
+        self.writes += 1
+        self.spec = LeaseSpec(holder, 15, renew_time=f"moment {self.writes}")
+
+
+class Follower:
+    """One engine, and what it did."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.reigns: list[str] = []
+        self.lease = FollowedLease(api, "kube-system", "kube-scheduler", self._lead)  # type: ignore[arg-type]
+
+    async def _lead(self) -> None:
+        self.reigns.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.reigns.append("ended")
+
+    async def pass_time(self, seconds: float, renews: str = "") -> None:
+        """Seconds go by, a half at a time; the holder renews every two."""
+        for half in range(round(seconds * 2)):
+            if renews and not half % 4:
+                self.api.renew(renews)
+            await _settle()
+            await self.api.clock.advance(0.5)
+            await _settle()
+
+
+async def _settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def following(test: Callable[[Follower], Awaitable[None]]) -> Callable[[], None]:
+    """A test with a follower that runs."""
+
+    async def runner() -> None:
+        follower = Follower(Api())
+        running = asyncio.create_task(follower.lease.run())
+        try:
+            await test(follower)
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+    def run() -> None:
+        asyncio.run(runner())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@following
+async def test_it_leads_once_a_renewal_of_its_own_is_seen(follower: Follower) -> None:
+    """A claim alone is not enough, and neither is a Lease whose age cannot be told."""
+    follower.lease.claim(True)
+    await follower.pass_time(3)
+    assert not follower.lease.leading
+
+    follower.api.renew("ours")
+    await follower.pass_time(1)
+    await follower.pass_time(4, renews="ours")
+    assert follower.lease.leading
+    assert follower.reigns == ["begun"]
+
+
+@following
+async def test_a_lease_of_another_is_not_ours(follower: Follower) -> None:
+    """Whatever kube-scheduler claims later, the holder must be the one that claimed."""
+    await follower.pass_time(6, renews="theirs")
+    assert not follower.lease.leading
+    assert follower.reigns == []
+
+
+@following
+async def test_without_renewals_it_stops_before_others_may_lead(follower: Follower) -> None:
+    """Two thirds of the duration after the last look that had not shown the last renewal."""
+    follower.lease.claim(True)
+    await follower.pass_time(6, renews="ours")
+    assert follower.lease.leading
+
+    await follower.pass_time(11)
+    assert not follower.lease.leading
+    assert follower.reigns == ["begun", "ended"]
+
+
+@following
+async def test_it_stops_at_once_when_the_claim_ends_or_another_holds_it(
+    follower: Follower,
+) -> None:
+    """kube-scheduler is gone, or lost the Lease."""
+    follower.lease.claim(True)
+    await follower.pass_time(6, renews="ours")
+    follower.lease.claim(False)
+    assert not follower.lease.leading
+    await follower.pass_time(1)
+    assert follower.reigns == ["begun", "ended"]
+
+    follower.lease.claim(True)
+    await follower.pass_time(4, renews="ours")
+    assert follower.lease.leading
+    follower.api.renew("theirs")
+    await follower.pass_time(2)
+    assert not follower.lease.leading
+
+
+@following
+async def test_it_waits_out_what_the_leader_before_may_have_sent(follower: Follower) -> None:
+    """Ten seconds after its last renewal, or from the moment at which it released."""
+    await follower.pass_time(6, renews="theirs")
+    last = follower.api.clock.monotonic()
+    await follower.pass_time(14)
+    follower.lease.claim(True)
+    await follower.pass_time(4, renews="ours")
+    assert follower.lease.leading
+    assert last <= follower.lease.quiet_from <= last + 10.5
+    assert follower.lease.quiet_from < follower.api.clock.monotonic()
+
+
+@following
+async def test_a_released_lease_is_quiet_from_then_on(follower: Follower) -> None:
+    """A leader that ends in order stops before its deadline."""
+    await follower.pass_time(6, renews="theirs")
+    follower.api.spec = LeaseSpec("", 1, renew_time="released")
+    await follower.pass_time(2)
+    released = follower.api.clock.monotonic()
+    follower.lease.claim(True)
+    await follower.pass_time(4, renews="ours")
+    assert follower.lease.leading
+    assert follower.lease.quiet_from <= released
+
+
+@following
+async def test_an_api_server_that_does_not_answer_ends_the_reign_in_time(
+    follower: Follower,
+) -> None:
+    """What is known runs out."""
+    follower.lease.claim(True)
+    await follower.pass_time(6, renews="ours")
+    follower.api.fails = True
+    await follower.pass_time(6, renews="ours")
+    assert follower.lease.leading
+    await follower.pass_time(5, renews="ours")
+    assert not follower.lease.leading
+
+
+@following
+async def test_the_next_leader_is_never_early(follower: Follower) -> None:
+    """Another instance takes the Lease fifteen seconds after the last renewal that it saw."""
+    follower.lease.claim(True)
+    await follower.pass_time(6, renews="ours")
+    renewed = follower.api.clock.monotonic()
+    while follower.lease.leading:
+        await follower.pass_time(0.5)
+    assert follower.api.clock.monotonic() - renewed <= 10.5

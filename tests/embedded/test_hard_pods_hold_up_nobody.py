@@ -1,0 +1,106 @@
+"""Pods that are made to be hard, sent to a live cluster: its loop goes on, and others get their nodes."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from up_world import PODS, Document, node, pod, run, running
+
+MOST = 1.0
+"""Seconds of processor time that one step of the loop may take: a decision takes a fifth of one, and
+a busy machine's caches and siblings make it slower. Judging one of these pods took eight and more."""
+
+PARTS = (21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46)
+NOBODY = '{"rdma":{"allocateStrategy":"ApplyForAll","vfSelector":{"matchLabels":{"type":"none"}}}}'
+NOTES = {
+    "scheduling.koordinator.sh/device-joint-allocate": '{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}',
+    "scheduling.koordinator.sh/device-allocate-hint": NOBODY,
+}
+
+
+def share(cards: int, memory: int, cores: int) -> dict[str, str]:
+    """A share of cards, in names of HAMi."""
+    return {
+        "nvidia.com/gpu": str(cards),
+        "nvidia.com/gpumem": str(memory),
+        "nvidia.com/gpucores": str(cores),
+    }
+
+
+def crowd(name: str, *asks: dict[str, str], **spec: object) -> Document:
+    """A pod of many containers."""
+    found = pod(name, **spec)
+    found["spec"]["containers"] = [
+        {"name": f"c{i}", "image": "busybox", "resources": {"limits": ask}}
+        for i, ask in enumerate(asks)
+    ]
+    return found
+
+
+def far(terms: int) -> Document:
+    """Node affinity of many terms, none of which a node meets."""
+    listed = [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [f"x{i}-{j}" for j in range(20)]}]}
+        for i in range(terms)
+    ]  # fmt: skip
+    return {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}
+        }
+    }
+
+
+HARD = [
+    crowd("every-slot", *[share(1, 100, 1)] * 64),
+    crowd("more-than-half", *[share(1, 100, 51)] * 64),
+    crowd("no-gap", *(share(1, 100 + i, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24))),
+    crowd("no-gap-again", *(share(1, 200 + i, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24))),
+    crowd("all-different", *(share(1, 100 + 7 * i, 13 + i % 5) for i in range(64))),
+    crowd("sets", *(share(2 + i % 6, 100 + i, 30) for i in range(12))),
+    crowd("all-cards", *[share(8, 100, 1)] * 11),
+    pod("no-function", {"koordinator.sh/gpu": "500", "koordinator.sh/rdma": "100"}, meta={"annotations": NOTES}),
+    pod("nowhere", {"koordinator.sh/gpu": "100"}, affinity=far(120)),
+]  # fmt: skip
+REFUSED = [
+    crowd("too-many", *[share(1, 100, 1)] * 81),
+    pod("too-far", {"koordinator.sh/gpu": "100"}, affinity=far(1000)),
+]
+
+
+@contextmanager
+def watched(patch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """The processor time of every step of the loop."""
+    plain, steps = asyncio.Handle._run, list[float]()  # where every step passes
+
+    def timed(handle: asyncio.Handle) -> None:
+        begun = time.thread_time()
+        plain(handle)
+        steps.append(time.thread_time() - begun)
+
+    patch.setattr(asyncio.Handle, "_run", timed)
+    yield steps
+
+
+def test_an_ordinary_pod_beside_hard_ones_gets_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty nodes of eight cards; each of the pods alone stood everything still before."""
+
+    async def story() -> None:
+        async with running([node(f"n{index}", cards=8) for index in range(40)]) as w:
+            with watched(monkeypatch) as steps:
+                for one in REFUSED:
+                    code, answer = await w.send("POST", PODS, one)
+                    assert code in (400, 403, 422), json.dumps(answer)
+                for one in HARD:
+                    await w.create(PODS, one)
+                await w.create(PODS, pod("ordinary", {"koordinator.sh/gpu": "100"}))
+                await w.until("ordinary", lambda found: found["spec"].get("nodeName"))
+                for name in ("more-than-half", "no-gap", "no-gap-again", "no-function", "nowhere"):
+                    assert await w.refused(name)
+                assert "search given up" in await w.refused("no-gap")
+                await w.until("every-slot", lambda found: found["spec"].get("nodeName"))
+            assert max(steps) < MOST
+
+    run(story())

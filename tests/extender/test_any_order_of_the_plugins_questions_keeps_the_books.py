@@ -1,0 +1,220 @@
+"""Random orders of what a kube-scheduler with the plugin, the API server and restarts may do.
+
+The model is kube-scheduler's: one scheduling cycle at a time, Bindings beside it, pod groups that
+are reserved, reverted and reserved again, attempts that end without a word, connections that break
+in between, messages that come twice or late, books that are made anew. After every step the
+ledger's laws hold; at the end, when everything has come to rest, it holds the bound pods and
+nothing else.
+"""
+
+import asyncio
+import os
+import random
+
+import pytest
+from plugin_world import Plugged
+from world import DONE, REFUSED, UNKNOWN, card, device, node, pod
+
+from partage.extender.ports import Answered
+from partage.scheduler.engine import State
+from partage.wire import plugin as wire
+
+SEQUENCES = int(os.environ.get("PARTAGE_SEQUENCES", "200")) // 4
+"""In all; each of the four tests has its share."""
+STEPS = 40
+ASKS = (
+    {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"},
+    {"koordinator.sh/gpu": "100"},
+    {"koordinator.sh/gpu": "200"},
+    {"tke.cloud.tencent.com/qgpu-core": "30", "tke.cloud.tencent.com/qgpu-memory": "5"},
+)
+NODES = ("n1", "n2")
+OUTCOMES = (DONE, DONE, DONE, REFUSED, UNKNOWN)
+
+
+class Model:
+    """kube-scheduler, the API server, and what must be true of both."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)  # noqa: S311 # reproducible on purpose
+        self.world = Plugged()
+        self.reserved: dict[str, tuple[int, str]] = {}
+        self.reverted: dict[str, tuple[int, str]] = {}
+        self.pending: list[str] = []
+        self.bound: set[str] = set()
+        self.made = 0
+
+    def manifests(self) -> list[dict[str, object]]:
+        """The cluster as it is listed."""
+        nodes = [one for name in NODES for one in (node(name), device(name, card(0), card(1)))]
+        return [*nodes, *self.world.api.pods.values()]
+
+    async def run(self) -> None:
+        """A sequence, and the rest at its end."""
+        await self.world.start(*self.manifests())
+        for _ in range(STEPS):
+            step = self.chance.choice(
+                (self.create, self.cycle, self.cycle, self.cycle, self.group, self.bind, self.bind,
+                 self.unreserve, self.again, self.stale, self.disconnect, self.rebuild, self.delete)
+            )  # fmt: skip
+            await step()
+            self.world.check()
+            self.look()
+        await self.rest()
+
+    def look(self) -> None:
+        """What is reserved is in the ledger, or its attempt can never be bound."""
+        books = self.world.service.books
+        for uid in self.bound:
+            assert books.engine.states.get(uid) in (State.BOUND, State.UNKNOWN, None)
+        for held in books.engine.ledger.allocations():
+            pod_ = books.intake.pod(held.uid)
+            assert pod_ is not None, f"{held.uid} holds devices and is gone"
+
+    async def rest(self) -> None:
+        """Everything that was begun ends."""
+        self.world.attempts.disconnected()
+        for _ in range(3):
+            self.world.clock.pass_time(60)
+            await self.world.service.tick()
+        held = {one.uid for one in self.world.service.books.engine.ledger.allocations()}
+        there = {
+            f"uid-{name}"
+            for name, one in self.world.api.pods.items()
+            if one["spec"].get("nodeName")
+        }
+        assert held == there
+        fresh = Plugged()
+        await fresh.start(*self.manifests())
+        mine = self.world.service.books.engine.ledger.picture()
+        assert mine == fresh.service.books.engine.ledger.picture()
+
+    # --- steps ---------------------------------------------------------------------------------
+
+    async def create(self) -> None:
+        """A pod."""
+        name = f"p{self.made}"
+        self.made += 1
+        self.world.create(pod(name, dict(self.chance.choice(ASKS))))
+        self.pending.append(name)
+
+    def _one(self) -> str | None:
+        """A pod that kube-scheduler has in its queue: not in a binding cycle."""
+        free = [n for n in self.pending if n not in self.reserved]
+        return self.chance.choice(free) if free else None
+
+    async def cycle(self) -> None:
+        """PreFilter, and perhaps Reserve on one of the nodes that were proposed."""
+        name = self._one()
+        if name is None:
+            return
+        answer = self.world.propose(name)
+        self.reverted.pop(name, None)
+        if answer.code or not answer.nodes or not self.chance.randrange(5):
+            return  # refused, or rejected by kube-scheduler's own filters
+        where = self.chance.choice(answer.nodes)
+        if not self.world.reserve(name, where).code:
+            self.reserved[name] = (self.world.number, where)
+
+    async def group(self) -> None:
+        """A pod group: reserved one by one, reverted in the opposite order."""
+        tried: list[tuple[str, int, str]] = []
+        for name in [n for n in self.pending if n not in self.reserved][:3]:
+            answer = self.world.propose(name)
+            self.reverted.pop(name, None)
+            if answer.nodes and not self.world.reserve(name, answer.nodes[0], simulated=True).code:
+                tried.append((name, self.world.number, answer.nodes[0]))
+        for name, number, where in reversed(tried):
+            self.world.unreserve(name, number)
+            assert self.world.states.get(f"uid-{name}") is None
+            self.reverted[name] = (number, where)
+
+    async def again(self) -> None:
+        """Reserve without PreFilter takes the same place or none."""
+        if not self.reverted:
+            return
+        name = self.chance.choice(list(self.reverted))
+        number, where = self.reverted.pop(name)
+        ledger = self.world.service.books.engine.ledger
+        place = self.world.attempts._attempts[f"uid-{name}"].place
+        if not self.world.reserve(name, where, attempt=number).code:
+            assert ledger.allocation(f"uid-{name}") == place
+            self.reserved[name] = (number, where)
+        else:
+            assert ledger.allocation(f"uid-{name}") is None
+
+    async def unreserve(self) -> None:
+        """Permit rejects, or another plugin."""
+        if self.reserved:
+            name = self.chance.choice(list(self.reserved))
+            number, _ = self.reserved.pop(name)
+            self.world.unreserve(name, number)
+            assert self.world.states.get(f"uid-{name}") in (None, State.UNKNOWN, State.BOUND)
+
+    async def bind(self) -> None:
+        """With any outcome; one that nobody told of may have been carried out."""
+        if not self.reserved:
+            return
+        name = self.chance.choice(list(self.reserved))
+        number, where = self.reserved.pop(name)
+        if name not in self.world.api.pods:
+            return
+        outcome: Answered = self.chance.choice(OUTCOMES)
+        allowed, _ = await self.world.bind_by(name, outcome, where, number)
+        if allowed is None:
+            return
+        manifest = self.world.api.pods[name]
+        if outcome is UNKNOWN and self.chance.randrange(2):
+            manifest["spec"]["nodeName"] = where
+            manifest["metadata"]["annotations"] = dict(allowed.annotations)
+        if manifest["spec"].get("nodeName"):
+            self.pending.remove(name)
+            self.bound.add(f"uid-{name}")
+            self.world.seen(name)
+        else:
+            self.world.unreserve(name, number)
+
+    async def stale(self) -> None:
+        """Messages of attempts that are over change nothing."""
+        if not self.made or not self.world.number:
+            return
+        name = f"p{self.chance.randrange(self.made)}"
+        known = self.world.attempts._attempts.get(f"uid-{name}")
+        number = (known.number if known else 1) - 1 - self.chance.randrange(3)
+        before = self.world.service.books.engine.ledger.picture()
+        self.world.reserve(name, "n1", attempt=number)
+        self.world.unreserve(name, number)
+        self.world.attempts.bound(wire.Bound(1, f"uid-{name}", number, "done"))
+        assert self.world.service.books.engine.ledger.picture() == before
+
+    async def disconnect(self) -> None:
+        """The connection breaks; kube-scheduler goes on with what it had."""
+        self.world.attempts.disconnected()
+        for uid, state in self.world.states.items():
+            assert state in (State.BOUND, State.UNKNOWN), f"{uid} keeps {state}"
+
+    async def rebuild(self) -> None:
+        """New books of a fresh list."""
+        await self.world.start(*self.manifests())
+        self.world.attempts.rebuilt()
+
+    async def delete(self) -> None:
+        """A pod goes, in whatever state."""
+        if self.world.api.pods and not self.chance.randrange(2):
+            name = self.chance.choice(list(self.world.api.pods))
+            del self.world.api.pods[name]
+            self.pending = [one for one in self.pending if one != name]
+            self.bound.discard(f"uid-{name}")
+            self.world.service.pod_gone(f"uid-{name}")
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_any_order_keeps_the_books(part: int) -> None:
+    """A seed that fails is named; run it alone by its number."""
+    first = int(os.environ.get("PARTAGE_SEED", "0")) * 1_000_003
+    for number in range(SEQUENCES):
+        seed = first + number * 4 + part
+        try:
+            asyncio.run(Model(seed).run())
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error

@@ -1,0 +1,381 @@
+"""Attempts of a kube-scheduler with the plugin: proposed, reserved, released, bound."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+from plugin_world import Plugged
+from world import UNKNOWN, card, device, document, half, node, pod, run, whole
+
+from partage.extender.attempts import PROPOSED
+from partage.extender.bindings import BindLimits
+from partage.extender.ports import Answered, Outcome
+from partage.model.errors import InvalidDocument
+from partage.scheduler.engine import State
+from partage.wire import plugin as wire
+
+
+def plugged(test: Callable[[Plugged], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test with one node of two cards."""
+
+    @run
+    async def runner() -> None:
+        world = Plugged()
+        await world.start(node(), device())
+        await test(world)
+        world.check()
+
+    runner.__name__, runner.__doc__ = test.__name__, test.__doc__
+    return runner
+
+
+@plugged
+async def test_a_pod_is_proposed_reserved_and_bound(world: Plugged) -> None:
+    """The Binding that the plugin sends carries the record."""
+    world.create(pod("web", half()))
+
+    assert world.propose("web").nodes == ["n1"]
+    assert world.states["uid-web"] is State.HELD
+    assert not world.reserve("web").code
+    assert world.states["uid-web"] is State.RESERVED
+    allowed, refused = await world.bind_by("web")
+
+    assert refused is None
+    assert allowed is not None
+    record = json.loads(allowed.annotations["partage.io/allocation"])
+    assert record["node"] == "n1"
+    assert world.states["uid-web"] is State.BOUND
+    assert world.placed == ["web"]
+
+
+@plugged
+async def test_a_proposal_ends_with_the_next_question(world: Plugged) -> None:
+    """Nothing is kept for a pod that kube-scheduler gave up without a word."""
+    world.create(pod("first", whole(2)))
+    world.create(pod("second", whole(2)))
+
+    assert world.propose("first").nodes == ["n1"]
+    assert world.propose("second").nodes == ["n1"]
+    assert "uid-first" not in world.states
+
+
+@plugged
+async def test_a_refusal_says_why(world: Plugged) -> None:
+    """With the code and the numbers, and whether evicting would help."""
+    world.create(pod("big", whole(3)))
+    world.create(pod("odd", {"koordinator.sh/gpu": "150"}))
+
+    refused, broken = world.propose("big"), world.propose("odd")
+
+    assert (refused.code, refused.hopeless) == ("InsufficientCards", False)
+    assert refused.message
+    assert (broken.code, broken.hopeless) == ("InvalidRequest", True)
+    assert world.service.books.waiting.get("uid-big") is not None
+
+
+@plugged
+async def test_unreserve_releases_and_may_come_at_any_time(world: Plugged) -> None:
+    """Without reserve, twice, and late."""
+    world.create(pod("web", whole(2)))
+    world.propose("web")
+    world.unreserve("web")
+    assert "uid-web" not in world.states
+
+    world.propose("web")
+    world.reserve("web")
+    world.unreserve("web")
+    world.unreserve("web")
+    assert "uid-web" not in world.states
+
+    world.propose("web")
+    world.reserve("web")
+    world.unreserve("web", attempt=world.number - 1)  # of an attempt that was replaced
+    assert world.states["uid-web"] is State.RESERVED
+
+
+@plugged
+async def test_a_second_reserve_takes_the_same_place_or_fails(world: Plugged) -> None:
+    """As a pod group is: tried, reverted, and reserved again before it is bound."""
+    world.create(pod("one", whole()))
+    world.create(pod("two", whole()))
+    world.propose("one")
+    world.reserve("one", simulated=True)
+    place = world.service.books.engine.ledger.allocation("uid-one")
+    first = world.number
+    world.unreserve("one")
+
+    assert not world.reserve("one", attempt=first).code
+    assert world.service.books.engine.ledger.allocation("uid-one") == place
+
+    world.unreserve("one")
+    world.create(pod("both", whole(2)))
+    world.propose("both")
+    world.reserve("both")
+    lost = world.reserve("one", attempt=first)
+    assert lost.code == "PlaceLost"
+    assert "uid-one" not in world.states
+
+
+@plugged
+async def test_a_failed_group_leaves_nothing(world: Plugged) -> None:
+    """Reservations of its pods are released in whatever order they come."""
+    for name in ("a", "b"):
+        world.create(pod(name, whole()))
+        world.propose(name)
+        world.reserve(name, simulated=True)
+    world.create(pod("c", whole()))
+    assert world.propose("c").code == "InsufficientCards"
+    world.unreserve("b", attempt=2)
+    world.unreserve("a", attempt=1)
+
+    assert not list(world.service.books.engine.ledger.allocations())
+
+
+@plugged
+async def test_repeated_and_late_questions_change_nothing(world: Plugged) -> None:
+    """Each names its attempt."""
+    world.create(pod("web", half()))
+    world.propose("web")
+    old = world.number
+    world.propose("web")
+    assert not world.reserve("web").code
+    assert not world.reserve("web").code  # a repeat
+    before = world.service.books.engine.ledger.picture()
+
+    assert world.attempts.propose(wire.Propose(1, "uid-web", old)).code == "StaleAttempt"
+    assert world.reserve("web", attempt=old).code == "StaleAttempt"
+    _, refused = await world.bind_by("web", attempt=old)
+    assert refused is not None
+    assert refused.code == "StaleAttempt"
+    assert not world.attempts.bound(wire.Bound(1, "uid-web", world.number, "done"))
+    assert world.service.books.engine.ledger.picture() == before
+
+
+@plugged
+async def test_a_node_that_was_not_proposed_is_not_reserved(world: Plugged) -> None:
+    """Whatever kube-scheduler chose it by."""
+    world.service.node_changed(document(node("n2")))
+    world.create(pod("web", half()))
+    world.propose("web")
+
+    assert world.reserve("web", "n2").code == "PlaceLost"
+
+
+@plugged
+async def test_a_refused_binding_releases(world: Plugged) -> None:
+    """The API server's word is final."""
+    world.create(pod("web", half()))
+    world.propose("web")
+    world.reserve("web")
+
+    await world.bind_by("web", Answered(Outcome.REFUSED, "the pod is being deleted"))
+
+    assert "uid-web" not in world.states
+    world.unreserve("web")
+
+
+@plugged
+async def test_an_unknown_end_is_read_back(world: Plugged) -> None:
+    """Its cards stay reserved meanwhile, whatever kube-scheduler says."""
+    world.create(pod("web", half()))
+    world.propose("web")
+    world.reserve("web")
+
+    await world.bind_by("web", UNKNOWN)
+    world.unreserve("web")
+    assert world.states["uid-web"] is State.UNKNOWN
+    assert world.propose("web").code == "StaleAttempt"
+
+    world.clock.pass_time(BindLimits().late)
+    await world.service.tick()
+    assert "uid-web" not in world.states
+    assert world.propose("web").nodes == ["n1"]
+
+
+@plugged
+async def test_who_does_not_lead_sends_nothing(world: Plugged) -> None:
+    """The fence is looked at right before the Binding is allowed."""
+    world.create(pod("web", half()))
+    world.propose("web")
+    world.reserve("web")
+    world.leads = False
+
+    allowed, refused = await world.bind_by("web")
+
+    assert allowed is None
+    assert refused is not None
+    assert refused.code == "NotBound"
+    assert "uid-web" not in world.states
+
+
+@plugged
+async def test_a_disconnected_scheduler_keeps_nothing(world: Plugged) -> None:
+    """Proposals and reservations end; a Binding on its way is read back."""
+    for name in ("held", "reserved", "sent"):
+        world.create(
+            pod(name, {"koordinator.sh/gpu-core": "20", "koordinator.sh/gpu-memory-ratio": "20"})
+        )
+    world.propose("reserved")
+    world.reserve("reserved")
+    world.propose("sent")
+    world.reserve("sent")
+    on_its_way = asyncio.create_task(
+        world.attempts.bind(wire.Bind(1, "uid-sent", world.number, "n1"), lambda _: None)
+    )
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    world.propose("held")
+
+    world.attempts.disconnected()
+    await on_its_way
+
+    assert world.states == {"uid-sent": State.UNKNOWN}
+
+
+@plugged
+async def test_new_books_know_what_is_reserved(world: Plugged) -> None:
+    """After a rebuild the reservation is taken again before anything else is decided."""
+    world.create(pod("web", whole(2)))
+    world.propose("web")
+    world.reserve("web")
+    number = world.number
+    await world.start(node(), device(), world.api.pods["web"])
+
+    world.create(pod("other", whole()))
+    assert world.propose("other").code == "InsufficientCards"
+    _, refused = await world.bind_by("web", attempt=number)
+    assert refused is None
+    assert world.states["uid-web"] is State.BOUND
+
+
+@plugged
+async def test_a_pod_that_changed_is_not_bound(world: Plugged) -> None:
+    """What was decided about is no longer what would run."""
+    manifest = world.create(pod("web", half()))
+    world.propose("web")
+    world.reserve("web")
+    manifest["spec"]["containers"][0]["resources"]["limits"] = whole()
+    world.seen("web")
+
+    _, refused = await world.bind_by("web")
+
+    assert refused is not None
+    assert refused.code == "PodChanged"
+
+
+@plugged
+async def test_a_pod_recreated_under_its_name_is_another(world: Plugged) -> None:
+    """The uid decides."""
+    world.create(pod("web", half()))
+    world.propose("web")
+    world.reserve("web")
+    world.service.pod_gone("uid-web")
+    world.create(pod("web", half(), meta={"uid": "uid-again"}))
+
+    _, refused = await world.bind_by("web")
+
+    assert refused is not None
+    assert refused.code == "PodChanged"
+    assert not list(world.service.books.engine.ledger.allocations())
+
+
+@plugged
+async def test_an_unseen_pod_travels_and_is_read_before_it_is_bound(world: Plugged) -> None:
+    """kube-scheduler may know a pod before our watch does."""
+    manifest = pod("web", half(), meta={"resourceVersion": "7"})
+    raw = msgspec.Raw(json.dumps(manifest).encode())
+
+    assert world.propose("web", version="7").unseen
+    assert world.propose("web", version="7", pod=raw).nodes == ["n1"]
+    world.reserve("web")
+    _, refused = await world.bind_by("web")
+    assert refused is not None  # the API server has no such pod
+    assert refused.code == "PodChanged"
+
+    world.api.pods["web"] = manifest
+    world.propose("web", version="7", pod=raw)
+    world.reserve("web")
+    _, refused = await world.bind_by("web")
+    assert refused is None
+    assert world.states["uid-web"] is State.BOUND
+
+
+@plugged
+async def test_a_travelled_pod_may_not_ask_for_more_than_the_api_servers(world: Plugged) -> None:
+    """What came with the question is checked against the API server."""
+    world.api.pods["web"] = pod("web", half())
+    forged = msgspec.Raw(json.dumps(pod("web", whole())).encode())
+
+    world.propose("web", pod=forged)
+    world.reserve("web")
+    _, refused = await world.bind_by("web")
+
+    assert refused is not None
+    assert refused.code == "PodChanged"
+
+
+@plugged
+async def test_a_pod_without_devices_is_skipped(world: Plugged) -> None:
+    """Also where only its annotations had made the plugin ask."""
+    raw = msgspec.Raw(json.dumps(pod("web")).encode())
+    assert world.propose("web", pod=raw).skip
+
+
+@run
+async def test_rejected_nodes_are_left_out_for_a_while() -> None:
+    """And no more than so many of them."""
+    world = Plugged()
+    names = [f"n{i:02d}" for i in range(3 * PROPOSED)]
+    await world.start(*(one for name in names for one in (node(name), device(name))))
+    world.create(pod("web", half()))
+
+    seen: list[str] = []
+    for _ in range(3):
+        proposed = world.propose("web").nodes
+        assert len(proposed) == PROPOSED
+        assert not set(proposed) & set(seen)
+        seen += proposed
+        again = world.attempts.another(wire.Another(1, "uid-web", world.number, proposed)).again
+        assert again == (len(seen) < len(names))
+    assert world.propose("web").code
+    world.clock.pass_time(61)
+    assert len(world.propose("web").nodes) == PROPOSED
+    world.check()
+
+
+@run
+async def test_a_wide_pod_is_proposed_every_node_that_fits_with_scores() -> None:
+    """kube-scheduler weighs them against its own wishes; a nominated node is a wish too."""
+    world = Plugged()
+    names = [f"n{i:02d}" for i in range(2 * PROPOSED)]
+    await world.start(*(one for name in names for one in (node(name), device(name, card(0)))))
+    world.create(pod("web", half()))
+
+    answer = world.propose("web", wide=True)
+    assert sorted(answer.nodes) == names
+    assert len(answer.scores) == len(names)
+    assert answer.scores[0] == 100
+    assert all(0 <= score <= 100 for score in answer.scores)
+
+    narrow = world.propose("web")
+    outside = next(name for name in names if name not in narrow.nodes)
+    assert outside in world.propose("web", nominated=outside).nodes
+    assert "elsewhere" not in world.propose("web", nominated="elsewhere").nodes
+    assert world.propose("web", within=names[:2]).nodes == names[:2]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"", b"{}", b"[]", b"\xff", b'{"verb": "hello"}', b'{"verb": "no", "id": 1}',
+        b'{"verb": "propose", "id": 1, "uid": 3, "attempt": 1}',
+        b'{"verb": "propose", "id": 1, "uid": "u", "attempt": "1"}', b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_what_is_no_message_is_refused(frame: bytes) -> None:
+    """With a sentence."""
+    with pytest.raises(InvalidDocument, match="message of the plugin"):
+        wire.decode_question(frame)

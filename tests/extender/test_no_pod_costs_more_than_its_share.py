@@ -1,0 +1,333 @@
+"""Pods that are made to be hard cost a bounded amount of work, and others are served meanwhile.
+
+Work is counted in calls of functions while a verb is answered, so a busy machine changes nothing;
+whoever takes more than is allowed is stopped there, so that a fault does not take minutes.
+"""
+
+import asyncio
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from world import Manifest, World, card, device, document, node
+
+from partage.placement.tables import UNITS, Prices, Tables
+from partage.placement.work import MOST, MOST_A_NODE, Work
+from partage.scheduler.events import TablesChanged
+from partage.wire.limits import LIMITS
+
+NODES = 120
+NUMBERS = itertools.count()
+CALLS = 300_000
+"""Calls that one verb may take; a fifth of a second where one takes less than a microsecond."""
+
+HINT = "scheduling.koordinator.sh/device-allocate-hint"
+JOINT = "scheduling.koordinator.sh/device-joint-allocate"
+KOORD = {"koordinator.sh/gpu": "100"}
+
+
+class TooMuchWork(BaseException):
+    """A verb has taken more than it may; no handler of the service catches it."""
+
+
+@contextmanager
+def bounded(calls: int = CALLS) -> Iterator[list[int]]:
+    """Stops what takes more calls than it may."""
+    done = [0]
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        if event in ("call", "c_call"):
+            done[0] += 1
+            if done[0] > calls:
+                raise TooMuchWork(f"more than {calls} calls")
+
+    sys.setprofile(count)
+    try:
+        yield done
+    finally:
+        sys.setprofile(None)
+
+
+def network(number: int) -> Manifest:
+    """A network card with four functions."""
+    address = f"0000:{0x40 + number:02x}:00"
+    functions = [{"busID": f"{address}.{i}", "minor": i} for i in range(2, 6)]
+    return {
+        "type": "rdma", "id": f"{address}.0", "minor": number + 1, "health": True,
+        "resources": {"koordinator.sh/rdma": "100"},
+        "topology": {"socketID": -1, "nodeID": number // 2, "pcieID": f"pci0000:{number:02x}", "busID": f"{address}.0"},
+        "vfGroups": [{"vfs": functions, "labels": {"type": "general"}}],
+    }  # fmt: skip
+
+
+def machine(number: int) -> list[Manifest]:
+    """A node of eight cards; every second one has a topology and network cards."""
+    name = f"n{number}"
+    cards = [card(minor) for minor in range(8)]
+    if number % 2 == 0:
+        for minor, one in enumerate(cards):
+            one["topology"] = {"socketID": -1, "nodeID": minor // 4, "pcieID": f"pci0000:{minor // 2:02x}", "busID": f"0000:{minor:02x}:00.0"}  # fmt: skip
+        cards += [network(number) for number in range(4)]
+    return [node(name), device(name, *cards)]
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """A cluster in which a node's card is used in part here and there."""
+
+    async def made() -> World:
+        return await World().start(*[one for i in range(NODES) for one in machine(i)])
+
+    return asyncio.run(made())
+
+
+def container(name: str, limits: Mapping[str, str], **more: Any) -> Manifest:
+    """A container that asks for devices."""
+    return {
+        "name": name,
+        "image": "x",
+        "resources": {"limits": {**limits}, "requests": {**limits}},
+        **more,
+    }
+
+
+def pod(
+    containers: list[Manifest], notes: Mapping[str, str] | None = None, **spec: Any
+) -> Manifest:
+    """A pod of a scheduler that asks us."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "", "namespace": "team", "uid": "", "annotations": {**(notes or {})}},
+        "spec": {"schedulerName": "ours", "containers": containers, **spec},
+        "status": {"phase": "Pending"},
+    }  # fmt: skip
+
+
+def share(cards: int = 1, memory: int = 100, cores: int = 1) -> dict[str, str]:
+    """A share of cards, in names of HAMi."""
+    return {"nvidia.com/gpu": str(cards), "nvidia.com/gpumem": str(memory), "nvidia.com/gpucores": str(cores)}  # fmt: skip
+
+
+def affinity(terms: list[Manifest]) -> Manifest:
+    """Required node affinity."""
+    required = {"nodeSelectorTerms": terms}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def preferring(terms: list[Manifest]) -> Manifest:
+    """Preferred node affinity."""
+    listed = [{"weight": 1, "preference": term} for term in terms]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": listed}}
+
+
+def term(key: str, operator: str, *values: str) -> Manifest:
+    """A term with one expression."""
+    return {"matchExpressions": [{"key": key, "operator": operator, **({"values": list(values)} if values else {})}]}  # fmt: skip
+
+
+def many(count: int, *asks: Mapping[str, str]) -> list[Manifest]:
+    """Containers that ask these things in turn."""
+    return [container(f"c{i}", asks[i % len(asks)]) for i in range(count)]
+
+
+LAST = container("last", share(8, 100, 95))
+SIDECARS = [container(f"s{i}", share(1, 100 + i, 12), restartPolicy="Always") for i in range(60)]
+SAME = '{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}'
+NOBODY = '{"rdma":{"allocateStrategy":"ApplyForAll","vfSelector":{"matchLabels":{"type":"none"}}}}'
+ODD = json.dumps({"gpu": {"selector": {"matchExpressions": [{"key": f"k{i}", "operator": "NotIn", "values": ["x"]} for i in range(200)]}}})  # fmt: skip
+
+SHAPES: dict[str, Manifest] = {
+    "one more share than slots": pod(many(64, share(2))),
+    "more containers than are read": pod(many(81, share())),
+    "a thousand containers": pod(many(1000, share())),
+    "eleven times all cards": pod(many(11, share(8))),
+    "shares of more than half": pod(many(17, share(1, 100, 51))),
+    "shares of memory of more than half": pod(many(17, share(1, 50_000, 1))),
+    "a whole card too many": pod(many(9, share(1, 100, 100))),
+    "whole cards beside shares": pod(many(34, *[share(1, 100, 100)] * 4, *[share(1, 100, 51)] * 30)),
+    "three sizes that add up": pod(many(24, *(share(1, 100 + i, 26 + 7 * (i % 3)) for i in range(24)))),
+    "as many sizes as containers": pod(many(64, *(share(1, 100 + 7 * i, 13 + i % 5) for i in range(64)))),
+    "sets of two to seven": pod(many(12, *(share(2 + i % 6, 100 + i, 30) for i in range(12)))),
+    "sets of three": pod(many(20, *(share(3, 100 + i, 9 + i) for i in range(20)))),
+    "sets of four of eight": pod(many(9, *(share(4, 100 + i, 24 + i) for i in range(9)))),
+    "steps of five percent": pod(many(60, *({"tke.cloud.tencent.com/qgpu-core": str(5 + 5 * i), "tke.cloud.tencent.com/qgpu-memory": "1"} for i in range(5)))),
+    "percent of memory": pod(many(30, *({"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": str(20 + i), "nvidia.com/gpucores": str(10 + i % 4)} for i in range(30)))),
+    "init containers": pod(many(1, share()), initContainers=[*(container(f"i{i}", share(1 + i % 8, 100 + i, 9)) for i in range(62)), LAST]),
+    "sidecars before an init container": pod(many(1, share()), initContainers=[*SIDECARS, LAST]),
+    "a function that no card has": pod([container("a", {"koordinator.sh/gpu": "500", "koordinator.sh/rdma": "100"})], {JOINT: SAME, HINT: NOBODY}),
+    "cards and network cards of one switch": pod([container("a", {"koordinator.sh/gpu": "300", "koordinator.sh/rdma": "400"})], {JOINT: SAME}),
+    "a selector of devices' labels": pod([container("a", KOORD)], {HINT: ODD}),
+    "a hint beyond all measure": pod([container("a", KOORD)], {HINT: json.dumps({"gpu": {"selector": {"matchLabels": {f"k{i}": "v" for i in range(9000)}}}})}),
+    "terms of names": pod([container("a", KOORD)], affinity=affinity([term("kubernetes.io/hostname", "In", *(f"x{i}-{j}" for j in range(20))) for i in range(120)])),
+    "a thousand terms": pod([container("a", KOORD)], affinity=affinity([term("kubernetes.io/hostname", "In", f"x{i}") for i in range(1000)])),
+    "terms that compare numbers": pod([container("a", KOORD)], affinity=affinity([term("kubernetes.io/hostname", "Gt", str(i)) for i in range(120)])),
+    "preferred terms": pod([container("a", KOORD)], affinity=preferring([term("kubernetes.io/hostname", "NotIn", f"x{i}") for i in range(120)])),
+    "one term of many names": pod([container("a", KOORD)], affinity=affinity([term("kubernetes.io/hostname", "NotIn", *(f"x{i}" for i in range(4000)))])),
+    "a selector of many labels": pod([container("a", KOORD)], nodeSelector={f"k{i}": "v" for i in range(LIMITS["node selector labels"])}),
+    "tolerations": pod([container("a", KOORD)], tolerations=[{"key": f"k{i}", "operator": "Exists"} for i in range(250)]),
+    "uuids": pod(many(20, share()), {"nvidia.com/nouse-gpuuuid": ",".join(f"GPU-{i:08x}" for i in range(250))}),
+    "uuids beyond all measure": pod(many(1, share()), {"nvidia.com/use-gpuuuid": ",".join(f"GPU-{i:08x}" for i in range(6000))}),
+    "models": pod(many(64, *(share(1, 100 + i, 13) for i in range(64))), {"nvidia.com/nouse-gputype": ",".join(f"X{i}" for i in range(250))}),
+    "resource names": pod([container("a", {**KOORD, **{f"x.example/r{i}": "1" for i in range(8000)}})]),
+    "some resource names": pod([container("a", {**KOORD, **{f"x.example/r{i}": "1" for i in range(100)}})]),
+}  # fmt: skip
+
+
+def ask(world: World, manifest: Manifest) -> Manifest:
+    """All that is asked about a pod until it waits or has its node; each in its bound."""
+    uid = f"hard-{next(NUMBERS)}"
+    manifest = {**manifest, "metadata": {**manifest["metadata"], "name": uid, "uid": uid}}
+    names = [f"n{i}" for i in range(NODES)]
+    body = json.dumps({"Pod": manifest, "NodeNames": names}).encode()
+    victims = {"Pod": manifest, "NodeNameToMetaVictims": {name: {"Pods": []} for name in names}}
+    try:
+        with bounded():
+            world.create(manifest)
+        with bounded():
+            answer: Manifest = json.loads(world.service.filter(body))
+        with bounded():
+            world.service.filter(body)
+        with bounded():
+            world.service.prioritize(body)
+        with bounded():
+            world.service.preempt(json.dumps(victims).encode())
+        with bounded():
+            world.service.books.tick(world.clock.monotonic())
+        assert not answer["Error"]
+        return answer
+    finally:
+        world.service.pod_gone(uid)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_hard_pod_is_answered_within_its_bound(world: World, shape: str) -> None:
+    """Filter, filter asked again, prioritize, preempt and wake-ups, each by itself."""
+    ask(world, SHAPES[shape])
+
+
+PARTS = [21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46]
+
+
+def test_a_search_that_is_given_up_says_so(world: World) -> None:
+    """Eight cards, and 24 shares of different sizes that are 800 percent together."""
+    asks = [share(1, 100 + i, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24)]
+    assert sum(int(one["nvidia.com/gpucores"]) for one in asks) == 800
+    answer = ask(world, pod(many(24, *asks)))
+    assert not answer["NodeNames"]
+    told = set(answer["FailedNodes"].values())
+    assert all(one.startswith("SearchLimit") for one in told)
+    assert any("ask for devices in fewer containers" in one for one in told)
+
+
+def test_a_pod_that_the_search_takes_too_long_for_is_placed_at_the_first_try(world: World) -> None:
+    """The same with six percent to spare: in the pod's own order a search takes too long."""
+    asks = [share(1, 100 + i, PARTS[i % 19]) for i in range(24)]
+    assert ask(world, pod(many(24, *asks)))["NodeNames"]
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Manifest:
+    """Pods of many containers, of few or many sizes, main and init, alone or in sets."""
+    sizes = draw(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 80_000), st.integers(0, 100)), min_size=1, max_size=12))  # fmt: skip
+    count = draw(st.integers(1, 64))
+    initial = draw(st.integers(0, count - 1))
+    listed = many(count, *(share(*size) for size in sizes))
+    for one in listed[:initial]:
+        if draw(st.booleans()):
+            one["restartPolicy"] = "Always"
+    notes = {}
+    if draw(st.booleans()):
+        notes["hami.io/gpu-scheduler-policy"] = draw(st.sampled_from(["binpack", "spread", "topology-aware"]))  # fmt: skip
+    if draw(st.booleans()):
+        notes["nvidia.com/numa-bind"] = "true"
+    return pod(listed[initial:], notes, initContainers=listed[:initial])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(manifest=pods())
+def test_no_pod_of_many_containers_is_harder(world: World, manifest: Manifest) -> None:
+    """Whatever the sizes are, and however they are mixed."""
+    ask(world, manifest)
+
+
+def test_others_are_served_after_a_row_of_hard_pods(world: World) -> None:
+    """Each hard pod is a request of its own; an ordinary pod right after them gets its node."""
+    for number in range(5):
+        ask(
+            world, pod(many(60, *(share(1, 100 + number * 64 + i, 13 + i % 7) for i in range(60))))
+        )
+    answer = ask(world, pod(many(1, share())))
+    assert answer["NodeNames"]
+
+
+def test_cards_are_scored_for_the_first_group_alone(world: World) -> None:
+    """Nodes that pass by their columns and fail card by card score their cards before that."""
+    pairs, steps = np.array([(0.0, 0.0), (5.0, 1.0)]), np.linspace(0, 1000, UNITS + 1)
+    worth = steps[None, :, None] * np.ones((1, 1, 2))
+    prices = Prices(("A100",), pairs, worth, np.array([0.5]))
+    engine = world.service.books.engine
+    engine.handle(TablesChanged(Tables(prices=prices)))
+    sidecar = container("side", share(1, 100, 12), restartPolicy="Always")
+    crowd = [container(f"i{i}", share(8, 100 + i, 89 - i)) for i in range(62)]
+    try:
+        ask(world, pod(many(1, share(1, 100, 95)), initContainers=[sidecar, *crowd]))
+    finally:
+        engine.handle(TablesChanged(Tables()))
+
+
+def test_waiting_pods_cost_a_bounded_look(world: World) -> None:
+    """After their scores are forgotten, and an ordinary pod behind them is woken at once."""
+    uids = []
+    for number in range(40):
+        listed = many(64, *(share(1, 100 + 64 * number + i, 26 + i % 5) for i in range(64)))
+        uids.append(_wait(world, pod(listed)))
+    uids.append(_wait(world, pod(many(1, {"koordinator.sh/gpu": "900"}))))
+    last = _wait(world, pod(many(1, share()), nodeSelector={"kubernetes.io/hostname": "late"}))
+    world.service.books.engine._classes.clear()
+    world.woken.clear()
+    try:
+        labels = {"kubernetes.io/hostname": "late"}
+        with bounded():
+            world.service.node_changed(document(node("n0", 2, labels=labels)))
+            world.service.books.tick(world.clock.monotonic())
+        assert last in world.woken
+        for _ in range(200):
+            world.clock.pass_time(1.0)
+            with bounded():
+                world.service.books.tick(world.clock.monotonic())
+        assert world.woken.count(last) > 0
+        assert not set(uids) & set(world.woken)
+        assert all(
+            world.service.books.waiting.get(uid).told == world.service.books.waiting._newest
+            for uid in uids
+        )  # type: ignore[union-attr] # they wait
+    finally:
+        for uid in [*uids, last]:
+            world.service.pod_gone(uid)
+
+
+def _wait(world: World, manifest: Manifest) -> str:
+    """A pod that is refused; its uid."""
+    uid = f"hard-{next(NUMBERS)}"
+    manifest = {**manifest, "metadata": {**manifest["metadata"], "name": uid, "uid": uid}}
+    answer = world.filter(world.create(manifest), *(f"n{i}" for i in range(NODES)))
+    assert not answer["NodeNames"]
+    return uid
+
+
+def test_work_is_counted_and_ends() -> None:
+    """One decision may take more than one node."""
+    work, seen = Work(limit=3), []
+    for _ in range(3):
+        seen.append(work.spent)
+        work.add()
+    assert (seen, work.spent) == ([False] * 3, True)
+    assert MOST > MOST_A_NODE

@@ -1,0 +1,188 @@
+"""Differences that were found by machine: what the original does, expected to fail until Partage does it too.
+
+The worlds of the other tests keep off these cases, and say so. A case that Partage decides as the original does makes its
+test fail here: then the worlds may draw it again.
+"""
+
+from pathlib import Path
+
+import decisions
+import hami_rules as hami
+import hami_worlds
+import koordinator_rules as koordinator
+import koordinator_worlds
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+ROWS = (
+    hami.EQUAL_CARDS,
+    koordinator.Q5,
+    koordinator.Q6,
+    koordinator.Q15,
+    koordinator.FAR,
+    koordinator.SCORES,
+)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_the_rules_keep_otherwise_is_a_row_of_the_page(row: str) -> None:
+    """A difference that the rules allow for is one that users are told."""
+    assert f"| {row} |" in PAGE.read_text(encoding="utf-8")
+
+
+def _hami_cards(*numas: int) -> hami.Node:
+    cards = [
+        hami.Card(f"n-{index}", index, numa, "NVIDIA A100-SXM4-40GB", 10, 40000, True, False)
+        for index, numa in enumerate(numas)
+    ]
+    return hami.Node("n", cards)
+
+
+def _hami(node: hami.Node, *pods: hami_worlds.Pod) -> list[set[str]]:
+    found = decisions.decided(hami_worlds.World([node], list(pods)).documents(), "binpack/spread")
+    return [{uuid for _, _, _, uuid, _ in decision.devices} for decision in found]
+
+
+@pytest.mark.xfail(strict=True, reason="Partage breaks ties by the card's number alone")
+def test_numa_after_an_order_breaks_its_ties() -> None:
+    """gpu_policy.go, lessByChain: cards that binpack finds equal go by NUMA node."""
+    pod = hami_worlds.Pod(
+        "p", ({"nvidia.com/gpu": "1"},), {"hami.io/gpu-scheduler-policy": "binpack,numa"}
+    )
+
+    assert _hami(_hami_cards(1, 0), pod) == [{"n-1"}]
+
+
+@pytest.mark.xfail(strict=True, reason="Partage takes the card with the least memory")
+def test_idle_cards_are_equal_to_binpack_whatever_their_memory() -> None:
+    """gpu_policy.go, Less: nothing is used of either, so that their numbers decide."""
+    node = _hami_cards(0, 0, 0)
+    node.cards[1].memory = 16000
+    pod = hami_worlds.Pod(
+        "p", ({"nvidia.com/gpu": "1"},), {"hami.io/gpu-scheduler-policy": "binpack"}
+    )
+
+    assert _hami(node, pod) == [{"n-0"}]
+
+
+@pytest.mark.xfail(strict=True, reason="Partage tries other cards for the first container")
+def test_a_later_container_waits_for_what_an_earlier_one_took() -> None:
+    """score.go, allocateAppContainers: each container takes its best cards, and none is reconsidered."""
+    small = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
+    first = hami_worlds.Pod("first", (small,), {"nvidia.com/use-gpuuuid": "n-0"})
+    second = hami_worlds.Pod("second", (small, {"nvidia.com/gpu": "1"}), {})
+
+    assert _hami(_hami_cards(0, 0), first, second) == [{"n-0"}, set()]
+
+
+def _cards(*places: tuple[int, str | None], **more: object) -> koordinator.Node:
+    cards = [koordinator.Device(n, True, numa, pcie) for n, (numa, pcie) in enumerate(places)]
+    return koordinator.Node("n", cards, **more)  # type: ignore[arg-type]
+
+
+def _koordinator(
+    node: koordinator.Node, ask: koordinator.Ask, limits: dict[str, str]
+) -> tuple[list[int] | None, list[int]]:
+    """The cards that Koordinator gives, None where it refuses, and those that the product gives."""
+    pod = koordinator_worlds.Pod(
+        "p", ({f"koordinator.sh/{name}": amount for name, amount in limits.items()},), ask
+    )
+    found = decisions.decided(koordinator_worlds.World([node], [pod]).documents(), "spread")
+    return koordinator.gpus(node, ask, by_minor=False), found[0].minors("gpu")
+
+
+HALF, WHOLE = {"core": 50, "ratio": 50}, {"core": 100, "ratio": 100}
+
+
+@pytest.mark.xfail(strict=True, reason="Partage takes the scope with the lowest minor")
+def test_equal_switches_go_by_numa_node_and_name() -> None:
+    """allocator_gpu_helper.go, GetGPUTopologyScope: scopes are sorted by NUMA node, then by the switch's name."""
+    theirs, mine = _koordinator(
+        _cards((0, "b"), (0, "a")), koordinator.Ask(gpu=HALF), {"gpu": "50"}
+    )
+
+    assert mine == theirs
+
+
+@pytest.mark.xfail(strict=True, reason="Partage needs no topology for the scope Node")
+def test_a_scope_of_the_node_needs_the_topology_too() -> None:
+    """allocator_gpu.go, allocateByDeviceTopology: any required scope needs the tree."""
+    theirs, mine = _koordinator(
+        _cards((0, None)), koordinator.Ask(gpu=HALF, scope="Node"), {"gpu": "50"}
+    )
+
+    assert mine == (theirs or [])
+
+
+@pytest.mark.xfail(strict=True, reason="Partage gives one card to the scope Device")
+def test_no_card_is_within_the_scope_of_a_device() -> None:
+    """allocator_gpu.go, allocateFromScope: the deepest scope that answers is the switch."""
+    theirs, mine = _koordinator(
+        _cards((0, "a")), koordinator.Ask(gpu=HALF, scope="Device"), {"gpu": "50"}
+    )
+
+    assert mine == (theirs or [])
+
+
+@pytest.mark.xfail(strict=True, reason="Partage keeps shares of several cards within the scope")
+def test_shares_of_several_cards_have_no_scope() -> None:
+    """allocator_gpu.go, allocateByDeviceTopology: `Unsupported Multi-Shared GPU`."""
+    theirs, mine = _koordinator(
+        _cards((0, "a"), (0, "a")),
+        koordinator.Ask(gpu=HALF, gpus=2, scope="PCIe"),
+        {"gpu.shared": "2", "gpu-core": "100", "gpu-memory-ratio": "100"},
+    )
+
+    assert mine == (theirs or [])
+
+
+@pytest.mark.xfail(strict=True, reason="Partage holds partitions to the scope")
+def test_a_partition_may_be_wider_than_the_scope() -> None:
+    """allocator_gpu.go, Allocate: where a partition serves, the scope is not looked at."""
+    pair = {2: [koordinator.Partition((0, 1), 1)]}
+    theirs, mine = _koordinator(
+        _cards((0, "a"), (0, "b"), partitions=pair),
+        koordinator.Ask(gpu=WHOLE, gpus=2, scope="PCIe"),
+        {"gpu": "200"},
+    )
+
+    assert mine == theirs
+
+
+def _joint(
+    node: koordinator.Node, ask: koordinator.Ask, limits: dict[str, str], *, far: bool = True
+) -> tuple[list[int], list[int]]:
+    """The network cards that Koordinator gives, and those that the product gives."""
+    pod = koordinator_worlds.Pod(
+        "p", ({f"koordinator.sh/{name}": amount for name, amount in limits.items()},), ask
+    )
+    found = decisions.decided(koordinator_worlds.World([node], [pod]).documents(), "spread")
+    primary = koordinator.gpus(node, ask) if koordinator.jointly(ask) else None
+    theirs = koordinator.nics(node, ask, primary, far=far) or []
+    return [minor for minor, _ in theirs], found[0].minors("rdma")
+
+
+@pytest.mark.xfail(strict=True, reason="Partage takes no more far network cards than are asked")
+def test_each_switch_counts_for_a_network_card_wherever_it_is() -> None:
+    """device_allocator.go, allocateDevices: as many as the primary has switches, from the whole node."""
+    nics = [koordinator.Device(n, True, 1, "z") for n in (1, 2)]
+    theirs, mine = _joint(
+        _cards((0, "a"), (0, "b"), nics=nics),
+        koordinator.Ask(gpu=WHOLE, gpus=2, rdma=10, joint=True),
+        {"gpu": "200", "rdma": "10"},
+    )
+
+    assert mine == theirs
+
+
+@pytest.mark.xfail(strict=True, reason="Partage allocates them jointly where a count is asked")
+def test_whole_network_cards_for_all_are_not_joint() -> None:
+    """utils.go: a type with ApplyForAll leaves the joint allocation, though a multiple of 100 decides how many."""
+    nics = [koordinator.Device(1, True, 1, "z"), koordinator.Device(2, True, 0, "a")]
+    theirs, mine = _joint(
+        _cards((0, "a"), nics=[*nics, koordinator.Device(3, True, 0, "a")]),
+        koordinator.Ask(gpu=HALF, rdma=200, joint=True, strategy="ApplyForAll"),
+        {"gpu": "50", "rdma": "200"},
+    )
+
+    assert mine == theirs

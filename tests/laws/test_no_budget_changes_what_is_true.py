@@ -1,0 +1,249 @@
+"""Sums, columns, memory and a budget make decisions cheap; none of them changes what is decided."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from worlds import PROTOCOLS, device_requests, node_lists, nodes, pods
+
+from partage.inventory.ledger import Ledger
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.policy import Policy, Strategy
+from partage.model.reason import NodeReason, Refusal
+from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
+from partage.model.selector import (
+    NodeConstraint,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Selector,
+    Taint,
+    Toleration,
+)
+from partage.placement import kernel
+from partage.placement import pod as search
+from partage.placement.greedy import taking_all
+from partage.placement.node import objection
+from partage.placement.pod import GIVEN_UP, place
+from partage.placement.sums import kinds_of, room_together
+from partage.placement.work import Work
+from partage.scheduler.eligibility import Eligibility
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, Placement
+from partage.scheduler.labels import NodeColumns
+from partage.testing.builders import GIB
+
+ENOUGH = 30_000
+"""Units of work with which searches of these tests hardly ever end early."""
+
+SIZES = st.tuples(
+    st.integers(1, 3),
+    st.sampled_from([0, 100, 240, 300, 340, 510, 700, 1000]),
+    st.sampled_from([0, 1, 2, 3, 5, 8]),
+)
+
+
+def _plain(size: tuple[int, int, int], **more: object) -> DeviceRequest:
+    count, core, memory = size
+    made = DeviceRequest(
+        DeviceType.GPU, count, core_milli=core, memory_bytes=memory * GIB, claims_core=True
+    )
+    return replace(made, **more)  # type: ignore[arg-type] # fields of the request
+
+
+def _groups(
+    requests: Sequence[DeviceRequest], protocols: Sequence[str]
+) -> tuple[RequestGroup, ...]:
+    return tuple(
+        RequestGroup(protocol, request, (ContainerAsk(f"c{i}", position=i),))
+        for i, (request, protocol) in enumerate(zip(requests, protocols, strict=True))
+    )
+
+
+def _ledger(*listed: Node) -> Ledger:
+    ledger = Ledger()
+    for node in listed:
+        ledger.upsert_node(node)
+    return ledger
+
+
+def _cards(ledger: Ledger, index: int = 0) -> Mapping[DeviceType, list[object]]:
+    return {type_: ledger.cards(type_, index) for type_ in DeviceType}  # type: ignore[misc]
+
+
+def _columns(ledger: Ledger, request: PodRequest) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """For each kind of group, the right cards, and those that serve it now."""
+    everywhere = slice(None)
+    suits = [
+        kernel.suited(ledger, kind.request, kind.group.protocol, everywhere)
+        for kind in kinds_of(request)
+    ]
+    fits = [
+        kernel.fitting(ledger, kind.request, right, everywhere)
+        for kind, right in zip(kinds_of(request), suits, strict=True)
+    ]
+    return suits, fits
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> PodRequest:
+    """Requests of a few containers of all kinds, several of which ask the same."""
+    kinds = draw(st.lists(st.one_of(device_requests(), SIZES.map(_plain)), min_size=1, max_size=3))
+    chosen = draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=6))
+    protocol = draw(st.sampled_from(PROTOCOLS))
+    return PodRequest(_groups(chosen, [protocol] * len(chosen)))
+
+
+@given(node=nodes("node-0"), request=requests())
+def test_sums_refuse_no_node_on_which_a_place_is_found(node: Node, request: PodRequest) -> None:
+    """Whatever the exact rule places passes what is asked of all nodes before."""
+    ledger = _ledger(node)
+    found = place(node, _cards(ledger), request, Strategy.BINPACK, work=Work(ENOUGH))  # type: ignore[arg-type]
+    assume(not isinstance(found, NodeReason))
+    _, fits = _columns(ledger, request)
+    assert room_together(ledger, kinds_of(request), fits, slice(None))[0]
+
+
+@given(node=nodes("node-0"), request=requests())
+def test_what_is_known_of_dead_ends_changes_nothing(node: Node, request: PodRequest) -> None:
+    """The same grants, or the same refusal, as of a search that remembers none."""
+
+    class Forgetful(set[object]):
+        def add(self, _state: object) -> None:
+            """Remember nothing."""
+
+    ledger = _ledger(node)
+    cards = _cards(ledger)
+    plain = place(node, cards, request, Strategy.BINPACK, work=Work(ENOUGH))  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "set", Forgetful, raising=False)
+        again = place(node, cards, request, Strategy.BINPACK, work=Work(ENOUGH))  # type: ignore[arg-type]
+    assume(again is not GIVEN_UP)
+    assert plain == again
+
+
+@given(
+    listed=st.lists(nodes("node"), min_size=1, max_size=3),
+    sizes=st.lists(SIZES, min_size=1, max_size=6),
+    more=st.sampled_from([{}, {"sharers": 2}, {"exclusive": True}, {"unused": True}]),
+)
+def test_first_tries_agree_with_the_columns(
+    listed: list[Node], sizes: list[tuple[int, int, int]], more: dict[str, object]
+) -> None:
+    """Without scopes and instances, all nodes at once come out as each by itself."""
+    listed = [replace(node, name=f"n{i}", single_numa=False) for i, node in enumerate(listed)]
+    ledger = _ledger(*listed)
+    kinds = [_plain(size, **more) for size in sizes]
+    request = PodRequest(_groups(kinds, ["hami"] * len(kinds)))
+    suits, _ = _columns(ledger, request)
+    told = taking_all(ledger, kinds_of(request), suits, np.arange(len(listed)))
+    for index, node in enumerate(listed):
+        cards = _cards(ledger, index)
+        found = place(node, cards, request, Strategy.BINPACK, work=Work(0))  # type: ignore[arg-type]
+        assert isinstance(found, NodeReason) is not told[index]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_columns_of_labels_agree_with_the_plain_rule(data: st.DataObject) -> None:
+    """Every operator, on labels and on names, taints and tolerations; as nodes come, change and go."""
+    words = st.sampled_from(["a", "b", "1", "2", "07", "-3", "n0", "n1", "x"])
+    keys = st.sampled_from(["zone", "size", "kubernetes.io/hostname", "metadata.name", "none"])
+
+    def requirement(key: st.SearchStrategy[str]) -> st.SearchStrategy[Requirement]:
+        listed = st.builds(
+            lambda k, o, v: Requirement(k, o, tuple(v)),
+            key,
+            st.sampled_from([Operator.IN, Operator.NOT_IN]),
+            st.lists(words, min_size=1, max_size=3),
+        )
+        bare = st.builds(
+            lambda k, o: Requirement(k, o, ()),
+            key,
+            st.sampled_from([Operator.EXISTS, Operator.DOES_NOT_EXIST]),
+        )
+        compared = st.builds(
+            lambda k, o, v: Requirement(k, o, (v,)),
+            key,
+            st.sampled_from([Operator.GT, Operator.LT]),
+            st.sampled_from(["-1", "0", "1", "5"]),
+        )
+        return st.one_of(listed, bare, compared)
+
+    labels = st.lists(requirement(keys), max_size=3).map(tuple)
+    fields = st.lists(requirement(st.sampled_from(["metadata.name", "other"])), max_size=2).map(
+        tuple
+    )
+    terms = st.builds(NodeTerm, labels, fields)
+    effects = st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])
+    taints = st.builds(Taint, st.sampled_from(["k", "l"]), st.sampled_from(["", "v"]), effects)
+    tolerations = st.builds(
+        Toleration,
+        st.sampled_from(["", "k", "l", "node.kubernetes.io/unschedulable"]),
+        st.sampled_from(["Equal", "Exists"]),
+        st.sampled_from(["", "v"]),
+        st.sampled_from(["", "NoSchedule", "NoExecute"]),
+    )
+
+    def node(name: str, version: int) -> Node:
+        return Node(
+            name,
+            labels=data.draw(st.dictionaries(keys, words, max_size=3)),
+            taints=tuple(data.draw(st.lists(taints, max_size=2))),
+            unschedulable=data.draw(st.booleans()),
+            version=version,
+        )
+
+    ledger = _ledger(*[node(f"n{i}", 1) for i in range(data.draw(st.integers(1, 5)))])
+    columns = NodeColumns(ledger)
+    constraint = NodeConstraint(
+        Selector(data.draw(labels)),
+        data.draw(st.one_of(st.none(), st.lists(terms, max_size=3).map(tuple))),
+        tuple((5, one) for one in data.draw(st.lists(terms, max_size=2))),
+    )
+    pod = Pod("u", "team", "p", constraint=constraint, tolerations=tuple(data.draw(st.lists(tolerations, max_size=2))))  # fmt: skip
+    judged = Eligibility(pod, columns)
+    for version in range(2, 5):
+        judged.refresh(ledger)
+        for index, one in enumerate(ledger.nodes):
+            if one is None:
+                assert not judged.allowed[index]
+                continue
+            plain = objection(one, pod)
+            assert judged.allowed[index] == (plain is None)
+            told = [code for code, which in judged.codes().items() if which[index]]
+            assert told == ([] if plain is None else [plain.code])
+            if plain is None:
+                liked = sum(w for w, t in constraint.preferred if t.matches(one.name, one.labels))
+                assert judged.preference[index] == liked
+        name = f"n{data.draw(st.integers(0, 5))}"
+        if data.draw(st.booleans()) and name in ledger.index:
+            ledger.remove_node(name)
+        else:
+            ledger.upsert_node(node(name, version))
+
+
+@settings(max_examples=40)
+@given(listed=node_lists(), pod=pods("u"), request=requests())
+def test_asking_about_nodes_first_changes_no_decision(
+    listed: list[Node], pod: Pod, request: PodRequest
+) -> None:
+    """What the exact rule refused before is counted as if it were asked again."""
+    pod = replace(pod, request=request, node=None)
+    assume(request.fault is None)
+    fresh, asked = Engine(Policy()), Engine(Policy())
+    for engine in (fresh, asked):
+        for node in listed:
+            engine.handle(NodeSeen(node))
+    asked.candidates(pod)
+    one, other = fresh.explain(pod, reasons=False), asked.explain(pod, reasons=False)
+    assert isinstance(one, Refusal) == isinstance(other, Refusal)
+    if isinstance(one, Placement) and isinstance(other, Placement):
+        assert one.allocation == other.allocation
+    elif isinstance(one, Refusal) and isinstance(other, Refusal):
+        assert one.code is other.code

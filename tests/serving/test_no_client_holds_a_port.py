@@ -1,0 +1,291 @@
+"""Clients that hold connections and do nothing with them keep neither a port nor a probe from others.
+
+The limits are small here, so that few sockets fill a port; what they are made of is what services have.
+"""
+
+import asyncio
+import contextlib
+import resource
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+import trustme
+from aiohttp import web
+
+from partage.serving.access import Access
+from partage.serving.limits import Limits, guard, read_body
+from partage.serving.site import Site
+from partage.serving.tls import ServerTls
+
+PATIENCE: Final = 60.0
+LIMITS: Final = Limits(connections=24, per_address=16, patience=30.0, idle=30.0)
+GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE: Final = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
+HOT: Final = b"POST /hot HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+SLOW: Final = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass
+class Served:
+    """A site on two ports, and what its slow route waits for."""
+
+    site: Site
+    client: ssl.SSLContext
+    may_end: asyncio.Event
+    asked: list[bytes]
+
+    async def open(self, *, read: bool, address: str = "127.0.0.1", tls: bool = True) -> Streams:
+        """A connection to the read port, or by TLS to the other one."""
+        secure = None if read or not tls else self.client
+        return await asyncio.open_connection(
+            "127.0.0.1", self.site.read_port if read else self.site.port,
+            local_addr=(address, 0), ssl=secure, server_hostname="localhost" if secure else None,
+        )  # fmt: skip
+
+    async def answers(
+        self, *, read: bool, request: bytes = GET, address: str = "127.0.0.1"
+    ) -> int:
+        """The status of a request on a connection of its own; 0 where it was closed."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                reader, writer = await self.open(read=read, address=address)
+                writer.write(request)
+                line = await reader.readline()
+                writer.close()
+        except OSError:
+            return 0
+        return int(line.split(b" ")[1]) if line else 0
+
+
+@contextlib.asynccontextmanager
+async def served(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[Served]:
+    """A site with a port by TLS and a read port."""
+    may_end, asked = asyncio.Event(), list[bytes]()
+
+    async def healthy(_request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def large(_request: web.Request) -> web.Response:
+        return web.Response(body=b"x" * 2**24)
+
+    async def body(request: web.Request) -> web.Response:
+        return web.Response(body=await read_body(request, limits))
+
+    def hot(given: bytes) -> tuple[int, bytes]:
+        asked.append(given)
+        return 200, b"{}"
+
+    async def slow(_body: bytes) -> tuple[int, bytes]:
+        await may_end.wait()
+        return 200, b"{}"
+
+    authority = trustme.CA()
+    pair = authority.issue_cert("localhost")
+    pair.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    pair.private_key_pem.write_to_path(folder / "key.pem")
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    app = web.Application(middlewares=[guard()])
+    app.add_routes(
+        [web.get("/healthz", healthy), web.get("/large", large), web.post("/body", body)]
+    )
+    tls = ServerTls(folder / "cert.pem", folder / "key.pem")
+    site = Site(app, Access(plain=True), limits, {b"/hot": hot, b"/slow": slow}, tls)
+    await site.start()
+    await site.start_plain("127.0.0.1", 0)
+    try:
+        yield Served(site, client, may_end, asked)
+    finally:
+        may_end.set()
+        await site.stop()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what must come true."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end, "what was waited for did not come true"
+        await asyncio.sleep(0.01)
+
+
+Holding = Callable[[Served, str], Awaitable[Streams]]
+
+
+def sending(*data: bytes, answered: bool = False, read: bool = True, tls: bool = True) -> Holding:
+    """A client that sends this much and waits."""
+
+    async def hold(at: Served, address: str) -> Streams:
+        reader, writer = await at.open(read=read, address=address, tls=tls)
+        for one in data:
+            writer.write(one)
+            await writer.drain()
+        if answered:
+            await reader.readuntil(b"\r\n\r\n")
+        return reader, writer
+
+    return hold
+
+
+HOLDERS: Final[dict[str, Holding]] = {
+    "says nothing": sending(),
+    "sends half a head": sending(b"GET /heal"),
+    "sends half a head of a hot request": sending(HOT[:30]),
+    "sends half a body to a hot route": sending(HOT[:-1]),
+    "sends half a body": sending(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx"),
+    "sends half a chunk": sending(
+        b"POST /body HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nx"
+    ),
+    "keeps its connection after an answer": sending(GET, answered=True),
+    "sends half a head after an answer": sending(GET + GET[:9], answered=True),
+    "keeps its connection after a hot answer": sending(HOT, answered=True),
+    "does not read": sending(LARGE),
+    "does not read and asks on": sending(LARGE * 20),
+    "says nothing to TLS": sending(read=False, tls=False),
+    "sends half a greeting to TLS": sending(b"\x16\x03\x01\x02\x00\x01", read=False, tls=False),
+    "says nothing within TLS": sending(read=False),
+    "keeps its connection by TLS": sending(HOT, answered=True, read=False),
+}
+
+
+@pytest.mark.parametrize("addresses", [1, 40])
+@pytest.mark.parametrize("how", HOLDERS)
+async def test_both_ports_answer_while_one_is_held(
+    tmp_path: Path, how: str, addresses: int
+) -> None:
+    """More of them than the port has places for, of one address or of many; probes and verbs go on."""
+    held: list[Streams] = []
+    async with served(tmp_path) as at:
+        for number in range(40):
+            with contextlib.suppress(OSError):
+                held.append(await HOLDERS[how](at, f"127.0.1.{1 + number % addresses}"))
+            if number % 10 == 9:
+                assert await at.answers(read=True) == 200
+                assert await at.answers(read=False, request=HOT) == 200
+                # From an address that holds connections, too.
+                assert await at.answers(read=True, address="127.0.1.1") == 200
+        for _, writer in held:
+            writer.close()
+
+
+SOON: Final = replace(LIMITS, patience=0.2, idle=0.4)
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+async def test_who_does_not_go_on_is_closed(tmp_path: Path, how: str) -> None:
+    """By its time, though the port is empty."""
+    async with served(tmp_path, SOON) as at:
+        reader, writer = await HOLDERS[how](at, "127.0.1.1")
+        if "does not read" in how:
+            transport = cast("asyncio.Transport", writer.transport)
+            transport.pause_reading()
+            await asyncio.sleep(3)
+            transport.resume_reading()
+        async with asyncio.timeout(PATIENCE):
+            with contextlib.suppress(OSError):
+                while await reader.read(2**20):
+                    pass
+        writer.close()
+        assert await at.answers(read=True) == 200
+
+
+async def test_who_drips_is_closed(tmp_path: Path) -> None:
+    """A byte now and then is no whole request, before and after an answer."""
+    async with served(tmp_path, SOON) as at:
+        for first in (b"", GET, HOT):
+            reader, writer = await at.open(read=True)
+            writer.write(first)
+            if first:
+                await reader.readuntil(b"\r\n\r\n")
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(PATIENCE):
+                    while not reader.at_eof():
+                        writer.write(b"a")
+                        await writer.drain()
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(reader.read(100), 0.05)
+            writer.close()
+
+
+async def test_who_is_being_answered_is_not_closed_for_others(tmp_path: Path) -> None:
+    """The newcomer is; and as soon as one has its answer there is room again."""
+    async with served(tmp_path) as at:
+        busy = [await at.open(read=False, address=f"127.0.1.{1 + k % 2}") for k in range(24)]
+        for _, writer in busy:
+            writer.write(SLOW)
+        await until(lambda: sum(not one.waits for one in at.site.connections()) == 24)
+        assert await at.answers(read=False) == 0
+        assert await at.answers(read=True) == 200  # another port
+        at.may_end.set()
+        for reader, _ in busy:
+            assert (await reader.readline()).split(b" ")[1] == b"200"
+        assert await at.answers(read=False) == 200
+        for _, writer in busy:
+            writer.close()
+
+
+async def test_one_address_does_not_keep_all_places_busy(tmp_path: Path) -> None:
+    """Some are left for other addresses."""
+    async with served(tmp_path) as at:
+        busy = [await at.open(read=True, address="127.0.1.1") for _ in range(16)]
+        for _, writer in busy:
+            writer.write(SLOW)
+        await until(lambda: sum(not one.waits for one in at.site.connections()) == 16)
+        assert await at.answers(read=True, address="127.0.1.1") == 0
+        assert await at.answers(read=True, address="127.0.1.2") == 200
+        for _, writer in busy:
+            writer.close()
+
+
+async def test_nothing_is_carried_out_after_the_last_answer(tmp_path: Path) -> None:
+    """What was sent behind a request that closes its connection is left alone."""
+    last = HOT.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n")
+    async with served(tmp_path) as at:
+        reader, writer = await at.open(read=True)
+        writer.write(last[:-2] + b"1." + HOT[:-2] + b"2.")
+        answer = await reader.read()
+        writer.close()
+        assert answer.count(b"HTTP/1.1 200") == 1
+        assert at.asked == [b"1."]
+
+
+async def test_the_limits_of_ports_come_before_that_of_open_files(tmp_path: Path) -> None:
+    """A process is often started with room for 1,024 files, fewer than its ports may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * Limits().connections
+    if hard != resource.RLIM_INFINITY and hard < wanted + 512:
+        pytest.skip("may not open so many files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        async with served(tmp_path, Limits()):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= wanted
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_places_come_back(tmp_path: Path) -> None:
+    """Whatever became of connections, none is counted once it is closed."""
+    async with served(tmp_path) as at:
+        for _ in range(3):
+            for hold in HOLDERS.values():
+                with contextlib.suppress(OSError):
+                    _, writer = await hold(at, "127.0.1.1")
+                    writer.transport.abort()
+        await until(lambda: not [*at.site.connections()])
+
+
+@pytest.mark.parametrize(
+    "how", ["says nothing to TLS", "keeps its connection by TLS", "does not read"]
+)
+def test_the_fast_loop_does_the_same(tmp_path: Path, how: str) -> None:
+    """Services run on uvloop where it is installed."""
+    uvloop = pytest.importorskip("uvloop", reason="needs the extra fast")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test_both_ports_answer_while_one_is_held(tmp_path, how, 1))
+        runner.run(test_places_come_back(tmp_path))
