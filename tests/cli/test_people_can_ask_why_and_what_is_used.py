@@ -26,10 +26,32 @@ def test_a_waiting_pod_gets_reason_numbers_and_next_step() -> None:
 
     assert result.exit_code == 3
     assert "InsufficientMemory: 0/4 nodes" in result.stdout
-    assert "try: ask less memory, or wait" in result.stdout
+    assert "try: ask for less, or add a larger node; waiting does not help" in result.stdout
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert ["0,1", "InsufficientMemory", "15Gi", "14Gi"] in rows
+    assert ["1", "InsufficientMemory", "15Gi", "6Gi"] in rows
     assert "answered by the engine, over the manifests given" in result.stderr
+
+
+@pytest.mark.parametrize("examples", ["mixed", "hami", "koordinator", "metax", "qgpu"])
+def test_explain_says_of_manifests_what_schedule_says(examples: str) -> None:
+    """The same places and the same reasons, pod by pod, as the pods get their places in the same order."""
+    folder = str(Path(MIXED).parent / examples)
+    for pod in json.loads(ask("schedule", folder, "-o", "json").stdout)["pods"]:
+        name = f"{pod['namespace']}/{pod['name']}"
+        result = ask("explain", name, "-f", folder, "-o", "json")
+        found = json.loads(result.stdout)
+        assert found["node"] == pod["node"], name
+        assert found["allocations"] == pod["allocations"], name
+        assert found["reason"] == pod["reason"], name
+        assert result.exit_code == (3 if pod["reason"] else 0), name
+
+
+def test_a_pod_that_gets_a_place_is_not_called_bound() -> None:
+    """Nothing is bound by asking, and there is no cluster whose policy could be in force."""
+    said = ask("explain", "team-text/hami-slice", "-f", MIXED).stdout
+
+    assert "team-text/hami-slice gets a place on node a100-node" in said
+    assert "set by a ConfigMap of the manifests, or the default" in said
 
 
 def test_a_placed_pod_gets_cards_policy_and_annotations() -> None:

@@ -86,7 +86,7 @@ _QUICK = Story(
         "kubectl logs tenth": "CUDA_DEVICE_MEMORY_LIMIT_0",
         "partage top cards": "Xid 79",
         "kubectl get events": "Xid 79",
-        "partage inspect qgpu-t4-b": "default/tenth  share (hami)",
+        "partage inspect qgpu-t4-a": "share (hami)",
     },
     then={
         "kubectl apply": f"kubectl wait pod/half pod/tenth {RUNS}",

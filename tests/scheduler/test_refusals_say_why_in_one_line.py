@@ -304,3 +304,30 @@ def test_summaries_of_nothing_and_of_plain_reasons() -> None:
         again.message
         == "0/1 nodes: 1 insufficient gpu-memory (asked 20Gi, most free 4Gi on n card 0)"
     )
+
+
+@pytest.mark.parametrize("copies", [1, 60])
+def test_each_model_of_a_mixed_fleet_is_named(copies: int) -> None:
+    """Not the first alone; in a large cluster too, where few nodes get a sentence."""
+    nodes = [
+        make_node(f"{model}-{n}", devices=[card(0, model=model)])
+        for model in ("T4", "A10", "L4")
+        for n in range(copies)
+    ]
+    pod = make_pod("a", share(10, filter=CardFilter(use_types=("H100",))))
+
+    found = refusal(pod, *nodes)
+
+    total = 3 * copies
+    assert found.message == (
+        f"0/{total} nodes: {total} other card type (it is T4 or A10 or L4, asked H100)"
+    )
+
+
+def test_many_models_are_not_all_named() -> None:
+    """The line stays a line."""
+    nodes = [make_node(f"n{n}", devices=[card(0, model=f"M{n}")]) for n in range(9)]
+
+    found = refusal(make_pod("a", share(10, filter=CardFilter(use_types=("H100",)))), *nodes)
+
+    assert "(it is M0 or M1 or M2 or M3 or others, asked H100)" in found.message

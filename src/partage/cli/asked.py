@@ -57,12 +57,15 @@ answer_options = options(
 )  # fmt: skip
 
 
-def answered(given: dict[str, Any], question: Callable[[Asked], Awaitable[_T]]) -> _T:
+def answered(
+    given: dict[str, Any], question: Callable[[Asked], Awaitable[_T]], *, placing: bool = False
+) -> _T:
     """What somebody answers; ends the program where nobody does.
 
     Args:
         given: the options of `answer_options`.
         question: what to ask.
+        placing: see `Where`.
     """
     where = Where(
         scheduler=given["scheduler"],
@@ -76,7 +79,9 @@ def answered(given: dict[str, Any], question: Callable[[Asked], Awaitable[_T]]) 
     try:
         chosen = [bool(where.scheduler), bool(where.service), bool(where.files)]
         if where.files:
-            where = Where(files=where.files)  # the environment does not outdo what was typed
+            where = Where(
+                files=where.files, placing=placing
+            )  # the environment does not outdo what was typed
         elif sum(chosen) > 1:
             raise CannotAsk("--scheduler and --service exclude each other; leave one out")
         return ask(where, question)

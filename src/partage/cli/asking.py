@@ -38,6 +38,7 @@ from partage.kube.errors import (
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidDocument, PartageError
 from partage.model.reason import Refusal
+from partage.scheduler.events import BindSucceeded
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.workloads import with_pods
@@ -68,6 +69,7 @@ class Where:
         scheduler: URL of the service; empty for not.
         service: `NAMESPACE/NAME:PORT` behind the API server's proxy; empty for not.
         files: manifests that stand for a cluster.
+        placing: whether their pods without a node get places first, as by `partage schedule`.
         kubeconfig: as kubectl's.
         context: of the kubeconfig.
         token_file: a bearer token for the service.
@@ -77,6 +79,7 @@ class Where:
     scheduler: str = ""
     service: str = ""
     files: tuple[str, ...] = ()
+    placing: bool = False
     kubeconfig: Path | None = None
     context: str | None = None
     token_file: Path | None = None
@@ -93,6 +96,8 @@ class Asked:
         namespace: the one that is meant where none is named.
         conditions: what kube-scheduler wrote on waiting pods, by `namespace/name`.
         pods: every pod that there is, with devices or without; None where that is not known.
+        placed: pods of manifests, by `namespace/name`, that had no node and get a place; None where
+            no manifests were given.
         notes: what could not be read, and what that means.
     """
 
@@ -101,6 +106,7 @@ class Asked:
     namespace: str = "default"
     conditions: dict[str, str] | None = None
     pods: frozenset[str] | None = None
+    placed: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -166,7 +172,11 @@ async def _answering(where: Where) -> AsyncIterator[Asked]:
     if where.files:
         documents, notes = _from_files(where.files)
         yield await _offline(
-            documents, "the engine, over the manifests given", notes=notes, written=True
+            documents,
+            "the engine, over the manifests given",
+            notes=notes,
+            written=True,
+            placing=where.placing,
         )
         return
     config = load_config(os.environ, kubeconfig=where.kubeconfig, context=where.context)
@@ -314,6 +324,7 @@ async def _offline(
     notes: tuple[str, ...] = (),
     *,
     written: bool = False,
+    placing: bool = False,
 ) -> Asked:
     """Somebody who has read everything: books as the service would make them.
 
@@ -324,6 +335,7 @@ async def _offline(
         notes: what could not be read.
         written: manifests, whose nodes come in the order written, and where a Device object may
             stand for its node.
+        placing: pods get their places in the order of `partage schedule`, so that both say the same.
     """
     by: dict[str, list[Document]] = {}
     for document in documents:
@@ -341,14 +353,22 @@ async def _offline(
         (configs, devices, nodes, pods),
         0.0,
     )
-    for entry in list(waiting_pods(books)):
-        decision = books.engine.explain(entry.pod)
+    waiting, placed = list(waiting_pods(books)), set()
+    if placing:
+        waiting.sort(key=lambda entry: -entry.pod.priority)
+    for entry in waiting:
+        pod, engine = entry.pod, books.engine
+        decision = engine.schedule(pod) if placing else engine.explain(pod)
         if isinstance(decision, Refusal):
             books.refuse(entry, decision, 0.0)
+        elif placing:
+            engine.handle(BindSucceeded(pod.uid))
+            placed.add(f"{pod.namespace}/{pod.name}")
     return Asked(
-        BookViews(books),
+        BookViews(books, settled=placing),
         told,
         namespace,
+        placed=frozenset(placed) if placing else None,
         conditions={
             f"{pod.namespace}/{pod.name}": said for pod in pods if (said := _condition(pod))
         },

@@ -33,11 +33,13 @@ _STATES: Final = {
     "reserved": "its Binding is on its way",
     "unknown": "its Binding was sent and never answered; the cards stay reserved",
     "bound": "is bound",
+    "placed": "gets a place",
     "finished": "has ended and holds nothing any more",
 }
 _MODES: Final = {"whole": "whole card", "share": "share", "mig": "hardware instance",
                  "vendor": "share, cut by the vendor's plugin"}  # fmt: skip
 _IN_FORCE: Final = {"True": ("yes", "green"), "False": ("no", "red")}
+_OF_MANIFESTS: Final = "set by a ConfigMap of the manifests, or the default"
 _FEW: Final = 10
 """Nodes of a refusal that the table shows; wide shows all."""
 _LONG: Final = 60
@@ -78,15 +80,18 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
         where = own or namespace or asked.namespace
         return asked, where, await asked.views.explain(where, name)
 
-    asked, where, found = answered(given, question)
+    asked, where, found = answered(given, question, placing=True)
     key = f"{where}/{name}"
     if found is None:
         end(_missing(asked, key), NOT_FOUND)
     said = (asked.conditions or {}).get(key)
     found = found | {"kube_scheduler": said, "answered_by": asked.told}
+    if key in (asked.placed or ()):
+        found["state"] = "placed"
     if not structured(given["output"], found):
         with paper() as console:
-            _print(console, found, wide=given["output"] == "wide")
+            in_force = "in force in the cluster" if asked.placed is None else _OF_MANIFESTS
+            _print(console, found, in_force, wide=given["output"] == "wide")
         told(asked)
     waits = found["state"] in ("waiting", "held")
     sys.exit(WAITS if waits else HAS_A_PLACE)
@@ -107,7 +112,7 @@ def _missing(asked: Asked, key: str) -> str:
 # --- for people ------------------------------------------------------------------------------
 
 
-def _print(console: Console, found: Document, *, wide: bool) -> None:
+def _print(console: Console, found: Document, in_force: str, *, wide: bool) -> None:
     head = Text(f"{found['namespace']}/{found['name']} ", style="bold")
     head.append(str(_STATES.get(found["state"], found["state"])), style="not bold")
     if found["node"]:
@@ -127,7 +132,7 @@ def _print(console: Console, found: Document, *, wide: bool) -> None:
         if found.get("limits"):
             _print_limits(console, found["limits"])
     console.print()
-    _print_policy(console, found)
+    _print_policy(console, found, in_force)
     if found.get("annotations"):
         console.print()
         _print_annotations(console, found, wide=wide)
@@ -246,9 +251,9 @@ def _print_cards(console: Console, found: Document, *, wide: bool) -> None:
     console.print(table)
 
 
-def _print_policy(console: Console, found: Document) -> None:
+def _print_policy(console: Console, found: Document, in_force: str) -> None:
     if found.get("policy"):
-        line = _policy_text(found["policy"])
+        line = _policy_text(found["policy"], in_force)
         console.print(Text("policy ", style="bold").append(line, style="not bold"))
     another = found.get("another")
     if another and another["node"]:
@@ -265,8 +270,8 @@ def _print_policy(console: Console, found: Document) -> None:
         console.print(Text(f"record read: {record['source']}, {trusted}"))
 
 
-def _policy_text(policy: Document) -> str:
-    whose = {"pod": "the pod's own annotation", "cluster": "in force in the cluster"}
+def _policy_text(policy: Document, in_force: str) -> str:
+    whose = {"pod": "the pod's own annotation", "cluster": in_force}
     between, cards = policy["node"], policy["card"]
     if (between, policy["node_from"]) == (cards, policy["card_from"]):
         return f"{between}, between nodes and cards ({whose[policy['node_from']]})"

@@ -41,13 +41,15 @@ class Views(Protocol):
 class BookViews:
     """Views of books in this process."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, *, settled: bool = False) -> None:
         """Views.
 
         Args:
             books: what is known.
+            settled: every pod had its turn; those that wait are not asked anew.
         """
         self._books = books
+        self._settled = settled
 
     async def overview(self) -> dict[str, Any]:
         """See `Views`."""
@@ -68,4 +70,4 @@ class BookViews:
 
     async def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
         """See `Views`."""
-        return explain(self._books, namespace, name)
+        return explain(self._books, namespace, name, settled=self._settled)

@@ -13,8 +13,9 @@ from partage.model.pod import Pod
 from partage.model.request import RequestGroup
 from partage.scheduler.engine import State
 from partage.scheduler.events import Placement
+from partage.scheduler.idle import fits_when_idle
 from partage.vendors.reserved import RESERVED
-from partage.wire.advice import advice
+from partage.wire.advice import ROOM, advice
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.translation import PodEntry
 
@@ -24,8 +25,16 @@ _PROVEN: Final = 128
 """Nodes that are asked card by card where only that can tell whether they would do."""
 
 
-def explain(books: Books, namespace: str, name: str) -> dict[str, Any] | None:
+def explain(
+    books: Books, namespace: str, name: str, *, settled: bool = False
+) -> dict[str, Any] | None:
     """The explanation of a pod; None for a pod that is not known or asks for no device.
+
+    Args:
+        books: what is known.
+        namespace: of the pod.
+        name: of the pod.
+        settled: every pod had its turn, so that the reason is that of the pod's own turn.
 
     `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,
     `unknown` (its Binding was never answered), `bound`, or `finished`.
@@ -37,16 +46,18 @@ def explain(books: Books, namespace: str, name: str) -> dict[str, Any] | None:
     allocation = ledger.allocation(pod.uid)
     suspicion = ledger.suspicion(pod.uid)
     state: State | None = books.engine.states.get(pod.uid)
-    reason, possible = None, None
+    reason, possible, never = None, None, False
+    waiting = books.waiting.get(pod.uid)
     if state is None and not pod.finished:
-        decision = books.engine.explain(pod)
+        decision = waiting.refusal if settled and waiting else books.engine.explain(pod)
         if isinstance(decision, Placement):
             # It waits although there is room now: kube-scheduler has its own reasons, or its turn
             # has not come.
             possible = decision.allocation.node
         else:
             reason = refusal_document(decision)
-    waiting = books.waiting.get(pod.uid)
+            if decision.code in ROOM:
+                never = fits_when_idle(ledger, pod, books.engine.policy.card) is False
     record = pod.record
     return {
         "namespace": pod.namespace,
@@ -60,7 +71,7 @@ def explain(books: Books, namespace: str, name: str) -> dict[str, Any] | None:
             else []
         ),
         "reason": reason,
-        "next": advice(reason["code"]) if reason else None,
+        "next": advice(reason["code"], never=never) if reason else None,
         "fits_now_on": possible,
         "policy": _policy(books, pod),
         "another": _another(books, pod) if state is not None and not pod.finished else None,

@@ -110,6 +110,11 @@ class Plane:
         state: list[list[int]] = self.amounts[:STATE, :, node].tolist()
         return state
 
+    def totals(self, node: int) -> bytes:
+        """What a node's cards are and have in all, for comparing it with other nodes."""
+        columns = (self.core_total, self.memory_total, self.slots_total, self.kind)
+        return b"".join(column[:, node].tobytes() for column in columns)
+
     def unit_columns(self, unit: str) -> tuple[Ints, Ints]:
         """Total and free columns of a native unit; zero where a card does not have it."""
         columns = self.extras.get(unit)

@@ -45,6 +45,9 @@ WRONG: Final = frozenset(
 )
 """Codes of cards that are the wrong ones whatever they have left."""
 
+_TOLD: Final = 4
+"""Different facts of one code that the line names."""
+
 _SHORT: Final = 8
 _RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
@@ -123,7 +126,7 @@ def _clause(reason: CardReason) -> str:
 class Finding:
     """One code over many nodes: how many, and the node that came closest."""
 
-    __slots__ = ("asked", "brief", "card", "count", "free", "node")
+    __slots__ = ("asked", "brief", "briefs", "card", "count", "free", "node")
 
     def __init__(self) -> None:
         self.count = 0
@@ -132,11 +135,14 @@ class Finding:
         self.node = ""
         self.card: int | None = None
         self.brief = ""
+        self.briefs: dict[str, None] = {}
 
     def add(self, name: str, reason: NodeReason) -> None:
         """Count one more node."""
         self.count += 1
         self.brief = self.brief or reason.brief
+        if reason.brief:
+            self.briefs[reason.brief] = None
         if reason.free is not None and (self.free is None or reason.free > self.free):
             self.asked, self.free = reason.asked, reason.free
             self.node, self.card = name, reason.card
@@ -165,6 +171,8 @@ def refusal_of(
 
 def _part(code: ReasonCode, finding: Finding) -> str:
     text = f"{finding.count} {phrase(code)}"
+    if code in (ReasonCode.TYPE_MISMATCH, ReasonCode.MODE_MISMATCH) and len(finding.briefs) > 1:
+        return f"{text} ({_several(list(finding.briefs))})"
     if finding.brief:
         return f"{text} ({finding.brief}{f' on {finding.node}' if finding.node else ''})"
     if finding.asked is None or finding.free is None or finding.asked <= 0:
@@ -176,6 +184,18 @@ def _part(code: ReasonCode, finding: Finding) -> str:
         f"{text} (asked {format_amount(code, finding.asked)}, "
         f"most free {format_amount(code, max(finding.free, 0))} on {where})"
     )
+
+
+def _several(briefs: Sequence[str]) -> str:
+    """What different cards are, and what was asked once: `it is T4 or A10, asked H100`."""
+    split = [brief.partition(", asked ") for brief in briefs]
+    asked = {tail for _, _, tail in split}
+    facts = [head for head, _, _ in split] if len(asked) == 1 else list(briefs)
+    named, more = facts[:_TOLD], len(facts) > _TOLD
+    if all(fact.startswith("it is ") for fact in named):
+        named = [named[0], *(fact.removeprefix("it is ") for fact in named[1:])]
+    text = " or ".join(named) + (" or others" if more else "")
+    return f"{text}, asked {asked.pop()}" if len(asked) == 1 and "" not in asked else text
 
 
 _KUBERNETES: Final = (

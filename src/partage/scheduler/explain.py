@@ -159,6 +159,8 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
             found = _ordered(lacking & (lead == worst), rank)
             plane = ledger.planes[member.request.type]
             short_cards = ranks[:, found] == worst
+            if code in WRONG:
+                found = _each_model_first(ledger, plane, found)
             result.setdefault(code, []).extend(_most_free(plane, code, short_cards, found))
         open_ &= ~lacking
     _of_the_rest(ledger, group, rank, (open_ & ~passed, open_ & passed), result)
@@ -200,6 +202,15 @@ def _most_free(plane: Plane, code: ReasonCode, cards: Bools, found: Ints) -> lis
         most = np.where(cards, column[:, found], -1).max(axis=0)
         found = found[np.argsort(-most, kind="stable")]
     return [int(index) for index in found]
+
+
+def _each_model_first(ledger: Ledger, plane: Plane, found: Ints) -> Ints:
+    """The same nodes, of each model of card the first one in front, so that sentences name them all."""
+    models = {model: number for number, model in enumerate({d.model for d in ledger.kinds if d})}
+    of_kind = np.array([models[d.model] if d else -1 for d in ledger.kinds], np.int64)
+    _, first = np.unique(of_kind[plane.kind[0, found]], return_index=True)
+    first.sort()
+    return np.concatenate([found[first], np.delete(found, first)])
 
 
 def _closest(codes: dict[ReasonCode, list[int]]) -> list[int]:

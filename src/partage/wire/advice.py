@@ -8,7 +8,7 @@ from typing import Final
 
 from partage.model.reason import ReasonCode
 
-__all__ = ["ADVICE", "advice"]
+__all__ = ["ADVICE", "NEVER", "ROOM", "advice"]
 
 ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.INVALID_REQUEST: "correct the container or annotation that the message names",
@@ -47,9 +47,36 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
 """Reason to what to do about it; backquotes stand around what is typed."""
 
 
-def advice(code: str) -> str:
-    """What to do about a code; empty for one that is not known, as of a newer service."""
+NEVER: Final = (
+    "ask for less, or add a larger node; waiting does not help, as no node that the pod may use "
+    "has as much even when it is idle"
+)
+"""What to do about a request for which no node is large enough; waiting does not help."""
+
+ROOM: Final = frozenset(
+    {
+        ReasonCode.INSUFFICIENT_CARDS,
+        ReasonCode.INSUFFICIENT_CORE,
+        ReasonCode.INSUFFICIENT_MEMORY,
+        ReasonCode.INSUFFICIENT_SLOTS,
+        ReasonCode.INSUFFICIENT_DEVICES,
+        ReasonCode.CARD_NOT_IDLE,
+        ReasonCode.MIG_PLACEMENT,
+        ReasonCode.NODE_RESOURCES,
+    }
+)
+"""Codes of want of room, for which waiting helps where a node is large enough."""
+
+
+def advice(code: str, *, never: bool = False) -> str:
+    """What to do about a code; empty for one that is not known, as of a newer service.
+
+    Args:
+        code: of the refusal.
+        never: no node that the pod may use could host it even if it were idle.
+    """
     try:
-        return ADVICE[ReasonCode(code)]
+        known = ReasonCode(code)
+        return NEVER if never and known in ROOM else ADVICE[known]
     except ValueError:
         return ""

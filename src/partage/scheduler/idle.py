@@ -1,0 +1,104 @@
+"""Whether waiting can help a pod: would a node host it if nothing else ran there?
+
+The exact rule is asked about one node of each shape, so that the answer is that of a decision. Only a
+person's question pays for it; decisions never ask.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from partage.inventory.ledger import Ledger
+from partage.model.device import DeviceType
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.model.policy import Strategy
+from partage.model.reason import NodeReason, ReasonCode
+from partage.placement.node import objection, shortage
+from partage.placement.pod import place
+
+__all__ = ["fits_when_idle"]
+
+_MOST_SHAPES: Final = 64
+"""Different nodes that one question is worth."""
+
+_PASSING: Final = "node.kubernetes.io/"
+"""What begins the keys of taints that Kubernetes sets and takes off by itself."""
+
+
+def fits_when_idle(ledger: Ledger, pod: Pod, strategy: Strategy) -> bool | None:
+    """Whether any node would host the pod if it were empty, healthy and open.
+
+    Args:
+        ledger: the books, for their nodes.
+        pod: a pod that waits.
+        strategy: between cards, where the pod has none of its own.
+
+    Returns:
+        None where there are too many different nodes to tell.
+    """
+    shapes = _shapes(ledger, pod)
+    for number, node in enumerate(shapes):
+        if number == _MOST_SHAPES:
+            return None
+        found = _found(node, pod, strategy)
+        if found is None:
+            return None
+        if found:
+            return True
+    return False
+
+
+def _shapes(ledger: Ledger, pod: Pod) -> Iterator[Node]:
+    """A node of each shape that the pod may use, without what may pass."""
+    seen: set[object] = set()
+    named = any(
+        g.request.filter.use_uuids or g.request.filter.avoid_uuids for g in pod.request.groups
+    )
+    for index, node in enumerate(ledger.nodes):
+        if node is None:
+            continue
+        opened = _opened(node)
+        if objection(opened, pod) is not None:
+            continue
+        shape = index if named else _shape(ledger, index, opened, pod)
+        if shape not in seen:
+            seen.add(shape)
+            yield opened
+
+
+def _opened(node: Node) -> Node:
+    """The node without a cordon, passing taints, and an agent that may come back."""
+    if not (node.unschedulable or node.taints or node.verdicts):
+        return node
+    return replace(
+        node,
+        unschedulable=False,
+        taints=tuple(taint for taint in node.taints if not taint.key.startswith(_PASSING)),
+        verdicts=tuple(v for v in node.verdicts if v.code is not ReasonCode.AGENT_SILENT),
+    )
+
+
+def _shape(ledger: Ledger, index: int, node: Node, pod: Pod) -> object:
+    """Equal for nodes on which the pod finds the same once they are idle."""
+    types = {group.request.type for group in pod.request.groups}
+    cards = tuple(ledger.planes[type_].totals(index) for type_ in sorted(types))
+    room = tuple(node.allocatable.get(name) for name in pod.host)
+    tables = tuple(node.partitions), node.honour_partitions, tuple(node.templates.items())
+    return cards, ledger.tree(index), room, tables, node.single_numa
+
+
+def _found(node: Node, pod: Pod, strategy: Strategy) -> bool | None:
+    """Whether the node, idle, hosts the pod; None where the search was given up."""
+    healthy = tuple(
+        replace(device, healthy=True, cordoned=False, doubt="") for device in node.devices
+    )
+    idle = Ledger()
+    idle.upsert_node(replace(node, devices=healthy))
+    if shortage(pod.host, idle.host_left(0, pod.host)) is not None:
+        return False
+    cards = {type_: idle.cards(type_, 0) for type_ in DeviceType}
+    found = place(node, cards, pod.request, strategy)
+    if not isinstance(found, NodeReason):
+        return True
+    return None if found.code is ReasonCode.SEARCH_LIMIT else False

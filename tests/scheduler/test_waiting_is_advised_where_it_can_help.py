@@ -1,0 +1,107 @@
+"""Whether waiting can help a pod: the exact rule over nodes that are taken to be idle, healthy and open."""
+
+import pytest
+
+from partage.inventory.ledger import Ledger
+from partage.model.node import Node, Verdict
+from partage.model.pod import Pod
+from partage.model.policy import Strategy
+from partage.model.reason import ReasonCode
+from partage.model.request import CardFilter
+from partage.model.selector import NodeConstraint, Operator, Requirement, Selector, Taint
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen, Placement
+from partage.scheduler.idle import fits_when_idle
+from partage.testing.builders import card, make_node, make_pod, share, whole
+from partage.wire.advice import ADVICE, NEVER, ROOM, advice
+
+EIGHT = make_node("eight", devices=[card(minor) for minor in range(8)])
+TAINT = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
+OWN = Taint("team", "a", "NoSchedule")
+SILENT = Verdict("", ReasonCode.AGENT_SILENT, "the agent is away")
+SMALL = make_node("small", devices=[card(0)], labels={"pool": "small"})
+IN_SMALL = NodeConstraint(Selector((Requirement("pool", Operator.IN, ("small",)),)))
+
+
+def asked(pod: Pod, *nodes: Node) -> bool | None:
+    """Whether a node would host the pod once it is idle."""
+    ledger = Ledger()
+    for node in nodes:
+        ledger.upsert_node(node)
+    return fits_when_idle(ledger, pod, Strategy.PARTAGE)
+
+
+@pytest.mark.parametrize(
+    ("pod", "nodes", "may_help"),
+    [
+        pytest.param(make_pod("p", whole(8)), (EIGHT,), True, id="all"),
+        pytest.param(make_pod("p", whole(16)), (EIGHT, EIGHT), False, id="more-cards-than-a-node"),
+        pytest.param(make_pod("p", share(10, memory=17)), (EIGHT,), False, id="memory"),
+        pytest.param(make_pod("p", *[share(60)] * 8), (EIGHT,), True, id="containers"),
+        pytest.param(make_pod("p", *[share(60)] * 9), (EIGHT,), False, id="containers-together"),
+        pytest.param(
+            make_pod("p", share(60), share(60), constraint=IN_SMALL), (EIGHT, SMALL), False,
+            id="only-on-the-small-node",
+        ),
+        pytest.param(
+            make_pod("p", share(10, filter=CardFilter(use_uuids=("GPU-7",)))), (EIGHT,), True,
+            id="a-card-by-name",
+        ),
+        pytest.param(
+            make_pod("p", share(10), host={"cpu": 9000}),
+            (make_node("n", devices=[card(0)], allocatable={"cpu": 8000}),), False, id="cpu",
+        ),
+        pytest.param(
+            make_pod("p", share(10)), (make_node("n", devices=[card(0)], taints=(TAINT,)),), True,
+            id="a-taint-that-passes",
+        ),
+        pytest.param(
+            make_pod("p", share(10)), (make_node("n", devices=[card(0)], taints=(OWN,)),), False,
+            id="a-taint-that-stays",
+        ),
+        pytest.param(
+            make_pod("p", whole(1)),
+            (make_node("n", devices=[card(0, healthy=False)], unschedulable=True, verdicts=(SILENT,)),),
+            True, id="cordoned-sick-and-silent",
+        ),
+    ],
+)  # fmt: skip
+def test_it_is_what_an_idle_node_would_say(
+    pod: Pod,
+    nodes: tuple[Node, ...],
+    may_help: bool,  # noqa: FBT001 # a case
+) -> None:
+    """What passes by itself, or by a repair, does not count as too small."""
+    named = [
+        node
+        if number == 0
+        else make_node(f"{node.name}-{number}", node.devices, labels=node.labels)
+        for number, node in enumerate(nodes)
+    ]
+    assert asked(pod, *named) is may_help
+
+
+def test_what_others_hold_does_not_count() -> None:
+    """The books are full; the answer is that of the empty node."""
+    engine = Engine()
+    engine.handle(NodeSeen(EIGHT))
+    for number in range(8):
+        assert isinstance(engine.schedule(make_pod(f"p{number}", whole(1))), Placement)
+
+    assert fits_when_idle(engine.ledger, make_pod("p", whole(8)), Strategy.PARTAGE) is True
+
+
+def test_too_many_kinds_of_node_are_not_tried() -> None:
+    """A person's question is bounded too; then the usual advice stands."""
+    nodes = [make_node(f"n{n}", devices=[card(0, memory=n + 1)]) for n in range(70)]
+
+    assert asked(make_pod("p", share(10, memory=100)), *nodes) is None
+    assert asked(make_pod("p", share(10, memory=100)), *nodes[:60]) is False
+
+
+def test_advice_never_says_to_wait_for_what_cannot_come() -> None:
+    """For want of room alone; other codes have other cures."""
+    for code in ReasonCode:
+        never = advice(code.value, never=True)
+        assert never == (NEVER if code in ROOM else ADVICE[code])
+        assert code not in ROOM or "waiting does not help" in never
