@@ -13,6 +13,9 @@ from itertools import combinations
 EQUAL_CARDS = "20 equal cards, NUMA groups"
 """Row of docs/compatibility.md: the lowest number first, where upstream takes the highest or the last."""
 
+ONE_AFTER_ANOTHER = "several containers"
+"""Row of docs/compatibility.md: other cards are tried for an earlier container, where upstream tries one set for each."""
+
 Group = frozenset[str]
 
 
@@ -124,11 +127,11 @@ def card_score(card: Card, annotations: Mapping[str, str]) -> Fraction:
     )
 
 
-def ordered(cards: list[Card], asked: Request, annotations: Mapping[str, str]) -> list[Card]:
+def ordered(cards: list[Card], annotations: Mapping[str, str]) -> list[Card]:
     """Cards in the order in which they are tried. gpu_policy.go: Less, lessByChain, gpuSortKeyChain.
 
-    Upstream takes the list from its end; here the best comes first. Of equal cards the lowest comes first (EQUAL_CARDS);
-    for whole cards under binpack Partage takes the one with the least memory before that.
+    Upstream takes the list from its end; here the best comes first. Of equal cards and NUMA nodes the lowest comes first
+    (EQUAL_CARDS).
     """
     keys = [
         word
@@ -141,12 +144,10 @@ def ordered(cards: list[Card], asked: Request, annotations: Mapping[str, str]) -
     if not any(key != "numa" for key in keys) and "numa" not in _chain(annotations):
         keys.append("spread")  # the default of the chart
 
-    smallest = "binpack" in keys and asked.cores == 100 and asked.percentage == 100
-
     def rank(card: Card) -> list[Fraction | int]:
         score = card_score(card, annotations)
         by = {"binpack": -score, "spread": score, "numa": card.numa}
-        return [*(by[key] for key in keys), card.memory if smallest else 0, card.index]
+        return [*(by[key] for key in keys), card.index]
 
     return sorted(cards, key=rank)
 
@@ -159,7 +160,7 @@ def choices(node: Node, asked: Request, annotations: Mapping[str, str]) -> list[
     if asked.nums > len(node.cards):
         return []
     numa = None
-    for card in ordered(node.cards, asked, annotations):
+    for card in ordered(node.cards, annotations):
         if bind and numa != card.numa:
             numa, found = card.numa, []
         if fits(card, asked, annotations):

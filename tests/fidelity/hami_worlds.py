@@ -110,8 +110,8 @@ _CONTAINER = st.builds(
 
 
 def _annotations(uuids: list[str], *, linked: bool) -> st.SearchStrategy[dict[str, str]]:
-    chains = ["binpack", "spread", "mutex", "numa", "numa,spread", "numa,binpack",
-              "mutex,binpack", "spread,mutex"]  # fmt: skip
+    chains = ["binpack", "spread", "mutex", "numa", "numa,spread", "numa,binpack", "binpack,numa",
+              "spread,numa", "mutex,binpack", "spread,mutex", "mutex,numa", "spread,binpack,numa"]  # fmt: skip
     if linked:
         chains += ["topology-aware", "topology-aware,binpack"]
     words = {

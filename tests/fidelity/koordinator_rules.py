@@ -6,13 +6,17 @@ otherwise on purpose is marked with the row of docs/compatibility.md that says s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 Q5 = "Q5 partition scores"
 Q6 = "Q6 shared card in the topology path"
 Q15 = "Q15 joint allocation"
 FAR = "joint allocation, more network cards than PCIe switches"
 SCORES = "scores"
+SWITCHES = "equal PCIe switches"
+NODE_SCOPE = "scope `Node` on a node whose topology is not known"
+DEVICE_SCOPE = "scope `Device`"
+SHARED_SCOPE = "shares of several cards with a scope"
 """Rows of docs/compatibility.md that the rules and the worlds keep to."""
 
 SCOPES = {"": 0, "Node": 1, "NUMANode": 2, "PCIe": 3, "Device": 4}
@@ -115,8 +119,14 @@ def gpu_score(card: Device, asked: Mapping[str, int]) -> int:
     return (max(0, card.free("ratio") - asked.get("ratio", 0)) + card.free("ratio")) // 2
 
 
-def gpus(node: Node, ask: Ask, *, by_minor: bool = True) -> list[int] | None:
-    """Minors of the cards that are given; None where the node refuses. allocator_gpu.go: Allocate, generalAllocate."""
+def gpus(node: Node, ask: Ask, *, ours: bool = True) -> list[int] | None:
+    """Minors of the cards that are given; None where the node refuses. allocator_gpu.go: Allocate, generalAllocate.
+
+    Args:
+        node: where.
+        ask: what.
+        ours: read scopes as Partage does where it is a row (SWITCHES, NODE_SCOPE, DEVICE_SCOPE).
+    """
     if not node.gpus:
         return None
     if not ask.shared:
@@ -125,10 +135,16 @@ def gpus(node: Node, ask: Ask, *, by_minor: bool = True) -> list[int] | None:
             return found
         if node.honor or ask.partition is not None:
             return None
+    if ours and ask.scope == "Device":  # for upstream no card is within it
+        if ask.gpus > 1:
+            return None
+        ask = replace(ask, scope="")
     known = all(card.pcie is not None for card in node.gpus)
+    if ours and ask.scope == "Node" and not known:  # upstream refuses
+        ask = replace(ask, scope="")
     several = ask.shared and ask.gpus > 1
     if known and not several:
-        result = from_scope(node, ask, by_minor=by_minor)
+        result = from_scope(node, ask, ours=ours)
         return result[2] if result else None
     if ask.scope:
         return None
@@ -170,22 +186,22 @@ def _spared(node: Node, gone: set[int], count: int) -> int:
 
 
 def from_scope(
-    node: Node, ask: Ask, *, by_minor: bool = True
+    node: Node, ask: Ask, *, ours: bool = True
 ) -> tuple[int, int, list[int], int] | None:
     """Depth, scopes in use around it, cards and score of the best place. allocator_gpu.go: allocateFromScope.
 
     The score of a share is the scorer's own, of which upstream swaps the arguments (Q6). Of equal scopes upstream takes the
-    first by NUMA node and switch, Partage the one with the lowest minor.
+    first by NUMA node and switch, Partage the one with the lowest minor (SWITCHES).
 
     Args:
         node: where.
         ask: what.
-        by_minor: read equal scopes as Partage does.
+        ours: read equal scopes as Partage does.
     """
 
     def rank(found: tuple[int, int, list[int], int]) -> tuple[int, int, int, list[int]]:
         depth, used, chosen, worth = found
-        return depth, used, worth, [-minor for minor in chosen] if by_minor else []
+        return depth, used, worth, [-minor for minor in chosen] if ours else []
 
     def inside(
         level: int, cards: list[Device], used: int, depth: int
@@ -268,9 +284,7 @@ def usable(nic: Device, ask: Ask, each: int) -> bool:
     return _selected(nic, ask) and nic.fits({"rdma": each}) and has_function
 
 
-def nics(
-    node: Node, ask: Ask, primary: Sequence[int] | None, *, far: bool = False
-) -> list[tuple[int, str]] | None:
+def nics(node: Node, ask: Ask, primary: Sequence[int] | None) -> list[tuple[int, str]] | None:
     """Minor and virtual function of each network card; None where the node refuses.
 
     device_allocator.go: jointAllocate, defaultAllocateDevices, validateJointAllocation; device_resources.go:
@@ -278,8 +292,6 @@ def nics(
 
     Args:
         primary: minors of the cards that they are allocated with; None where they are not.
-        far: read as upstream, which takes a network card for each switch of the cards even where it is on none of them;
-            Partage takes no more of those than are asked.
     """
     cards = [card for card in node.gpus if card.minor in (primary or ())]
     switches = {card.pcie for card in cards} - {None}
@@ -304,12 +316,7 @@ def nics(
         (n for n in ranked if n.pcie is None or n.pcie not in switches),
         key=lambda n: bool(primary) and n.numa not in numas,
     )
-    chosen: list[Device] = []
-    for nic in order:
-        beside = nic.pcie is not None and nic.pcie in switches
-        most = wanted.most if far or beside else wanted.least
-        if len(chosen) < most and usable(nic, ask, wanted.each):
-            chosen.append(nic)
+    chosen = [nic for nic in order if usable(nic, ask, wanted.each)][: wanted.most]
     if len(chosen) < wanted.least:
         return None
     if same and {nic.pcie for nic in chosen} != switches:

@@ -209,11 +209,11 @@ def _pods(draw: st.DrawFn, name: str, most: int, *, uneven: bool, nics: bool, ta
     wants = draw(st.sampled_from(("gpu", "both", "both", "rdma"))) if nics else "gpu"
     if wants != "rdma":
         limits, each, count = draw(_cards(most, uneven=uneven))
-        scope = draw(st.sampled_from(("", "", "", "PCIe", "NUMANode")))
+        scope = draw(
+            st.sampled_from(("",) * 6 + ("PCIe", "PCIe", "NUMANode", "NUMANode", "Node", "Device"))
+        )
         ask = replace(ask, gpu=each, gpus=count)
-        if (
-            not (ask.shared and count > 1) and not tables
-        ):  # see test_where_the_originals_decide_otherwise.py
+        if not (ask.shared and count > 1):  # a row of its own: koordinator.SHARED_SCOPE
             ask = replace(ask, scope=scope)
         if tables and not ask.shared:
             ask = replace(
@@ -222,8 +222,6 @@ def _pods(draw: st.DrawFn, name: str, most: int, *, uneven: bool, nics: bool, ta
     if wants != "gpu":
         strategy = draw(st.sampled_from(("", "", "", "ApplyForAll", "RequestsAsCount")))
         amounts = (1, 2, 3) if strategy == "RequestsAsCount" else (1, 1, 10, 50, 100, 200, 300)
-        if strategy == "ApplyForAll":
-            amounts = (1, 10, 50, 100)  # see test_where_the_originals_decide_otherwise.py
         rdma = draw(st.sampled_from(amounts))
         limits = limits | _amounts({"rdma": rdma})
         ask = replace(

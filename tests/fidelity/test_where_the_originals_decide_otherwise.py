@@ -1,7 +1,7 @@
-"""Differences that were found by machine: what the original does, expected to fail until Partage does it too.
+"""What random worlds found, one small case each: some is now as in the original, the rest is a row of the page.
 
-The worlds of the other tests keep off these cases, and say so. A case that Partage decides as the original does makes its
-test fail here: then the worlds may draw it again.
+Where Partage keeps its own way, the case shows what both do. A case that both decide alike one day fails here: then its row
+goes.
 """
 
 from pathlib import Path
@@ -16,11 +16,16 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 ROWS = (
     hami.EQUAL_CARDS,
+    hami.ONE_AFTER_ANOTHER,
     koordinator.Q5,
     koordinator.Q6,
     koordinator.Q15,
     koordinator.FAR,
     koordinator.SCORES,
+    koordinator.SWITCHES,
+    koordinator.NODE_SCOPE,
+    koordinator.DEVICE_SCOPE,
+    koordinator.SHARED_SCOPE,
 )
 
 
@@ -43,7 +48,6 @@ def _hami(node: hami.Node, *pods: hami_worlds.Pod) -> list[set[str]]:
     return [{uuid for _, _, _, uuid, _ in decision.devices} for decision in found]
 
 
-@pytest.mark.xfail(strict=True, reason="Partage breaks ties by the card's number alone")
 def test_numa_after_an_order_breaks_its_ties() -> None:
     """gpu_policy.go, lessByChain: cards that binpack finds equal go by NUMA node."""
     pod = hami_worlds.Pod(
@@ -53,7 +57,6 @@ def test_numa_after_an_order_breaks_its_ties() -> None:
     assert _hami(_hami_cards(1, 0), pod) == [{"n-1"}]
 
 
-@pytest.mark.xfail(strict=True, reason="Partage takes the card with the least memory")
 def test_idle_cards_are_equal_to_binpack_whatever_their_memory() -> None:
     """gpu_policy.go, Less: nothing is used of either, so that their numbers decide."""
     node = _hami_cards(0, 0, 0)
@@ -65,14 +68,19 @@ def test_idle_cards_are_equal_to_binpack_whatever_their_memory() -> None:
     assert _hami(node, pod) == [{"n-0"}]
 
 
-@pytest.mark.xfail(strict=True, reason="Partage tries other cards for the first container")
-def test_a_later_container_waits_for_what_an_earlier_one_took() -> None:
-    """score.go, allocateAppContainers: each container takes its best cards, and none is reconsidered."""
+def test_a_later_container_moves_an_earlier_one() -> None:
+    """score.go, allocateAppContainers: each takes its best cards, and none is reconsidered (ONE_AFTER_ANOTHER)."""
     small = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
     first = hami_worlds.Pod("first", (small,), {"nvidia.com/use-gpuuuid": "n-0"})
     second = hami_worlds.Pod("second", (small, {"nvidia.com/gpu": "1"}), {})
+    node = _hami_cards(0, 0)
+    for pod in (first, second):
+        for asked in map(hami.request, pod.containers):
+            theirs = hami.choices(node, asked, pod.annotations)
+            hami.charge(node, *theirs or [frozenset()], asked)
 
-    assert _hami(_hami_cards(0, 0), first, second) == [{"n-0"}, set()]
+    assert theirs == []
+    assert _hami(_hami_cards(0, 0), first, second) == [{"n-0"}, {"n-0", "n-1"}]
 
 
 def _cards(*places: tuple[int, str | None], **more: object) -> koordinator.Node:
@@ -88,55 +96,55 @@ def _koordinator(
         "p", ({f"koordinator.sh/{name}": amount for name, amount in limits.items()},), ask
     )
     found = decisions.decided(koordinator_worlds.World([node], [pod]).documents(), "spread")
-    return koordinator.gpus(node, ask, by_minor=False), found[0].minors("gpu")
+    return koordinator.gpus(node, ask, ours=False), found[0].minors("gpu")
 
 
 HALF, WHOLE = {"core": 50, "ratio": 50}, {"core": 100, "ratio": 100}
 
 
-@pytest.mark.xfail(strict=True, reason="Partage takes the scope with the lowest minor")
-def test_equal_switches_go_by_numa_node_and_name() -> None:
-    """allocator_gpu_helper.go, GetGPUTopologyScope: scopes are sorted by NUMA node, then by the switch's name."""
+def test_of_equal_switches_the_one_with_the_lowest_minor_is_taken() -> None:
+    """allocator_gpu_helper.go, GetGPUTopologyScope: scopes are sorted by NUMA node, then by the switch's name (SWITCHES)."""
     theirs, mine = _koordinator(
         _cards((0, "b"), (0, "a")), koordinator.Ask(gpu=HALF), {"gpu": "50"}
     )
 
-    assert mine == theirs
+    assert (theirs, mine) == ([1], [0])
 
 
-@pytest.mark.xfail(strict=True, reason="Partage needs no topology for the scope Node")
-def test_a_scope_of_the_node_needs_the_topology_too() -> None:
-    """allocator_gpu.go, allocateByDeviceTopology: any required scope needs the tree."""
+def test_cards_whose_place_is_not_known_are_on_their_node() -> None:
+    """allocator_gpu.go, allocateByDeviceTopology: any required scope needs the tree (NODE_SCOPE)."""
     theirs, mine = _koordinator(
         _cards((0, None)), koordinator.Ask(gpu=HALF, scope="Node"), {"gpu": "50"}
     )
 
-    assert mine == (theirs or [])
+    assert (theirs, mine) == (None, [0])
 
 
-@pytest.mark.xfail(strict=True, reason="Partage gives one card to the scope Device")
-def test_no_card_is_within_the_scope_of_a_device() -> None:
-    """allocator_gpu.go, allocateFromScope: the deepest scope that answers is the switch."""
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "given"), [("50", 1, [0]), ("100", 1, [0]), ("200", 2, [])]
+)
+def test_one_card_is_within_the_scope_of_a_device(gpu: str, gpus: int, given: list[int]) -> None:
+    """allocator_gpu.go, allocateFromScope: the closest scope that answers is the switch (DEVICE_SCOPE)."""
+    asked = koordinator.Ask(gpu=HALF if gpu == "50" else WHOLE, gpus=gpus, scope="Device")
+    theirs, mine = _koordinator(_cards((0, "a"), (0, "a")), asked, {"gpu": gpu})
+
+    assert (theirs, mine) == (None, given)
+
+
+@pytest.mark.parametrize(("switches", "given"), [("aa", [0, 1]), ("ab", []), ("abb", [1, 2])])
+def test_shares_of_several_cards_are_kept_within_the_scope(
+    switches: str, given: list[int]
+) -> None:
+    """allocator_gpu.go, allocateByDeviceTopology: `Unsupported Multi-Shared GPU` (SHARED_SCOPE)."""
     theirs, mine = _koordinator(
-        _cards((0, "a")), koordinator.Ask(gpu=HALF, scope="Device"), {"gpu": "50"}
-    )
-
-    assert mine == (theirs or [])
-
-
-@pytest.mark.xfail(strict=True, reason="Partage keeps shares of several cards within the scope")
-def test_shares_of_several_cards_have_no_scope() -> None:
-    """allocator_gpu.go, allocateByDeviceTopology: `Unsupported Multi-Shared GPU`."""
-    theirs, mine = _koordinator(
-        _cards((0, "a"), (0, "a")),
+        _cards(*((0, switch) for switch in switches)),
         koordinator.Ask(gpu=HALF, gpus=2, scope="PCIe"),
         {"gpu.shared": "2", "gpu-core": "100", "gpu-memory-ratio": "100"},
     )
 
-    assert mine == (theirs or [])
+    assert (theirs, mine) == (None, given)
 
 
-@pytest.mark.xfail(strict=True, reason="Partage holds partitions to the scope")
 def test_a_partition_may_be_wider_than_the_scope() -> None:
     """allocator_gpu.go, Allocate: where a partition serves, the scope is not looked at."""
     pair = {2: [koordinator.Partition((0, 1), 1)]}
@@ -150,7 +158,7 @@ def test_a_partition_may_be_wider_than_the_scope() -> None:
 
 
 def _joint(
-    node: koordinator.Node, ask: koordinator.Ask, limits: dict[str, str], *, far: bool = True
+    node: koordinator.Node, ask: koordinator.Ask, limits: dict[str, str]
 ) -> tuple[list[int], list[int]]:
     """The network cards that Koordinator gives, and those that the product gives."""
     pod = koordinator_worlds.Pod(
@@ -158,11 +166,10 @@ def _joint(
     )
     found = decisions.decided(koordinator_worlds.World([node], [pod]).documents(), "spread")
     primary = koordinator.gpus(node, ask) if koordinator.jointly(ask) else None
-    theirs = koordinator.nics(node, ask, primary, far=far) or []
+    theirs = koordinator.nics(node, ask, primary) or []
     return [minor for minor, _ in theirs], found[0].minors("rdma")
 
 
-@pytest.mark.xfail(strict=True, reason="Partage takes no more far network cards than are asked")
 def test_each_switch_counts_for_a_network_card_wherever_it_is() -> None:
     """device_allocator.go, allocateDevices: as many as the primary has switches, from the whole node."""
     nics = [koordinator.Device(n, True, 1, "z") for n in (1, 2)]
@@ -175,7 +182,6 @@ def test_each_switch_counts_for_a_network_card_wherever_it_is() -> None:
     assert mine == theirs
 
 
-@pytest.mark.xfail(strict=True, reason="Partage allocates them jointly where a count is asked")
 def test_whole_network_cards_for_all_are_not_joint() -> None:
     """utils.go: a type with ApplyForAll leaves the joint allocation, though a multiple of 100 decides how many."""
     nics = [koordinator.Device(1, True, 1, "z"), koordinator.Device(2, True, 0, "a")]

@@ -378,6 +378,7 @@ def _card_orders() -> st.SearchStrategy[CardOrder]:
         st.sampled_from([None, *Strategy]),
         st.booleans(),
         st.booleans(),
+        st.booleans(),
         st.sampled_from([None, CardWeights(1, 2, 3)]),
     )
 

@@ -177,13 +177,15 @@ def test_pairs_leave_the_four_whole() -> None:
     assert minors(engine, "c", whole(4)) == [0, 1, 2, 3]
 
 
-def test_a_scope_bounds_partitions_too() -> None:
-    """A partition across NUMA nodes does not serve a pod that asked for one NUMA node."""
+def test_one_numa_node_bounds_partitions_and_a_hint_does_not() -> None:
+    """A partition across NUMA nodes serves a pod whose hint has a scope, not one that asked for one NUMA node."""
     tables = {2: (Partition((3, 4), score=9), Partition((5, 6)))}
     engine = engine_of(h800(tables=tables))
+    same = whole(2, scope=Scope.NUMA, scope_code=ReasonCode.NUMA_MISMATCH)
 
-    assert minors(engine, "a", whole(2, scope=Scope.NUMA)) == [5, 6]
-    assert reason(engine, whole(2, scope=Scope.PCIE)).code is ReasonCode.PARTITION
+    assert minors(engine, "a", same) == [5, 6]
+    assert reason(engine, same).code is ReasonCode.PARTITION
+    assert minors(engine, "b", whole(2, scope=Scope.PCIE)) == [3, 4]
 
 
 # --- topology ----------------------------------------------------------------------------------

@@ -51,12 +51,14 @@ class CardOrder:
     Attributes:
         strategy: between cards; None leaves it to the policy in force.
         by_numa: compare NUMA nodes before use.
+        then_numa: compare NUMA nodes of cards that the strategy finds equal.
         by_links: choose the set of cards with the best links (and for one card the worst linked).
         weights: what counts as use; None for the default.
     """
 
     strategy: Strategy | None = None
     by_numa: bool = False
+    then_numa: bool = False
     by_links: bool = False
     weights: CardWeights | None = None
 

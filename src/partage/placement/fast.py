@@ -72,7 +72,9 @@ def choose(
     open_ = plane.open[:, index].tolist()
     columns = zip(suits, open_, *plane.state(index), strict=True)
     if request.whole:
-        rows = _whole_rows(ledger, request, index, columns, strategy)
+        idle_alike = scoring.sharers and strategy is Strategy.BINPACK
+        smallest = strategy not in (Strategy.FIRST_FIT, Strategy.SPREAD) and not idle_alike
+        rows = _whole_rows(ledger, request, index, columns, smallest=smallest)
     else:
         slots = plane.slots_total[:, index].tolist() if scoring.sharers else None
         devices = ledger.devices(request.type, index)
@@ -89,9 +91,13 @@ def choose(
 
 
 def _whole_rows(
-    ledger: Ledger, request: DeviceRequest, index: int, columns: Iterable[_Row], strategy: Strategy
+    ledger: Ledger, request: DeviceRequest, index: int, columns: Iterable[_Row], *, smallest: bool
 ) -> list[int]:
-    """The best rows for whole cards, best first; empty where too few are idle."""
+    """The best rows for whole cards, best first; empty where too few are idle.
+
+    Args:
+        smallest: those with the least memory first, where the topology does not decide.
+    """
     rows: list[int] = []
     totals: list[int] = []
     taken: list[int] = []
@@ -106,7 +112,7 @@ def _whole_rows(
     tree = ledger.tree(index)
     if tree is not None:
         return nearest(tree, rows, taken, request.count)  # rows are in the order of minors
-    if strategy not in (Strategy.FIRST_FIT, Strategy.SPREAD):
+    if smallest:
         rows.sort(key=totals.__getitem__)
     return rows[: request.count]
 

@@ -39,7 +39,8 @@ def ordered(
 
     Binpack prefers the card that is used most, spread the one used least, the default the one
     that the request leaves with least. Whole cards under binpack and the default prefer small
-    memory, so that the larger card stays for who needs it.
+    memory, so that the larger card stays for who needs it; not under binpack where the protocol
+    counts sharers, since its own scheduler finds idle cards equal.
 
     Args:
         ranking: score of each row by a strategy that scores cards itself; higher is better.
@@ -48,19 +49,23 @@ def ordered(
     strategy = order.strategy or strategy
     weights = order.weights or (CardWeights() if scoring.sharers else _DEFAULT_WEIGHTS)
 
-    def key(card: Card) -> tuple[int, int, int]:
-        numa = card.device.topology.numa if order.by_numa and card.device.topology else 0
+    smallest = request.whole and not (scoring.sharers and strategy is Strategy.BINPACK)
+
+    def worth(card: Card) -> int:
         if ranking is not None and order.strategy is None:
-            return numa, -ranking.get(card.row, 0), card.device.minor
+            return -ranking.get(card.row, 0)
         if strategy is Strategy.FIRST_FIT:
-            return numa, 0, card.device.minor
+            return 0
         if strategy is Strategy.SPREAD:
-            return numa, used(card, weights), card.device.minor
-        if request.whole:
-            return numa, card.device.memory_bytes, card.device.minor
-        if strategy is Strategy.PARTAGE:
-            return numa, left(card, request), card.device.minor
-        return numa, -used(card, weights), card.device.minor
+            return used(card, weights)
+        if smallest:
+            return card.device.memory_bytes
+        return left(card, request) if strategy is Strategy.PARTAGE else -used(card, weights)
+
+    def key(card: Card) -> tuple[int, int, int, int]:
+        numa = card.device.topology.numa if card.device.topology else 0
+        first, then = numa * order.by_numa, numa * order.then_numa
+        return first, worth(card), then, card.device.minor
 
     return sorted(cards, key=key)
 

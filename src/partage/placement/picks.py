@@ -326,9 +326,13 @@ class Picker:
         fitting: Sequence[Card],
         ask: PartitionAsk,
     ) -> Iterator[list[Card]]:
-        """Free partitions within the request's scope."""
+        """Free partitions. One may be wider than the scope of a hint, but not than one NUMA node where that is asked.
+
+        The links of a partition do not go through the switches that a scope counts.
+        """
+        numa = self.node.single_numa or request.scope_code is ReasonCode.NUMA_MISMATCH
         for chosen in partitions(self.node, everyone, fitting, request.count, ask):
-            if together(chosen, request.scope):
+            if together(chosen, Scope.NUMA if numa else None):
                 yield chosen
 
     def _every(
@@ -400,9 +404,9 @@ class Picker:
         refused: Sequence[CardReason],
         everyone: Sequence[Card],
     ) -> Iterator[Pick]:
-        """One device beside each PCIe switch of the primary, at least as many as asked.
+        """As many devices as the primary has PCIe switches, at least as many as asked.
 
-        The others come from the same switches, one of each in turn, then from the primary's NUMA nodes.
+        They come from these switches, one of each in turn; then from the primary's NUMA nodes, then from anywhere.
         """
         request, joint = group.request, self.request.joint
         strategy = self.strategy or roomiest(request)
@@ -410,7 +414,7 @@ class Picker:
         switches = list(dict.fromkeys(switch_of(card) for card in primary.cards))
         near = by_turns(switches, fitting)
         covered = {switch_of(card) for card in near}
-        count = max(request.count, len(covered))
+        count = max(request.count, len(set(switches) - {None}))
         if joint is not None and joint.same_pcie:
             chosen = near[:count]
             if len(covered) < len(switches) or len(chosen) < request.count:

@@ -417,7 +417,12 @@ def test_the_node_policy(text: str, strategy: Strategy | None, noted: bool) -> N
         ("mutex", CardOrder(Strategy.SPREAD), True),
         ("numa", CardOrder(Strategy.FIRST_FIT, by_numa=True), False),
         ("topology-aware", CardOrder(Strategy.SPREAD, by_links=True), False),
-        ("binpack,numa,topology-aware", CardOrder(Strategy.BINPACK, by_links=True), False),
+        (
+            "binpack,numa,topology-aware",
+            CardOrder(Strategy.BINPACK, then_numa=True, by_links=True),
+            False,
+        ),
+        ("numa,spread,numa", CardOrder(Strategy.SPREAD, by_numa=True), False),
         ("numa, spread", CardOrder(Strategy.SPREAD, by_numa=True), False),
         ("spread,binpack,mutex", CardOrder(Strategy.SPREAD), True),
     ],

@@ -292,7 +292,7 @@ def test_single_numa_brings_each_types_devices_to_one_numa_node() -> None:
 
     gpu, rdma = (group.request for group in reading.groups)
     assert (gpu.scope, gpu.scope_code) == (Scope.NUMA, ReasonCode.NUMA_MISMATCH)
-    assert (rdma.scope, rdma.scope_code) == (Scope.PCIE, ReasonCode.TOPOLOGY_SCOPE)
+    assert (rdma.scope, rdma.scope_code) == (Scope.PCIE, ReasonCode.NUMA_MISMATCH)
     assert reading.notes
 
 

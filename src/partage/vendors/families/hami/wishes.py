@@ -173,16 +173,15 @@ def _node_strategy(annotations: Mapping[str, str]) -> tuple[Strategy | None, tup
 def _card_order(annotations: Mapping[str, str]) -> tuple[CardOrder, bool, tuple[str, ...]]:
     """Order, whether cards must be unused, and notes.
 
-    The first of binpack and spread decides, because a later key of the chain only orders cards
-    that the earlier ones find equal. NUMA counts when it is written before them; after them it
-    is the tie-break that is used anyway. A chain that names none of the three means spread, and NUMA alone
-    leaves cards of one NUMA node in their order.
+    The first of binpack and spread decides, because the other one finds equal what it finds equal. NUMA
+    counts before it or after it, as it is written. A chain that names none of the three means spread, and
+    NUMA alone leaves cards of one NUMA node in their order.
     """
     text = annotations.get(names.HAMI_CARD_POLICY)
     if text is None:
         return CardOrder(), False, ()
     strategy: Strategy | None = None
-    by_numa = by_links = unused = False
+    by_numa = then_numa = by_links = unused = False
     unknown: list[str] = []
     for word in split_list(text):
         match word:
@@ -190,6 +189,7 @@ def _card_order(annotations: Mapping[str, str]) -> tuple[CardOrder, bool, tuple[
                 strategy = strategy or Strategy(word)
             case "numa":
                 by_numa = by_numa or strategy is None
+                then_numa = not by_numa
             case "topology-aware":
                 by_links = True
             case "mutex":
@@ -202,4 +202,5 @@ def _card_order(annotations: Mapping[str, str]) -> tuple[CardOrder, bool, tuple[
     )
     if strategy is None:
         strategy = Strategy.FIRST_FIT if by_numa else Strategy.SPREAD
-    return CardOrder(strategy=strategy, by_numa=by_numa, by_links=by_links), unused, notes
+    order = CardOrder(strategy, by_numa=by_numa, then_numa=then_numa, by_links=by_links)
+    return order, unused, notes

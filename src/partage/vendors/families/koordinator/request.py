@@ -189,17 +189,20 @@ def _plain(kind: DeviceType, name: str, asked: Asked, hints: Hints) -> _Ask:
 
 def _scope(hint: Hint, hints: Hints) -> tuple[Scope | None, ReasonCode]:
     """The closer of the hint's scope and the NUMA wish, and the code when it cannot be met."""
-    if hints.single_numa and (hint.scope is None or hint.scope < Scope.NUMA):
-        return Scope.NUMA, ReasonCode.NUMA_MISMATCH
+    if hints.single_numa:
+        return max(hint.scope or Scope.NUMA, Scope.NUMA), ReasonCode.NUMA_MISMATCH
     return hint.scope, ReasonCode.TOPOLOGY_SCOPE
 
 
 def _joint(hints: Hints, asks: Mapping[DeviceType, _Ask]) -> Joint | None:
-    """Joint allocation of the types that the pod asks for; one type alone is not joint."""
+    """Joint allocation of the types that the pod asks for; one type alone is not joint.
+
+    A type with the strategy ApplyForAll is not, whatever decides how many of it there are.
+    """
     types = tuple(
         DeviceType(name)
         for name in hints.joint
-        if name in asks and not asks[DeviceType(name)].request.every
+        if name in asks and not hints.by_type.get(DeviceType(name), Hint()).every
     )
     return Joint(types, hints.same_pcie) if len(types) > 1 else None
 
