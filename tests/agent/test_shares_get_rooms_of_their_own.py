@@ -589,25 +589,56 @@ def test_without_compute_memory_alone_is_capped(machine: Machine) -> None:
 
 
 def test_hami_s_library_counts_cards_of_the_container(machine: Machine) -> None:
-    """A whole card has no limit, and the share beside it its own; older versions read the least of all shares."""
+    """By their numbers, not by the order of grants; what is not held has no limit of its neighbours'; a card counts once."""
     second = structs.replace(SHARE, minor=1, uuid="GPU-1", core_milli=500)
-    shares = Shares("u", "main", {}, {}, {}, "", (WHOLE, structs.replace(SHARE, uuid="GPU-7")))
+    shares = Shares("u", "main", {}, {}, {}, "", (second, SHARE))
 
     assert _limits_of(shares) == {
-        "CUDA_DEVICE_MEMORY_LIMIT_1": "4096m",
-        "CUDA_DEVICE_SM_LIMIT_1": "30",
-    }
-    assert _limits_of(dataclasses.replace(shares, grants=(second, SHARE))) == {
         "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
         "CUDA_DEVICE_MEMORY_LIMIT_1": "4096m",
         "CUDA_DEVICE_SM_LIMIT": "30",
-        "CUDA_DEVICE_SM_LIMIT_0": "50",
-        "CUDA_DEVICE_SM_LIMIT_1": "30",
+        "CUDA_DEVICE_SM_LIMIT_0": "30",
+        "CUDA_DEVICE_SM_LIMIT_1": "50",
     }
-    assert _limits_of(dataclasses.replace(shares, grants=(SHARE,))) == {
+    assert _limits_of(dataclasses.replace(shares, grants=(WHOLE, SHARE))) == {
         "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
-        "CUDA_DEVICE_SM_LIMIT": "30",
+        "CUDA_DEVICE_SM_LIMIT_0": "30",
+        "CUDA_DEVICE_SM_LIMIT_1": "100",
     }
+    memory = structs.replace(second, core_milli=0)
+    assert _limits_of(dataclasses.replace(shares, grants=(SHARE, memory))) == {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "4096m",
+        "CUDA_DEVICE_SM_LIMIT_0": "30",
+        "CUDA_DEVICE_SM_LIMIT_1": "100",
+    }
+    for grants, percent in (((SHARE,), "30"), ((structs.replace(SHARE, core_milli=0),), "100")):
+        assert _limits_of(dataclasses.replace(shares, grants=grants)) == {
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "4096m",
+            "CUDA_DEVICE_SM_LIMIT": percent,
+        }
+    assert _limits_of(dataclasses.replace(shares, grants=(SHARE, SHARE))) == {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "8192m",
+        "CUDA_DEVICE_SM_LIMIT": "60",
+    }
+
+
+@pytest.mark.parametrize(
+    ("annotations", "policy", "words"),
+    [
+        ({}, "fixed-share", ("force", None)),
+        ({names.COMPUTE_POLICY: "be"}, "fixed-share", ("disable", None)),
+        ({names.COMPUTE_POLICY: "bs", names.QGPU_APP_CLASS: "online"}, "be", (None, "0")),
+        ({names.QGPU_APP_CLASS: "offline"}, "", (None, "1")),
+    ],
+)
+def test_hami_s_library_hears_what_the_pod_chose(
+    annotations: dict[str, str], policy: str, words: tuple[str | None, str | None]
+) -> None:
+    """Policy and precedence in its own words; before the node's."""
+    env = HamiCore().keep(Shares("u", "main", annotations, {}, {}, policy, (SHARE,))).env
+
+    assert (env.get("GPU_CORE_UTILIZATION_POLICY"), env.get("CUDA_TASK_PRIORITY")) == words
 
 
 def _limits_of(shares: Shares) -> dict[str, str]:

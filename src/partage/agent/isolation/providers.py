@@ -17,7 +17,7 @@ from partage.agent.isolation.rooms import CardQuota, Quota
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue
-from partage.vendors.wishes import POLICIES, read_wishes
+from partage.vendors.wishes import POLICIES, Priority, read_wishes
 
 __all__ = [
     "Bind",
@@ -34,8 +34,15 @@ __all__ = [
 _PRELOAD: Final = "LD_PRELOAD"
 _LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 _SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
-_CORE_POLICY: Final[Mapping[str, str]] = {"best-effort": "disable", "fixed-share": "force"}
-"""qGPU's policies in the words of HAMi's library; burst-share is what it does by itself."""
+_CORE_POLICY: Final[Mapping[Policy, str]] = {
+    Policy.BEST_EFFORT: "disable",
+    Policy.FIXED_SHARE: "force",
+}
+"""Policies in the words of HAMi's library; burst-share is what it does by itself."""
+_TASK_PRIORITY: Final[Mapping[Priority, str]] = {Priority.ONLINE: "0", Priority.OFFLINE: "1"}
+"""Precedence in the words of HAMi's library, whose monitor holds back 1 beside 0."""
+_NO_SM_LIMIT: Final = 100
+"""Percent. HAMi's library takes 0 and what is not set for the limit without a place; from 100 on it holds nothing back."""
 _MIB: Final = 2**20
 
 
@@ -171,13 +178,20 @@ class HamiCore:
     name: str = "hami-core"
 
     def keep(self, shares: Shares) -> Kept:
-        """The library, and its limits where the protocol itself names none."""
+        """The library, and its limits where the protocol itself names none.
+
+        Raises:
+            InvalidValue: the pod asks for what cannot be.
+        """
         env = dict(shares.env)
         if not any(key.startswith(_LIMIT) for key in env):
             env.update(_hami_limits(shares))
-            policy = _CORE_POLICY.get(shares.policy)
-            if policy:
-                env["GPU_CORE_UTILIZATION_POLICY"] = policy
+            wishes = read_wishes(shares.annotations, {**shares.known, **env})
+            policy = wishes.policy or POLICIES.get(shares.policy)
+            if policy in _CORE_POLICY:
+                env["GPU_CORE_UTILIZATION_POLICY"] = _CORE_POLICY[policy]
+            if wishes.priority in _TASK_PRIORITY:
+                env["CUDA_TASK_PRIORITY"] = _TASK_PRIORITY[wishes.priority]
         env[_PRELOAD] = self.path
         inside = self.path.rpartition("/")[0]
         env.setdefault("CUDA_DEVICE_MEMORY_SHARED_CACHE", f"{inside}/{shares.container}.cache")
@@ -191,21 +205,31 @@ class HamiCore:
 
 
 def _hami_limits(shares: Shares) -> dict[str, str]:
-    """Limits by the place of each card among the container's, as that library counts them: whole cards have none.
+    """Limits by the place of each card among the container's.
 
-    The limit of compute without a place holds for cards that have none of their own, and is all that older versions
-    read: the least, where no whole card would be held to it.
+    That library reads `CUDA_DEVICE_MEMORY_LIMIT_<place>` and `CUDA_DEVICE_SM_LIMIT_<place>`, and for a place without
+    either the same name without a place; older ones read the compute limit without a place alone. So that name gives
+    the least of all shares where no card would be held to it that is not to be, and else is not set. The place is the
+    driver's number of the card, which follows the bus and not the order of the grants.
+
+    Source: HAMi-core at 8f3a89c, `multiprocess_memory_limit.c` (`do_init_device_sm_limits`).
     """
-    mine = set(shares.shares)
-    cards = [one for one in shares.grants if one.type is DeviceType.GPU]
-    held = {place: one for place, one in enumerate(cards) if one in mine}
-    env = {f"{_LIMIT}_{place}": f"{one.memory_bytes // _MIB}m" for place, one in held.items()}
-    percents = {place: one.core_milli * 100 // MILLI for place, one in held.items()}
-    if len(percents) == len(cards):
-        # 0 is no limit there.
-        env[_SM_LIMIT] = str(min(filter(None, percents.values()), default=0))
-    if len(cards) > 1:
-        env |= {f"{_SM_LIMIT}_{place}": str(percent) for place, percent in percents.items()}
+    cards: dict[int, list[Grant]] = {}
+    for one in sorted(shares.grants, key=lambda grant: grant.minor):
+        if one.type is DeviceType.GPU:
+            cards.setdefault(one.minor, []).append(one)
+    env: dict[str, str] = {}
+    percents: list[int] = []
+    for place, grants in enumerate(cards.values()):
+        if any(one.mode is not GrantMode.SHARE for one in grants):
+            percents.append(_NO_SM_LIMIT)
+            continue
+        env[f"{_LIMIT}_{place}"] = f"{sum(one.memory_bytes for one in grants) // _MIB}m"
+        percents.append(sum(one.core_milli for one in grants) * 100 // MILLI or _NO_SM_LIMIT)
+    if max(percents) < _NO_SM_LIMIT or len(percents) == 1:
+        env[_SM_LIMIT] = str(min(percents))
+    if len(percents) > 1:
+        env |= {f"{_SM_LIMIT}_{place}": str(percent) for place, percent in enumerate(percents)}
     return env
 
 
