@@ -10,7 +10,7 @@ from charts import HELM, generate, needs_helm
 
 from partage.agent.giving import Given
 from partage.agent.host import Host
-from partage.agent.isolation.providers import Bind
+from partage.agent.isolation.providers import Bind, Mps
 from partage.agent.nri.messages import Container
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,39 @@ def test_the_host_sees_the_memory_that_the_agent_mounts(provider: str, shown: st
 
     (state,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "state")
     assert state.get("mountPropagation") == shown
+
+
+@needs_helm
+def test_the_daemon_of_mps_and_containers_have_one_folder() -> None:
+    """Under the same path, with the memory that they share; and the daemon knows processes by the host's numbers."""
+    spec = _agent("isolation.provider=mps")
+
+    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    mounts = {
+        one["mountPath"]: paths.get(one["name"]) for one in spec["containers"][0]["volumeMounts"]
+    }
+    assert mounts["/run/partage/mps"] == mounts["/host/run/partage/mps"] == Mps().folder
+    assert mounts["/dev/shm"] == f"{Mps().folder}/shm"  # noqa: S108
+    assert spec["hostPID"]
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "provider"),
+    [
+        pytest.param((), "partage", id="real cards"),
+        pytest.param(("simulated.model=Tesla-T4", "simulated.cards=1"), "none", id="simulated"),
+        pytest.param(("isolation.provider=vendor",), "vendor", id="as was chosen"),
+    ],
+)
+def test_memory_is_held_unless_somebody_else_was_chosen(
+    values: tuple[str, ...], provider: str
+) -> None:
+    """By Partage's library, without compute; nobody computes on simulated cards."""
+    given = _agent(*values)["containers"][0]["args"]
+
+    assert f"--isolation={provider}" in given
+    assert "--isolation-compute" not in given
 
 
 def test_a_folder_that_a_kubelet_made_is_opened_to_everybody(tmp_path: Path) -> None:

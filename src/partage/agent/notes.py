@@ -28,6 +28,7 @@ class Code(StrEnum):
     DISAGREEMENT = "Disagreement"
     INSTANCES = "Instances"
     UNITS_LEFT_OUT = "UnitsLeftOut"
+    MPS = "Mps"
 
 
 class Note(msgspec.Struct, frozen=True, order=True):

@@ -5,15 +5,17 @@ Source: koordinator.md 6; hami.md 2.4 and 3; qgpu-and-peers.md 1.
 
 import json
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from partage.agent.discovery.found import Inventory
+from partage.agent.isolation.providers import Provider
 from partage.model.device import Device, DeviceType
 from partage.vendors import names
 from partage.vendors.catalog import HamiCard, encode_hami_cards
 from partage.vendors.settings import HamiSettings
 
-__all__ = ["hami_annotations", "node_labels", "registered_cards"]
+__all__ = ["hami_annotations", "isolation_labels", "node_labels", "registered_cards"]
 
 _MIB: Final = 2**20
 _MAKE: Final = "nvidia"
@@ -21,8 +23,22 @@ _LINK: Final = 100
 """HAMi's score of one NVLink between two cards."""
 
 
+def isolation_labels(provider: Provider) -> dict[str, str]:
+    """What a node with NVIDIA cards says of who keeps shares there."""
+    held = {True: "true", False: "false"}
+    return {
+        names.ISOLATION_PROVIDER: provider.name,
+        names.ISOLATION_MEMORY: held[provider.memory],
+        names.ISOLATION_COMPUTE: held[provider.compute],
+    }
+
+
 def node_labels(
-    inventory: Inventory, labels: Mapping[str, str], *, qgpu: bool = False
+    inventory: Inventory,
+    labels: Mapping[str, str],
+    *,
+    qgpu: bool = False,
+    isolation: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Labels to be set on the node; empty when it has them.
 
@@ -33,6 +49,7 @@ def node_labels(
         inventory: what was found.
         labels: the node's own.
         qgpu: whether the node serves qGPU.
+        isolation: what is said of who keeps shares, where the cards are NVIDIA's.
     """
     card = next((one for one in inventory.found if one.device.type is DeviceType.GPU), None)
     if card is None:
@@ -44,6 +61,7 @@ def node_labels(
     }
     filled: dict[str, str] = {}
     if card.device.vendor == _MAKE:
+        ours |= isolation
         filled[names.QGPU_MODEL_LABELS[0]] = card.product.replace(" ", "-")
         filled[names.QGPU_DRIVER_LABELS[1]] = card.driver
     if qgpu:

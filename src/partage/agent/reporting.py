@@ -55,6 +55,7 @@ class ReportingSettings:
         namespace: of the lease.
         hami: whether HAMi's registration is written to the node.
         qgpu: whether the node serves qGPU.
+        isolation: labels that say who keeps shares of NVIDIA cards.
     """
 
     period: float = 3.0
@@ -65,6 +66,7 @@ class ReportingSettings:
     namespace: str = "kube-node-lease"
     hami: bool = False
     qgpu: bool = False
+    isolation: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,10 @@ class AgentReporting:
 
     def _node_changes(self, metadata: Mapping[str, Any], inventory: Inventory) -> Body:
         """Labels and annotations of the Node that are not what they should be."""
-        labels = node_labels(inventory, metadata.get("labels") or {}, qgpu=self._settings.qgpu)
+        labels = node_labels(
+            inventory, metadata.get("labels") or {}, qgpu=self._settings.qgpu,
+            isolation=self._settings.isolation,
+        )  # fmt: skip
         wanted = (
             hami_annotations(inventory, self._hami(), self._node) if self._settings.hami else {}
         )

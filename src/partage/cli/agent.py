@@ -18,6 +18,7 @@ from partage.agent.mig.cdi import Specs
 from partage.agent.mig.nvml import NvmlFailed
 from partage.agent.notes import Notes
 from partage.agent.nri.plugin import PluginOptions
+from partage.agent.registration import isolation_labels
 from partage.agent.reporting import ReportingSettings
 from partage.cli import loop
 from partage.cli.agent_options import (
@@ -127,6 +128,7 @@ class _Plan:
         discovery: how devices are looked for; None where somebody else does.
         mig: where instances are kept; None where none are made.
         config_maps: whose settings hold.
+        reporting: how the node's devices and the agent itself are told of.
     """
 
     node: str
@@ -134,6 +136,7 @@ class _Plan:
     discovery: DiscoveryOptions | None
     mig: InstanceOptions | None
     config_maps: tuple[tuple[str, str], ...]
+    reporting: ReportingSettings
 
 
 def _planned(given: dict[str, Any]) -> _Plan:
@@ -162,8 +165,10 @@ def _planned(given: dict[str, Any]) -> _Plan:
             )
         read_hardware(simulated, given["node"])  # a file that cannot be used is told now
     maps = tuple(_config_map(text) for text in given["config_maps"])
+    isolation = isolation_of(given)
     reporting = ReportingSettings(
         period=given["period"], hami=given["hami"], qgpu=given["qgpu"],
+        isolation=isolation_labels(isolation.provider),
         resync=_OFTEN if simulated is not None else ReportingSettings().resync,
     )  # fmt: skip
     discovers = not given["devices"] and not given["no_discovery"]
@@ -185,7 +190,7 @@ def _planned(given: dict[str, Any]) -> _Plan:
                 deadline=given["deadline"],
                 told=told,
             ),
-            isolation=isolation_of(given),
+            isolation=isolation,
             exempt=_USUAL.exempt | set(given["exempt"]),
             roots=Host(given["host_root"], simulated=simulated is not None, cdi=cdi),
             asked=asked_by(given),
@@ -200,6 +205,7 @@ def _planned(given: dict[str, Any]) -> _Plan:
         if given["mig"]
         else None,
         maps,
+        reporting,
     )
 
 
@@ -288,7 +294,7 @@ async def _run(
         elif client is not None:
             context = Context.of(in_force(), FAMILIES)
             companions.append(NodeFacts(client, plan.node, context, daemon.take))
-            companions.append(Heartbeat(client, plan.node))
+            companions.append(Heartbeat(client, plan.node, plan.reporting))
         return companions
 
     context = Context.of(in_force(), FAMILIES)
@@ -317,6 +323,7 @@ def _statements(
                 daemon.keeper, daemon.tallies, daemon.meter, client, isolation.period,
                 evict=isolation.evict,
                 slack=isolation.slack,
+                away=lambda: "" if isolation.mps is None else isolation.mps.problem,
                 notes=daemon.notes,
                 found=lambda: daemon.found(),  # noqa: PLW0108 # it is set after this
             ),

@@ -12,6 +12,7 @@ from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.providers import (
     HamiCore,
     MigOnly,
+    Mps,
     NoIsolation,
     OwnLibrary,
     Provider,
@@ -22,6 +23,7 @@ from partage.agent.reporting import ReportingSettings
 from partage.cli.parameters import options
 from partage.daemon.agent import AgentOptions, IsolationOptions
 from partage.daemon.instances import InstanceOptions
+from partage.daemon.mps import MpsDaemon
 from partage.model.errors import InvalidDocument, InvalidQuantity
 from partage.model.quantity import Quantity
 
@@ -43,6 +45,7 @@ _MIG: Final = InstanceOptions()
 _REPORTING: Final = ReportingSettings()
 _ISOLATION: Final = IsolationOptions()
 _HAMI: Final = HamiCore()
+_MPS: Final = Mps()
 _OWN_LIBRARY: Final = "/usr/local/lib/partage/libpartage-isolation.so"
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
@@ -175,11 +178,12 @@ runtime_options = options(
 isolation_options = options(
     click.option(
         "--isolation",
-        type=click.Choice(["none", "partage", "hami-core", "vendor", "mig"]),
+        type=click.Choice(["none", "partage", "hami-core", "mps", "vendor", "mig"]),
         default="none",
         show_default=True,
         help="Who keeps software shares of NVIDIA cards to their amounts: nobody; Partage's own library; HAMi's, "
-        "which you supply; the vendor's driver; or nobody, and shares are refused beside hardware instances.",
+        "which you supply; NVIDIA's Multi-Process Service; the vendor's driver; or nobody, and shares are refused "
+        "beside hardware instances.",
     ),
     click.option(
         "--isolation-library",
@@ -194,6 +198,14 @@ isolation_options = options(
         default=_ISOLATION.folder,
         show_default=True,
         help="With partage: where limits and shared pages are kept, on the host.",
+    ),
+    click.option(
+        "--mps-dir",
+        metavar="FOLDER",
+        default=_MPS.folder,
+        show_default=True,
+        help="With mps: where its daemon has its sockets and shared memory, on the host and in this process. A daemon "
+        "that answers there is used; else it is started.",
     ),
     click.option(
         "--isolation-policy",
@@ -299,11 +311,13 @@ def isolation_of(given: dict[str, Any]) -> IsolationOptions:
         )
     library = given["isolation_library"]
     hami = library or _HAMI.path
+    daemon = MpsDaemon(Path(given["mps_dir"])) if given["isolation"] == "mps" else None
     providers: dict[str, Provider] = {
         "none": NoIsolation(),
         "vendor": VendorIsolation(),
         "mig": MigOnly(),
         "hami-core": HamiCore(hami, f"{hami.rpartition('/')[0]}/containers"),
+        "mps": Mps(given["mps_dir"], lambda: daemon.problem if daemon is not None else ""),
         "partage": OwnLibrary(
             Policy(given["isolation_policy"]),
             _bytes("--isolation-beyond", given["isolation_beyond"]),
@@ -318,6 +332,7 @@ def isolation_of(given: dict[str, Any]) -> IsolationOptions:
         given["isolation_dir"],
         evict=given["not_in_force"] == "evict",
         slack=_bytes("--memory-slack", given["memory_slack"]),
+        mps=daemon,
     )
 
 

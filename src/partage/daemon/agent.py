@@ -32,6 +32,7 @@ from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.stories import stories_of
 from partage.agent.uses import Meter
 from partage.daemon.instances import NodeInstances
+from partage.daemon.mps import MpsDaemon
 from partage.daemon.tidying import Tidying
 from partage.model.mig import MigSlice
 from partage.model.node import Node
@@ -87,6 +88,7 @@ class IsolationOptions:
         evict: what is not held to its limits must not run.
         period: seconds between two looks at whether limits are in force.
         slack: bytes beyond a container's memory that the context of a process may grow to.
+        mps: looks after NVIDIA's MPS daemon, where that keeps shares.
     """
 
     provider: Provider = field(default_factory=NoIsolation)
@@ -95,6 +97,7 @@ class IsolationOptions:
     evict: bool = False
     period: float = 10.0
     slack: int = SLACK
+    mps: MpsDaemon | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,9 @@ class AgentDaemon:
             self._companions.append(Tidying(folders))
         if self._instances is not None:
             self._companions.append(self._instances)
+        if chosen.mps is not None:
+            chosen.mps.tell(self.tallies, self.notes)
+            self._companions.append(chosen.mps)
 
     @property
     def instances(self) -> NodeInstances | None:

@@ -1,20 +1,23 @@
 """Says that a node's agent is alive where it reports nothing else: `partage agent --no-discovery`.
 
 An agent that finds devices says so beside its reports. One that serves what somebody else reports
-has to say it too, or the node would be closed as one whose agent has gone.
+has to say it too, or the node would be closed as one whose agent has gone. Who keeps shares there it says as well,
+once: that changes with the agent's own options only.
 """
 
 import logging
 from typing import Any, Final
 
 from partage.agent.reporting import ReportingSettings, renew_lease
-from partage.kube.client import Client
+from partage.kube.client import Client, PatchKind
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.resources import NODES
+from partage.vendors import names
 
 __all__ = ["Heartbeat"]
 
 _LOG: Final = logging.getLogger("partage.daemon")
+_MAKE: Final = "nvidia"
 
 
 class Heartbeat:
@@ -33,7 +36,7 @@ class Heartbeat:
         Args:
             client: an open client; its clock is used.
             node: the node's name.
-            settings: how often, and where.
+            settings: how often, where, and who keeps shares of NVIDIA cards.
         """
         self._client, self._node, self._settings = client, node, settings
 
@@ -53,9 +56,19 @@ class Heartbeat:
             await self._client.clock.sleep(self._settings.lease_period * (1 + chance))
 
     async def _uid(self) -> str:
-        """Of the Node; empty where there is none."""
+        """Of the Node, which is labelled too; empty where there is none."""
         try:
             node = await self._client.get(NODES, self._node, into=dict[str, Any])
         except NotFound:
             return ""
-        return str(node["metadata"]["uid"])
+        metadata = node["metadata"]
+        labels = metadata.get("labels") or {}
+        wanted = {
+            key: text for key, text in self._settings.isolation.items() if labels.get(key) != text
+        }
+        if wanted and labels.get(names.GPU_VENDOR, _MAKE) == _MAKE:
+            body = {"metadata": {"uid": metadata["uid"], "labels": wanted}}
+            await self._client.patch(
+                NODES, self._node, body, kind=PatchKind.MERGE, into=dict[str, Any]
+            )
+        return str(metadata["uid"])

@@ -72,6 +72,7 @@ class Statements:
         found: Callable[[], Inventory] = Inventory,
         notes: Notes | None = None,
         slack: int = SLACK,
+        away: Callable[[], str] = str,
     ) -> None:
         """Statements that nobody made yet.
 
@@ -86,8 +87,9 @@ class Statements:
             found: what the last search for devices found; it tells what processes use.
             notes: hear of drivers that the library was not tried on.
             slack: bytes beyond a container's memory that the context of a process may grow to.
+            away: why NVIDIA's MPS daemon does not answer; empty where it does.
         """
-        self._found, self._overheads = found, Overheads(slack)
+        self._found, self._overheads, self._away = found, Overheads(slack), away
         self._strangers = Strangers()
         self._sight = Sight()
         self._inventory = Inventory()
@@ -140,7 +142,7 @@ class Statements:
         self._meter.look(rooms, sight)
         said = survey(
             entries, rooms, sight, self._overheads.above, self._strangers.found,
-            self._overheads.grown, self._untried,
+            self._overheads.grown, self._untried, self._away(),
         )  # fmt: skip
         if self._keeper.isolation is not None:
             self._keeper.isolation.rooms.mend()

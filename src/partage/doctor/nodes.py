@@ -27,6 +27,8 @@ _NOTED: Final[Mapping[str, str]] = {
     Code.INSTANCES: "see the card with nvidia-smi on that node; no hardware instance is made on it meanwhile",
     Code.UNITS_LEFT_OUT: "let fewer pods share a card of that node (deviceSplitCount), or leave it so: what is left "
     "out is not offered to the kubelet",
+    Code.MPS: "see the driver on that node, and its log in /run/partage/mps/log; containers with shares do not start there "
+    "meanwhile",
     Code.DISAGREEMENT: "partage doctor --node there says what to do; agent.md lists the kinds",
 }
 """By code, what to do."""

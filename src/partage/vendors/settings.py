@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 __all__ = [
     "HamiNodeSettings",
     "HamiSettings",
+    "IsolationSettings",
     "KoordinatorSettings",
     "MetaxSettings",
     "MigGeometry",
@@ -109,10 +110,25 @@ class QgpuSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class IsolationSettings:
+    """`partage-config`: which nodes pods with software shares of NVIDIA cards may go to.
+
+    Attributes:
+        memory: only those whose provider holds memory to what was granted.
+        compute: pods that chose a policy with a quota (`fixed-share`, `burst-share`) only those whose provider
+            holds compute.
+    """
+
+    memory: bool = False
+    compute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of all families."""
+    """Settings of all families, and what holds beside them."""
 
     hami: HamiSettings = HamiSettings()
     koordinator: KoordinatorSettings = KoordinatorSettings()
     metax: MetaxSettings = MetaxSettings()
     qgpu: QgpuSettings = QgpuSettings()
+    isolation: IsolationSettings = IsolationSettings()

@@ -37,7 +37,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.QUOTA_EXCEEDED: "ask less, or raise the quota",
     ReasonCode.NUMA_MISMATCH: "drop `numa-bind`, or wait",
     ReasonCode.TEMPLATE_MISMATCH: "ask the amounts of a template; the message lists them",
-    ReasonCode.ISOLATION_PROVIDER: "label the node, or drop the label",
+    ReasonCode.ISOLATION_PROVIDER: "see who keeps shares on the node (`--isolation`), or drop the label or policy",
     ReasonCode.SEARCH_LIMIT: "ask in fewer containers, or for equal amounts in each",
     ReasonCode.NODE_RESOURCES: "ask less, or wait",
     ReasonCode.NODE_AFFINITY: "correct the selector",

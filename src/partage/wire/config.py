@@ -17,7 +17,7 @@ import msgspec
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.policy import Policy, Strategy
 from partage.model.quantity import Quantity
-from partage.vendors.settings import MetaxSettings, Settings
+from partage.vendors.settings import IsolationSettings, MetaxSettings, Settings
 from partage.wire import shapes
 from partage.wire.config_hami import device_config, node_config
 from partage.wire.documents import Document, explain, texts
@@ -26,6 +26,11 @@ from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 __all__ = ["Configuration", "keys_read", "translate_config"]
 
 _MODES: Final = ("native", "sgpu", "shared", "vgpu")
+_REQUIRED: Final[Mapping[str, IsolationSettings]] = {
+    "none": IsolationSettings(),
+    "memory": IsolationSettings(memory=True),
+    "compute": IsolationSettings(memory=True, compute=True),
+}
 _MEMORY_NAMES: Final = ("koordinator.sh/gpu-memory", "kubernetes.io/gpu-memory")
 
 
@@ -112,9 +117,10 @@ def _reader(name: str, key: str) -> _Reader | None:
     if key == "data.yaml" and name.endswith("gpu-shared-resource-templates"):
         return _templates
     if name == "partage-config":
-        return {"policy": _policy, "node-policy": _node_policy, "card-policy": _card_policy}.get(
-            key
-        )
+        return {
+            "policy": _policy, "node-policy": _node_policy, "card-policy": _card_policy,
+            "isolation-require": _isolation_require,
+        }.get(key)  # fmt: skip
     return None
 
 
@@ -199,6 +205,13 @@ def _node_policy(known: Configuration, text: str) -> Configuration:
 
 def _card_policy(known: Configuration, text: str) -> Configuration:
     return replace(known, policy=replace(known.policy or Policy(), card=_strategy(text)))
+
+
+def _isolation_require(known: Configuration, text: str) -> Configuration:
+    required = _REQUIRED.get(text.strip())
+    if required is None:
+        raise InvalidValue(f"{text.strip()[:64]!r} is not one of {', '.join(_REQUIRED)}")
+    return replace(known, settings=replace(known.settings, isolation=required))
 
 
 def _strategy(text: str) -> Strategy:

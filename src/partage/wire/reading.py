@@ -7,9 +7,11 @@ from typing import Final
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue
 from partage.model.policy import CardOrder, Scoring
-from partage.model.request import Fault
+from partage.model.reason import ReasonCode
+from partage.model.request import Fault, LabelRule
 from partage.vendors import names
 from partage.vendors.base import PodView, Reading
+from partage.vendors.settings import IsolationSettings
 from partage.vendors.wishes import Policy, read_wishes
 from partage.wire.context import Context
 from partage.wire.routing import route, whole_cards
@@ -40,11 +42,11 @@ def read_all(view: PodView, context: Context) -> Reading:
     merged = _merged(readings, routes.notes)
     for family in context.families:
         merged = family.refine(view, merged, context.settings)
-    return _wishing(view, merged)
+    return _wishing(view, merged, context.settings.isolation)
 
 
-def _wishing(view: PodView, reading: Reading) -> Reading:
-    """The reading with what is wrong with the pod's wishes about its limits, if anything is."""
+def _wishing(view: PodView, reading: Reading, required: IsolationSettings) -> Reading:
+    """The reading with what is wrong with the pod's wishes about its limits, and with the nodes that they need."""
     cards = [one.request for one in reading.groups if one.request.type is DeviceType.GPU]
     if not cards or reading.fault is not None:
         return reading
@@ -52,14 +54,17 @@ def _wishing(view: PodView, reading: Reading) -> Reading:
         policy = read_wishes(view.annotations, {}, None).policy
     except InvalidValue as error:
         return replace(reading, fault=Fault(str(error)))
+    shares = [one for one in cards if not one.whole]
+    ours = [one for one in shares if not one.filter.vendors or _NVIDIA in one.filter.vendors]
+    if ours:
+        rules = _needed(policy, required)
+        reading = replace(reading, node_labels=(*reading.node_labels, *rules))
     if policy is None:
         return reading
     said = f"annotation {names.COMPUTE_POLICY}: {policy}"
-    shares = [one for one in cards if not one.whole]
     if not shares:
         note = f"{said} has no effect: the pod asks for no share of a card"
         return replace(reading, notes=(*reading.notes, note))
-    ours = [one for one in shares if not one.filter.vendors or _NVIDIA in one.filter.vendors]
     if not ours:
         vendors = ", ".join(sorted({name for one in shares for name in one.filter.vendors}))
         why = f"{said} cannot be given: shares of these cards ({vendors}) are kept by their vendor"
@@ -71,6 +76,20 @@ def _wishing(view: PodView, reading: Reading) -> Reading:
         )
         return replace(reading, fault=Fault(why))
     return reading
+
+
+def _needed(policy: Policy | None, required: IsolationSettings) -> tuple[LabelRule, ...]:
+    """What the node's provider must hold, where the cluster's operator asks for it."""
+    held = [(names.ISOLATION_MEMORY, "memory", "a share")] if required.memory else []
+    if required.compute and policy in _QUOTAS:
+        held.append((names.ISOLATION_COMPUTE, "compute", f"{names.COMPUTE_POLICY}: {policy}"))
+    return tuple(
+        LabelRule(
+            key, "true", ReasonCode.ISOLATION_PROVIDER,
+            f"{who} needs a node whose isolation provider holds {what} (label {key} must be true)",
+        )
+        for key, what, who in held
+    )  # fmt: skip
 
 
 def _merged(readings: Iterable[Reading], notes: tuple[str, ...]) -> Reading:

@@ -16,6 +16,11 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- end }}
 
+{{- /* Who keeps shares, by the agent's values: nobody computes on simulated cards. */ -}}
+{{- define "partage.isolation" -}}
+{{- .isolation.provider | default (ternary "none" "partage" (gt (len .simulated) 0)) -}}
+{{- end }}
+
 {{- define "partage.account" -}}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- end }}

@@ -3,12 +3,13 @@
 A provider is asked once for a container that is about to be made and says what it needs there: variables,
 mounts, or limits for a room of its own (`rooms`). Providers here: `none`, `hami-core` from the operator's own
 path, `vendor` (the vendor's driver or plugin does it), `mig` (only hardware instances are kept, shares are
-refused), and `partage`, the library in `native/`. What is no software share of an NVIDIA card never gets here.
+refused), `mps` (NVIDIA's driver, through the daemon that the agent looks after), and `partage`, the library in
+`native/`. What is no software share of an NVIDIA card never gets here.
 
 Source: hami.md 6 and 7, koordinator.md 7 (HAMi's library); qgpu-and-peers.md 1.4 (policies).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -24,6 +25,7 @@ __all__ = [
     "HamiCore",
     "Kept",
     "MigOnly",
+    "Mps",
     "NoIsolation",
     "OwnLibrary",
     "Provider",
@@ -117,6 +119,14 @@ class Provider(Protocol):
     def name(self) -> str:
         """As it is told in the journal, in metrics and to people."""
 
+    @property
+    def memory(self) -> bool:
+        """Whether it holds memory to what was granted, as far as its operator knows."""
+
+    @property
+    def compute(self) -> bool:
+        """Whether it holds compute to policies and quotas, as far as its operator knows."""
+
     def keep(self, shares: Shares) -> Kept:
         """What a container needs. Raises `InvalidValue` where it must not be made."""
 
@@ -126,6 +136,8 @@ class NoIsolation:
     """Nobody: shares are a promise among friends."""
 
     name: str = "none"
+    memory: bool = False
+    compute: bool = False
 
     def keep(self, shares: Shares) -> Kept:
         """The protocols' variables, without a library that nobody supplies."""
@@ -137,6 +149,8 @@ class VendorIsolation:
     """The vendor's own driver or kernel module, by what its plugin does for the container."""
 
     name: str = "vendor"
+    memory: bool = True
+    compute: bool = True
 
     def keep(self, shares: Shares) -> Kept:
         """The protocols' variables, all of them; what they name is supplied by the vendor."""
@@ -148,6 +162,8 @@ class MigOnly:
     """Nothing but hardware instances and whole cards is given out on the node."""
 
     name: str = "mig"
+    memory: bool = False
+    compute: bool = False
 
     def keep(self, shares: Shares) -> Kept:
         """Refuse.
@@ -176,6 +192,8 @@ class HamiCore:
     folder: str = "/usr/local/vgpu/containers"
     lock: str = "/tmp/vgpulock"  # noqa: S108 # where that library looks
     name: str = "hami-core"
+    memory: bool = True
+    compute: bool = True
 
     def keep(self, shares: Shares) -> Kept:
         """The library, and its limits where the protocol itself names none.
@@ -188,7 +206,7 @@ class HamiCore:
             env.update(_hami_limits(shares))
             wishes = read_wishes(shares.annotations, {**shares.known, **env})
             policy = wishes.policy or POLICIES.get(shares.policy)
-            if policy in _CORE_POLICY:
+            if policy is not None and policy in _CORE_POLICY:
                 env["GPU_CORE_UTILIZATION_POLICY"] = _CORE_POLICY[policy]
             if wishes.priority in _TASK_PRIORITY:
                 env["CUDA_TASK_PRIORITY"] = _TASK_PRIORITY[wishes.priority]
@@ -250,6 +268,7 @@ class OwnLibrary:
     context_bytes: int = 0
     compute: bool = False
     name: str = "partage"
+    memory: bool = True
 
     def keep(self, shares: Shares) -> Kept:
         """Limits of every card that the container has: one without any would be closed to it.
@@ -281,6 +300,68 @@ class OwnLibrary:
                 )
             )  # fmt: skip
         return Kept(_unloaded(shares.env), quota=Quota(tuple(cards)))
+
+
+@dataclass(frozen=True, slots=True)
+class Mps:
+    """NVIDIA's Multi-Process Service: the driver holds each process to threads and memory that its environment names.
+
+    Processes of one card run at the same time and share a context: a fault of one ends all. The percentage of threads
+    holds for all cards of a process, so it is the least that one of its shares has, and a whole card beside a share
+    cannot be given. No policy but a fixed quota can be had: without a quota, and with `best-effort` and
+    `burst-share`, threads are not held.
+
+    Attributes:
+        folder: of the daemon, on the host: its sockets, and the memory that it shares with processes.
+        problem: why processes could not reach the daemon now; empty where they can.
+
+    Source: NVIDIA's Multi-Process Service (environment variables, limits and fault domains); its Kubernetes device
+    plugin (what containers have mounted). Not run on a card.
+    """
+
+    folder: str = "/run/partage/mps"
+    problem: Callable[[], str] = str
+    name: str = "mps"
+    memory: bool = True
+    compute: bool = True
+
+    def keep(self, shares: Shares) -> Kept:
+        """The daemon's sockets and memory, and what the driver is to hold the container's processes to.
+
+        Raises:
+            InvalidValue: the pod asks for what cannot be, or the daemon is away.
+        """
+        wishes = read_wishes(shares.annotations, {**shares.known, **shares.env})
+        problem = self.problem()
+        if problem:
+            # Without it a program would run beside it, and be held to nothing.
+            raise InvalidValue(f"a share of a card: {problem}; the kubelet tries again")
+        cards = [one for one in shares.grants if one.type is DeviceType.GPU]
+        other = next((one for one in cards if one.mode is not GrantMode.SHARE), None)
+        if other is not None:
+            raise InvalidValue(
+                f"card {other.minor} ({other.uuid}) beside a share: MPS holds all cards of a process to one "
+                "percentage; ask for them in containers of their own"
+            )
+        memory: dict[int, int] = {}
+        for one in sorted(cards, key=lambda grant: grant.minor):
+            memory[one.minor] = memory.get(one.minor, 0) + one.memory_bytes
+        env = _unloaded(shares.env) | {
+            "CUDA_MPS_PIPE_DIRECTORY": f"{self.folder}/pipe",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ",".join(
+                f"{place}={size // _MIB}M" for place, size in enumerate(memory.values())
+            ),
+        }
+        policy = wishes.policy or POLICIES.get(shares.policy)
+        quota = min(one.core_milli for one in cards)
+        if quota and policy in {None, Policy.FIXED_SHARE}:
+            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(quota * 100 // MILLI, 1))
+        binds = (
+            # Under the same path as the daemon has it.
+            Bind(f"{self.folder}/pipe", f"{self.folder}/pipe", writable=True),
+            Bind(f"{self.folder}/shm", "/dev/shm", writable=True),  # noqa: S108 # where the driver looks
+        )
+        return Kept(env, binds)
 
 
 def _unloaded(env: Mapping[str, str]) -> dict[str, str]:

@@ -28,6 +28,14 @@ _COMPUTE: Final = (
     "memory is held by Partage's library; compute is not: on this node memory alone is capped, "
     "whatever the policy (--isolation-compute)"
 )
+_NOBODY: Final = "nobody keeps shares to their limits on this node (--isolation none): neither memory nor compute is held"
+_MPS: Final = "mps"
+_OTHERS: Final[Mapping[str, str]] = {
+    "hami-core": "memory and compute are held by variables, so a process with an empty environment has no limits",
+    _MPS: "the driver holds each process, not the container, to the memory and threads that its variables name, as long "
+    "as it has them; a fault of one process ends all on its cards",
+}
+"""By provider, what is not held."""
 _SHOWN: Final = 8
 """Processes that are named of one container."""
 
@@ -73,6 +81,7 @@ def survey(
     past: Mapping[str, str] = MappingProxyType({}),
     grown: Mapping[str, str] = MappingProxyType({}),
     untried: Mapping[str, str] = MappingProxyType({}),
+    away: str = "",
 ) -> list[Statement]:
     """What is to be said of every container that holds a card.
 
@@ -84,6 +93,7 @@ def survey(
         past: containers with a process that computes past the library, with the words for it.
         grown: containers whose contexts grew beyond what they were granted, with the words for it.
         untried: cards with a driver that the library was not tried on, with the words for it.
+        away: why NVIDIA's MPS daemon does not answer; empty where it does.
     """
     said = []
     for entry in entries.values():
@@ -91,7 +101,7 @@ def survey(
             continue
         room = rooms.get(entry.container)
         answer, cause, message = (
-            _by_another(entry.limits)
+            _by_another(entry.limits, away)
             if entry.limits != _OWN
             else _by_room(room, entry.container, sight, mixed=_is_mixed(room, rooms))
         )
@@ -121,12 +131,16 @@ def _lacks_compute(room: Room) -> bool:
     )
 
 
-def _by_another(provider: str) -> tuple[Answer, str, str]:
+def _by_another(provider: str, away: str) -> tuple[Answer, str, str]:
     if provider == "mig":
         return Answer.YES, "HardwareInstance", "the card itself keeps hardware instances apart"
     if provider == "none":
-        return Answer.NO, "NoIsolation", "nobody keeps shares to their limits on this node"
-    return Answer.UNKNOWN, "KeptByOthers", f"kept by {provider}, whose working is not seen here"
+        return Answer.NO, "NoIsolation", _NOBODY
+    if provider == _MPS and away:
+        return Answer.NO, "MpsAway", away
+    more = _OTHERS.get(provider, "")
+    said = f"kept by {provider}, whose working is not seen here"
+    return Answer.UNKNOWN, "KeptByOthers", f"{said}: {more}" if more else said
 
 
 def _is_mixed(room: Room | None, rooms: Mapping[str, Room]) -> bool:

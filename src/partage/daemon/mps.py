@@ -1,0 +1,134 @@
+"""Looks after the node's MPS control daemon: `partage agent --isolation mps`.
+
+    every look: ask the daemon ──answers──> up
+                     └──no answer──> start it, ask again ──no answer──> down: shares are refused meanwhile
+
+The daemon outlives an agent that ends, and the next agent finds it by asking, as it finds one that an operator
+started in the same folder. A daemon that ends takes the processes with it that used it: the driver ends their
+contexts. So it is started again for those that come, and counted.
+
+Source: NVIDIA's Multi-Process Service (control daemon, its commands). Not run on a card.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+
+from partage.agent.notes import Code, Notes
+from partage.agent.tallies import Tallies
+
+__all__ = ["MpsDaemon"]
+
+_LOG: Final = logging.getLogger("partage.daemon")
+_QUESTION: Final = b"get_default_active_thread_percentage\n"
+"""Changes nothing, and is answered by every daemon that lives."""
+_PATIENCE: Final = 10.0
+_MODES: Final[Mapping[str, int]] = {"pipe": 0o755, "log": 0o755, "shm": 0o1777}
+"""Folders of the daemon; everybody may put files into shared memory and remove their own."""
+
+
+class MpsDaemon:
+    """One node's; `run` it.
+
+    Attributes:
+        problem: why processes cannot reach the daemon; empty where they can.
+    """
+
+    name: Final = "mps"
+
+    def __init__(
+        self, folder: Path, control: str = "nvidia-cuda-mps-control", period: float = 10.0
+    ) -> None:
+        """A daemon that was not asked yet.
+
+        Args:
+            folder: of its sockets, log and shared memory, under the path that containers have it.
+            control: the driver's program that is the daemon and asks it.
+            period: seconds between two looks.
+        """
+        self._folder, self._control, self._period = folder, control, period
+        self._was_up = False
+        self._starts: Counter | None = None
+        self._up: Gauge | None = None
+        self._notes = Notes()
+        self.problem = "NVIDIA's MPS daemon was not asked yet"
+
+    def tell(self, tallies: Tallies, notes: Notes) -> None:
+        """Say how it is to these from now on."""
+        self._notes = notes
+        self._up = Gauge(
+            "partage_agent_mps_up", "Whether NVIDIA's MPS control daemon answers.",
+            registry=tallies.registry,
+        )  # fmt: skip
+        self._starts = Counter(
+            "partage_agent_mps_starts", "How often the agent started NVIDIA's MPS control daemon.",
+            registry=tallies.registry,
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Ask, and start it where it does not answer, until cancelled."""
+        while True:
+            self._take(await self.look())
+            await asyncio.sleep(self._period)
+
+    async def look(self) -> str:
+        """Why it does not answer, though it was started; empty where it does."""
+        if not await self._call((), _QUESTION):
+            return ""
+        if self._was_up:
+            _LOG.warning("NVIDIA's MPS daemon is gone; processes that used it have failed")
+        try:
+            for name, mode in _MODES.items():
+                folder = self._folder / name
+                folder.mkdir(parents=True, exist_ok=True)
+                folder.chmod(mode)
+        except OSError as error:
+            return f"folder {self._folder} of NVIDIA's MPS daemon cannot be made: {error.strerror}"
+        if self._starts is not None:
+            self._starts.inc()
+        why = await self._call(("-d",), b"")
+        return why or await self._call((), _QUESTION)
+
+    def _take(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            _LOG.warning("%s", problem)
+        self.problem, self._was_up = problem, not problem
+        if self._up is not None:
+            self._up.set(not problem)
+        self._notes.say(self.name, Code.MPS, (problem,) if problem else ())
+
+    async def _call(self, options: tuple[str, ...], said: bytes) -> str:
+        """Run the driver's program; why that failed, empty where it did not."""
+        env = {
+            **os.environ,
+            "CUDA_MPS_PIPE_DIRECTORY": f"{self._folder}/pipe",
+            "CUDA_MPS_LOG_DIRECTORY": f"{self._folder}/log",
+        }
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._control, *options, env=env, stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            return (
+                f"{self._control} cannot be run: {error.strerror}; it comes with NVIDIA's driver"
+            )
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                answer, _ = await process.communicate(said)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            return f"NVIDIA's MPS daemon does not answer within {_PATIENCE:.0f} s"
+        if process.returncode or (said and not answer.strip()):
+            text = answer.decode(errors="replace").strip().replace("\n", "; ")[:200]
+            return f"NVIDIA's MPS daemon does not answer: {text or f'status {process.returncode}'}"
+        return ""

@@ -1,0 +1,154 @@
+"""NVIDIA's MPS keeps shares: what a container gets for it, and the daemon that the agent starts and asks."""
+
+import asyncio
+import dataclasses
+import stat
+from pathlib import Path
+
+import mps
+import pytest
+from msgspec import structs
+from prometheus_client import generate_latest
+
+from partage.agent.isolation.providers import Bind, Mps, Shares
+from partage.agent.isolation.sight import Sight
+from partage.agent.isolation.statements import Answer, survey
+from partage.agent.journal import Entry
+from partage.agent.notes import Notes
+from partage.agent.tallies import Tallies
+from partage.daemon.mps import MpsDaemon
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import DeviceType
+from partage.model.errors import InvalidValue
+from partage.vendors import names
+
+GIB = 2**30
+SHARE = Grant("main", DeviceType.GPU, 3, "GPU-3", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
+OTHER = structs.replace(SHARE, minor=1, uuid="GPU-1", core_milli=505, memory_bytes=GIB)
+SHARES = Shares("u", "main", {}, {}, {"A": "b", "LD_PRELOAD": "x"}, "", (SHARE,))
+
+
+def _held(shares: Shares) -> dict[str, str]:
+    env = Mps("/m").keep(shares).env
+    return {key.removeprefix("CUDA_MPS_"): text for key, text in env.items() if "MPS" in key}
+
+
+def test_the_driver_is_told_memory_and_threads() -> None:
+    """By the number of each card in the container; what is in the driver's way is not passed on."""
+    kept = Mps("/m").keep(SHARES)
+
+    assert kept.env == {
+        "A": "b",
+        "CUDA_MPS_PIPE_DIRECTORY": "/m/pipe",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
+    }
+    assert kept.binds == (
+        Bind("/m/pipe", "/m/pipe", writable=True), Bind("/m/shm", "/dev/shm", writable=True),  # noqa: S108
+    )  # fmt: skip
+    both = _held(dataclasses.replace(SHARES, grants=(SHARE, OTHER)))
+    assert both["PINNED_DEVICE_MEM_LIMIT"] == "0=1024M,1=4096M"
+    assert both["ACTIVE_THREAD_PERCENTAGE"] == "30"  # of all its cards: no quota is passed
+
+
+@pytest.mark.parametrize(
+    ("share", "annotations", "percent"),
+    [
+        (SHARE, {names.COMPUTE_POLICY: "fixed-share"}, "30"),
+        (SHARE, {names.COMPUTE_POLICY: "best-effort"}, None),
+        (SHARE, {names.COMPUTE_POLICY: "burst-share"}, None),
+        (structs.replace(SHARE, core_milli=0), {}, None),
+        (structs.replace(SHARE, core_milli=5), {}, "1"),
+    ],
+)
+def test_only_a_fixed_quota_can_be_had(
+    share: Grant, annotations: dict[str, str], percent: str | None
+) -> None:
+    """A percentage of threads is never more than it says, also alone; so it is none of the other policies."""
+    held = _held(dataclasses.replace(SHARES, annotations=annotations, grants=(share,)))
+
+    assert held.get("ACTIVE_THREAD_PERCENTAGE") == percent
+
+
+def test_a_whole_card_beside_a_share_is_refused() -> None:
+    """It would be held to the share's percentage."""
+    whole = structs.replace(OTHER, mode=GrantMode.WHOLE)
+
+    with pytest.raises(InvalidValue, match=r"card 1 \(GPU-1\) beside a share"):
+        Mps("/m").keep(dataclasses.replace(SHARES, grants=(SHARE, whole)))
+
+
+def test_nothing_starts_while_the_daemon_is_away() -> None:
+    """It would run beside the daemon, held to nothing."""
+    with pytest.raises(InvalidValue, match="it does not answer"):
+        Mps("/m", lambda: "it does not answer").keep(SHARES)
+
+
+def test_a_daemon_is_started_once_and_again_when_it_is_gone(tmp_path: Path) -> None:
+    """One that answers is used as it is, whoever started it."""
+    tallies, notes = Tallies(), Notes()
+    daemon = MpsDaemon(tmp_path / "mps", str(mps.install(tmp_path)))
+    daemon.tell(tallies, notes)
+    assert daemon.problem
+
+    async def story() -> None:
+        for _ in range(3):
+            daemon._take(await daemon.look())
+        assert daemon.problem == ""
+        assert _metric(tallies, "partage_agent_mps_starts_total") == 1
+        (tmp_path / "mps/pipe/control").unlink()  # it ended
+        daemon._take(await daemon.look())
+
+    asyncio.run(story())
+    assert daemon.problem == ""
+    assert _metric(tallies, "partage_agent_mps_starts_total") == 2
+    assert _metric(tallies, "partage_agent_mps_up") == 1
+    assert stat.S_IMODE((tmp_path / "mps/shm").stat().st_mode) == 0o1777
+    assert not notes.said
+
+
+def _metric(tallies: Tallies, name: str) -> float:
+    lines = generate_latest(tallies.registry).decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (None, "cannot be run: No such file or directory; it comes with NVIDIA's driver"),
+        ("#!/bin/sh\necho no device; exit 1\n", "does not answer: no device"),
+        ("#!/bin/sh\nexit 0\n", "does not answer: status 0"),
+    ],
+)
+def test_a_daemon_that_cannot_be_is_told(tmp_path: Path, script: str | None, why: str) -> None:
+    """In words, as a note and a metric, and containers wait for it."""
+    control = tmp_path / mps.CONTROL
+    if script is not None:
+        control.write_text(script)
+        control.chmod(0o755)
+    tallies, notes = Tallies(), Notes()
+    daemon = MpsDaemon(tmp_path / "mps", str(control))
+    daemon.tell(tallies, notes)
+
+    daemon._take(asyncio.run(daemon.look()))
+
+    assert daemon.problem.endswith(why)
+    assert [note.code for note in notes.said] == ["Mps"]
+    assert _metric(tallies, "partage_agent_mps_up") == 0
+
+
+def test_who_is_held_by_whom_says_what_is_not_held() -> None:
+    """A condition that says no more than a provider's name would promise what it does not keep."""
+
+    def said(provider: str, away: str = "") -> tuple[Answer, str, str]:
+        entry = Entry("c", "u", "team/p", "main", "", provider)
+        (one,) = survey({"c": entry}, {}, Sight(), away=away)
+        return one.answer, one.cause, one.message
+
+    assert said("mps")[:2] == (Answer.UNKNOWN, "KeptByOthers")
+    assert "not the container" in said("mps")[2]
+    assert "ends all on its cards" in said("mps")[2]
+    assert said("mps", "it is away") == (Answer.NO, "MpsAway", "it is away")
+    assert "empty environment" in said("hami-core")[2]
+    assert "neither memory nor compute is held" in said("none")[2]
+    assert said("hami-core", "it is away")[0] is Answer.UNKNOWN
