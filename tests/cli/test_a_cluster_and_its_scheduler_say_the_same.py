@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from partage.cli.main import main
@@ -54,3 +55,34 @@ def test_both_ways_agree() -> None:
                 assert without(first, "history") == without(second, "history")
 
     run(story())
+
+
+def test_a_shell_completes_the_names_of_pods_and_nodes() -> None:
+    """Of the namespace that was typed; commands too; and nothing, at once, where no server is."""
+
+    def completed(*typed: str) -> set[str]:
+        asked = ShellComplete(main, {}, "partage", "_PARTAGE_COMPLETE")
+        return {item.value for item in asked.get_completions(list(typed[:-1]), typed[-1])}
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as world:
+            await world.create(PODS, pod("first", HALF))
+            await world.create(PODS, pod("second", HALF))
+            here = ("--kubeconfig", str(world.cluster.addresses.kubeconfig))
+
+            assert await asyncio.to_thread(completed, "explain", *here, "fi") == {"first"}
+            own = await asyncio.to_thread(completed, "explain", *here, "default/")
+            assert own == {"default/first", "default/second"}
+            assert await asyncio.to_thread(completed, "inspect", *here, "") == {"n0"}
+
+    run(story())
+    assert completed("explain", "--kubeconfig", "/nonexistent", "fi") == set()
+    assert completed("comp") == {"completion"}
+
+
+def test_each_shell_gets_its_script() -> None:
+    """What click writes, for the variable that this program reads."""
+    for shell in ("bash", "zsh", "fish"):
+        said = CliRunner().invoke(main, ["completion", shell])
+        assert said.exit_code == 0
+        assert "_PARTAGE_COMPLETE" in said.stdout

@@ -109,3 +109,27 @@ def test_the_messages_were_found() -> None:
     """The test above has something to look at, and can fail."""
     assert len(_messages()) > 40
     assert not _STEP.search("no model 'x'; there are A100 and H100")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("shedule", "schedule"), ("explian", "explain")])
+def test_a_misspelt_command_gets_a_suggestion(typed: str, meant: str) -> None:
+    """The nearest name, and the exit code of wrong usage."""
+    found = CliRunner().invoke(main, [typed])
+
+    assert found.exit_code == 2
+    assert f"Did you mean {meant}" in found.stderr
+
+
+@pytest.mark.parametrize("text", ["", "# a comment\n---\n"])
+@pytest.mark.parametrize("command", ["schedule", "top -f"])
+def test_a_file_without_documents_is_an_error(tmp_path: Path, text: str, command: str) -> None:
+    """Not "0 of 0", as the wrong file was given; an empty file among others does no harm."""
+    empty = tmp_path / "empty.yaml"
+    empty.write_text(text)
+
+    found = CliRunner().invoke(main, [*command.split(), str(empty)])
+
+    assert found.exit_code == 2
+    assert f"{empty}: no document there" in found.stderr
+    examples = str(Path(__file__).parents[2] / "examples/metax")
+    assert CliRunner().invoke(main, ["schedule", examples, str(empty)]).exit_code in (0, 3)

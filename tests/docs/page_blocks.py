@@ -121,10 +121,10 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_UNINSTALL, "helm uninstall"): Untyped("it runs a Job, and the page's cluster has no nodes", _LEFT),
     (_UNINSTALL, "awk"): Untyped("it is for a node's own root folder", _FILES),
     (_UNINSTALL, "rm -rf"): Untyped("the same", _FILES),
-    (_ASKING, 'eval "$(_PARTAGE_COMPLETE=zsh'): Untyped(
+    (_ASKING, "source <(partage completion zsh)"): Untyped(
         "zsh is not there; what it would read is looked at", f"{_FOLLOWED}::STORIES"
     ),
-    (_ASKING, "_PARTAGE_COMPLETE=fish"): Untyped(
+    (_ASKING, "partage completion fish"): Untyped(
         "fish is not there; what it would read is looked at", f"{_FOLLOWED}::STORIES"
     ),
 }  # fmt: skip

@@ -125,8 +125,8 @@ STORIES = {
     ),
     "docs/reference/asking.md": Story(
         before=(
-            "_PARTAGE_COMPLETE=zsh_source partage | grep compdef",
-            "_PARTAGE_COMPLETE=fish_source partage | grep 'complete --no-files --command partage'",
+            "partage completion zsh | grep compdef",
+            "partage completion fish | grep 'complete --no-files --command partage'",
         )
     ),
     "docs/reference/doctor.md": Story(words={"sudo ": ""}),

@@ -17,6 +17,7 @@ from partage.cli.asked import (
     told,
 )
 from partage.cli.asking import Asked
+from partage.cli.completion import pod_names
 from partage.cli.ending import end
 from partage.cli.meanings import meaning
 from partage.cli.tables import paper, plain_table
@@ -48,7 +49,7 @@ Document = dict[str, Any]
 
 
 @click.command()
-@click.argument("pod", metavar="POD")
+@click.argument("pod", metavar="POD", shell_complete=pod_names)
 @click.option(
     "-n",
     "--namespace",

@@ -16,6 +16,7 @@ from partage.cli.asked import (
     told,
 )
 from partage.cli.asking import Asked
+from partage.cli.completion import node_names
 from partage.cli.ending import end
 from partage.cli.tables import bar, paper, plain_table
 from partage.cli.top import all_nodes, card_state
@@ -28,7 +29,7 @@ Document = dict[str, Any]
 
 
 @click.command()
-@click.argument("node", required=False, default="", metavar="[NODE]")
+@click.argument("node", required=False, default="", metavar="[NODE]", shell_complete=node_names)
 @answer_options
 def inspect(node: str, **given: Any) -> None:
     """Show each card of NODE, or of all nodes, with the pods that are on it.

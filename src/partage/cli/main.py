@@ -1,5 +1,6 @@
 """The `partage` command: one group, one module a subcommand, imported when it is needed."""
 
+import difflib
 import importlib
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ __all__ = ["main"]
 
 _COMMANDS: Final = {
     "agent": "partage.cli.agent",
+    "completion": "partage.cli.completion",
     "discover": "partage.cli.discover",
     "doctor": "partage.cli.doctor",
     "explain": "partage.cli.explain",
@@ -57,6 +59,19 @@ class _Lazy(click.Group):
             end_at_once(service=True)
         command = getattr(importlib.import_module(module), cmd_name)
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The subcommand that was typed; for one that there is not, the nearest is suggested."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=2)
+            if near:
+                said = f"{error.message} Did you mean {' or '.join(near)}?"
+                raise click.UsageError(said, ctx) from error
+            raise
 
 
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

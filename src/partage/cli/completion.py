@@ -1,0 +1,93 @@
+"""`partage completion`: what a shell needs to complete commands, options, and names of pods and nodes."""
+
+import asyncio
+import os
+from typing import Final
+
+import click
+import msgspec
+from click.shell_completion import CompletionItem, get_completion_class
+
+from partage.kube.client import Client, ClientSettings
+from partage.kube.errors import ConfigError, KubeError
+from partage.kube.loading import load_config
+from partage.kube.objects import Meta
+from partage.kube.resources import NODES, PODS, Scope
+
+__all__ = ["completion", "node_names", "pod_names"]
+
+_VARIABLE: Final = "_PARTAGE_COMPLETE"
+"""What click reads to know that a shell asks, not a person."""
+
+_SECONDS: Final = 2.0
+"""For an answer of the API server; a person has pressed a key."""
+
+_MOST: Final = 500
+"""Names that are listed at most; in a larger cluster more letters than that are typed."""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """An object of which the name alone matters."""
+
+    metadata: Meta
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
+def completion(shell: str) -> None:
+    """Print the completion of commands, options and names for SHELL: bash, zsh or fish.
+
+    \b
+    bash:  source <(partage completion bash)           # in ~/.bashrc
+    zsh:   source <(partage completion zsh)            # in ~/.zshrc, after compinit
+    fish:  partage completion fish > ~/.config/fish/completions/partage.fish
+    """  # noqa: D301 # click wants the control character itself
+    from partage.cli.main import main  # noqa: PLC0415 # which holds this command too
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"{shell} cannot be completed; name bash, zsh or fish")
+    click.echo(kind(main, {}, "partage", _VARIABLE).source())
+
+
+def pod_names(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Pods of the namespace that was typed, or NAMESPACE/NAME where one was begun."""
+    own, slash, _name = begun.rpartition("/")
+    namespace = own or context.params.get("namespace") or None
+    return _completed(context, Scope(PODS, namespace), begun, f"{own}/" if slash else "")
+
+
+def node_names(
+    context: click.Context, _parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Nodes of the cluster."""
+    return _completed(context, Scope(NODES), begun, "")
+
+
+def _completed(
+    context: click.Context, scope: Scope, begun: str, prefix: str
+) -> list[CompletionItem]:
+    """Names that begin so; none where nobody answers in time, as there is nowhere to say why."""
+
+    async def names() -> list[str]:
+        config = load_config(
+            os.environ,
+            kubeconfig=context.params.get("kubeconfig"),
+            context=context.params.get("context"),
+        )
+        where = scope
+        if scope.resource.namespaced and scope.namespace is None:
+            where = Scope(scope.resource, config.namespace)
+        settings = ClientSettings(attempts=1)
+        async with asyncio.timeout(_SECONDS), Client(config, settings=settings) as client:
+            async for page in client.pages(where, into=_Named, limit=_MOST):
+                return [item.metadata.name for item in page.items]
+        return []
+
+    try:
+        found = asyncio.run(names())
+    except (ConfigError, KubeError, TimeoutError, OSError):
+        return []
+    return [CompletionItem(prefix + name) for name in found if (prefix + name).startswith(begun)]
