@@ -1,6 +1,6 @@
 """How hard the laws are tried: `ci` by default, `soak` with HYPOTHESIS_PROFILE=soak.
 
-Tests that are coroutines are run each in an event loop of its own, which saves a dependency.
+Tests that are coroutines are run each in an event loop of its own (`tests/tools/steady.py`), which saves a dependency.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+from steady import run_steadily
 
 pytest_plugins = ["gate"]
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
@@ -38,5 +39,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    asyncio.run(pyfuncitem.obj(**arguments))
+    run = asyncio.run if pyfuncitem.get_closest_marker("cluster") else run_steadily
+    run(pyfuncitem.obj(**arguments))
     return True
