@@ -6,7 +6,10 @@
  * machine's monotonic clock and is modelled in whole: what a kernel takes does not depend on how quickly this
  * process is scheduled. When the last connection of a client closes, its work and memory are gone.
  *
- * Usage: fake-card SOCKET [CARDS [MEMORY_BYTES]]
+ * With "work" as the last argument marks show the time for which the card had work or waited for something that was put on a
+ * stream: that it stands still because a program is late to launch shows in no mark, so that a busy machine adds nothing.
+ *
+ * Usage: fake-card SOCKET [CARDS [MEMORY_BYTES [work]]]
  */
 #include "../include/abi.h"
 #include "wire.h"
@@ -41,7 +44,7 @@ struct context {
 
 struct client { uint64_t name, pid, served[FAKE_CARDS], memory[FAKE_CARDS]; uint32_t links; };
 
-struct card { uint64_t time, total, used, served, slice; uint32_t current; };
+struct card { uint64_t time, idle, total, used, served, slice; uint32_t current; };
 
 struct link { int file; uint32_t client; struct request waiting; };
 
@@ -54,6 +57,7 @@ static struct link links[LINKS];
 static struct event events[CLIENTS][EVENTS];
 static uint32_t card_count = 1, link_count;
 static bool pauses, awaits; /* any was made: else nobody looks for them */
+static bool by_work;        /* what marks show */
 
 static uint64_t now(void)
 {
@@ -109,7 +113,7 @@ static bool has_kernel(struct context *context, uint64_t time)
             continue;
         }
         struct event *event = event_of(context->client, item->event);
-        event->time = time;
+        event->time = time - (by_work ? cards[context->card].idle : 0);
         event->over = event->round == round_of(item->event);
         drop_first(context);
     }
@@ -152,6 +156,14 @@ static uint64_t first_end(uint32_t index, uint64_t until)
     return until;
 }
 
+/* Has nobody anything on the card, not even something that waits? */
+static bool is_idle(uint32_t index)
+{
+    for (uint32_t i = 0; i < CONTEXTS; i++)
+        if (contexts[i].used && contexts[i].card == index && contexts[i].count) return false;
+    return true;
+}
+
 static void advance(uint32_t index, uint64_t until)
 {
     struct card *card = &cards[index];
@@ -160,6 +172,7 @@ static void advance(uint32_t index, uint64_t until)
         struct context *context = choose(index, &shared);
         uint64_t next = first_end(index, until);
         if (!context) {
+            if (by_work && is_idle(index)) card->idle += next - card->time;
             card->time = next;
             continue;
         }
@@ -384,13 +397,14 @@ static int listen_at(const char *path)
 int main(int argc, char **argv)
 {
     static struct pollfd files[LINKS + 1];
-    if (argc < 2) return fprintf(stderr, "usage: fake-card SOCKET [CARDS [MEMORY_BYTES]]\n"), 2;
+    if (argc < 2) return fprintf(stderr, "usage: fake-card SOCKET [CARDS [MEMORY_BYTES [work]]]\n"), 2;
     int listening = listen_at(argv[1]);
     if (listening < 0) return perror("fake-card: socket"), 1;
     if (argc > 2) card_count = (uint32_t)strtoul(argv[2], NULL, 10);
     if (card_count < 1 || card_count > FAKE_CARDS) return fprintf(stderr, "fake-card: 1 to %d cards\n", FAKE_CARDS), 2;
     for (uint32_t i = 0; i < card_count; i++)
         cards[i] = (struct card){.time = now(), .total = argc > 3 ? strtoull(argv[3], NULL, 10) : 16ull << 30};
+    by_work = argc > 4 && strcmp(argv[4], "work") == 0;
     puts("ready");
     fflush(stdout);
     for (;;) {

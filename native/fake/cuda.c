@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include <string.h>
-#include <unistd.h>
 
 __thread CUcontext fake_current;
 static __thread CUcontext stack[8];
@@ -401,20 +400,10 @@ static uint64_t duration(void **params)
     return ns;
 }
 
-/* A function's first launch loads it while the caller waits, for so many us if any are given. */
-static void load_function(CUfunction function)
-{
-    static _Atomic unsigned char loaded[1 << 16];
-    const char *us = getenv("FAKE_GPU_LOADING_US");
-    uint64_t at = ((uint64_t)(uintptr_t)function * 0x9e3779b97f4a7c15ull) >> 48;
-    if (us && !atomic_exchange(&loaded[at], 1)) usleep((useconds_t)strtoul(us, NULL, 10));
-}
-
 #define UNUSED_SHAPE (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared
 CUresult cuLaunchKernel(LAUNCH_ARGS, void **extra)
 {
     UNUSED_SHAPE, (void)extra;
-    load_function(function);
     return fake_run(duration(params), stream);
 }
 CUresult cuLaunchKernel_ptsz(LAUNCH_ARGS, void **extra)

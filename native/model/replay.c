@@ -300,6 +300,100 @@ static int loads(void)
     return good ? 0 : 3;
 }
 
+/* 10 us of the card, then 300 of the host: NUMBER 0 with a fixed share of 20 %, else bursting. */
+static void pausing(void *argument)
+{
+    for (;;) {
+        process_launch(argument, 0, 1, 0, 0x100, kernel(10 * US, 1000));
+        world_sleep(300 * US);
+    }
+}
+
+static int pauses(void)
+{
+    process_open(&processes[0], 1, 0, terms(number ? POLICY_BURST_SHARE : POLICY_FIXED_SHARE, 200));
+    world_thread(pausing, &processes[0]);
+    bool good = world_run(world_now() + SECOND);
+    say("launches", processes[0].launches);
+    say("counted", processes[0].books[0].served / US);
+    say("used", card_served(processes[0].channels[0]) / US);
+    return good ? 0 : 3;
+}
+
+/* 20 us of the card, after each of which its stream waits for 180: for a function of the host, or (NUMBER 1) for another context. */
+static void parting(void *argument)
+{
+    struct process *process = argument;
+    struct channel *other = card_open(1);
+    struct event *event = event_new();
+    for (uint64_t i = 0;; i++) {
+        struct submission host = {.work = WORK_HOST, .ns = 180 * US};
+        process_launch(process, 0, 1, 0, 0x100, kernel(20 * US, 1000));
+        if (number) {
+            card_submit(other, 1, host);
+            card_submit(other, 1, (struct submission){.work = WORK_MARK, .event = event});
+            card_flush(other);
+            host = (struct submission){.work = WORK_AWAIT, .event = event};
+        }
+        process_part(process, 0, 1, host);
+        if (i % 16 == 15) process_await(process, 0, 1);
+    }
+}
+
+static int parts(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 300));
+    world_thread(parting, &processes[0]);
+    bool good = world_run(world_now() + SECOND);
+    say("counted", processes[0].books[0].served / US);
+    say("used", processes[0].launches * 20);
+    return good ? 0 : 3;
+}
+
+/* Kernels of 8 us, a wait after every NUMBER of them. */
+static void waiting(void *argument)
+{
+    for (uint64_t i = 0;; i++) {
+        process_launch(argument, 0, 1, 0, 0x100, kernel(8 * US, 1000));
+        if (i % number == number - 1) process_await(argument, 0, 1);
+    }
+}
+
+static int long_waits(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 500));
+    world_thread(waiting, &processes[0]);
+    bool good = world_run(world_now() + SECOND);
+    say("counted", processes[0].books[0].served / US);
+    say("used", card_served(processes[0].channels[0]) / US);
+    return good ? 0 : 3;
+}
+
+/* One tenant alone with a fixed share of 20 %: NUMBER 0 kernels of 1 ms and a wait after each; 1 without waits; 2 graphs of 10 ms,
+ * four ahead; 3 kernels of 20 us; 4 three threads; 5 kernels of 400 ms. */
+static void alone(void *argument)
+{
+    static uint64_t threads;
+    uint32_t stream = (uint32_t)++threads, every = number == 0 ? 1 : number == 2 ? 4 : number == 4 ? 2 : 0;
+    uint64_t ns = number == 2 ? 10 * MS : number == 3 ? 20 * US : number == 5 ? 400 * MS : MS;
+    for (uint64_t i = 1;; i++) {
+        process_launch(argument, 0, stream, number == 2 ? 0x900 : 0, 0x100, kernel(ns, 1000));
+        if (every && i % every == 0) process_await(argument, 0, stream);
+    }
+}
+
+static int alone_shares(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_FIXED_SHARE, 200));
+    for (int i = 0; i < (number == 4 ? 3 : 1); i++) world_thread(alone, &processes[0]);
+    uint64_t seconds = number == 5 ? 40 : 4;
+    world_run(world_now() + 2 * SECOND);
+    uint64_t before = card_served(processes[0].channels[0]);
+    bool good = world_run(world_now() + seconds * SECOND);
+    say("share", (card_served(processes[0].channels[0]) - before) / seconds / MS);
+    return good ? 0 : 3;
+}
+
 /* NUMBER tenants with even fixed-share quotas, all busy; NUMBER 0: of 30 and 70 %. */
 static void steady(void *argument)
 {
@@ -326,6 +420,19 @@ static int shares(void)
         snprintf(name, sizeof name, "share-%u", i);
         say(name, (card_served(processes[i].channels[0]) - before[i]) / 8 / MS);
     }
+    return good ? 0 : 3;
+}
+
+/* Two that burst, with quotas of 10 and 40 %. */
+static int bursts(void)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        process_open(&processes[i], 1, i, terms(POLICY_BURST_SHARE, i ? 400 : 100));
+        world_thread(steady, &processes[i]);
+    }
+    bool good = world_run(world_now() + 8 * SECOND);
+    say("small", card_served(processes[0].channels[0]) / 8 / MS);
+    say("large", card_served(processes[1].channels[0]) / 8 / MS);
     return good ? 0 : 3;
 }
 
@@ -371,6 +478,7 @@ static const struct {
     int (*play)(void);
 } scenes[] = {{"many-graphs", many_graphs}, {"beside-long", beside_long}, {"wakes", wakes}, {"full-channel", full_channel},
               {"leaves", leaves}, {"shares", shares}, {"collectives", collectives}, {"loads", loads}, {"legacy-marks", legacy_marks},
+              {"pauses", pauses}, {"parts", parts}, {"long-waits", long_waits}, {"alone", alone_shares}, {"bursts", bursts},
               {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy}};
 
 int main(int argc, char **argv)

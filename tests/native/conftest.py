@@ -19,3 +19,11 @@ def world(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wor
     world = World(tmp_path_factory.mktemp("w"), build)
     yield world
     world.close()
+
+
+@pytest.fixture
+def world_by_work(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A modelled card on which only work takes time."""
+    world = World(tmp_path_factory.mktemp("w"), build, by_work=True)
+    yield world
+    world.close()

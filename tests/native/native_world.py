@@ -56,6 +56,11 @@ def built(folder: str = "native", sanitize: str = "", *targets: str, compiler: s
     return out
 
 
+def within(quota: float, served_ns: float, seconds: float) -> None:
+    """Check that what was received in so long is nearer the quota than the whole card; 60 ms may have been ahead."""
+    assert 0 < served_ns < (1 + quota) / 2 * seconds * 1e9 + 60e6
+
+
 def uuid(card: int) -> str:
     """Name of a modelled card."""
     return f"GPU-fafafafa-fafa-fafa-fafa-fafafafafa{card:02x}"
@@ -128,7 +133,7 @@ class Meter:
         """Wait for a span of this length in which `right` holds of the parts of the card that each received.
 
         A busy machine wakes processes late, and a card without work gives none of its time; so one span shows
-        what a tenant can get. What it must not get is judged over all the time that it ran.
+        what a tenant can get, and `right` asks for little. What it must not get is judged over all the time that it ran.
         """
         for _ in attempts():
             began, before = time.monotonic(), self.served(*processes)
@@ -139,6 +144,21 @@ class Meter:
             if right(*parts):
                 return
 
+    def held(self, quota: float, process: subprocess.Popen[str]) -> None:
+        """Check that a process goes on, and is nearer its quota than the whole card.
+
+        How near is judged in virtual time. Here a library that holds nothing must fail, and a busy machine must not make one
+        that works: where a launch is interrupted while it is made, less is counted than the card did.
+
+        Args:
+            quota: part of the card.
+            process: has launched, and always wants more.
+        """
+        began = time.monotonic()
+        (before,) = self.served(process)
+        after = self.until(before + 0.3e9, process)
+        within(quota, after - before, time.monotonic() - began)
+
     def close(self) -> None:
         """Let the card go."""
         self._link.close()
@@ -148,8 +168,24 @@ class World:
     """One modelled card and its tenants, in one folder."""
 
     def __init__(
-        self, folder: Path, build: Path, memory_bytes: int = 16 * 2**30, cards: int = 1
+        self,
+        folder: Path,
+        build: Path,
+        memory_bytes: int = 16 * 2**30,
+        cards: int = 1,
+        *,
+        by_work: bool = False,
     ) -> None:
+        """Start the card.
+
+        Args:
+            folder: for everything.
+            build: where the programs are.
+            memory_bytes: of each card.
+            cards: how many.
+            by_work: marks show the card's time without that in which nothing was on it: what is measured between them does
+                not depend on how late this machine lets a program launch.
+        """
         self.folder = folder
         self.build = build
         self.socket = folder / "gpu"
@@ -157,7 +193,10 @@ class World:
         for card in range(cards):
             make_seats(folder / f"card-{card}")
         self.card = subprocess.Popen(
-            [str(build / "fake-card"), str(self.socket), str(cards), str(memory_bytes)],
+            [
+                *(str(build / "fake-card"), str(self.socket), str(cards), str(memory_bytes)),
+                *(["work"] if by_work else []),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )

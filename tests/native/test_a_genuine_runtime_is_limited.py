@@ -70,12 +70,12 @@ def test_the_context_counts(world: World, runtime: Path) -> None:
 @whole
 @pytest.mark.parametrize("how", ["kernels", "graph"])
 def test_a_quota_holds(world: World, runtime: Path, how: str) -> None:
-    """Kernels that a compiler would have registered, and a captured graph of them, get their fixed share alone."""
+    """Kernels that a compiler would have registered, and a captured graph of them, are held to their fixed share."""
     tenant = world.tenant(core=300, policy=Policy.FIXED_SHARE)
     program = start(tenant, runtime, "share", "300", how)
     assert program.stdout is not None
     assert program.stdout.readline() == "ready\n"
-    world.meter.some_span(2, lambda part: 0.25 < part < 0.33, program)
+    world.meter.held(0.3, program)
 
     program.kill()
     program.communicate()

@@ -117,6 +117,71 @@ def test_fixed_shares_are_kept(build: Path, model: str, points: int, tenants: in
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("what", "least"),
+    [("waits", 195), ("never waits", 195), ("graphs", 195), ("small", 195), ("threads", 195), ("long", 175)],
+)  # fmt: skip
+def test_a_fixed_share_is_kept_even_alone(build: Path, model: str, what: str, least: int) -> None:
+    """However work is launched, a quota of 20 % of an idle card is what it gets, with kernels of 400 ms too."""
+    number = ["waits", "never waits", "graphs", "small", "threads", "long"].index(what)
+
+    assert least < replay(build, "alone", model, number)["share"] < 206
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_tenants_that_burst_share_in_proportion_to_their_quotas(build: Path, model: str) -> None:
+    """Of 10 and 40 %: the second gets four times as much, and together they have the card."""
+    found = replay(build, "bursts", model)
+
+    assert 0.24 * found["large"] < found["small"] < 0.26 * found["large"]
+    assert sum(found.values()) > 970
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("policy", ["fixed", "burst"])
+def test_time_between_launches_is_not_charged(build: Path, model: str, policy: str) -> None:
+    """10 us of every 300 are far below a quota of 20 %: the program is as fast as without one, and pays for what it used."""
+    number = ["fixed", "burst"].index(policy)
+    bare = replay(build, "pauses", model, number, "bare")["launches"]
+
+    found = replay(build, "pauses", model, number)
+
+    assert 0.85 * found["used"] < found["counted"] < 1.02 * found["used"]
+    assert found["launches"] > 0.98 * bare
+
+
+@pytest.mark.parametrize(
+    ("model", "marks"), [("optimistic", 1.02), ("measured", 1.2), ("hostile", 1.8)]
+)
+@pytest.mark.parametrize("what", ["the host", "another context"])
+def test_what_a_stream_waits_for_between_launches_is_not_charged(
+    build: Path, model: str, marks: float, what: str
+) -> None:
+    """20 us of the card, then 180 us of something else, many times: launches cost what they take, and what marking them takes."""
+    found = replay(build, "parts", model, ["the host", "another context"].index(what))
+
+    assert 0.95 * found["used"] < found["counted"] < marks * found["used"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_loading_of_a_kernel_is_not_charged(build: Path, model: str, depth: int) -> None:
+    """A launch in eight is its function's first: 2 ms of the host, in which the card stands still, for 20 us of the card."""
+    found = replay(build, "loads", model, depth)
+
+    assert 0.75 * found["used"] < found["counted"] < 1.02 * found["used"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("depth", [256, 512])
+def test_all_that_the_card_does_is_counted(build: Path, model: str, depth: int) -> None:
+    """A program that sits in its waits is counted by looks a millisecond apart, each of which finds many batches over."""
+    found = replay(build, "long-waits", model, depth)
+
+    assert found["counted"] > 0.95 * found["used"]
+
+
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("tenants", [1, 2, 3])
 def test_collectives_of_two_cards_get_on(build: Path, model: str, tenants: int) -> None:
     """Ranks spin on each card for the other card's; whose turns are taken card by card."""
