@@ -20,6 +20,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -66,6 +67,18 @@ type attempt struct {
 	order  map[string]int
 	names  []string
 	scores map[string]int64
+
+	// Where the pod was refused: who must be gone from each node before it fits, and why.
+	victims map[string]map[types.UID]struct{}
+	reason  string
+}
+
+func newAttempt(number int64, nodes []string) *attempt {
+	made := &attempt{number: number, names: nodes, order: make(map[string]int, len(nodes))}
+	for i, name := range nodes {
+		made.order[name] = i
+	}
+	return made
 }
 
 // Clone gives the same attempt: nothing in it changes once PreFilter has made it.
@@ -134,6 +147,7 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 			go process.watch(ctx, func() bool { return otherReady(pods, namespace, pod) })
 		}
 	})
+	handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Informer() // is listed when others could make room
 	process.mu.Lock()
 	process.handles = append(process.handles, handle)
 	process.mu.Unlock()
@@ -256,13 +270,15 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	if answer.Code != "" {
 		p.shared.remember(pod)
-		return nil, refusal(answer)
+		made := p.preempt(ctx, pod, number, answer)
+		if made == nil {
+			return nil, refusal(answer)
+		}
+		state.Write(stateKey, made)
+		return &fwk.PreFilterResult{NodeNames: sets.New(made.names...)}, nil
 	}
 	p.shared.forget(pod)
-	made := &attempt{number: number, names: answer.Nodes, order: make(map[string]int, len(answer.Nodes))}
-	for i, name := range answer.Nodes {
-		made.order[name] = i
-	}
+	made := newAttempt(number, answer.Nodes)
 	if len(answer.Scores) == len(answer.Nodes) && len(answer.Scores) > 0 {
 		made.scores = make(map[string]int64, len(answer.Scores))
 		for i, name := range answer.Nodes {
@@ -288,6 +304,59 @@ func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64) (protoc
 	return p.shared.timed(ctx, question)
 }
 
+// preempt asks where less important pods could make room for a pod that the engine refused. It gives
+// nil where there is no such node. kube-scheduler's own preemption then finds that its filters pass
+// once those pods are gone, adds whom its own resources need, and sends them away.
+func (p *Plugin) preempt(ctx context.Context, pod *v1.Pod, number int64, refused protocol.Answer) *attempt {
+	if !refused.Preempt {
+		return nil
+	}
+	budgets, err := p.budgets()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "The disruption budgets could not be listed", "pod", klog.KObj(pod))
+		return nil
+	}
+	answer, err := p.shared.timed(ctx, protocol.Question{
+		Verb: protocol.VerbPreempt, UID: string(pod.UID), Attempt: number, Budgets: budgets,
+	})
+	if err != nil || answer.Code != "" {
+		return nil
+	}
+	if answer.Again {
+		p.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{string(pod.UID): pod})
+		return nil
+	}
+	if len(answer.Nodes) == 0 || len(answer.Victims) != len(answer.Nodes) {
+		return nil
+	}
+	made := newAttempt(number, answer.Nodes)
+	made.reason = refused.Code + ": " + refused.Message
+	made.victims = make(map[string]map[types.UID]struct{}, len(answer.Nodes))
+	for i, name := range answer.Nodes {
+		victims := make(map[types.UID]struct{}, len(answer.Victims[i]))
+		for _, uid := range answer.Victims[i] {
+			victims[types.UID(uid)] = struct{}{}
+		}
+		made.victims[name] = victims
+	}
+	return made
+}
+
+func (p *Plugin) budgets() ([]protocol.Budget, error) {
+	listed, err := p.handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Lister().List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	budgets := make([]protocol.Budget, len(listed))
+	for i, one := range listed {
+		budgets[i].Metadata.Namespace, budgets[i].Metadata.Name = one.Namespace, one.Name
+		budgets[i].Spec.Selector = one.Spec.Selector
+		budgets[i].Status.DisruptionsAllowed = one.Status.DisruptionsAllowed
+		budgets[i].Status.DisruptedPods = one.Status.DisruptedPods
+	}
+	return budgets, nil
+}
+
 // timed asks, and counts how often the engine is slow.
 func (s *shared) timed(ctx context.Context, question protocol.Question) (protocol.Answer, error) {
 	begun := time.Now()
@@ -306,12 +375,19 @@ func (s *shared) away() string {
 // PreFilterExtensions is nil: the engine knows which pods leave.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter accepts the nodes that were proposed in this attempt, and no other.
+// Filter accepts the nodes that were proposed in this attempt, and no other. Where room would have to be
+// made first, a node passes once the pods are gone that hold it: so does kube-scheduler's preemption ask.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (status *fwk.Status) {
 	defer guard(&status)
 	made := attemptOf(state)
 	if made != nil {
-		if _, proposed := made.order[node.Node().Name]; proposed {
+		name := node.Node().Name
+		if _, proposed := made.order[name]; proposed {
+			for _, other := range node.GetPods() {
+				if _, victim := made.victims[name][other.GetPod().UID]; victim {
+					return fwk.NewStatus(fwk.Unschedulable, made.reason)
+				}
+			}
 			return nil
 		}
 	}
@@ -319,16 +395,23 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 }
 
 // PostFilter has the pod tried again where the engine knows further nodes, and otherwise lets
-// kube-scheduler preempt for its own resources on the nodes that were proposed.
-func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (_ *fwk.PostFilterResult, status *fwk.Status) {
+// kube-scheduler preempt, on the nodes that were proposed or on those where others can make room.
+func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (_ *fwk.PostFilterResult, status *fwk.Status) {
 	defer guard(&status)
 	if !p.shared.words.Load().concerns(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	made := attemptOf(state)
 	if made == nil {
-		// The engine found no place for its devices, and makes room for them itself.
+		// The engine found no place for its devices, and nobody who could make room.
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
+	}
+	if made.victims != nil {
+		nodes, err := statuses.NodesForStatusCode(p.handle.SnapshotSharedLister().NodeInfos(), fwk.Unschedulable)
+		if err != nil || len(nodes) > 0 {
+			return nil, fwk.NewStatus(fwk.Unschedulable)
+		}
+		// kube-scheduler's own filters reject all of them, whoever goes.
 	}
 	if made.scores != nil {
 		return nil, fwk.NewStatus(fwk.Unschedulable) // every node that fits was proposed

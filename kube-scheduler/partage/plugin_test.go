@@ -14,11 +14,14 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	policy "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	core "k8s.io/client-go/testing"
@@ -135,7 +138,21 @@ type handle struct {
 	mu        sync.Mutex
 	activated []string
 	extenders []fwk.Extender
+	informers informers.SharedInformerFactory
 }
+
+func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { return h.informers }
+func (h *handle) SnapshotSharedLister() fwk.SharedLister                 { return snapshot{} }
+
+// snapshot knows every node that it is asked for.
+type snapshot struct{ fwk.SharedLister }
+
+func (snapshot) NodeInfos() fwk.NodeInfoLister { return nodes{} }
+
+type nodes struct{ fwk.NodeInfoLister }
+
+func (nodes) Get(name string) (fwk.NodeInfo, error) { return nodeInfo(name), nil }
+func (nodes) List() ([]fwk.NodeInfo, error)         { return nil, nil }
 
 func (h *handle) ClientSet() kubernetes.Interface { return h.client }
 func (h *handle) Extenders() []fwk.Extender       { return h.extenders }
@@ -151,7 +168,8 @@ func plugged(t *testing.T, answer func(protocol.Question) *protocol.Answer) (*Pl
 	t.Helper()
 	engine := startEngine(t, answer)
 	s := newShared(engine.listener.Addr().String(), uint32(os.Getuid()))
-	h := &handle{client: fake.NewSimpleClientset(device("web"))}
+	client := fake.NewSimpleClientset(device("web"))
+	h := &handle{client: client, informers: informers.NewSharedInformerFactory(client, 0)}
 	s.handles = []fwk.Handle{h}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -180,8 +198,12 @@ func device(name string) *v1.Pod {
 	}
 }
 
-func nodeInfo(name string) fwk.NodeInfo {
-	info := framework.NewNodeInfo()
+func nodeInfo(name string, pods ...string) fwk.NodeInfo {
+	var there []*v1.Pod
+	for _, uid := range pods {
+		there = append(there, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: uid, UID: types.UID(uid)}})
+	}
+	info := framework.NewNodeInfo(there...)
 	info.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	return info
 }
@@ -361,6 +383,91 @@ func TestOtherNodesAreTriedWhereAllProposedWereRejected(t *testing.T) {
 	again = false
 	if _, status = p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.Unschedulable {
 		t.Error("kube-scheduler may not preempt for its own resources", status)
+	}
+}
+
+func TestRoomIsMadeWhereTheEngineSays(t *testing.T) {
+	offer := &protocol.Answer{Nodes: []string{"n1", "n2"}, Victims: [][]string{{"low", "lower"}, {"other"}}}
+	p, engine, h := plugged(t, func(q protocol.Question) *protocol.Answer {
+		switch q.Verb {
+		case protocol.VerbPropose:
+			return &protocol.Answer{Code: "InsufficientCards", Message: "no card is free", Preempt: true}
+		case protocol.VerbPreempt:
+			return offer
+		case protocol.VerbAnother:
+			return &protocol.Answer{Again: true}
+		}
+		return nil
+	})
+	budget := &policy.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	budget.Status.DisruptionsAllowed = 2
+	if err := h.informers.Policy().V1().PodDisruptionBudgets().Informer().GetStore().Add(budget); err != nil {
+		t.Fatal(err)
+	}
+	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
+
+	result, status := p.PreFilter(ctx, state, pod, nil)
+	if !status.IsSuccess() || result.NodeNames.Len() != 2 {
+		t.Fatal(result, status)
+	}
+	if told := engine.last(protocol.VerbPreempt).Budgets; len(told) != 1 || told[0].Metadata.Name != "web" ||
+		told[0].Status.DisruptionsAllowed != 2 || told[0].Spec.Selector.MatchLabels["app"] != "web" {
+		t.Error("the engine does not know the budgets", told)
+	}
+	for _, one := range []struct {
+		node string
+		pods []string
+		want fwk.Code
+	}{
+		{"n1", []string{"low", "lower", "else"}, fwk.Unschedulable},
+		{"n1", []string{"lower", "else"}, fwk.Unschedulable},
+		{"n1", []string{"else", "other"}, fwk.Success},
+		{"n2", []string{"low", "other"}, fwk.Unschedulable},
+		{"n2", []string{"low"}, fwk.Success},
+		{"n3", nil, fwk.UnschedulableAndUnresolvable},
+	} {
+		status := p.Filter(ctx, state, pod, nodeInfo(one.node, one.pods...))
+		if status.Code() != one.want {
+			t.Error(one, status)
+		}
+		if one.want == fwk.Unschedulable && status.Message() != "InsufficientCards: no card is free" {
+			t.Error("the pod would not say why it waits:", status.Message())
+		}
+	}
+
+	// While one of them may be resolved, kube-scheduler's own preemption has its turn.
+	statuses := framework.NewDefaultNodeToStatus()
+	statuses.Set("n1", fwk.NewStatus(fwk.Unschedulable))
+	statuses.Set("n2", fwk.NewStatus(fwk.UnschedulableAndUnresolvable))
+	if _, status := p.PostFilter(ctx, state, pod, statuses); status.Code() != fwk.Unschedulable {
+		t.Error(status)
+	}
+	statuses.Set("n1", fwk.NewStatus(fwk.UnschedulableAndUnresolvable))
+	if _, status := p.PostFilter(ctx, state, pod, statuses); status.Code() != fwk.UnschedulableAndUnresolvable {
+		t.Error(status)
+	}
+	if rejected := engine.last(protocol.VerbAnother).Rejected; len(rejected) != 2 || len(h.activated) != 1 {
+		t.Error("other nodes are not tried", rejected, h.activated)
+	}
+
+	// The engine's push has the pod tried again when its room is there.
+	engine.push(protocol.Answer{Activate: []string{string(pod.UID)}})
+	until(t, "activated", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) == 2 })
+
+	for _, none := range []*protocol.Answer{{}, {Again: true}, {Code: "StaleAttempt"}, {Nodes: []string{"n1"}}} {
+		offer = none
+		state := framework.NewCycleState()
+		_, status = p.PreFilter(ctx, state, pod, nil)
+		if status.Code() != fwk.Unschedulable || status.Message() != "InsufficientCards: no card is free" {
+			t.Error(none, status)
+		}
+		if _, status = p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
+			t.Error("somebody may be sent away in vain", none, status)
+		}
+	}
+	if len(h.activated) != 3 {
+		t.Error("the pod is not tried again where the engine wants it", h.activated)
 	}
 }
 

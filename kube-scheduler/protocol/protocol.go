@@ -11,6 +11,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Version is the version of the protocol that both sides must speak.
@@ -25,6 +27,7 @@ const (
 	VerbLeading   = "leading"
 	VerbPing      = "ping"
 	VerbPropose   = "propose"
+	VerbPreempt   = "preempt"
 	VerbReserve   = "reserve"
 	VerbUnreserve = "unreserve"
 	VerbAnother   = "another"
@@ -64,6 +67,9 @@ type Question struct {
 	Within    []string        `json:"within,omitempty"`
 	Pod       json.RawMessage `json:"pod,omitempty"`
 
+	// preempt
+	Budgets []Budget `json:"budgets,omitempty"`
+
 	// reserve, bind
 	Node      string `json:"node,omitempty"`
 	Simulated bool   `json:"simulated,omitempty"`
@@ -76,20 +82,37 @@ type Question struct {
 	Message string `json:"message,omitempty"`
 }
 
+// Budget is as much of a PodDisruptionBudget as the engine needs.
+type Budget struct {
+	Metadata struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"metadata"`
+	Spec struct {
+		Selector *metav1.LabelSelector `json:"selector,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		DisruptionsAllowed int32                  `json:"disruptionsAllowed"`
+		DisruptedPods      map[string]metav1.Time `json:"disruptedPods,omitempty"`
+	} `json:"status"`
+}
+
 // Answer is the answer to one question, or, without an ID, a push.
 type Answer struct {
 	ID      uint64 `json:"id,omitempty"`
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
 
-	Hopeless bool     `json:"hopeless,omitempty"`
-	Protocol int      `json:"protocol,omitempty"`
-	Ready    *bool    `json:"ready,omitempty"`
-	Unseen   bool     `json:"unseen,omitempty"`
-	Skip     bool     `json:"skip,omitempty"`
-	Nodes    []string `json:"nodes,omitempty"`
-	Scores   []int64  `json:"scores,omitempty"`
-	Again    bool     `json:"again,omitempty"`
+	Hopeless bool       `json:"hopeless,omitempty"`
+	Protocol int        `json:"protocol,omitempty"`
+	Ready    *bool      `json:"ready,omitempty"`
+	Unseen   bool       `json:"unseen,omitempty"`
+	Skip     bool       `json:"skip,omitempty"`
+	Preempt  bool       `json:"preempt,omitempty"`
+	Nodes    []string   `json:"nodes,omitempty"`
+	Scores   []int64    `json:"scores,omitempty"`
+	Victims  [][]string `json:"victims,omitempty"`
+	Again    bool       `json:"again,omitempty"`
 
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`

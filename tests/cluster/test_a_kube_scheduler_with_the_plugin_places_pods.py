@@ -62,6 +62,10 @@ class Plugged:
         self.plane.call("POST", "/api/v1/namespaces/default/serviceaccounts", account)
         for name in ("a", "b"):
             self.node(name)
+        self.plane.call(
+            "POST", "/apis/scheduling.k8s.io/v1/priorityclasses",
+            {"metadata": {"name": "high"}, "value": 1000},
+        )  # fmt: skip
         self.engine()
         self.scheduler()
 
@@ -135,6 +139,15 @@ class Plugged:
                          "tolerations": [toleration], "terminationGracePeriodSeconds": 0, **spec},
             },
         )  # fmt: skip
+
+    def fills(self, name: str, limits: dict[str, str] | None = None, **spec: Any) -> None:
+        """A pod on node a that takes its time to end, as pods do that a kubelet stops."""
+        self.pod(name, limits, nodeSelector=AT_A, terminationGracePeriodSeconds=600, **spec)
+        self.bound(name)
+
+    def leaves(self, name: str) -> bool:
+        """Whether it is being deleted."""
+        return "deletionTimestamp" in self.get(name)["metadata"]
 
     def replica(self, name: str, *, ready: bool) -> None:
         """A pod of the Deployment that would run kube-scheduler and the engine; an object only."""
@@ -227,6 +240,8 @@ def cluster(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield made
 
 
+AT_A = {"kubernetes.io/hostname": "a"}
+WHOLE = {"koordinator.sh/gpu": "100"}
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 BOTH = {"koordinator.sh/gpu": "200"}
 
@@ -282,6 +297,52 @@ def test_the_second_choice_is_taken_before_anybody_is_evicted(cluster: Plugged) 
     assert cluster.bound("important")["spec"]["nodeName"] != first
     assert cluster.node_of("hog") == first
     cluster.delete("filler", "hog", "important")
+
+
+def test_the_least_important_go_for_devices_and_what_they_leave_is_kept(cluster: Plugged) -> None:
+    """One is enough, a budget spares the other, and nobody else gets the room meanwhile."""
+    budget = {
+        "metadata": {"name": "guarded"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"guarded": "yes"}}},
+    }
+    cluster.plane.call("POST", "/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
+    cluster.fills("guarded", WHOLE)
+    cluster.plane.call(
+        "PATCH", "/api/v1/namespaces/default/pods/guarded",
+        {"metadata": {"labels": {"guarded": "yes"}}}, kind="application/merge-patch+json",
+    )  # fmt: skip
+    cluster.fills("spare", WHOLE)
+    cluster.pod("vip", WHOLE, nodeSelector=AT_A, priorityClassName="high")
+
+    cluster.eventually("a victim", lambda: cluster.leaves("spare"))
+    cluster.eventually(
+        "a nomination", lambda: cluster.get("vip")["status"].get("nominatedNodeName") == "a"
+    )
+    cluster.pod("thief", HALF, nodeSelector=AT_A)
+    cluster.waits("thief")
+    cluster.delete("spare")
+    cluster.bound("vip")
+    assert not cluster.leaves("guarded")
+    assert not cluster.node_of("thief")
+    cluster.delete("guarded", "vip", "thief")
+
+
+def test_room_is_made_for_devices_and_cpu_at_once(cluster: Plugged) -> None:
+    """On one node, by pods with devices and by others; who is in neither's way stays."""
+    cpu = [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "2"}}}]
+    cluster.fills("cards", BOTH)
+    cluster.fills("hog", containers=cpu)
+    cluster.fills("small")
+    asks = [
+        {"name": "main", "image": "x", "resources": {"limits": WHOLE, "requests": {"cpu": "3"}}}
+    ]
+    cluster.pod("vip", containers=asks, nodeSelector=AT_A, priorityClassName="high")
+
+    cluster.eventually("both leave", lambda: cluster.leaves("cards") and cluster.leaves("hog"))
+    cluster.delete("cards", "hog")
+    assert cluster.bound("vip")["spec"]["nodeName"] == "a"
+    assert not cluster.leaves("small")
+    cluster.delete("vip", "small")
 
 
 def test_without_the_engine_plain_pods_go_on_and_the_others_come_later(cluster: Plugged) -> None:

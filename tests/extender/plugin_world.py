@@ -13,10 +13,10 @@ from partage.wire import plugin as wire
 class Plugged(World):
     """A world whose kube-scheduler has the plugin."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, preempts: bool = True, **settings: Any) -> None:
         super().__init__(ahead=None, **settings)
         self.leads = True
-        self.attempts = Attempts(self.service, lambda: self.leads)
+        self.attempts = Attempts(self.service, lambda: self.leads, preempts=preempts)
         self.number = 0
 
     def propose(self, name: str, **more: Any) -> wire.Answer:

@@ -2,7 +2,8 @@
 
 The model is kube-scheduler's: one scheduling cycle at a time, Bindings beside it, pod groups that
 are reserved, reverted and reserved again, attempts that end without a word, connections that break
-in between, messages that come twice or late, books that are made anew. After every step the
+in between, messages that come twice or late, pods that are sent away for others, books that are made
+anew. After every step the
 ledger's laws hold; at the end, when everything has come to rest, it holds the bound pods and
 nothing else.
 """
@@ -74,6 +75,10 @@ class Model:
     async def rest(self) -> None:
         """Everything that was begun ends."""
         self.world.attempts.disconnected()
+        for name in self.pending:
+            if self.nominated(name):
+                del self.world.api.pods[name]["status"]["nominatedNodeName"]
+                self.world.seen(name)
         for _ in range(3):
             self.world.clock.pass_time(60)
             await self.world.service.tick()
@@ -95,8 +100,13 @@ class Model:
         """A pod."""
         name = f"p{self.made}"
         self.made += 1
-        self.world.create(pod(name, dict(self.chance.choice(ASKS))))
+        priority = self.chance.choice((0, 0, 10))
+        self.world.create(pod(name, dict(self.chance.choice(ASKS)), priority=priority))
         self.pending.append(name)
+
+    def nominated(self, name: str) -> str:
+        """Where room is kept for a pod, for which others were sent away."""
+        return str(self.world.api.pods[name]["status"].get("nominatedNodeName", ""))
 
     def _one(self) -> str | None:
         """A pod that kube-scheduler has in its queue: not in a binding cycle."""
@@ -110,11 +120,33 @@ class Model:
             return
         answer = self.world.propose(name)
         self.reverted.pop(name, None)
+        if answer.preempt and self.chance.randrange(2):
+            await self.preempt(name)
         if answer.code or not answer.nodes or not self.chance.randrange(5):
             return  # refused, or rejected by kube-scheduler's own filters
         where = self.chance.choice(answer.nodes)
         if not self.world.reserve(name, where).code:
             self.reserved[name] = (self.world.number, where)
+
+    async def preempt(self, name: str) -> None:
+        """kube-scheduler nominates the pod where others make room, and deletes those."""
+        question = wire.Preempt(1, f"uid-{name}", self.world.number)
+        found = await self.world.attempts.preempt(question)
+        if not found.nodes or not self.chance.randrange(4):
+            return  # its own rules are in the way everywhere
+        choice = self.chance.randrange(len(found.nodes))
+        mine = self.world.api.pods[name]
+        mine["status"]["nominatedNodeName"] = found.nodes[choice]
+        self.world.seen(name)
+        for uid in found.victims[choice]:
+            victim = self.world.api.pods[uid.removeprefix("uid-")]
+            assert victim["spec"]["priority"] < mine["spec"]["priority"]
+            assert victim["spec"]["nodeName"] == found.nodes[choice]
+            if self.chance.randrange(3):
+                self.gone(uid.removeprefix("uid-"))
+            else:
+                victim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                self.world.seen(uid.removeprefix("uid-"))
 
     async def group(self) -> None:
         """A pod group: reserved one by one, reverted in the opposite order."""
@@ -126,7 +158,8 @@ class Model:
                 tried.append((name, self.world.number, answer.nodes[0]))
         for name, number, where in reversed(tried):
             self.world.unreserve(name, number)
-            assert self.world.states.get(f"uid-{name}") is None
+            state = self.world.states.get(f"uid-{name}")
+            assert state is None or (state is not State.RESERVED and self.nominated(name))
             self.reverted[name] = (number, where)
 
     async def again(self) -> None:
@@ -149,7 +182,7 @@ class Model:
             name = self.chance.choice(list(self.reserved))
             number, _ = self.reserved.pop(name)
             self.world.unreserve(name, number)
-            assert self.world.states.get(f"uid-{name}") in (None, State.UNKNOWN, State.BOUND)
+            assert self.world.states.get(f"uid-{name}") is not State.RESERVED
 
     async def bind(self) -> None:
         """With any outcome; one that nobody told of may have been carried out."""
@@ -191,7 +224,8 @@ class Model:
         """The connection breaks; kube-scheduler goes on with what it had."""
         self.world.attempts.disconnected()
         for uid, state in self.world.states.items():
-            assert state in (State.BOUND, State.UNKNOWN), f"{uid} keeps {state}"
+            kept = state in (State.HELD, State.CLEARING) and self.nominated(uid[len("uid-") :])
+            assert kept or state in (State.BOUND, State.UNKNOWN), f"{uid} keeps {state}"
 
     async def rebuild(self) -> None:
         """New books of a fresh list."""
@@ -201,11 +235,14 @@ class Model:
     async def delete(self) -> None:
         """A pod goes, in whatever state."""
         if self.world.api.pods and not self.chance.randrange(2):
-            name = self.chance.choice(list(self.world.api.pods))
-            del self.world.api.pods[name]
-            self.pending = [one for one in self.pending if one != name]
-            self.bound.discard(f"uid-{name}")
-            self.world.service.pod_gone(f"uid-{name}")
+            self.gone(self.chance.choice(list(self.world.api.pods)))
+
+    def gone(self, name: str) -> None:
+        """A pod is no more."""
+        del self.world.api.pods[name]
+        self.pending = [one for one in self.pending if one != name]
+        self.bound.discard(f"uid-{name}")
+        self.world.service.pod_gone(f"uid-{name}")
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -325,8 +325,8 @@ async def test_a_pod_without_devices_is_skipped(world: Plugged) -> None:
 
 
 @run
-async def test_rejected_nodes_are_left_out_for_a_while() -> None:
-    """And no more than so many of them."""
+async def test_rejected_nodes_are_left_out_while_there_are_others() -> None:
+    """Then all are asked about anew: kube-scheduler says why, and knows what to wait for."""
     world = Plugged()
     names = [f"n{i:02d}" for i in range(3 * PROPOSED)]
     await world.start(*(one for name in names for one in (node(name), device(name))))
@@ -340,10 +340,21 @@ async def test_rejected_nodes_are_left_out_for_a_while() -> None:
         seen += proposed
         again = world.attempts.another(wire.Another(1, "uid-web", world.number, proposed)).again
         assert again == (len(seen) < len(names))
-    assert world.propose("web").code
-    world.clock.pass_time(61)
     assert len(world.propose("web").nodes) == PROPOSED
     world.check()
+
+
+@run
+async def test_rejected_nodes_are_left_out_for_a_minute() -> None:
+    """By then they may fit again."""
+    world = Plugged()
+    await world.start(node(), device(), node("n2"), device("n2"))
+    world.create(pod("web", half()))
+    first, second = world.propose("web").nodes
+    assert world.attempts.another(wire.Another(1, "uid-web", world.number, [first])).again
+    assert world.propose("web").nodes == [second]
+    world.clock.pass_time(61)
+    assert sorted(world.propose("web").nodes) == ["n1", "n2"]
 
 
 @run

@@ -59,6 +59,8 @@ class PluginServer:
         service: SchedulerService,
         may_bind: Callable[[], bool],
         claimed: Callable[[bool], None],
+        *,
+        preempts: bool = True,
     ) -> None:
         """A server that does not listen yet.
 
@@ -67,10 +69,11 @@ class PluginServer:
             service: what decides.
             may_bind: whether this instance leads at this very moment.
             claimed: called whenever kube-scheduler says that it holds its Lease, or no longer does.
+            preempts: less important pods may be sent away for devices.
         """
         self._service = service
         self._claimed = claimed
-        self._attempts = Attempts(service, may_bind)
+        self._attempts = Attempts(service, may_bind, preempts=preempts)
         self._server = UnixServer(options.path, self._begin, options.users, wire.MAX_FRAME)
         self._talk: _Talk | None = None
         self._incarnation = ""
@@ -187,6 +190,8 @@ class _Talk:
         match question:
             case wire.Propose():
                 self.send(attempts.propose(question))
+            case wire.Preempt():
+                self._later(self._preempt(question), f"plugin:preempt:{question.uid}")
             case wire.Reserve():
                 self.send(attempts.reserve(question))
             case wire.Unreserve():
@@ -233,6 +238,9 @@ class _Talk:
         answer = await self._server._attempts.bind(question, self.send)  # noqa: SLF001
         if answer is not None:
             self.send(answer)
+
+    async def _preempt(self, question: wire.Preempt) -> None:
+        self.send(await self._server._attempts.preempt(question))  # noqa: SLF001
 
     async def _bound(self, question: wire.Bound) -> None:
         attempts = self._server._attempts  # noqa: SLF001

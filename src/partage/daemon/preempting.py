@@ -11,7 +11,6 @@ request that is refused or unanswered gives the plan up: whoever still waits is 
 with what is true by then.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,14 +20,13 @@ import msgspec
 
 from partage.daemon.watched import BUDGETS, LiveBudget
 from partage.extender.books import Books
-from partage.extender.preemption import abandoned, again, plans, preemptors
+from partage.extender.preemption import Planner, abandoned, again, preemptors
 from partage.extender.stories import SILENT, Stories
 from partage.extender.waiting import WaitingPod
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder, Regarding
 from partage.kube.resources import PODS, Scope
-from partage.model.pod import Pod
 from partage.scheduler.preemption import Occupant, Plan
 from partage.wire.budgets import Budget, translate_budget
 from partage.wire.translation import PodEntry
@@ -81,8 +79,7 @@ class Preempting:
         self._client, self._books, self._may = client, books, may
         self._recorder, self._settings = recorder, settings
         self._stories = stories
-        self._vain: dict[tuple[int, ...], tuple[float, Pod]] = {}
-        self._start = 0
+        self._planner = Planner(client.clock, settings.patience, settings.slice)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -109,26 +106,25 @@ class Preempting:
         books, now = self._books(), self._client.clock.monotonic()
         for uid in abandoned(books):
             books.give_up(uid, now)
-        self._vain = {key: kept for key, kept in self._vain.items() if kept[0] > now}
-        asking = [one for one in preemptors(books) if _alike(one.entry.pod) not in self._vain]
+        vain = self._planner.in_vain
+        asking = [one for one in preemptors(books) if not vain(one.entry.pod)]
         if not asking or not self._may():
             return
         budgets = await self._budgets()
         for waiting in asking:
-            if _alike(waiting.entry.pod) not in self._vain:
+            if not vain(waiting.entry.pod):
                 await self._make_room(books, waiting, budgets)
 
     async def _make_room(
         self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget]
     ) -> None:
         start = self._stories.now()
-        best = await self._best(books, waiting, budgets)
+        best = await self._planner.best(books, waiting, budgets)
         # Others had their turn meanwhile; what is true now decides.
-        plan = again(books, waiting, best.node, budgets) if best is not None else None
+        plan = again(books, waiting, best[0].node, budgets) if best else None
         now = self._client.clock.monotonic()
         if plan is None or books is not self._books() or not self._may():
-            pod = waiting.entry.pod
-            self._vain[_alike(pod)] = now + self._settings.patience, pod
+            self._planner.give_up(waiting.entry.pod)
             return
         books.counts["preemption victims"] += len(plan.victims)
         victims = [
@@ -145,24 +141,9 @@ class Preempting:
             pod, now = waiting.entry.pod, self._client.clock.monotonic()
             _LOG.warning("room for pod %s is not made: %s", pod.key, error)
             # What was refused once is likely to be again: an event and writes at every look.
-            self._vain[_alike(pod)] = now + self._settings.patience, pod
+            self._planner.give_up(pod)
             books.give_up(pod.uid, now)
         self._stories.made_room(waiting.entry, start, plan.node, len(plan.victims), problem)
-
-    async def _best(
-        self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget]
-    ) -> Plan | None:
-        """The best plan of all nodes; others get their turn between two of them."""
-        clock, best = self._client.clock, None
-        turn = clock.monotonic()
-        self._start += 1
-        for plan in plans(books, waiting, budgets, self._start * 101):
-            if plan is not None and (best is None or plan.cost < best.cost):
-                best = plan
-            if clock.monotonic() >= turn + self._settings.slice:
-                await asyncio.sleep(0)
-                turn = clock.monotonic()
-        return best
 
     async def _budgets(self) -> list[Budget]:
         try:
@@ -236,11 +217,6 @@ def _asked(victim: Occupant, plan: Plan) -> bool:
     Kubernetes refuses every eviction of a pod that several count, whatever they allow.
     """
     return len(victim.budgets) == 1 and victim.uid not in plan.broken
-
-
-def _alike(pod: Pod) -> tuple[int, ...]:
-    """What pods have in common for which the same plans would be made; readings are shared."""
-    return id(pod.request), id(pod.constraint), id(pod.tolerations), pod.priority
 
 
 def _regarding(entry: PodEntry) -> Regarding:

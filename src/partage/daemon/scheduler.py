@@ -155,7 +155,8 @@ class SchedulerDaemon:
         if options is None:
             return None
         claimed = elector.claim if isinstance(elector, FollowedLease) else _unasked
-        return PluginServer(options, self.service, self._may_bind, claimed)
+        preempts = self.options.preemption is not None
+        return PluginServer(options, self.service, self._may_bind, claimed, preempts=preempts)
 
     def _wake(self, uids: Sequence[str]) -> None:
         """Have kube-scheduler try these pods again: by its plugin, or by a change of each pod."""
@@ -327,7 +328,8 @@ class SchedulerDaemon:
                         lambda: self.service.books, self._clock, self.options.learning
                     )
                     group.create_task(learning.run(), name="scheduler:learning")
-                if self.options.preemption is not None:
+                # Through the plugin kube-scheduler's own preemption counts devices too.
+                if self.options.preemption is not None and self._plugin is None:
                     preempting = Preempting(
                         self._client, lambda: self.service.books, self._notices.recorder,
                         self._may_bind, self.options.preemption, self.service.stories,

@@ -13,6 +13,9 @@ kube-scheduler decides about one pod at a time, and binds in the background:
 * A place on which others still run that are leaving is provisional: it can never be bound.
 * Every question names its attempt. A question of an attempt that a newer one replaced changes
   nothing, and neither does a repeated one.
+* A pod that is refused may be told where less important pods could make room (`preempt`). Who goes,
+  and that the pod is nominated, is kube-scheduler's own preemption's work; its victims hold those
+  of the plan. What is free of a nominated place is kept as `extender.books` has it.
 
 The Binding itself goes through `extender.bindings`, as for the extender: its states, locks and
 unknown ends are the same. What differs is who sends it: the plugin, after `bind` allowed it.
@@ -29,11 +32,13 @@ import numpy as np
 
 from partage.extender.books import Books
 from partage.extender.ports import Answered, Binding, Outcome
+from partage.extender.preemption import Planner, may_preempt, to_be_gone
 from partage.extender.service import SchedulerService
 from partage.inventory.plane import Bools
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import ReasonCode, Refusal
+from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
 from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
 from partage.wire import plugin as wire
@@ -55,6 +60,14 @@ _REJECTED_SECONDS: Final = 60.0
 """For which a node that kube-scheduler rejected is not proposed to the pod again."""
 _MOST_REJECTED: Final = 8 * PROPOSED
 """Rejected nodes in that time; then the pod waits as kube-scheduler has it wait."""
+_PLANS: Final = 16
+"""Nodes with a plan that kube-scheduler's own preemption chooses from."""
+_MOST_PLANNING: Final = 20 * MOST
+"""Units of work that plans for one pod may take: kube-scheduler decides about no other meanwhile."""
+_PLANNED_AGAIN: Final = 10.0
+"""Seconds for which pods that ask alike are not planned for again where nothing helped one of them."""
+_TURN: Final = 0.004
+"""Seconds after which others have their turn while plans are made."""
 _MOST: Final = 20_000
 """Attempts that are remembered; kube-scheduler binds far fewer at a time."""
 
@@ -76,6 +89,8 @@ class _Attempt:
         entry: the pod as it was decided about.
         travelled: the pod came with the question; no watch has shown it yet.
         nodes: those that were proposed.
+        planned: those on which less important pods could make room.
+        more: others could too.
         place: what `reserve` took; remembered after `unreserve`.
         reserved: the place is in the ledger now.
         provisional: others still run there; it can never be bound.
@@ -86,6 +101,8 @@ class _Attempt:
     entry: PodEntry
     travelled: bool
     nodes: frozenset[str] = frozenset()
+    planned: frozenset[str] = frozenset()
+    more: bool = False
     place: Allocation | None = None
     reserved: bool = False
     provisional: bool = False
@@ -103,15 +120,20 @@ class _Rejected:
 class Attempts:
     """The engine's side of one kube-scheduler."""
 
-    def __init__(self, service: SchedulerService, may_bind: Callable[[], bool]) -> None:
+    def __init__(
+        self, service: SchedulerService, may_bind: Callable[[], bool], *, preempts: bool = True
+    ) -> None:
         """No attempt yet.
 
         Args:
             service: what decides.
             may_bind: whether this instance leads at this very moment; asked before every Binding.
+            preempts: less important pods may be sent away for devices.
         """
+        self._preempts = preempts
         self._service = service
         self._may_bind = may_bind
+        self._planner = Planner(service.clock, _PLANNED_AGAIN, _TURN)
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
         self._rejected: OrderedDict[str, _Rejected] = OrderedDict()
         self._proposal = ""
@@ -141,6 +163,9 @@ class Attempts:
             if known.outcome is not None or question.uid in self._service.bindings.busy:
                 return _refused(question, STALE, "the pod's Binding is on its way")
             self._release(known)
+            if known.planned and not question.nominated and not books.nomination(question.uid):
+                # kube-scheduler's own rules could not make room there.
+                self._reject(question.uid, known.planned, now)
         attempt = _Attempt(question.attempt, entry, travelled)
         self._remember(question.uid, attempt)
         try:
@@ -149,6 +174,37 @@ class Attempts:
             return _refused(
                 question, STALE, f"{error}; what became of its Binding is not known yet"
             )
+
+    async def preempt(self, question: wire.Preempt) -> wire.Answer:
+        """Where less important pods could make room, the best first; no nodes where none could."""
+        books, uid = self._current(), question.uid
+        attempt, waiting = self._attempts.get(uid), books.waiting.get(uid)
+        if attempt is None or attempt.number != question.attempt:
+            return _refused(question, STALE, "this attempt is not known; schedule the pod again")
+        if waiting is None or self._service.closed or not self._may_preempt(books, attempt):
+            return wire.Answer(question.id)
+        pod, rejected = attempt.entry.pod, uid in self._rejected
+        try:
+            budgets = wire.budgets(question)
+        except InvalidDocument as error:
+            return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
+        found = await self._planner.best(books, waiting, budgets, _PLANS + 1, Work(_MOST_PLANNING))
+        if self._current() is not books or self._attempts.get(uid) is not attempt:
+            return _refused(question, STALE, "things changed; schedule the pod again")
+        # Pods that leave and are as important cannot be sent away: their room is waited for.
+        plans = {
+            plan.node: gone for plan in found if (gone := to_be_gone(books, plan, pod.priority))
+        }
+        if not plans and rejected:
+            # Only those that kube-scheduler rejected are left: it shall say why once more.
+            self._rejected.pop(uid, None)
+            return wire.Answer(question.id, again=True)
+        if not plans:
+            self._planner.give_up(pod)
+        nodes = list(plans)[:_PLANS]
+        attempt.planned, attempt.more = frozenset(nodes), len(plans) > len(nodes)
+        books.counts["plugin planned"] += bool(nodes)
+        return wire.Answer(question.id, nodes=nodes, victims=[plans[node] for node in nodes])
 
     def reserve(self, question: wire.Reserve) -> wire.Answer:
         """Take the proposed place, or the same place again."""
@@ -169,7 +225,7 @@ class Attempts:
             self._proposal = ""
         if attempt.place is not None:
             return self._again(books, attempt, question)
-        if question.node not in attempt.nodes:
+        if question.node not in attempt.nodes | attempt.planned:
             return _refused(question, PLACE_LOST, f"node {question.node} was not proposed")
         return self._take(books, attempt, question)
 
@@ -190,18 +246,18 @@ class Attempts:
         if attempt is None or attempt.number != question.attempt or self._service.closed:
             return wire.Answer(question.id)
         self._end_proposal()
-        rejected = self._rejected.get(question.uid)
-        if rejected is None or now >= rejected.since + _REJECTED_SECONDS:
-            rejected = self._rejected[question.uid] = _Rejected(now)
-            _bounded(self._rejected)
-        room = _MOST_REJECTED - len(rejected.nodes)
-        rejected.nodes.update(sorted(set(question.rejected) & attempt.nodes)[: max(0, room)])
-        if room <= 0:
-            return wire.Answer(question.id)
-        found = books.engine.explain(
-            attempt.entry.pod, reasons=False, among=self._among(books, question.uid, (), now)
+        room = self._reject(
+            question.uid, set(question.rejected) & (attempt.nodes | attempt.planned), now
         )
-        return wire.Answer(question.id, again=isinstance(found, Placement))
+        if room and attempt.planned:
+            again = attempt.more
+        elif room:
+            among = self._among(books, question.uid, (), now)
+            found = books.engine.explain(attempt.entry.pod, reasons=False, among=among)
+            again = isinstance(found, Placement)
+        else:
+            again = False
+        return wire.Answer(question.id, again=again)
 
     async def bind(
         self, question: wire.Bind, reply: Callable[[wire.Answer], None]
@@ -319,7 +375,7 @@ class Attempts:
         self, books: Books, question: wire.Propose, attempt: _Attempt, now: float
     ) -> wire.Answer:
         engine, pod = books.engine, attempt.entry.pod
-        among = self._among(books, question.uid, question.within, now)
+        among = self._among(books, question.uid, question.within, now, question.nominated)
         if not pod.request.groups and pod.request.fault is None:
             return wire.Answer(question.id, skip=True)
         # The pod's own hold must not count against it.
@@ -327,10 +383,20 @@ class Attempts:
         others, scores = self._others(books, attempt, among, wide=question.wide)
         decision = engine.hold(pod, among)
         if isinstance(decision, Refusal):
-            books.refuse(attempt.entry, decision, now, among)
+            # Its own filters come afterwards: nothing but devices is known to be in the way.
+            asked = books.engine.ledger.present.copy() if among is None else among
+            books.refuse(attempt.entry, decision, now, asked)
             books.counts["plugin refused"] += 1
+            preempt = self._may_preempt(books, attempt)
+            if not preempt and self._rejected.pop(question.uid, None) is not None:
+                # kube-scheduler shall say once more why it rejects those: it then knows what to
+                # wait for.
+                return self._proposed(books, question, attempt, now)
             hopeless = decision.code is ReasonCode.INVALID_REQUEST
-            return _refused(question, decision.code, decision.message, hopeless=hopeless)
+            return wire.Answer(
+                question.id, code=str(decision.code), message=decision.message, hopeless=hopeless,
+                preempt=preempt,
+            )  # fmt: skip
         self._proposal = question.uid
         self._service.left(question.uid)
         books.counts["plugin proposed"] += 1
@@ -369,7 +435,26 @@ class Attempts:
         scaled = 10 + (values[order] - low) * 80 // span if span else np.full(len(names), 90)
         return names, dict(zip(names, scaled.tolist(), strict=True))
 
-    def _among(self, books: Books, uid: str, within: Iterable[str], now: float) -> Bools | None:
+    def _may_preempt(self, books: Books, attempt: _Attempt) -> bool:
+        """Whether it is worth asking who could make room."""
+        waiting = books.waiting.get(attempt.entry.pod.uid)
+        if waiting is None or not self._preempts:
+            return False
+        return may_preempt(books, waiting) and not self._planner.in_vain(attempt.entry.pod)
+
+    def _reject(self, uid: str, nodes: Iterable[str], now: float) -> int:
+        """Leave nodes out of the pod's next proposals; how many more could be before these were."""
+        rejected = self._rejected.get(uid)
+        if rejected is None or now >= rejected.since + _REJECTED_SECONDS:
+            rejected = self._rejected[uid] = _Rejected(now)
+            _bounded(self._rejected)
+        room = max(0, _MOST_REJECTED - len(rejected.nodes))
+        rejected.nodes.update(sorted(nodes)[:room])
+        return room
+
+    def _among(
+        self, books: Books, uid: str, within: Iterable[str], now: float, nominated: str = ""
+    ) -> Bools | None:
         """By node index, which nodes are in question; None for all."""
         ledger = books.engine.ledger
         rejected = self._rejected.get(uid)
@@ -386,7 +471,8 @@ class Attempts:
         else:
             among = ledger.present.copy()
         for name in rejected.nodes if rejected is not None else ():
-            if name in ledger.index:
+            # Room may have been made since on the node that it is nominated for.
+            if name in ledger.index and name != nominated:
                 among[ledger.index[name]] = False
         return among
 
@@ -556,7 +642,7 @@ def _newer(one: str, other: str) -> bool:
 
 
 def _refused(
-    question: wire.Propose | wire.Reserve | wire.Bind,
+    question: wire.Propose | wire.Preempt | wire.Reserve | wire.Bind,
     code: str,
     message: str,
     *,

@@ -5,16 +5,20 @@ count: it sees room where there is none, and finds nobody to send away. So for a
 given up on, and that only its devices keep waiting, the service makes room itself, by the same
 rules (`scheduler.preemption`).
 
-Everything here is synchronous and changes nothing; `plans` stops after every node, so that whoever
-runs it can let others have their turn.
+Nothing here changes the books. `plans` stops after every node, and `Planner`, which compares them,
+lets others have their turn in between.
 """
 
+import asyncio
+import heapq
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
 from partage.extender.books import Books
+from partage.extender.ports import Clock
 from partage.extender.waiting import WaitingPod
+from partage.model.pod import Pod
 from partage.model.reason import ReasonCode
 from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
@@ -22,7 +26,16 @@ from partage.scheduler.preemption import MOST_A_PLAN, Bystanders, Occupant, Plan
 from partage.wire import shapes
 from partage.wire.budgets import Budget
 
-__all__ = ["abandoned", "again", "given_up_on", "plans", "preemptors"]
+__all__ = [
+    "Planner",
+    "abandoned",
+    "again",
+    "given_up_on",
+    "may_preempt",
+    "plans",
+    "preemptors",
+    "to_be_gone",
+]
 
 _ENOUGH: Final = 100
 """Nodes with a plan that are compared; kube-scheduler's own default."""
@@ -56,18 +69,49 @@ def preemptors(books: Books) -> list[WaitingPod]:
     found = [
         waiting
         for waiting in books.waiting
-        if waiting.entry.preempts
-        and waiting.entry.pod.priority > lowest
-        and waiting.refusal.code not in _HOPELESS
-        and waiting.among is not None
-        and not _has_room_coming(books, waiting)
-        and given_up_on(books, waiting.entry.pod.uid)
+        if may_preempt(books, waiting) and given_up_on(books, waiting.entry.pod.uid)
     ]
     return sorted(found, key=lambda waiting: (-waiting.entry.pod.priority, waiting.since))
 
 
+def may_preempt(books: Books, waiting: WaitingPod) -> bool:
+    """Whether less important pods might go for a pod that was refused."""
+    lowest = min(books.priorities, default=None)
+    return (
+        lowest is not None
+        and waiting.entry.preempts
+        and waiting.entry.pod.priority > lowest
+        and waiting.refusal.code not in _HOPELESS
+        and waiting.among is not None
+        and not _has_room_coming(books, waiting)
+    )
+
+
+def to_be_gone(books: Books, plan: Plan, priority: int) -> list[str]:
+    """UIDs of less important pods of a node that must be gone before a plan for it holds.
+
+    Those that leave anyway are among them. Pods that are as important and leave cannot be sent away
+    by anybody, so they are waited for.
+
+    Args:
+        books: that the plan was made of.
+        plan: the plan.
+        priority: of the pod that wants the room.
+    """
+    leaving = [
+        uid
+        for uid in books.leaving(plan.node)
+        if (entry := books.intake.pod(uid)) is not None and entry.pod.priority < priority
+    ]
+    return sorted({*leaving, *(victim.uid for victim in plan.victims)})
+
+
 def plans(
-    books: Books, waiting: WaitingPod, budgets: Sequence[Budget], start: int = 0
+    books: Books,
+    waiting: WaitingPod,
+    budgets: Sequence[Budget],
+    start: int = 0,
+    work: Work | None = None,
 ) -> Iterator[Plan | None]:
     """A plan for each node where there is one, until enough are found; None for others.
 
@@ -76,10 +120,12 @@ def plans(
         waiting: the pod.
         budgets: all there are.
         start: where in the order of nodes to begin, so that not always the same are asked.
+        work: what may be done over all nodes.
     """
+    work = work or Work(_MOST_WORK)
     engine = books.engine
     names = [node.name for node in engine.ledger.nodes if node is not None]
-    found, work = 0, Work(_MOST_WORK)
+    found = 0
     for offset in range(len(names)):
         name = names[(start + offset) % len(names)]
         if not _reachable(books, waiting, name):
@@ -178,3 +224,64 @@ def _born(books: Books, uid: str) -> float:
         return datetime.fromisoformat(text).timestamp() if text else 0.0
     except ValueError:
         return 0.0
+
+
+class Planner:
+    """Finds the best plans for pods that were refused, and remembers for whom nothing helps."""
+
+    def __init__(self, clock: Clock, patience: float, turn: float) -> None:
+        """Nothing is known to be in vain yet.
+
+        Args:
+            clock: a steady one.
+            patience: seconds for which pods that ask alike are not planned for again where nothing
+                helped one of them.
+            turn: seconds after which others get their turn while plans are made.
+        """
+        self._clock, self._patience, self._turn = clock, patience, turn
+        self._vain: dict[tuple[int, ...], tuple[float, Pod]] = {}
+        self._start = 0
+
+    def in_vain(self, pod: Pod) -> bool:
+        """Whether nothing helped a pod that asks alike, a moment ago."""
+        known = self._vain.get(_alike(pod))
+        return known is not None and known[0] > self._clock.monotonic()
+
+    def give_up(self, pod: Pod) -> None:
+        """Nothing helps this pod; those that ask alike are not planned for, for a while."""
+        now = self._clock.monotonic()
+        self._vain = {key: kept for key, kept in self._vain.items() if kept[0] > now}
+        self._vain[_alike(pod)] = now + self._patience, pod
+
+    async def best(
+        self,
+        books: Books,
+        waiting: WaitingPod,
+        budgets: Sequence[Budget],
+        most: int = 1,
+        work: Work | None = None,
+    ) -> list[Plan]:
+        """The best plans over all nodes, the best first.
+
+        Args:
+            books: where the pod waits.
+            waiting: the pod.
+            budgets: all there are.
+            most: how many plans are wanted.
+            work: what may be done.
+        """
+        found: list[Plan] = []
+        turn = self._clock.monotonic()
+        self._start += 1
+        for plan in plans(books, waiting, budgets, self._start * 101, work):
+            if plan is not None:
+                found.append(plan)
+            if self._clock.monotonic() >= turn + self._turn:
+                await asyncio.sleep(0)
+                turn = self._clock.monotonic()
+        return heapq.nsmallest(most, found, key=lambda plan: plan.cost)
+
+
+def _alike(pod: Pod) -> tuple[int, ...]:
+    """What pods have in common for which the same plans would be made; readings are shared."""
+    return id(pod.request), id(pod.constraint), id(pod.tolerations), pod.priority

@@ -17,6 +17,8 @@ from typing import Final
 import msgspec
 
 from partage.model.errors import InvalidDocument
+from partage.wire import shapes
+from partage.wire.budgets import Budget, translate_budget
 
 __all__ = [
     "MAX_FRAME",
@@ -28,12 +30,14 @@ __all__ = [
     "Hello",
     "Leading",
     "Ping",
+    "Preempt",
     "Propose",
     "Push",
     "Question",
     "Reserve",
     "Unreserve",
     "Vocabulary",
+    "budgets",
     "decode_question",
 ]
 
@@ -119,6 +123,16 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
     pod: msgspec.Raw = msgspec.Raw()
 
 
+class Preempt(_About, frozen=True, omit_defaults=True, tag="preempt", gc=False):
+    """Where less important pods could make room for the pod, which was refused (PreFilter).
+
+    Attributes:
+        budgets: every PodDisruptionBudget that kube-scheduler knows; see `budgets`.
+    """
+
+    budgets: list[msgspec.Raw] = []
+
+
 class Reserve(_About, frozen=True, omit_defaults=True, tag="reserve", gc=False):
     """Reserve the pod's devices on a node (Reserve).
 
@@ -167,7 +181,9 @@ class Bound(_About, frozen=True, omit_defaults=True, tag="bound", gc=False):
     message: str = ""
 
 
-Question = Hello | Leading | Ping | Propose | Reserve | Unreserve | Another | Bind | Bound
+Question = (
+    Hello | Leading | Ping | Propose | Preempt | Reserve | Unreserve | Another | Bind | Bound
+)
 
 
 class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
@@ -182,9 +198,11 @@ class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
         ready: `hello`, `ping`: questions about pods can be answered now.
         unseen: `propose`: ask again, with the pod.
         skip: `propose`: the pod asks for no devices.
-        nodes: `propose`: names, the best first.
+        preempt: `propose`: it is refused, and `preempt` may find pods that could make room.
+        nodes: `propose`, `preempt`: names, the best first.
         scores: `propose`: from 0 to 100 for each of `nodes` where the pod was asked about as
             `wide`; empty where the order alone counts.
+        victims: `preempt`: UIDs of the pods that must be gone from each of `nodes`.
         again: `another`: there are further nodes, schedule the pod again.
         annotations: `bind`: of the Binding.
         labels: `bind`: of the Binding.
@@ -200,8 +218,10 @@ class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
     ready: bool = False
     unseen: bool = False
     skip: bool = False
+    preempt: bool = False
     nodes: list[str] = []
     scores: list[int] = []
+    victims: list[list[str]] = []
     again: bool = False
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
@@ -237,6 +257,7 @@ class Push(_Message, frozen=True, omit_defaults=True, gc=False):
     ready: bool | None = None
 
 
+_BUDGET: Final = msgspec.json.Decoder(shapes.DisruptionBudget)
 _DECODER: Final[msgspec.json.Decoder[Question]] = msgspec.json.Decoder(Question)
 
 
@@ -250,3 +271,15 @@ def decode_question(frame: bytes) -> Question:
         return _DECODER.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidDocument(f"message of the plugin: {error}") from error
+
+
+def budgets(question: Preempt) -> list[Budget]:
+    """The disruption budgets that came with a question.
+
+    Raises:
+        InvalidDocument: one of them is none.
+    """
+    try:
+        return [translate_budget(_BUDGET.decode(raw)) for raw in question.budgets]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidDocument(f"disruption budget of the plugin: {error}") from error

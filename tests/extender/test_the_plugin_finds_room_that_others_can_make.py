@@ -1,0 +1,265 @@
+"""Preemption by kube-scheduler with the plugin: which pods the engine says would have to go.
+
+kube-scheduler's own preemption chooses among the nodes, sends the pods away and nominates. Here it is
+played: what counts is what the engine offers it, and what is kept for whom it nominates.
+"""
+
+from typing import Any
+
+import msgspec
+from plugin_world import Plugged
+from world import Manifest, card, device, half, node, pod, run, whole
+
+from partage.extender.attempts import PROPOSED
+from partage.wire import plugin as wire
+
+HIGH = 1000
+
+
+def important(name: str, limits: dict[str, str], **more: Any) -> Manifest:
+    """A pod of high priority."""
+    return pod(name, limits, priority=HIGH, **more)
+
+
+def budget(name: str, allowed: int, **labels: str) -> msgspec.Raw:
+    """A disruption budget."""
+    found = {
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"selector": {"matchLabels": labels}},
+        "status": {"disruptionsAllowed": allowed, "disruptedPods": {"gone": None}},
+    }
+    return msgspec.Raw(msgspec.json.encode(found))
+
+
+async def cluster(*nodes: str, cards: int = 2, preempts: bool = True) -> Plugged:
+    """Nodes of so many cards."""
+    world = Plugged(preempts=preempts)
+    given = [card(i) for i in range(cards)]
+    await world.start(*(one for name in nodes for one in (node(name), device(name, *given))))
+    return world
+
+
+async def runs(world: Plugged, manifest: Manifest, where: str = "n1") -> None:
+    """The pod is bound there."""
+    name = manifest["metadata"]["name"]
+    world.create(manifest)
+    assert where in world.propose(name, wide=True).nodes
+    assert not world.reserve(name, where).code
+    _, refused = await world.bind_by(name, where=where)
+    assert refused is None
+    world.seen(name)
+
+
+async def offered(world: Plugged, name: str, *budgets: msgspec.Raw) -> dict[str, list[str]]:
+    """Who would have to go for a pod that is refused, by node; empty where it is not worth asking."""
+    refused = world.propose(name)
+    assert refused.code
+    if not refused.preempt:
+        return {}
+    question = wire.Preempt(1, f"uid-{name}", world.number, list(budgets))
+    answer = await world.attempts.preempt(question)
+    assert not answer.code
+    return dict(zip(answer.nodes, answer.victims, strict=True))
+
+
+def leaves(world: Plugged, name: str) -> None:
+    """The pod is being deleted, and still runs."""
+    manifest = world.api.pods[name]
+    manifest["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.seen(name)
+
+
+def nominated(world: Plugged, name: str, where: str) -> None:
+    """kube-scheduler has written the nomination."""
+    world.api.pods[name]["status"]["nominatedNodeName"] = where
+    world.seen(name)
+
+
+@run
+async def test_the_fewest_go_and_the_least_important() -> None:
+    """Two halves of one card, not one half of each of two; and nobody as important."""
+    world = await cluster("n1")
+    for name, priority in (("a", 1), ("b", 1), ("c", 2), ("d", HIGH)):
+        await runs(world, pod(name, half(), priority=priority))
+    world.create(important("vip", whole()))
+
+    assert await offered(world, "vip") == {"n1": ["uid-a", "uid-b"]}
+    world.create(pod("equal", whole(), priority=1))
+    assert not await offered(world, "equal")
+
+
+@run
+async def test_nodes_where_that_hurts_least_come_first() -> None:
+    """And those where nobody can go are not among them."""
+    world = await cluster("n1", "n2", "n3", cards=1)
+    await runs(world, pod("dear", whole(), priority=5), "n1")
+    await runs(world, pod("cheap", whole(), priority=1), "n2")
+    await runs(world, pod("equal", whole(), priority=HIGH), "n3")
+    world.create(important("vip", whole()))
+
+    assert list((await offered(world, "vip")).items()) == [
+        ("n2", ["uid-cheap"]), ("n1", ["uid-dear"]),
+    ]  # fmt: skip
+
+
+@run
+async def test_disruption_budgets_are_broken_last() -> None:
+    """They come with the question, as kube-scheduler knows them."""
+    world = await cluster("n1", cards=1)
+    labels = {"labels": {"app": "web"}}
+    await runs(world, pod("guarded", half(), priority=1, meta=labels))
+    await runs(world, pod("other", half(), priority=2))
+    for name in ("vip", "next"):
+        world.create(important(name, half()))
+
+    assert await offered(world, "vip", budget("web", 0, app="web")) == {"n1": ["uid-other"]}
+    assert await offered(world, "next", budget("web", 1, app="web")) == {"n1": ["uid-guarded"]}
+
+
+@run
+async def test_a_pod_that_may_not_preempt_is_not_asked_about() -> None:
+    """By its policy; by its quota or request nothing would change; and with nobody less important."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("low", whole(), priority=1))
+    world.create(important("never", whole(), preemptionPolicy="Never"))
+    world.create(important("odd", {"koordinator.sh/gpu": "150"}))
+    world.create(pod("plain", whole()))
+
+    for name in ("never", "odd", "plain"):
+        refused = world.propose(name)
+        assert refused.code
+        assert not refused.preempt
+
+
+@run
+async def test_nobody_is_sent_away_where_the_operator_does_not_want_it() -> None:
+    """By --no-preemption."""
+    world = await cluster("n1", cards=1, preempts=False)
+    await runs(world, pod("low", whole(), priority=1))
+    world.create(important("vip", whole()))
+
+    assert not world.propose("vip").preempt
+    assert not (await world.attempts.preempt(wire.Preempt(1, "uid-vip", world.number))).nodes
+
+
+@run
+async def test_what_is_freed_is_kept_for_whom_it_was_freed() -> None:
+    """From the nomination on; one victim is enough, and the pod takes the place that was made."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("low", whole(), priority=1))
+    world.create(important("vip", whole()))
+    assert await offered(world, "vip") == {"n1": ["uid-low"]}
+
+    nominated(world, "vip", "n1")
+    leaves(world, "low")
+    assert not world.propose("vip", nominated="n1").preempt  # its room is coming
+    world.create(pod("thief", half(), priority=5))
+    del world.api.pods["low"]
+    world.service.pod_gone("uid-low")
+    assert world.propose("thief").code
+    assert "uid-vip" in world.states
+
+    assert world.propose("vip", nominated="n1").nodes == ["n1"]
+    assert not world.reserve("vip").code
+    allowed, refused = await world.bind_by("vip")
+    assert allowed is not None
+    assert refused is None
+    world.check()
+
+
+@run
+async def test_pods_that_leave_anyway_go_first() -> None:
+    """Nobody else is sent away; and where only pods as important leave, they are waited for."""
+    world = await cluster("n1", "n2", cards=1)
+    await runs(world, pod("leaving", whole(), priority=1), "n1")
+    await runs(world, pod("staying", whole(), priority=HIGH), "n2")
+    leaves(world, "leaving")
+    leaves(world, "staying")
+    world.create(important("vip", whole()))
+
+    assert await offered(world, "vip") == {"n1": ["uid-leaving"]}
+
+
+@run
+async def test_where_room_could_not_be_made_is_not_offered_again() -> None:
+    """kube-scheduler nominated nobody: its own rules were in the way. In the end it starts anew."""
+    world = await cluster("n1", "n2", cards=1)
+    for name, where in (("one", "n1"), ("two", "n2")):
+        await runs(world, pod(name, whole(), priority=1), where)
+    world.create(important("vip", whole()))
+
+    both = await offered(world, "vip")
+    assert set(both) == {"n1", "n2"}
+    refused = world.propose("vip")
+    answer = await world.attempts.preempt(wire.Preempt(1, "uid-vip", world.number))
+    assert refused.preempt
+    assert (answer.nodes, answer.again) == ([], True)
+    assert await offered(world, "vip") == both
+
+
+@run
+async def test_further_nodes_are_offered_where_kube_schedulers_filters_reject_these() -> None:
+    """At once, while there are any."""
+    names = [f"n{i:02d}" for i in range(PROPOSED + 4)]
+    world = await cluster(*names, cards=1)
+    for name in names:
+        await runs(world, pod(f"low-{name}", whole(), priority=1), name)
+    world.create(important("vip", whole()))
+
+    seen: set[str] = set()
+    for more in (True, False):
+        found = list(await offered(world, "vip"))
+        assert not seen & set(found)
+        seen |= set(found)
+        question = wire.Another(1, "uid-vip", world.number, found)
+        assert world.attempts.another(question).again is more
+    assert seen == set(names)
+
+
+@run
+async def test_what_helps_nobody_is_not_searched_again_for_a_while() -> None:
+    """Pods that ask alike cost one search in ten seconds, however many they are."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("low", half(), priority=1))
+    await runs(world, pod("peer", half(), priority=HIGH))
+    for name in ("first", "second"):
+        world.create(important(name, whole()))
+
+    refused = world.propose("first")
+    assert refused.preempt
+    answer = await world.attempts.preempt(wire.Preempt(1, "uid-first", world.number))
+    assert not answer.nodes
+    assert not world.propose("second").preempt
+    world.clock.pass_time(11)
+    assert world.propose("second").preempt
+
+
+@run
+async def test_a_nominated_node_is_proposed_although_it_was_rejected() -> None:
+    """kube-scheduler has made room of its own kind there since."""
+    world = await cluster("n1")
+    world.create(important("web", half()))
+    assert world.propose("web").nodes == ["n1"]
+    world.attempts.another(wire.Another(1, "uid-web", world.number, ["n1"]))
+
+    assert world.propose("web", nominated="n1").nodes == ["n1"]
+
+
+@run
+async def test_late_and_broken_questions_offer_nothing() -> None:
+    """Nor does an engine that does not lead."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("low", whole(), priority=1))
+    world.create(important("vip", whole()))
+    assert world.propose("vip").preempt
+    old = world.number
+    assert world.propose("vip").preempt
+
+    late = await world.attempts.preempt(wire.Preempt(1, "uid-vip", old))
+    assert late.code == "StaleAttempt"
+    world.service.follow()
+    assert not (await world.attempts.preempt(wire.Preempt(1, "uid-vip", world.number))).nodes
+
+    broken = wire.Preempt(1, "uid-vip", world.number, [msgspec.Raw(b'{"spec":1}')])
+    world.service.lead()
+    assert (await world.attempts.preempt(broken)).code == "InvalidRequest"
