@@ -212,12 +212,16 @@ def test_logs_come_from_the_provider() -> None:
         ok(await w.post(PODS, two), 201)
 
         path = f"{PODS}/web/log"
+        first = await w.get(path, container="b", previous="true")
+        ended = {"name": "b", "restartCount": 1, "lastState": {"terminated": {"exitCode": 1}}}
+        ok(await w.patch(f"{PODS}/web/status", {"status": {"containerStatuses": [ended]}}))
         text = await w.get(path, container="b", tailLines="3", previous="true")
         stream = await w.get(path, container="a", follow="true")
         unnamed = await w.get(path)
         wrong = await w.get(path, container="c")
         tail = await w.get(path, container="a", tailLines="x")
 
+        assert first.message == 'previous terminated container "b" in pod "web" not found'
         assert (text.body, stream.body) == ("later b\n", "one\ntwo\n")
         assert (asked[0].tail, asked[0].previous, asked[0].container) == (3, True, "b")
         assert "choose one of: [a b]" in unnamed.message

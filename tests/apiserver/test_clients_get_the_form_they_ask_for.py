@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver_world import JSON, PODS, World, config, deployment, named, ok, pod, run
+from apiserver_world import (
+    DEFINITIONS,
+    JSON,
+    PODS,
+    World,
+    config,
+    definition,
+    deployment,
+    named,
+    ok,
+    pod,
+    run,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -589,5 +601,72 @@ def test_names_in_paths_are_unquoted() -> None:
         ok(await w.post(path, named({"metadata": {}}, name="system:x")), 201)
 
         assert ok(await w.get(f"{path}/system%3Ax"))["metadata"]["name"] == "system:x"
+
+    run(story)
+
+
+def _fields(raw: bytes) -> list[tuple[int, bytes]]:
+    """Fields with a length, by number; the others are passed over."""
+    found, at = [], 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = raw[at], at + 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(raw):
+        key = number()
+        if key & 7 == 2:
+            size = number()
+            found.append((key >> 3, raw[at : at + size]))
+            at += size
+        elif key & 7 == 1:
+            at += 8
+        else:
+            number()
+    return found
+
+
+def _named(raw: bytes) -> dict[str, bytes]:
+    """Entries of a map of schemas."""
+    entries = [dict(_fields(entry)) for _, entry in _fields(raw)]
+    return {entry[1].decode(): entry[2] for entry in entries}
+
+
+def test_openapi_v2_is_told_as_protobuf_too() -> None:
+    """What kubectl asks for wherever OpenAPI v3 does not do; the same definitions as in JSON."""
+
+    async def story(w: World) -> None:
+        ok(await w.post(DEFINITIONS, definition()), 201)
+        accept = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+        async with w.session.get(f"{w.url}/openapi/v2", headers={"Accept": accept}) as response:
+            media, raw = response.headers["Content-Type"], await response.read()
+        plain = ok(await w.get("/openapi/v2"))
+
+        assert media.startswith("application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
+        document = dict(_fields(raw))
+        assert document[1] == b"2.0"
+        definitions = _named(document[9])
+        assert definitions.keys() == plain["definitions"].keys()
+        for name, schema in definitions.items():
+            fields, meant = _fields(schema), plain["definitions"][name]
+            properties = _named(dict(fields).get(25, b""))
+            assert properties.keys() == (meant.get("properties") or {}).keys()
+            required = [text.decode() for number, text in fields if number == 19]
+            assert required == meant.get("required", [])
+            own = [dict(_fields(text)) for number, text in fields if number == 31]
+            told = {one[1].decode(): json.loads(dict(_fields(one[2]))[2]) for one in own}
+            assert told == {key: value for key, value in meant.items() if key.startswith("x-")}
+        custom = _named(dict(_fields(definitions["com.example.v1.Widget"]))[25])
+        size = _named(dict(_fields(custom["spec"]))[25])["size"]
+        assert b"".join([bytes([9 << 3 | 1]), struct.pack("<d", 1)]) in size, "minimum"
+        assert dict(_fields(size))[22] == b"\x0a\x07integer"
+        paths = [dict(_fields(path)) for number, path in _fields(document[8]) if number == 2]
+        assert {path[1].decode() for path in paths} == plain["paths"].keys()
 
     run(story)

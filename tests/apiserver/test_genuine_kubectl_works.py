@@ -173,6 +173,60 @@ def test_create_edit_and_delete_commands(binary: Path, tmp_path: Path) -> None:
 
 
 @KUBECTL
+def test_lists_and_files_of_many_kinds_work(binary: Path, tmp_path: Path) -> None:
+    """A client asks for OpenAPI v2 as protobuf for a List, and where a kind is not known yet."""
+    head = {"apiVersion": "v1", "kind": "ConfigMap"}
+    items = [
+        {**head, "metadata": {"name": "one"}, "data": {"a": "b"}},
+        {**pod(), "apiVersion": "v1", "kind": "Pod"},
+    ]
+    both = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items})
+    unknown = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": {"name": "m"},
+    }
+
+    async def scene(kubectl: Kubectl, w: World) -> None:
+        bad = both.replace("image:", "imagee:")
+        assert 'unknown field "imagee"' in await kubectl("apply", "-f", "-", text=bad, code=1)
+        made = await kubectl("create", "-f", "-", text=both)
+        assert "configmap/one created" in made
+        assert "pod/web created" in made
+        for words in ("apply -f -", "apply --server-side --force-conflicts -f -", "replace -f -"):
+            there = await kubectl("get", "configmap/one", "pod/web", "-o", "yaml")
+            assert "kind: List" in there
+            assert "configmap/one" in await kubectl(*words.split(), text=there)
+        other = yaml.safe_dump_all([unknown, {**head, "metadata": {"name": "two"}}])
+        told = await kubectl("apply", "-f", "-", text=other, code=1)
+        assert 'no matches for kind "ServiceMonitor"' in told
+        assert "configmap/two" in await kubectl("get", "configmaps", "-o", "name")
+        custom = yaml.safe_dump_all([definition(), widget()])
+        told = await kubectl("apply", "-f", "-", text=custom, code=1)
+        assert 'no matches for kind "Widget"' in told
+        assert "created" in await kubectl("apply", "-f", "-", text=custom)
+
+    play(binary, tmp_path, scene)
+
+
+@KUBECTL
+def test_what_is_not_served_ends_with_one_line(binary: Path, tmp_path: Path) -> None:
+    """As at a server without it: no panic of kubectl's, and nothing else than what was asked for."""
+
+    async def scene(kubectl: Kubectl, w: World) -> None:
+        await kubectl("apply", "-f", "-", text=MANIFEST)
+        told = await kubectl("debug", "web", "--image=busybox", code=1)
+        assert "ephemeral containers are disabled for this cluster" in told
+        told = await kubectl("logs", "web", "--previous", code=1)
+        assert 'previous terminated container "main" in pod "web" not found' in told
+        assert "could not find the requested resource" in await kubectl(
+            "create", "token", "default", code=1
+        )
+
+    play(binary, tmp_path, scene)
+
+
+@KUBECTL
 def test_get_describe_and_explain(binary: Path, tmp_path: Path) -> None:
     """Tables, wide tables, selectors, descriptions, schemas."""
 

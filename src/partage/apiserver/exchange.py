@@ -137,7 +137,7 @@ class Exchange:
         if error.code == 401:
             response.headers["WWW-Authenticate"] = 'Bearer realm="partage"'
         if error.code == 429:
-            seconds = error.details.get("retryAfterSeconds", 1)
+            seconds = (error.details or {}).get("retryAfterSeconds", 1)
             response.headers["Retry-After"] = str(seconds)
         return response
 

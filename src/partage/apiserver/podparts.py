@@ -185,6 +185,20 @@ async def evict(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
     return {**success(), "code": 201}
 
 
+def _ended_before(pod: Mapping[str, Any], container: str) -> bool:
+    """Whether the pod's status tells of a run of the container before this one."""
+    status = pod.get("status") or {}
+    every = [
+        one
+        for group in ("containerStatuses", "initContainerStatuses")
+        for one in status.get(group) or ()
+    ]
+    return any(
+        one.get("name") == container and (one.get("lastState") or {}).get("terminated")
+        for one in every
+    )
+
+
 def log(cluster: Cluster, call: Call, query: Mapping[str, str]) -> LogRequest:
     """Which log a request wants.
 
@@ -209,6 +223,11 @@ def log(cluster: Cluster, call: Call, query: Mapping[str, str]) -> LogRequest:
         container = main[0]
     elif container not in names:
         raise bad_request(f"container {container} is not valid for pod {call.name}")
+    previous = query.get("previous") in ("true", "1")
+    if previous and not _ended_before(pod.value, container):
+        raise bad_request(
+            f'previous terminated container "{container}" in pod "{call.name}" not found'
+        )
     tail = query.get("tailLines", "")
     if tail and (not tail.isdecimal() or len(tail) > 9):
         raise ApiError(
@@ -222,6 +241,6 @@ def log(cluster: Cluster, call: Call, query: Mapping[str, str]) -> LogRequest:
         container=container,
         follow=query.get("follow") in ("true", "1"),
         tail=int(tail) if tail else None,
-        previous=query.get("previous") in ("true", "1"),
+        previous=previous,
         timestamps=query.get("timestamps") in ("true", "1"),
     )

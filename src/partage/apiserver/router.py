@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import msgspec
 from aiohttp import web
 
-from partage.apiserver import discovery, openapi, paths
+from partage.apiserver import discovery, gnostic, openapi, paths
 from partage.apiserver.admission import ADMIN, User
 from partage.apiserver.exchange import Exchange
 from partage.apiserver.kinds import Registry
@@ -96,6 +96,9 @@ class Router:
                 lambda: discovery.aggregated(self.registry, wanted, core=parts[0] == "api"),
             )
             return exchange.text(text, media=media)
+        if parts == ("openapi", "v2") and gnostic.ASKED in accept:
+            text = self._kept("v2 as protobuf", lambda: gnostic.encoded(openapi.v2(self.registry)))
+            return exchange.text(text, media=gnostic.MEDIA)
         if parts[0] == "openapi" and "json" not in accept and "*/*" not in accept and accept:
             raise ApiError(406, "NotAcceptable", f"only {JSON} is served")
         address = exchange.request.host
@@ -112,7 +115,8 @@ class Router:
             value = make()
             if value is None:
                 raise unknown_path()
-            found = self._documents[place] = msgspec.json.encode(value)
+            text = value if isinstance(value, bytes) else msgspec.json.encode(value)
+            found = self._documents[place] = text
         return found
 
     def _made(self, parts: tuple[str, ...], address: str) -> Any:

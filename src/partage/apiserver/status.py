@@ -39,7 +39,7 @@ class ApiError(Exception):
         code: the HTTP status.
         reason: the machine-readable reason, such as `AlreadyExists`.
         message: what people read.
-        details: the `details` of the Status, if any.
+        details: the `details` of the Status; None for none, as opposed to an empty one.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ApiError(Exception):
         self.code = code
         self.reason = reason
         self.message = message
-        self.details = details or {}
+        self.details = details
 
     def document(self) -> dict[str, Any]:
         """The Status document."""
@@ -60,7 +60,7 @@ class ApiError(Exception):
             "status": "Failure",
             "message": self.message,
             "reason": self.reason,
-            **({"details": self.details} if self.details else {}),
+            **({} if self.details is None else {"details": self.details}),
             "code": self.code,
         }
 
@@ -119,8 +119,8 @@ def not_found(plural: str, group: str, name: str) -> ApiError:
 
 
 def unknown_path() -> ApiError:
-    """404: no such resource or path."""
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+    """404: no such resource or path; kubectl reads the details without looking whether there are any."""
+    return ApiError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def already_exists(plural: str, group: str, name: str) -> ApiError:
@@ -215,6 +215,7 @@ def method_not_allowed() -> ApiError:
         405,
         "MethodNotAllowed",
         "the server does not allow this method on the requested resource",
+        {},
     )
 
 

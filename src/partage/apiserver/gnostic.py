@@ -1,0 +1,196 @@
+"""OpenAPI v2 as protobuf, the form in which kubectl asks for it.
+
+The messages are those of gnostic's OpenAPIv2.proto (github.com/google/gnostic-models), by number and only
+as far as `openapi.v2` fills them. What that format has no place for is left out, as a genuine server does.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+__all__ = ["ASKED", "MEDIA", "encoded"]
+
+MEDIA: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+"""What the answer is called; clients ask with an `@` before the version."""
+
+ASKED: Final = "proto-openapi.spec.v2"
+"""In the Accept header of whoever wants this form."""
+
+_BYTES: Final = 2
+_FIXED: Final = 1
+
+
+class _Place(NamedTuple):
+    """Where a value goes.
+
+    Attributes:
+        number: of the field.
+        form: `text`, `texts`, `flag`, `whole` (a number), `real`, `any`, or the name of a message.
+        each: the field is repeated: a list's items, or a map's entries as messages of name and value.
+        within: numbers of messages that stand around it, outermost first.
+    """
+
+    number: int
+    form: str
+    each: bool = False
+    within: tuple[int, ...] = ()
+
+
+_SCHEMA: Final = {
+    "$ref": _Place(1, "text"),
+    "format": _Place(2, "text"),
+    "title": _Place(3, "text"),
+    "description": _Place(4, "text"),
+    "default": _Place(5, "any"),
+    "multipleOf": _Place(6, "real"),
+    "maximum": _Place(7, "real"),
+    "exclusiveMaximum": _Place(8, "flag"),
+    "minimum": _Place(9, "real"),
+    "exclusiveMinimum": _Place(10, "flag"),
+    "maxLength": _Place(11, "whole"),
+    "minLength": _Place(12, "whole"),
+    "pattern": _Place(13, "text"),
+    "maxItems": _Place(14, "whole"),
+    "minItems": _Place(15, "whole"),
+    "uniqueItems": _Place(16, "flag"),
+    "maxProperties": _Place(17, "whole"),
+    "minProperties": _Place(18, "whole"),
+    "required": _Place(19, "text", each=True),
+    "enum": _Place(20, "any", each=True),
+    "additionalProperties": _Place(21, "schema or flag"),
+    "type": _Place(22, "text", within=(1,)),
+    "items": _Place(23, "schema", within=(1,)),
+    "allOf": _Place(24, "schema", each=True),
+    "properties": _Place(25, "schema", each=True, within=(1,)),
+}
+_MESSAGES: Final[Mapping[str, Mapping[str, _Place]]] = {
+    "document": {
+        "swagger": _Place(1, "text"),
+        "info": _Place(2, "info"),
+        "paths": _Place(8, "path", each=True, within=(2,)),
+        "definitions": _Place(9, "schema", each=True, within=(1,)),
+    },
+    "info": {"title": _Place(1, "text"), "version": _Place(2, "text")},
+    "path": {
+        "get": _Place(2, "operation"),
+        "put": _Place(3, "operation"),
+        "post": _Place(4, "operation"),
+        "delete": _Place(5, "operation"),
+        "patch": _Place(8, "operation"),
+    },
+    "operation": {
+        "description": _Place(3, "text"),
+        "operationId": _Place(5, "text"),
+        "produces": _Place(6, "text", each=True),
+        "consumes": _Place(7, "text", each=True),
+        "parameters": _Place(8, "parameter", each=True),
+        "responses": _Place(9, "response", each=True, within=(1,)),
+    },
+    "query": {
+        "in": _Place(2, "text"),
+        "description": _Place(3, "text"),
+        "name": _Place(4, "text"),
+        "type": _Place(6, "text"),
+    },
+    "response": {"description": _Place(1, "text")},
+    "schema": _SCHEMA,
+}
+_EXTENSIONS: Final = {"document": 16, "operation": 13, "schema": 31}
+"""Where a message keeps keys that begin with `x-`."""
+
+_WRAPPED: Final = {"parameter": ((1, 2, 3), "query"), "response": ((1,), "response")}
+"""Messages that stand in others which choose between kinds, all of them of one kind here."""
+
+
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """A document of `openapi.v2` as a message.
+
+    Args:
+        document: in the words of its JSON form.
+    """
+    return _message("document", document)
+
+
+def _message(name: str, value: Mapping[str, Any]) -> bytes:
+    places, made = _MESSAGES[name], []
+    for key, one in value.items():
+        place = places.get(key)
+        if place is not None:
+            made.append(_field(place, one))
+        elif key.startswith("x-") and name in _EXTENSIONS:
+            made.append(_bytes(_EXTENSIONS[name], _named(key, _any(one))))
+    return b"".join(made)
+
+
+def _field(place: _Place, value: Any) -> bytes:
+    if not place.within:
+        return (
+            _repeated(place.number, place, value)
+            if place.each
+            else _one(place.number, place.form, value)
+        )
+    *outer, inner = (place.number, *place.within)
+    found = _repeated(inner, place, value) if place.each else _one(inner, place.form, value)
+    for number in reversed(outer):
+        found = _bytes(number, found)
+    return found
+
+
+def _repeated(number: int, place: _Place, value: Any) -> bytes:
+    if isinstance(value, Mapping):
+        entries = (_named(str(name), _content(place.form, one)) for name, one in value.items())
+        return b"".join(_bytes(number, entry) for entry in entries)
+    return b"".join(_one(number, place.form, one) for one in value)
+
+
+def _one(number: int, form: str, value: Any) -> bytes:
+    if form == "flag":
+        return _key(number, 0) + (b"\x01" if value else b"\x00")
+    if form == "whole":
+        return _key(number, 0) + _varint(int(value) & (2**64 - 1))
+    if form == "real":
+        return _key(number, _FIXED) + struct.pack("<d", value)
+    return _bytes(number, _content(form, value))
+
+
+def _content(form: str, value: Any) -> bytes:
+    """What stands inside a field with a length."""
+    if form == "text":
+        return str(value).encode()
+    if form == "any":
+        return _any(value)
+    if form == "schema or flag":
+        return _one(2, "flag", value) if isinstance(value, bool) else _one(1, "schema", value)
+    outer, inner = _WRAPPED.get(form, ((), form))
+    found = _message(inner, value)
+    for number in reversed(outer):
+        found = _bytes(number, found)
+    return found
+
+
+def _any(value: Any) -> bytes:
+    """A value of any kind, as YAML; JSON is that too."""
+    return _bytes(2, msgspec.json.encode(value))
+
+
+def _named(name: str, value: bytes) -> bytes:
+    return _bytes(1, name.encode()) + _bytes(2, value)
+
+
+def _bytes(number: int, content: bytes) -> bytes:
+    return _key(number, _BYTES) + _varint(len(content)) + content
+
+
+def _key(number: int, wire: int) -> bytes:
+    return _varint(number << 3 | wire)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
