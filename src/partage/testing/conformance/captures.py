@@ -27,16 +27,18 @@ def commands(page: str) -> list[str]:
 
 
 def output(command: str) -> str:
-    """What a `partage` command prints, without blanks at the ends of lines.
+    """What a `partage` command prints, without blanks at the ends of lines; the first so many by `| head -N`.
 
     Raises:
         ValueError: it ends with another code than 0 or 3.
     """
     (entry,) = entry_points(group="console_scripts", name="partage")
+    command, _, most = command.partition(" | head -")
     result = CliRunner().invoke(entry.load(), shlex.split(command)[1:])
     if result.exit_code not in (0, 3):
         raise ValueError(f"{command}: exit {result.exit_code}: {result.output}")
-    return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
+    lines = result.stdout.splitlines()[: int(most) if most else None]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def refreshed(page: str) -> str:
