@@ -99,6 +99,8 @@ void process_open(struct process *process, uint32_t cards, uint32_t seat, struct
 /* What cuLaunchKernel and cuGraphLaunch do (`graph` not 0), through the gate or not. */
 void process_launch(struct process *process, uint32_t card, uint32_t stream, uint64_t graph, uint64_t function,
                     struct submission work);
+/* Ends: its seats are given back, and the agent says nothing of them any more. Its threads launch nothing after that. */
+void process_close(struct process *process);
 /* Of no device time: a wait for an event, a function of the host. */
 void process_part(struct process *process, uint32_t card, uint32_t stream, struct submission work);
 void process_record(struct process *process, uint32_t card, uint32_t stream, struct event *event);

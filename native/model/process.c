@@ -158,6 +158,17 @@ void process_open(struct process *process, uint32_t cards, uint32_t seat, struct
     if (!terms.bare) world_thread(watch, process);
 }
 
+void process_close(struct process *process)
+{
+    for (uint32_t i = 0; i < process->cards && !process->bare; i++) {
+        struct seat *seat = process->gates[i].seats.own;
+        uint32_t at = process->gates[i].seats.index;
+        gate_shut(&process->gates[i]);
+        memset(seat, 0, sizeof *seat);
+        said[i][at] = 0;
+    }
+}
+
 static CUstream name_of(uint32_t stream) { return stream ? (CUstream)(uintptr_t)(stream + FIRST) : NULL; }
 
 static struct gate *gate_of(struct process *process, uint32_t card)

@@ -473,13 +473,115 @@ static int collectives(void)
     return good ? 0 : 3;
 }
 
+/*
+ * NUMBER tenants that wait for the host between rounds, as programs do that serve: rounds of three kernels of 200 us, then 150 us
+ * of the host's. By best-effort, which the driver shares, or with even quotas, which turns keep.
+ */
+static uint64_t rounds[SEATS], longest_round;
+
+static void bursty(void *argument)
+{
+    struct process *process = argument;
+    for (;;) {
+        uint64_t begun = world_now();
+        for (int i = 0; i < 3; i++) process_launch(process, 0, 1, 0, 0x100, kernel(200 * US, 1000));
+        process_await(process, 0, 1);
+        if (world_now() - begun > longest_round) longest_round = world_now() - begun;
+        rounds[process - processes]++;
+        world_sleep(100 * US + world_chance(100 * US));
+    }
+}
+
+static int serve(enum policy policy)
+{
+    uint32_t count = (uint32_t)number;
+    uint64_t before[SEATS], least = MODEL_NEVER, most = 0, all = 0, busy, counted = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        process_open(&processes[i], 1, i, terms(policy, policy == POLICY_BEST_EFFORT ? 0 : 1000 / count));
+        world_thread(bursty, &processes[i]);
+    }
+    bool good = world_run(world_now() + SECOND);
+    busy = card_busy(0);
+    longest_round = 0;
+    for (uint32_t i = 0; i < count; i++) before[i] = rounds[i];
+    good &= world_run(world_now() + 4 * SECOND);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t mine = rounds[i] - before[i];
+        least = mine < least ? mine : least;
+        most = mine > most ? mine : most;
+        all += mine;
+        counted += processes[i].books[0].served;
+    }
+    say("rounds", all / 4);
+    say("least", least / 4);
+    say("most", most / 4);
+    say("busy", (card_busy(0) - busy) / 4 / MS);
+    say("longest-us", longest_round / US);
+    say("counted", counted / US);
+    return good ? 0 : 3;
+}
+
+static int without_turns(void) { return serve(POLICY_BEST_EFFORT); }
+static int with_turns(void) { return serve(POLICY_BURST_SHARE); }
+
+/* Two tenants with best-effort; after a second a third comes, with a quota of 30 % (NUMBER 1: with a higher priority), and goes after the third. */
+static bool gone;
+
+static void guest(void *argument)
+{
+    while (!gone) {
+        process_launch(argument, 0, 1, 0, 0x300, kernel(500 * US, 1000));
+        if (number && !gone) process_await(argument, 0, 1);
+    }
+}
+
+static uint64_t counted_of(uint32_t count)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) sum += processes[i].books[0].served;
+    return sum;
+}
+
+static int comes_and_goes(void)
+{
+    struct tenant_terms third = terms(number ? POLICY_BEST_EFFORT : POLICY_FIXED_SHARE, number ? 0 : 300);
+    if (number) third.priority = PRIORITY_ONLINE;
+    for (uint32_t i = 0; i < 2; i++) {
+        process_open(&processes[i], 1, i, terms(POLICY_BEST_EFFORT, 0));
+        world_thread(ahead, &processes[i]);
+    }
+    bool good = world_run(world_now() + SECOND);
+    say("counted-before", counted_of(2) / US);
+    process_open(&processes[2], 1, 2, third);
+    world_thread(guest, &processes[2]);
+    good &= world_run(world_now() + SECOND);
+    uint64_t before[3];
+    for (uint32_t i = 0; i < 3; i++) before[i] = card_served(processes[i].channels[0]);
+    good &= world_run(world_now() + 2 * SECOND);
+    for (uint32_t i = 0; i < 3; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "share-%u", i);
+        say(name, (card_served(processes[i].channels[0]) - before[i]) / 2 / MS);
+    }
+    gone = true;
+    good &= world_run(world_now() + 100 * MS);
+    process_close(&processes[2]);
+    good &= world_run(world_now() + SECOND);
+    uint64_t counted = counted_of(2), launches = processes[0].launches + processes[1].launches;
+    good &= world_run(world_now() + SECOND);
+    say("counted-after", (counted_of(2) - counted) / US);
+    say("launches-after", processes[0].launches + processes[1].launches - launches);
+    return good ? 0 : 3;
+}
+
 static const struct {
     const char *name;
     int (*play)(void);
 } scenes[] = {{"many-graphs", many_graphs}, {"beside-long", beside_long}, {"wakes", wakes}, {"full-channel", full_channel},
               {"leaves", leaves}, {"shares", shares}, {"collectives", collectives}, {"loads", loads}, {"legacy-marks", legacy_marks},
               {"pauses", pauses}, {"parts", parts}, {"long-waits", long_waits}, {"alone", alone_shares}, {"bursts", bursts},
-              {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy}};
+              {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy},
+              {"without-turns", without_turns}, {"with-turns", with_turns}, {"comes-and-goes", comes_and_goes}};
 
 int main(int argc, char **argv)
 {

@@ -155,6 +155,19 @@ bool arbiter_is_alone(struct arbiter *me, uint64_t now)
     return true;
 }
 
+bool arbiter_is_free(struct arbiter *me, uint64_t now)
+{
+    if (terms_policy(me->terms) != POLICY_BEST_EFFORT) return false;
+    see(me, now - LATE_NS);
+    for (uint32_t i = 0; i < SEATS; i++) {
+        const struct seat *seat = &me->seats[i];
+        uint64_t terms = LOAD(seat->terms);
+        if (i == me->index || (terms == 0 && !is_taken(seat))) continue;
+        if (terms_policy(terms) != POLICY_BEST_EFFORT || terms_priority(terms) != my_priority(me)) return false;
+    }
+    return true;
+}
+
 static uint64_t quantum(uint32_t others)
 {
     uint64_t slice = ROUND_NS / (others + 1);

@@ -82,6 +82,12 @@ uint32_t arbiter_waiting(const struct arbiter *arbiter, uint64_t now);
 /* Is there no other that has work, nor one that goes before this sharer and may have work any time? */
 bool arbiter_is_alone(struct arbiter *arbiter, uint64_t now);
 
+/*
+ * Has every tenant of the card best-effort, and the same priority? Then there is nothing that turns would keep, and the driver
+ * shares the card. It goes by what the agent says of all that were granted a part, whether they have work or not.
+ */
+bool arbiter_is_free(struct arbiter *arbiter, uint64_t now);
+
 /* Whose bell tells of the next change: who has the turn, else the sharer itself. */
 uint32_t arbiter_bell(const struct arbiter *arbiter, uint64_t now);
 

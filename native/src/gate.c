@@ -157,6 +157,7 @@ static bool may_pass(struct gate *gate, const struct ticket *ticket, uint64_t no
 {
     uint64_t expected = ticket->expected;
     *wait = MS / 2;
+    if (arbiter_is_free(&gate->outer, now)) return true; /* the last quota has gone meanwhile */
     if (is_overtaking(gate, ticket, now)) return false;
     if (gate->wanting && now < gate->go_until && (gate->alone || gate->pending + expected <= AHEAD_NS)) return true;
     batch_harvest(gate, now);
@@ -208,9 +209,26 @@ static struct function_cost *cost_of(struct gate *gate, uint64_t function)
     return NULL;
 }
 
+/*
+ * Does the driver share the card, so that launches are neither counted nor held back? Asked now and then: turns begin that soon
+ * after somebody came with a quota or another priority, and end as soon after it went. What was launched until then runs on.
+ */
+static bool is_free(struct gate *gate)
+{
+    if (terms_policy(gate->outer.terms) != POLICY_BEST_EFFORT) return false;
+    uint64_t now = clock_now();
+    if (now < atomic_load_explicit(&gate->free_until, memory_order_relaxed)) return true;
+    lock_take(&gate->lock);
+    bool free = arbiter_is_free(&gate->outer, now);
+    if (free) atomic_store_explicit(&gate->free_until, now + CHECK_NS, memory_order_relaxed);
+    lock_give(&gate->lock);
+    return free;
+}
+
 void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph,
                 uint64_t function)
 {
+    if (is_free(gate)) return;
     uint64_t wait, begun = clock_now(), now = begun;
     uint32_t rings = 0, bell;
     bool queued = false;

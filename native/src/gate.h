@@ -55,6 +55,7 @@ struct function_cost {
 struct gate {
     struct lock lock;
     _Atomic bool open;      /* set up; false: launches pass */
+    _Atomic uint64_t free_until; /* the driver shares the card: launches pass unseen until then */
     bool wanting;           /* has work */
     bool alone;             /* until `go_until`: no quota holds and none waits, so what is launched ahead has no bound */
     uint32_t waiters;       /* threads that are held back */
@@ -93,7 +94,7 @@ struct ticket {
 };
 
 /*
- * Before a launch; may wait. `graph` names the graph, or is 0; `function` what is launched for the first time when its name is
+ * Before a launch; may wait, and leaves the ticket empty where the driver shares the card. `graph` names the graph, or is 0; `function` what is launched for the first time when its name is
  * new, or is 0. The driver's capture must not be active.
  */
 void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUstream stream, uint64_t graph,

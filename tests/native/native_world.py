@@ -221,14 +221,15 @@ class World:
         *,
         memory: int = 0,
         core: int = 500,
-        policy: Policy = Policy.BEST_EFFORT,
+        policy: Policy | None = None,
         priority: Priority = Priority.ORDINARY,
         context: int = 0,
         swap: int = 0,
         library: Path | None = None,
         programs: Path | None = None,
     ) -> Tenant:
-        """A container with these limits on each card."""
+        """A container with these limits on each card; without a policy one that is gated wherever it can be."""
+        policy = policy or (Policy.BURST_SHARE if core else Policy.BEST_EFFORT)
         return self.tenant_of(
             slot,
             *(

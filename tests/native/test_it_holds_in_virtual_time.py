@@ -189,3 +189,37 @@ def test_collectives_of_two_cards_get_on(build: Path, model: str, tenants: int) 
 
     least = 0.97 if tenants == 1 else 0.9
     assert replay(build, "collectives", model, tenants)["steps"] > least * bare
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("tenants", [1, 2, 4, 8, 16])
+def test_best_effort_among_equals_is_the_drivers_alone(
+    build: Path, model: str, tenants: int
+) -> None:
+    """Tenants that wait between their rounds: as many rounds, as evenly and as soon as without the library."""
+    bare = replay(build, "without-turns", model, tenants, "bare")
+    found = replay(build, "without-turns", model, tenants)
+
+    assert found["counted"] == 0
+    assert found["rounds"] >= 0.99 * bare["rounds"]
+    assert found["longest-us"] <= 1.02 * bare["longest-us"] + 50
+    assert found["least"] >= 0.98 * found["most"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("online", [0, 1])
+def test_turns_begin_when_a_quota_or_a_priority_comes_and_end_with_it(
+    build: Path, model: str, online: int
+) -> None:
+    """Two tenants launch ahead as they may; nothing of theirs is made anew when a third comes and goes."""
+    found = replay(build, "comes-and-goes", model, online)
+
+    assert found["counted-before"] == found["counted-after"] == 0
+    if online:
+        assert found["share-2"] > 970
+        assert found["share-0"] + found["share-1"] < 20
+    else:
+        assert 280 < found["share-2"] < 310
+        assert abs(found["share-0"] - found["share-1"]) < 20
+    bare = replay(build, "comes-and-goes", model, online, "bare")
+    assert found["launches-after"] > 0.97 * bare["launches-after"]
