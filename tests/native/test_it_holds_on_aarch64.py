@@ -108,6 +108,28 @@ def test_a_share_is_kept_there_and_kills_leave_nothing(world: World, aarch64: Pa
     assert f"total {CAP}" in out, error
 
 
+@pytest.mark.parametrize(
+    "scene",
+    [
+        ("shares", "hostile", "1", "2"),
+        ("comes-and-goes", "measured", "1", "0"),
+        ("legacy-marks", "hostile", "1"),
+    ],
+    ids=lambda scene: scene[0],
+)
+def test_the_gate_decides_the_same_there(
+    build: Path, aarch64: Path, scene: tuple[str, ...]
+) -> None:
+    """In virtual time, word for word: shares, turns that come and go, marks beside the legacy stream."""
+    here, there = (
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT).stdout
+        for command in ([str(build / "replay"), *scene], emulated(aarch64, "replay", *scene))
+    )
+
+    assert here == there
+    assert here
+
+
 def test_corrupt_memory_is_read_there_too(aarch64: Path) -> None:
     """Where `char` has no sign."""
     done = subprocess.run(
