@@ -31,7 +31,6 @@ MIB = 2**20
 GRANULE = 2 * MIB
 SLACK = 1024 * MIB
 """Growth of a process beyond its cap that the chart's default accepts; contexts count nothing until they are measured."""
-"""What the agent counts for a context until it was measured (`--context-memory`)."""
 PROMPT_NS, CHEAP_NS = 3000, 1500
 """A call that happens at every group of launches, and one that happens at every look, take at most this."""
 KERNELS = b"""
@@ -82,6 +81,33 @@ near:
  st.global.u64 [%t1+8], %t7;
  st.global.u64 [%t1+16], %t8;
  st.global.u64 [%t1+24], %t12;
+ ret;
+}
+.visible .entry awaits(.param .u64 ns, .param .u64 flag)
+{
+ .reg .u64 %t<6>; .reg .pred %p<2>;
+ ld.param.u64 %t0, [ns];
+ ld.param.u64 %t1, [flag];
+ cvta.to.global.u64 %t1, %t1;
+ mov.u64 %t2, %globaltimer;
+again:
+ ld.volatile.global.u64 %t3, [%t1];
+ setp.ne.u64 %p0, %t3, 0;
+ @%p0 bra over;
+ mov.u64 %t4, %globaltimer;
+ sub.u64 %t5, %t4, %t2;
+ setp.lt.u64 %p1, %t5, %t0;
+ @%p1 bra again;
+over:
+ ret;
+}
+.visible .entry raises(.param .u64 ns, .param .u64 flag)
+{
+ .reg .u64 %t<2>;
+ ld.param.u64 %t0, [flag];
+ cvta.to.global.u64 %t0, %t0;
+ mov.u64 %t1, 1;
+ st.volatile.global.u64 [%t0], %t1;
  ret;
 }
 \0"""
@@ -617,6 +643,29 @@ def interrupted(cuda: Cuda, ns: int, least: int) -> list[int]:
     return list(got)
 
 
+def beside(cuda: Cuda) -> tuple[int, bool]:
+    """Rounds on one stream while a kernel of one block runs two seconds on another; whether they were over before it."""
+    spin, long, short, mark = cuda.kernel(b"spin"), cuda.stream(), cuda.stream(), cuda.event()
+    cuda.launch(spin, short, 0)  # loaded before: a first launch may wait for all that runs
+    cuda.wait()
+    cuda.launch(spin, long, 2_000_000_000)
+    cuda.call("cuEventRecord", mark, long)
+    for count in range(100):
+        cuda.launch(spin, short, 50_000)
+        cuda.call("cuStreamSynchronize", short)
+        if cuda.code("cuEventQuery", mark) == 0:
+            return count, False
+    ended = cuda.code("cuEventQuery", mark) == 0
+    cuda.wait()
+    return 100, not ended
+
+
+def streams(cuda: Cuda) -> Answer:
+    """Kernels of another stream run beside one of few blocks that takes long."""
+    count, good = beside(cuda)
+    return good, f"{count} rounds of 50 us beside a kernel of 2 s"
+
+
 def fills(cuda: Cuda) -> Answer:
     """Fills and copies on the card go on beside a kernel on all multiprocessors (they need none of them)."""
     size, told, good = min(512 * MIB, cuda.free() // 4) // GRANULE * GRANULE, [], True
@@ -936,6 +985,92 @@ def first(cuda: Cuda) -> Answer:
     return told <= 500, f"ten took {spent:.0f} us to launch, {told:.0f} us were counted"
 
 
+def many(cuda: Cuda) -> Answer:
+    """A hundred graphs launched in turn take what they take one by one (10 % more at most)."""
+    served()
+    stream, spin = cuda.stream(), cuda.kernel(b"spin")
+    one, other, graphs, alone = cuda.event(), cuda.event(), [], 0.0
+    for i in range(100):
+        graph, instance = pointer(), pointer()
+        cuda.call("cuStreamBeginCapture_v2", stream, 2)
+        for _ in range(3):
+            cuda.launch(spin, stream, 60_000 + 1000 * (i % 50))
+        cuda.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+        cuda.call("cuGraphInstantiateWithFlags", ctypes.byref(instance), graph, ctypes.c_uint64(0))
+        graphs.append(instance)
+    for graph in (*graphs, *graphs):  # twice: the first launch of a graph takes more
+        cuda.call("cuEventRecord", one, stream)
+        cuda.call("cuGraphLaunch", graph, stream)
+        cuda.call("cuEventRecord", other, stream)
+        cuda.wait()
+        alone = cuda.elapsed(one, other) + (0 if graph is graphs[0] else alone)
+    cuda.call("cuEventRecord", one, stream)
+    for graph in graphs:
+        cuda.call("cuGraphLaunch", graph, stream)
+    cuda.call("cuEventRecord", other, stream)
+    cuda.wait()
+    whole = cuda.elapsed(one, other)
+    for graph in graphs:
+        cuda.call("cuGraphExecDestroy", graph)
+    return whole <= 1.1 * alone, f"{whole / 1000:.1f} ms in turn, {alone / 1000:.1f} ms one by one"
+
+
+def persistent(cuda: Cuda) -> Answer:
+    """Alone on the card, streams run beside a kernel that takes long: what is launched ahead has no bound."""
+    served()
+    count, good = beside(cuda)
+    return good, f"{count} rounds of 50 us beside a kernel of 2 s"
+
+
+def parted(cuda: Cuda) -> Answer:
+    """After work on the legacy stream a blocking stream may wait for another: no mark of the library's parts the two."""
+    served()
+    awaits, raises, spin = (cuda.kernel(name) for name in (b"awaits", b"raises", b"spin"))
+    first, second, flag, longest = cuda.stream(0), cuda.stream(0), cuda.alloc(4096), 0.0
+    zero, told = ctypes.c_uint64(0), ctypes.c_uint64(0)
+    cuda.launch(raises, pointer(), 0, flag.value)
+    cuda.wait()
+    cuda.call("cuMemcpyDtoH_v2", ctypes.byref(told), flag, ctypes.c_size_t(8))
+    if told.value != 1:
+        cuda.release(flag)
+        raise Absent("kernels compute nothing on this card")
+    for i in range(20):
+        cuda.call("cuMemcpyHtoD_v2", flag, ctypes.byref(zero), ctypes.c_size_t(8))
+        begun = time.perf_counter()
+        cuda.launch(spin, pointer(), 250_000 * (i % 5))
+        cuda.launch(awaits, first, 1_000_000_000, flag.value)
+        time.sleep(0.001 * (i % 4))
+        cuda.launch(raises, second, 0, flag.value)
+        cuda.wait()
+        longest = max(longest, time.perf_counter() - begun)
+    cuda.release(flag)
+    return (
+        longest < 0.5,
+        f"the longest of 20 rounds took {1000 * longest:.1f} ms; 1,000 where it was parted",
+    )
+
+
+def neighbour(cuda: Cuda) -> Answer:
+    """What a neighbour allocates during a load is not counted for the module (256 MiB at most)."""
+    served()
+    bare = {name: text for name, text in os.environ.items() if name != "LD_PRELOAD"}
+    command = [sys.executable, "-I", "-S", __file__, "--neighbour", "--device", str(cuda.device)]
+    most = 0
+    with subprocess.Popen(command, env=bare, stdout=subprocess.PIPE, text=True) as peer:
+        try:
+            assert peer.stdout is not None  # noqa: S101 # for the type checker
+            if peer.stdout.readline() != "ready\n":
+                raise Absent("a second process has no context or memory")
+            for _ in range(10):
+                before = cuda.free()
+                module = cuda.module(LARGE)
+                most = max(most, before - cuda.free())
+                cuda.call("cuModuleUnload", module)
+        finally:
+            peer.kill()
+    return most <= (64 + 256) * MIB + GRANULE, f"at most {mib(most)} for a module of 64 MiB"
+
+
 def moved(cuda: Cuda) -> Answer:
     """Copies from the host between two launches count (figure), fills on their own do not (figure)."""
     size = 64 * MIB
@@ -967,12 +1102,26 @@ PROBES: dict[str, Callable[[Cuda], Answer]] = {
     one.__name__: one
     for one in (
         names, variants, addresses, identity, uvm, start, context, totals, calls, slow_calls, marks, backwards,
-        lazy, legacy, queue, pieces, module, pool, graph_pool, graph_code, slices, fills, captured, heap, printing,
+        lazy, legacy, streams, queue, pieces, module, pool, graph_pool, graph_code, slices, fills, captured, heap, printing,
     )
 }  # fmt: skip
 """In this order: what is cheap and certain first, what may leave the context broken last."""
 UNDER: dict[str, Callable[[Cuda], Answer]] = {
-    one.__name__: one for one in (shown, capture, together, overlap, apart, tiny, first, moved)
+    one.__name__: one
+    for one in (
+        shown,
+        capture,
+        together,
+        overlap,
+        apart,
+        tiny,
+        first,
+        many,
+        persistent,
+        parted,
+        neighbour,
+        moved,
+    )
 }
 """The same of what the library makes of it."""
 
@@ -986,6 +1135,18 @@ def peer(device: int, ns: int) -> None:
     for _ in range(4):
         cuda.launch(kernel, pointer(), ns)
         cuda.wait()
+
+
+def restless(device: int) -> None:
+    """The other process of `neighbour`: takes 512 MiB and gives them back, until it is killed."""
+    cuda = Cuda(device)
+    cuda.release(cuda.alloc(512 * MIB))
+    print("ready", flush=True)
+    while True:
+        held = cuda.alloc(512 * MIB)
+        time.sleep(0.002)
+        cuda.release(held)
+        time.sleep(0.002)
 
 
 def timed(device: int, how: str) -> None:
@@ -1012,8 +1173,11 @@ def main() -> None:
     parser.add_argument("--under", action="store_true", help="what the library makes of it")
     parser.add_argument("--list", action="store_true", help="names and assumptions")
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--neighbour", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--timed", choices=("own", "per-thread"))
     options = parser.parse_args()
+    if options.neighbour:
+        return restless(options.device)
     if options.peer or options.timed:
         work = peer if options.peer else timed
         return work(options.device, options.peer or options.timed)

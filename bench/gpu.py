@@ -53,7 +53,7 @@ MISSED: list[str] = []
 """What was required and did not come out."""
 OTHERWISE: list[str] = []
 """What the library takes a card to do and this one does not."""
-RECORD: dict[str, Any] = {"rows": [], "runs": [], "clocks": [], "assumptions": []}
+RECORD: dict[str, Any] = {"rows": [], "runs": [], "clocks": [], "assumptions": [], "judged": []}
 """All of it for the file, beside what is printed."""
 FILE: list[Path] = []
 """Where that is written, if anywhere."""
@@ -90,6 +90,29 @@ MEANING = {
     999: "unknown; often /dev/nvidia-uvm or nvidia-modprobe is missing in the container",
 }
 """What the driver's codes mean in a script's life."""
+MEMORY = ("memory", "preload", "memory by the driver", "kills")
+"""Parts that the cap rests on; turns, shares and their cost rest on all others but PyTorch's, which shows what a program sees."""
+MEMORY_OFF = (
+    "choose another provider for such nodes (agent.isolation.provider: hami-core, mps or mig)"
+)
+COMPUTE_OFF = "leave agent.isolation.compute at false there: memory alone is held, and no launch is held back"
+INSTEAD = {
+    "names": MEMORY_OFF,
+    "variants": MEMORY_OFF,
+    "addresses": MEMORY_OFF,
+    "identity": MEMORY_OFF,
+    "uvm": "keep agent.isolation.notInForce at report: who is past the library cannot be told apart",
+    "context": "set agent.isolation.contextMemory to what a context takes, and memorySlack to 0 or little more",
+    "pieces": "leave room on the card: allocations take more than is counted until the agent has measured them",
+    "module": "give programs with large modules room below their cap: what these take may be counted wrongly for 30 s",
+    "pool": "leave room on the card: pools hold more than is counted until the agent has measured them",
+    "graph_pool": "leave room on the card: graphs hold more than is counted until the agent has measured them",
+    "graph_code": "raise agent.isolation.memorySlack: graphs take memory of their own beyond the cap",
+    "heap": "raise agent.isolation.memorySlack: device heaps take more than is counted",
+    "printing": "raise agent.isolation.memorySlack: stacks and buffers of printf take more than is counted",
+    "neighbour": "give programs room below their cap: a neighbour's memory may be counted for a module for 30 s",
+}
+"""What to do where the card does otherwise than the library takes it to; turns and counting of work rest on the others."""
 TORCH = """
 import sys, time, torch
 a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
@@ -509,6 +532,7 @@ def row(*cells: object) -> None:
 
 
 def judged(good: bool, what: str) -> str:  # noqa: FBT001 # the answer, not a switch
+    RECORD["judged"].append([PART[0], good, what])
     if not good:
         MISSED.append(what)
     return "ok" if good else "MISSED"
@@ -998,7 +1022,68 @@ def part(what: str, measure: Callable[[], object]) -> None:
     save()
 
 
+def page() -> None:
+    """What held, what did not, and what to switch off: what docs/how-to/first-card.md goes by."""
+    good: dict[str, list[bool]] = {}
+    for name, fine, _ in RECORD["judged"]:
+        good.setdefault(name, []).append(fine)
+    known = {name for name, _, holds, _ in RECORD["assumptions"] if holds is not None}
+    wrong = [name for name, _, holds, _ in RECORD["assumptions"] if holds is False]
+    held = [name for name, found in good.items() if all(found)]
+    print("\nwhat held")
+    for name in held:
+        print(f"  {name}: {len(good[name])} as required")
+    print(f"  the card as it is taken to be: {len(known) - len(wrong)} of {len(known)} asked")
+    print("what did not")
+    for name, found in good.items():
+        if name not in held:
+            missed = [
+                what for part_of, fine, what in RECORD["judged"] if part_of == name and not fine
+            ]
+            print(f"  {name}: {len(missed)} of {len(found)}: {'; '.join(missed)[:300]}")
+    for name in wrong:
+        print(f"  {name}: {next(one[1] for one in RECORD['assumptions'] if one[0] == name)}")
+    advice = advised(good, wrong)
+    RECORD["advice"] = advice
+    print("what to switch off or set")
+    for line in advice:
+        print(f"  {line}")
+
+
+def advised(good: dict[str, list[bool]], wrong: list[str]) -> list[str]:
+    """What to switch off, of the parts that were judged and the probes that do not hold; the worst first."""
+    advice = []
+    capped = [name for name in MEMORY if name in good]
+    other = [name for name in good if name not in (*MEMORY, "PyTorch", "")]
+    unmeasured = [name for name in MEMORY[:2] if name not in good]
+    if (
+        unmeasured
+        or not all(all(good[name]) for name in capped)
+        or any(INSTEAD.get(name) == MEMORY_OFF for name in wrong)
+    ):
+        advice.append(f"memory caps are not confirmed here: {MEMORY_OFF}")
+    else:
+        advice.append(
+            "memory caps: nothing; agent.isolation.provider: partage may be used as it is"
+        )
+    compute = [name for name in wrong if name not in INSTEAD]
+    missed = [name for name in other if not all(good[name])]
+    shares = [name for name in other if name not in {"assumptions", "surroundings", "start"}]
+    if missed or compute or not shares:
+        why = ", ".join((*missed, *compute)) or "not measured"
+        advice.append(f"compute is not confirmed here ({why}): {COMPUTE_OFF}")
+    else:
+        advice.append(
+            "compute: nothing; agent.isolation.compute: true may be set for nodes with such cards and this driver"
+        )
+    more = {
+        INSTEAD[name]: name for name in wrong if name in INSTEAD and INSTEAD[name] != MEMORY_OFF
+    }
+    return [*advice, *(f"{name}: {text}" for text, name in more.items())]
+
+
 def summary(begun: float) -> None:
+    page()
     if OTHERWISE:
         print(f"this card does otherwise than the library takes it to: {', '.join(OTHERWISE)}")
     print(

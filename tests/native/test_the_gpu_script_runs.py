@@ -69,6 +69,13 @@ def test_it_runs_to_its_end_with_nothing_but_python(world: World, tmp_path: Path
     assert re.search(r"gated, cap not reached +\d+ ns +p99 \d+ ns", told)
     assert "PyTorch" in told
     assert re.search(r"^\d+ s; (MISSED|all as required)", told, re.MULTILINE)
+    # The page: each part is in one of its halves, and memory alone comes out as it did above.
+    held, rest = told.split("\nwhat held\n")[1].split("\nwhat did not\n")
+    missed, advice = rest.split("\nwhat to switch off or set\n")
+    for name in ("memory", "memory by the driver"):
+        assert re.search(rf"^  {name}: \d+ as required$", held, re.MULTILINE)
+    assert re.search(r"^  many small: ", held + missed, re.MULTILINE)
+    assert advice.count("agent.isolation.compute") == 1
 
     record = json.loads((tmp_path / "gpu.json").read_text())
     asked = [*card_probes.PROBES, *card_probes.UNDER]
@@ -180,6 +187,43 @@ def test_a_share_of_arithmetic_is_taken_at_the_clock_of_the_rate_alone(
     assert mul == [pytest.approx(30)]
     assert copy == [pytest.approx(33)]
     assert gpu.RECORD["rows"][0][4] == "(at 1980 MHz; alone 1800)"
+
+
+FINE = {"memory": [True], "preload": [True], "kills": [True], "graphs": [True]}
+
+
+@pytest.mark.parametrize(
+    ("good", "wrong", "confirmed", "more"),
+    [
+        (FINE, [], ["memory caps", "compute"], 0),
+        ({**FINE, "graphs": [True, False]}, [], ["memory caps"], 0),
+        ({**FINE, "memory": [True, False]}, [], ["compute"], 0),
+        (FINE, ["variants"], ["compute"], 0),
+        (FINE, ["legacy"], ["memory caps"], 0),
+        (FINE, ["heap"], ["memory caps", "compute"], 1),
+        ({"memory": [True], "preload": [True]}, [], ["memory caps"], 0),
+        ({"graphs": [True]}, [], ["compute"], 0),
+        ({}, [], [], 0),
+    ],
+)
+def test_what_is_not_confirmed_is_to_be_switched_off(
+    good: dict[str, list[bool]], wrong: list[str], confirmed: list[str], more: int
+) -> None:
+    """What was not measured is not confirmed either; caps and compute are judged by what each rests on."""
+    advice = gpu.advised(good, wrong)
+
+    assert [line.partition(":")[0] for line in advice[:2] if ": nothing; " in line] == confirmed
+    assert len(advice) == 2 + more
+
+
+def test_every_probe_has_a_sentence_for_who_reads_the_page() -> None:
+    """What a card does that the library does not take it to is of use only with what to do about it."""
+    told = (ROOT / "docs/how-to/first-card.md").read_text()
+    figures = {"start", "totals", "fills", "moved", "shown"}
+
+    for probe in {*card_probes.PROBES, *card_probes.UNDER} - figures:
+        assert f"`{probe}`" in told, probe
+    assert set(gpu.INSTEAD) <= {*card_probes.PROBES, *card_probes.UNDER}
 
 
 @pytest.fixture
