@@ -46,7 +46,7 @@ static void graphs(void *argument)
 
 static int many_graphs(void)
 {
-    process_open(&processes[0], 1, 0, terms(POLICY_BEST_EFFORT, 0));
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 1000));
     world_thread(graphs, &processes[0]);
     bool good = world_run(world_now() + SECOND);
     say("busy", card_busy(0) * 1000 / SECOND);
@@ -213,7 +213,7 @@ static int beside_legacy(void)
 static int legacy_marks(void)
 {
     streams_join = true; /* as cuStreamCreate says */
-    process_open(&processes[0], 1, 0, terms(POLICY_BEST_EFFORT, 0));
+    process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 1000));
     world_thread(joined, &processes[0]);
     until = world_now() + 2 * SECOND;
     bool good = world_run(until);
