@@ -23,7 +23,7 @@ REQUEST = cri.CreateRequest(
     ),
     cri.PodConfig(cri.PodName("train", "u1", "team")),
 )
-WAIT = 60
+WAIT = 240
 
 
 def test_mounts_of_a_request_are_told() -> None:

@@ -229,7 +229,7 @@ class World:
     async def call(self, method: str, request: bytes) -> bytes:
         """Any call, through the proxy."""
         stub = self.channel.unary_unary(f"/{cri.RUNTIME}/{method}")
-        answer: bytes = await stub(request, timeout=60)
+        answer: bytes = await stub(request, timeout=240)
         return answer
 
     async def look(self) -> None:
@@ -461,12 +461,12 @@ def test_streams_and_what_does_not_exist_pass_through(folder: Path) -> None:
         async with _world(folder) as world:
             stream = world.channel.unary_stream(f"/{cri.RUNTIME}/GetContainerEvents")
             for count in (0, 1, 50):
-                got = [answer async for answer in stream(bytes([count]), timeout=60)]
+                got = [answer async for answer in stream(bytes([count]), timeout=240)]
                 assert got == [bytes([number]) for number in range(count)]
             for method in ("StreamContainers", "NoSuchMethod"):
                 many = world.channel.unary_stream(f"/{cri.RUNTIME}/{method}")
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    [answer async for answer in many(b"", timeout=60)]
+                    [answer async for answer in many(b"", timeout=240)]
                 assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await world.call("CreateContainer", b"\xff\xff")

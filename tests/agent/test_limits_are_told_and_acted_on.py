@@ -142,7 +142,7 @@ def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
         ):
             await story(World(folder, server, client))
 
-    asyncio.run(asyncio.wait_for(told(), 120))
+    asyncio.run(asyncio.wait_for(told(), 240))
 
 
 async def _until(holds: Callable[[], object]) -> None:

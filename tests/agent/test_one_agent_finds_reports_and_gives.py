@@ -71,7 +71,7 @@ class World:
     def get(self, path: str) -> str:
         """What the agent serves."""
         try:
-            with urllib.request.urlopen(f"{self.url}{path}", timeout=30) as answer:  # noqa: S310 # ours
+            with urllib.request.urlopen(f"{self.url}{path}", timeout=240) as answer:  # noqa: S310 # ours
                 text: str = answer.read().decode()
                 return text
         except urllib.error.HTTPError as error:

@@ -118,7 +118,7 @@ async def _said(stream: asyncio.StreamReader, pattern: str) -> str:
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 # ours
+        with urllib.request.urlopen(url, timeout=240) as answer:  # noqa: S310 # ours
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

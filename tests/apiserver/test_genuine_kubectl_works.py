@@ -58,7 +58,7 @@ class Kubectl:
                 input=text,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=240,
                 check=False,
             )
 
@@ -281,7 +281,7 @@ def test_logs_wait_and_deletion(binary: Path, tmp_path: Path) -> None:
         message = await kubectl("exec", "web", "--", "ls", code=1)
         assert "pods/exec is not supported" in message
         waiting = asyncio.create_task(
-            kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=30s")
+            kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=240s")
         )
         await asyncio.sleep(0.5)
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}

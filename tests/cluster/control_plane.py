@@ -38,7 +38,7 @@ HELM = TOOLS / "helm-v4.3.1" / "helm"
 HELM3 = TOOLS / "helm3-v3.22.0" / "helm"
 KUBECONFORM = TOOLS / "kubeconform-v0.8.0" / "kubeconform"
 ADMIN = "system:masters"
-READY_SECONDS = 120
+READY_SECONDS = 240
 STOP_SECONDS = 20
 
 
@@ -382,7 +382,7 @@ class ControlPlane:
             },
         )
         with urllib.request.urlopen(  # noqa: S310 # the same
-            request, context=self.trust, timeout=30
+            request, context=self.trust, timeout=120
         ) as response:
             data = response.read()
         return json.loads(data) if decode else data

@@ -38,7 +38,7 @@ SCHEDULER, BESIDE, WEBHOOK = "partage-scheduler", "partage-kube-scheduler", "par
 """Deployments of the chart, and their service accounts."""
 NONE = "scheduler.replicas=0,kubeScheduler.replicas=0,webhook.replicas=0"
 MERGE = "application/merge-patch+json"
-WAIT_SECONDS = 60
+WAIT_SECONDS = 240
 
 
 @dataclass(frozen=True)

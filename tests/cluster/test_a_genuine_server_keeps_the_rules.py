@@ -42,7 +42,7 @@ NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
 WRITER = "system:serviceaccount:partage-system:partage-scheduler"
 KUBELET = "system:node:n7"
 SHARE = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
-PATIENCE = 60.0
+PATIENCE = 240.0
 Manifest = dict[str, Any]
 
 

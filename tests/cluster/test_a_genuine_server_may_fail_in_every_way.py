@@ -211,7 +211,7 @@ def test_a_binding_may_arrive_after_its_sender_was_killed(cluster: Wired) -> Non
     for name in "bc":
         comes(cluster, name, WHOLE)
 
-    eventually("both cards are given", lambda: sum(map(placed(cluster), "abc")) == 2, 120)
+    eventually("both cards are given", lambda: sum(map(placed(cluster), "abc")) == 2)
 
     cluster.sound()
 

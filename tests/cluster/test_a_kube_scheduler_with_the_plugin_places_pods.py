@@ -33,7 +33,7 @@ def made_of(module: Path) -> str:
 
 PLUGIN = TOOLS / f"kube-scheduler-plugin-{made_of(MODULE)}"
 """Where tests/cluster/build puts what is made of these very sources."""
-PATIENCE = 120.0
+PATIENCE = 240.0
 LEASE = "partage-kube-scheduler"
 
 

@@ -147,14 +147,14 @@ def test_a_follower_takes_over_from_a_leader_that_crashed(stack: Stack) -> None:
     stack.plane.processes["scheduler"].kill()
     for number in range(6):
         stack.create(pod(f"after-{number}", HALF))
-    eventually("all are placed", lambda: len(placed(stack)) == 12, 90)
+    eventually("all are placed", lambda: len(placed(stack)) == 12)
     leader = stack.plane.call(
         "GET", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/partage-scheduler"
     )
     assert leader["spec"]["holderIdentity"].startswith("second_")
     stack.plane.processes["scheduler"].start()
     stack.plane.processes.pop("second").stop()
-    eventually("the first leads again", lambda: len(held(stack)) == 12, 90)
+    eventually("the first leads again", lambda: len(held(stack)) == 12)
 
 
 CARD = "GPU-5a4e0000-0000-4000-8000-00000000050{}"

@@ -30,7 +30,7 @@ ON = ("--set", "agent.enabled=true")
 SIMULATED = (*ON, "--set", "agent.simulated.model=Tesla-T4,agent.simulated.cards=2")
 OWN = (*ON, "--set", "agent.isolation.provider=partage")
 NAMESPACE = "partage-system"
-WAIT = 120
+WAIT = 240
 
 
 def objects(*options: str, profile: str = "default") -> list[Manifest]:

@@ -24,7 +24,7 @@ from watchman import Watchman
 
 __all__ = ["Wired", "wired"]
 
-SETTLE_SECONDS = 90.0
+SETTLE_SECONDS = 240.0
 
 
 @dataclass

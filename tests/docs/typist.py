@@ -21,7 +21,7 @@ from page_blocks import ROOT
 
 from partage.testing.ports import free_port
 
-PATIENCE: Final = 120.0
+PATIENCE: Final = 240.0
 """Seconds that any one line may take; a loaded machine may take long."""
 FOUND: Final = 3
 """Exit code of a program of ours whose answer is bad news: a pod waits, doctor found something."""
@@ -163,7 +163,7 @@ def _ready(port: int, words: list[str]) -> bool:
     )
     url = f"{'https' if tls else 'http'}://127.0.0.1:{port}{path}"
     try:
-        with ask.open(url, timeout=5) as answer:
+        with ask.open(url, timeout=60) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

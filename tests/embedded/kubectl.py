@@ -12,7 +12,7 @@ import yaml
 from up_world import PODS, World
 
 CACHE = Path(os.environ.get("PARTAGE_TOOLS", str(Path.home() / ".cache/partage/tools")))
-PATIENCE = 120
+PATIENCE = 240
 
 
 def binaries() -> list[Any]:
@@ -69,7 +69,7 @@ class Kubectl:
     async def running(self, name: str) -> dict[str, Any]:
         """A pod, once it runs."""
         phase = "--for=jsonpath={.status.phase}=Running"
-        await self("wait", f"pod/{name}", phase, "--timeout=60s")
+        await self("wait", f"pod/{name}", phase, "--timeout=240s")
         return await self.get("pod", name)
 
 

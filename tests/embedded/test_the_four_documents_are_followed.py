@@ -224,7 +224,7 @@ def test_why_a_pod_waits(binary: Path, tmp_path: Path) -> None:
             await kubectl.running("pod-example")
             assert "Successfully assigned" in await kubectl("describe", "pod", "pod-example")
             assert "Ready" in await kubectl("get", "nodes,devices")
-            await kubectl("delete", "pod", "pod-example", "--timeout=60s")
+            await kubectl("delete", "pod", "pod-example", "--timeout=240s")
             assert await kubectl("get", "pods", "-o", "name") == ""
 
     run(story())

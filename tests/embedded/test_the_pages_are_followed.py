@@ -55,7 +55,7 @@ spec:
 """
 """Beside the examples: what the pages call their reader's own. They take nobody else's pods."""
 DUMP = "docs/how-to/try-it-on-a-dump-of-your-cluster.md"
-RUNS = "--for=jsonpath={.status.phase}=Running --timeout=60s"
+RUNS = "--for=jsonpath={.status.phase}=Running --timeout=240s"
 
 
 class Story(NamedTuple):

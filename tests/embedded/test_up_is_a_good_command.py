@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from partage.cli.up import up
 
 COMMAND = (sys.executable, "-m", "partage.cli.main", "up", "--no-examples")
-PATIENCE = 120
+PATIENCE = 240
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

@@ -103,7 +103,7 @@ class Running:
 
     def connect(self, context: ssl.SSLContext | None = None) -> socket.socket:
         """A connection."""
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=240)
         return context.wrap_socket(plain, server_hostname="localhost") if context else plain
 
     def get(self, path: str, **headers: str) -> Reply:
@@ -154,7 +154,7 @@ def _exchanged(connection: ssl.SSLSocket, asked: list[tuple[str, str]], body: by
     http.initiate_connection()
     http.send_headers(1, asked, end_stream=not body)
     status, headers, answer, ended = 0, dict[str, str](), b"", False
-    connection.settimeout(30)
+    connection.settimeout(240)
     while True:
         while body and not ended:
             room = min(http.local_flow_control_window(1), http.max_outbound_frame_size)

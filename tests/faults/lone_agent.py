@@ -72,7 +72,7 @@ class Node:
 
     def series(self, name: str) -> float:
         """What the agent says of itself."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:  # noqa: S310 # ours
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=SLOWEST) as answer:  # noqa: S310 # ours
             rows = answer.read().decode().splitlines()
         return sum(float(row.rpartition(" ")[2]) for row in rows if row.startswith(name))
 
@@ -109,7 +109,7 @@ class Node:
         given = {names.ALLOCATION: record} | annotations
         sandbox = PodSandbox(f"s-{uid}", uid, uid, "team", annotations=given)
         asked = Container(f"c-{uid}", f"s-{uid}", "main")
-        answer = await self.runtime.create(sandbox, asked, 60)
+        answer = await self.runtime.create(sandbox, asked, SLOWEST)
         if isinstance(answer, CreateContainerResponse):
             # As a runtime does, it remembers what it made, with what the agent added.
             assert answer.adjust is not None

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from bed import WHOLE, Bed, bed, node, told, until
+from bed import PATIENCE, WHOLE, Bed, bed, node, told, until
 from churn import ASKED
 from faulty_wire import Fault
 from webhook_process import NAMESPACE, install_webhook, start_webhook, trusted
@@ -50,7 +50,7 @@ async def refusal(cluster: Bed, name: str) -> str:
 
 async def admitted(cluster: Bed, name: str) -> None:
     """Try to create a device pod again and again, as controllers do, until it is there."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while await refusal(cluster, name):
         assert time.monotonic() < end
 

@@ -17,8 +17,8 @@ from partage.vendors import names
 
 ASKS = {"metax-tech.com/sgpu": "1", **HALF}
 KEY = names.METAX_LOCK
-SOON = 30.0
-"""Seconds; the controller takes a lock off after 300."""
+SOON = 240.0
+"""Seconds until it is given up; the controller takes a lock off after 300, so that was not it."""
 NODE = "/api/v1/nodes/m0"
 REFUSED: dict[str, Any] = {"method": "POST", "path": "/pods/one/binding", "status": 409}
 LOST = {"conflict": 7, "internal error": 3, "timeout": 3, "no answer": 3, "late": 3}

@@ -277,11 +277,9 @@ def test_processes_of_one_container_share_its_quota(world: World) -> None:
 def test_offline_work_waits_for_online_work(world: World) -> None:
     """While online work is busy, offline work gets next to nothing; then it goes on."""
     offline = busy(world.tenant(0, core=0, priority=Priority.OFFLINE), "--depth", "2")
-    online = busy(world.tenant(1, core=0, priority=Priority.ONLINE), "--depth", "8")
+    online = busy(world.tenant(1, core=0, priority=Priority.ONLINE), "--depth", "0")
 
-    world.meter.some_span(
-        0.5, lambda patient, urgent: urgent > 0.1 and patient < 0.2 * urgent, offline, online
-    )
+    world.meter.some_span(0.5, lambda patient, urgent: 0 < urgent > 2 * patient, offline, online)
     end(online)
     # How soon it goes on is judged in virtual time; that it does, here.
     (before,) = world.meter.served(offline)

@@ -36,7 +36,7 @@ WATCHING = CACHE / "prometheus/usr/bin"
 TYPES = CACHE / "grafana-types"
 FETCH = "tests/tools/watching/fetch brings it"
 GENERATIONS = ("grafana-11", "grafana-12", "grafana-13")
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def tool(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import containerd
 import pytest
 
-WAIT = 60
+WAIT = 240
 
 
 @dataclass

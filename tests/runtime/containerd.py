@@ -24,7 +24,7 @@ RUNC = TOOLS / "runc/usr/sbin/runc"
 BUSYBOX = TOOLS / "runc/bin/busybox"
 GENERATIONS = ("1.7", "2.1")
 _PAUSE = "localhost/pause:test"
-_READY = 60
+_READY = 240
 _APPLETS = ("cat", "env", "ls", "sh", "sleep", "tail", "true", "wc", "mkdir", "touch")
 
 _COMMON = """

@@ -25,7 +25,7 @@ from partage.agent.protobuf import (
 
 _NODE = 2
 _EXITED = 2
-_SECONDS = 60
+_SECONDS = 240
 IMAGE = "localhost/busybox:test"
 CGROUP = f"partage-test-{os.getpid()}"
 """Of this run's pods: others may run beside it."""

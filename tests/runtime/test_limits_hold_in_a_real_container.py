@@ -276,7 +276,7 @@ def test_contexts_that_grow_are_charged_and_what_passes_by_is_found(node: Node) 
     account = home / "private" / main / "account"
     limits = read((home / "containers" / main / "limits").read_text(), "limits")
     room = Room(home / "containers" / main, "", "", limits, home / "seats", account)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not any(one.cards[0].counted == GIB for one in read_account(account)):
         assert time.monotonic() < deadline
         time.sleep(0.05)

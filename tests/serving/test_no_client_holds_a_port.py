@@ -22,7 +22,7 @@ from partage.serving.limits import Limits, guard, read_body
 from partage.serving.site import Site
 from partage.serving.tls import ServerTls
 
-PATIENCE: Final = 60.0
+PATIENCE: Final = 240.0
 LIMITS: Final = Limits(connections=24, per_address=16, patience=30.0, idle=30.0)
 GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE: Final = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -46,7 +46,7 @@ class Collector:
         """The spans of one kind."""
         return [one for one in self.spans if one.name == name]
 
-    def until(self, true: Any, patience: float = 60.0) -> None:
+    def until(self, true: Any, patience: float = 240.0) -> None:
         """Wait until something is true of what came."""
         end = time.monotonic() + patience
         while not true(self):

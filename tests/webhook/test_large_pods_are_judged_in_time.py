@@ -276,7 +276,7 @@ def test_a_large_review_keeps_none_waiting(monkeypatch: pytest.MonkeyPatch) -> N
     def slow(asked: Review, read: Context, admission: Admission) -> Verdict:
         if len(json.dumps(asked.object)) > 100_000:
             begun.set()
-            assert go_on.wait(60)
+            assert go_on.wait(240)
         return mutate(asked, read, admission)
 
     monkeypatch.setattr(server, "mutating", lambda _tracer: slow)
@@ -294,14 +294,14 @@ def test_a_large_review_keeps_none_waiting(monkeypatch: pytest.MonkeyPatch) -> N
             waiting = [asyncio.create_task(ask(large)) for _ in range(20)]
             _, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             assert others
-            assert await asyncio.to_thread(begun.wait, 60)
+            assert await asyncio.to_thread(begun.wait, 240)
             assert await ask(small) == 200
             async with client.get("/healthz") as answer:
                 assert answer.status == 200
             go_on.set()
             assert sorted(await asyncio.gather(*waiting)) == [200] * 16 + [503] * 4
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), 240))
 
 
 def test_a_body_beyond_three_mebibytes_is_refused() -> None:
