@@ -1,6 +1,11 @@
 """`partage explain`, `top` and `inspect` answer for manifests, and say what is wrong."""
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -201,3 +206,60 @@ def test_nodes_come_by_what_is_used(order: str, sign: int) -> None:
     ]
     assert parts == sorted(parts, key=lambda part: sign * part)
     assert max(parts) > 0
+
+
+def test_compute_of_several_cards_is_told_in_cards() -> None:
+    """Not as 150 % of 400 %, which says neither how much nor of how many."""
+    said = ask("top", "-f", MIXED).stdout
+
+    assert "6%: 0.5 of 9 cards" in said
+    assert "0.5 of 4 cards" in said
+    assert "0 of 1 card " in said
+    assert "50% of 100%" in ask("top", "cards", "-f", MIXED).stdout
+
+
+def test_a_pod_that_only_waits_for_its_turn_gets_a_line_of_its_own() -> None:
+    """So that the line is folded on a narrow terminal, as all reasons are."""
+    lines = ask("top", "-f", MIXED).stdout.splitlines()
+
+    assert "    its devices are free: " in lines[lines.index("team-vision/metax-third") + 1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_top_is_shown_again_and_again_until_a_signal(number: int) -> None:
+    """On a terminal's other screen, which is left in the end; exit code 0."""
+    ours, theirs = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "partage.cli.main",
+        "top",
+        "--watch",
+        "--interval",
+        "0.5",
+        "-f",
+        MIXED,
+    ]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+    ) as program:  # fmt: skip
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"a100-node") < 3:
+            seen += os.read(ours, 65536)
+        program.send_signal(number)
+        while b"\x1b[?1049l" not in seen:
+            seen += os.read(ours, 65536)
+        assert program.wait(60) == 0
+    os.close(ours)
+    assert b"\x1b[?1049h" in seen
+
+
+@pytest.mark.parametrize("more", [[], ["-o", "json"]])
+def test_watching_needs_a_terminal_and_a_table(more: list[str]) -> None:
+    """One line says what to do instead."""
+    result = ask("top", "--watch", "-f", MIXED, *more)
+
+    assert result.exit_code == 2
+    assert "leave" in result.stderr

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-__all__ = ["bar", "given", "paper", "plain_table", "print_waiting"]
+__all__ = ["bar", "given", "paper", "plain_table", "print_waiting", "screen"]
 
 _WIDE: Final = 160
 _BAR: Final = 10
@@ -102,6 +102,11 @@ def _without_ornaments(columns: Sequence[Column]) -> list[Column]:
         kept.append(replace(column, header=column.header or heading))
         heading = ""
     return kept
+
+
+def screen() -> Console:
+    """The terminal itself, on which tables are fitted as on paper."""
+    return _Paper(highlight=False)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from rich.text import Text
 from partage.cli.asked import answer_options, answered, core_text, part_text, structured, told
 from partage.cli.asking import Asked
 from partage.cli.tables import bar, paper, plain_table, print_waiting
+from partage.cli.watching import watched
 from partage.dashboard.nodes import MOST as MOST_NODES
 from partage.dashboard.nodes import NodeQuery
 from partage.dashboard.workloads import MOST as MOST_PODS
@@ -21,7 +22,9 @@ __all__ = ["all_nodes", "card_state", "top"]
 
 _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20
-_OWN: Final = "kept by a rule of kube-scheduler's own, or its turn has not come"
+_OWN: Final = (
+    "its devices are free: a rule of kube-scheduler's own keeps it, or its turn has not come"
+)
 
 Document = dict[str, Any]
 
@@ -36,9 +39,19 @@ Document = dict[str, Any]
     "--sort", type=click.Choice(["name", "used", "free"]), default="name", show_default=True,
     help="Order of nodes and cards: by name, or by what is used or free of compute or memory.",
 )  # fmt: skip
+@click.option(
+    "-w", "--watch", is_flag=True,
+    help="Show it on the whole screen, again and again, until Ctrl-C.",
+)  # fmt: skip
+@click.option(
+    "--interval", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True,
+    metavar="SECONDS", help="Between two looks of --watch.",
+)  # fmt: skip
 @answer_options
-def top(what: str, namespace: str, sort: str, **given: Any) -> None:
-    """Show what is used of the devices, and who waits.
+def top(
+    what: str, namespace: str, sort: str, *, watch: bool, interval: float, **given: Any
+) -> None:
+    """Show what is used of the devices, and which pods wait.
 
     Without an argument the whole cluster in brief: sums, nodes, waiting pods. With `nodes`, `pods`
     or `cards`, each of them. Used is what pods have been given, not what they make of it.
@@ -58,20 +71,31 @@ def top(what: str, namespace: str, sort: str, **given: Any) -> None:
     async def question(asked: Asked) -> tuple[Asked, Document]:
         return asked, await _gathered(asked, what, namespace, sort)
 
+    wide = given["output"] == "wide"
+    if watch:
+        if given["output"] not in ("table", "wide"):
+            raise click.UsageError("--watch shows a table; leave -o json and -o yaml out")
+        watched(
+            interval, lambda console: _show(console, what, answered(given, question)[1], wide=wide)
+        )
+        return
     asked, found = answered(given, question)
     if structured(given["output"], found):
         return
-    wide = given["output"] == "wide"
     with paper() as console:
-        if what == "pods":
-            _print_pods(console, found["pods"], wide=wide)
-        elif what == "cards":
-            _print_cards(console, found["nodes"], wide=wide)
-        elif what == "nodes":
-            _print_nodes(console, found["nodes"], wide=wide)
-        else:
-            _print_all(console, found, wide=wide)
+        _show(console, what, found, wide=wide)
     told(asked)
+
+
+def _show(console: Console, what: str, found: Document, *, wide: bool) -> None:
+    if what == "pods":
+        _print_pods(console, found["pods"], wide=wide)
+    elif what == "cards":
+        _print_cards(console, found["nodes"], wide=wide)
+    elif what == "nodes":
+        _print_nodes(console, found["nodes"], wide=wide)
+    else:
+        _print_all(console, found, wide=wide)
 
 
 async def _gathered(asked: Asked, what: str, namespace: str, sort: str) -> Document:
@@ -127,7 +151,7 @@ def _print_all(console: Console, found: Document, *, wide: bool) -> None:
         part = amount["used"] / amount["total"] if amount["total"] else 0.0
         table.add_row(
             Text(title, style="bold"), Text(bar(part), style="cyan"),
-            f"{part:.0%}: {part_text(amount, memory=memory)}",
+            f"{part:.0%}: {part_text(amount, memory=memory, cards=not memory)}",
         )  # fmt: skip
     table.add_row(
         Text("pods", style="bold"), "", f"{pods['placed']} placed, {pods['waiting']} waiting"
@@ -149,7 +173,7 @@ def _print_waiting(console: Console, waiting: Sequence[Document], *, wide: bool)
     shown = waiting if wide else waiting[:_FEW]
     print_waiting(
         console,
-        ((f"{p['namespace']}/{p['name']}", p["code"] or _OWN, p["message"] or "") for p in shown),
+        ((f"{p['namespace']}/{p['name']}", p["code"] or "", p["message"] or _OWN) for p in shown),
     )
     if len(shown) < len(waiting):
         left = len(waiting) - len(shown)
@@ -169,7 +193,7 @@ def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
         extra = (slots, Text(node["vendor"])) if wide else ()
         table.add_row(
             Text(node["name"]), Text(text), _bar(node["core_milli"]),
-            part_text(node["core_milli"]), _bar(node["memory_bytes"]),
+            part_text(node["core_milli"], cards=True), _bar(node["memory_bytes"]),
             part_text(node["memory_bytes"], memory=True), str(node["pods"]), *extra,
             _state(node["state"]),
         )  # fmt: skip

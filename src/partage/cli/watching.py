@@ -1,0 +1,56 @@
+"""A table on the whole screen that is made anew every few seconds, until Ctrl-C."""
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from partage.cli.tables import screen
+
+__all__ = ["watched"]
+
+
+def watched(every: float, show: Callable[[Console], None]) -> None:
+    """Show something again and again; ends with exit code 0 at Ctrl-C or SIGTERM.
+
+    Args:
+        every: seconds between two pictures.
+        show: asks, and prints to the console that it is given.
+
+    Raises:
+        click.UsageError: there is no terminal.
+    """
+    console = screen()
+    if not console.is_terminal:
+        raise click.UsageError("--watch needs a terminal; leave it out, or use -o json in a loop")
+
+    def ended(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, ended)  # else the terminal would stay on the other screen
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                page = screen()  # not the live one, which would draw itself into what is printed
+                with page.capture() as captured:
+                    show(page)
+                live.update(_cut(captured.get(), console.height), refresh=True)
+                time.sleep(every)
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+def _cut(text: str, height: int) -> Text:
+    """As many lines as the screen has; the last one says how many are left out."""
+    lines = text.splitlines()
+    shown = lines if len(lines) <= height else lines[: height - 1]
+    found = Text.from_ansi("\n".join(shown), no_wrap=True)
+    if len(shown) < len(lines):
+        found.append(f"\n{len(lines) - len(shown)} lines more", style="dim")
+    return found
