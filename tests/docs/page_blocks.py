@@ -118,10 +118,6 @@ UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_TRACE, "docker run"): Untyped("there is no runtime of images where tests run", _TRACED),
     (_TRACE, "pip install"): Untyped("it would change the environment of the tests", _TRACED),
     (_TRACE, "OTEL_BSP_SCHEDULE_DELAY"): Untyped("it needs the collector of the line before", _TRACED),
-    ("docs/how-to/first-card.md", "python3 bench/gpu.py"): Untyped(
-        "it needs a card; over the stand-in driver it is run elsewhere",
-        "tests/native/test_the_gpu_script_runs.py::test_it_runs_to_its_end_with_nothing_but_python",
-    ),
     (_UNINSTALL, "helm uninstall"): Untyped("it runs a Job, and the page's cluster has no nodes", _LEFT),
     (_UNINSTALL, "awk"): Untyped("it is for a node's own root folder", _FILES),
     (_UNINSTALL, "rm -rf"): Untyped("the same", _FILES),
@@ -140,6 +136,8 @@ _NRI: Final = f"{_SHOWN}::test_nri_is_on_with_what_the_page_prints"
 GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("ARCHITECTURE.md", "manifests ──wire"): f"{_SHOWN}::test_the_drawing_names_packages",
     (_INSTALL, "agent:"): f"{_SHOWN}::test_values_for_the_agent_are_values_of_the_chart",
+    ("docs/how-to/first-card.md", "python3 bench/gpu.py"):
+        "tests/native/test_the_gpu_script_runs.py::test_it_runs_to_its_end_with_nothing_but_python",
     ("docs/how-to/run-the-agent.md", "[plugins"): _NRI,
     ("docs/reference/agent.md", "[plugins"): _NRI,
     ("docs/how-to/run-the-scheduler.md", "apiVersion: kubescheduler"):
