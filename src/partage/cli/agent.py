@@ -163,7 +163,7 @@ def _planned(given: dict[str, Any]) -> _Plan:
             raise InvalidDocument(
                 f"--simulated is a way of discovery, {modes[0]} does without; leave one out"
             )
-        read_hardware(simulated, given["node"])  # a file that cannot be used is told now
+        read_hardware(simulated, given["node"])  # a file that cannot be used ends the program now
     maps = tuple(_config_map(text) for text in given["config_maps"])
     isolation = isolation_of(given)
     reporting = ReportingSettings(

@@ -12,7 +12,7 @@ import click
 __all__ = ["CANNOT", "end"]
 
 CANNOT: Final = 2
-"""An option, a file or an address cannot be used, or nobody answers."""
+"""An option, a file or an address cannot be used, or there is no answer."""
 
 
 def end(problem: object, code: int = CANNOT) -> NoReturn:

@@ -69,7 +69,7 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
     \b
     Exit status:
       0  the pod has a place, or has ended
-      2  nobody answers; one line says why and what to try
+      2  there is no answer; one line says why and what to try
       3  the pod waits
       4  there is no such pod, or it asks for no device
     """  # noqa: D301 # click wants the control character itself
@@ -165,7 +165,7 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
     counted = sum(reason["counts"].values())
     if counted > len(shown):
         more = (
-            "all that are told with -o wide" if len(nodes) > len(shown) else "the nearest to fit"
+            "all that have a reason with -o wide" if len(nodes) > len(shown) else "the nearest to fit"
         )
         console.print(Text(f"{len(shown)} of {counted} nodes; {more}", style="dim"))
 

@@ -40,7 +40,7 @@ def inspect(node: str, **given: Any) -> None:
     \b
     Exit status:
       0  here it is
-      2  nobody answers; one line says why and what to try
+      2  there is no answer; one line says why and what to try
       4  there is no such node
     """  # noqa: D301 # click wants the control character itself
 
@@ -88,7 +88,7 @@ def _print_node(console: Console, node: Document, *, wide: bool) -> None:
         table.add_row(
             Text(f"{card['type']} {card['minor']}"), Text(bar(part), style="cyan"),
             part_text(used), part_text(card["memory_bytes"], memory=True),
-            Text("nobody" if not card["tenants"] else "", style="dim"), state,
+            Text("idle" if not card["tenants"] else "", style="dim"), state,
             *([Text(card["uuid"])] if wide else []),
         )  # fmt: skip
         for tenant in card["tenants"]:

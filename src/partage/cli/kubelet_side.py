@@ -83,7 +83,7 @@ def kubelet_options(command: Callable[..., None]) -> Callable[..., None]:
                 "--evict-unprotected",
                 is_flag=True,
                 help="Evict pods whose containers were started while the agent was away, as far as "
-                "disruption budgets allow. Needs the API server. Default: they are told of only.",
+                "disruption budgets allow. Needs the API server. Default: they are reported only.",
             ),
         )
     ):

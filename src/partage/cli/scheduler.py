@@ -121,7 +121,7 @@ _serving = options(
         "--plain",
         is_flag=True,
         help="Let everybody call the verbs. Bind can place any pod anywhere: only for a machine of "
-        "your own, or where nobody else reaches the port.",
+        "your own, or where no other client reaches the port.",
     ),
     click.option(
         "--authorize-reads",
@@ -444,7 +444,7 @@ def _tls(given: dict[str, Any]) -> ServerTls | None:
             raise InvalidValue("--client-ca needs --tls-cert and --tls-key")
         return None
     tls = ServerTls(certificate, key, authority, protocols=protocols(http2=given["http2"]))
-    _ = tls.context  # a broken file is told now, not at the first connection
+    _ = tls.context  # a broken file ends the program now, not at the first connection
     return tls
 
 

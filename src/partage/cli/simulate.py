@@ -76,7 +76,7 @@ simulate.add_command(repack)
     "--departures",
     type=click.Choice(["trace", "poisson"]),
     help="Let pods end: at the trace's own times, or after exponential lifetimes. Who finds no "
-    "place then waits. Default: as published, nobody leaves and nobody waits.",
+    "place then waits. Default: as published, no pod leaves and no pod waits.",
 )
 @click.option(
     "--rate",

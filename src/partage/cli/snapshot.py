@@ -51,7 +51,7 @@ _LEAST_KEY: Final = 16
     type=FILE,
     metavar="FILE",
     help="Key of the masks, 16 bytes at least: the same key gives the same masks in another "
-    "snapshot. Default: a new one that nobody keeps.",
+    "snapshot. Default: a new one that is not kept.",
 )
 @click.option(
     "--policy",

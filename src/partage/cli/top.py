@@ -1,4 +1,4 @@
-"""`partage top`: what is used, by node, card and pod, and who waits."""
+"""`partage top`: what is used, by node, card and pod, and which pods wait."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,7 +59,7 @@ def top(
     \b
     Exit status:
       0  here it is
-      2  nobody answers; one line says why and what to try
+      2  there is no answer; one line says why and what to try
     """  # noqa: D301 # click wants the control character itself
     singular = {f"{name}"[:-1]: name for name in _WHAT}
     what = singular.get(what, what)

@@ -136,7 +136,7 @@ _admission = options(
         "--break-glass",
         default="",
         metavar="GROUP",
-        help="Members of this group may write reserved keys too. Default: nobody.",
+        help="Members of this group may write reserved keys too. Default: no group.",
     ),
     click.option(
         "--deny-privileged/--allow-privileged",
@@ -170,7 +170,7 @@ def webhook(**given: Any) -> None:
     """Complete and judge pods that ask for devices, for the API server of a cluster.
 
     Looks after its own authority and certificate, in a Secret that all replicas share, and has the
-    API server trust it. Nobody leads: run as many as you like. Ends cleanly on SIGTERM and SIGINT.
+    API server trust it. There is no leader: run as many as you like. Ends cleanly on SIGTERM and SIGINT.
 
     \b
     Exit status:
@@ -237,7 +237,7 @@ def _options_of(given: dict[str, Any]) -> WebhookOptions:
     tls = None
     if certificate is not None:
         tls = ServerTls(certificate, key)
-        _ = tls.context  # a broken file is told now, not at the first connection
+        _ = tls.context  # a broken file ends the program now, not at the first connection
     return WebhookOptions(
         host=given["host"],
         port=given["port"],
