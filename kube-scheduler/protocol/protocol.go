@@ -64,7 +64,6 @@ type Question struct {
 	Version   string          `json:"version,omitempty"`
 	Wide      bool            `json:"wide,omitempty"`
 	Nominated string          `json:"nominated,omitempty"`
-	Within    []string        `json:"within,omitempty"`
 	Pod       json.RawMessage `json:"pod,omitempty"`
 
 	// preempt

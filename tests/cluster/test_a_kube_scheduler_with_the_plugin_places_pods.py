@@ -1,222 +1,18 @@
 """kube-scheduler with the plugin and the engine beside it, on a genuine control plane."""
 
-import contextlib
-import hashlib
-import json
 import signal
 import subprocess
-import sys
 import time
-import urllib.error
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from control_plane import TOOLS, ControlPlane, control_plane, free_port
+from control_plane import control_plane
+from plugged import AT_A, LEASE, MODULE, PLUGIN, Plugged
 
-from partage.daemon.beside import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
+from partage.daemon.beside import ExtenderAccess, kube_scheduler_config
 from partage.vendors import names
-from partage.vendors.catalog import FAMILIES
-from partage.vendors.settings import Settings
-
-ROOT = Path(__file__).parents[2]
-MODULE = ROOT / "kube-scheduler"
-
-
-def made_of(module: Path) -> str:
-    """A short name for the sources, as tests/cluster/build has it."""
-    patterns = ("go.*", "*.go", "*/*.go", "*/*.json")
-    files = [file for pattern in patterns for file in sorted(module.glob(pattern))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
-
-
-PLUGIN = TOOLS / f"kube-scheduler-plugin-{made_of(MODULE)}"
-"""Where tests/cluster/build puts what is made of these very sources."""
-PATIENCE = 240.0
-LEASE = "partage-kube-scheduler"
-
-
-class Plugged:
-    """The control plane, the engine, kube-scheduler, and two nodes of two cards."""
-
-    def __init__(self, plane: ControlPlane, folder: Path) -> None:
-        self.plane = plane
-        self.socket = folder / "engine.sock"
-        self.config = {
-            **kube_scheduler_config(None, left_to_the_ledger(FAMILIES, Settings())),
-            "leaderElection": {
-                "leaderElect": True, "resourceName": LEASE, "resourceNamespace": "kube-system",
-                "resourceLock": "leases",
-            },
-        }  # fmt: skip
-
-    def start(self) -> None:
-        """Everything, and the nodes."""
-        definition = (ROOT / "deploy/helm/partage/files/devices.json").read_bytes()
-        self.plane.call(
-            "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-            json.loads(definition),
-        )  # fmt: skip
-        account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
-        self.plane.call("POST", "/api/v1/namespaces/default/serviceaccounts", account)
-        for name in ("a", "b"):
-            self.node(name)
-        self.plane.call(
-            "POST", "/apis/scheduling.k8s.io/v1/priorityclasses",
-            {"metadata": {"name": "high"}, "value": 1000},
-        )  # fmt: skip
-        self.engine()
-        self.scheduler()
-
-    def engine(self) -> None:
-        """The engine."""
-        self.plane.run(
-            "engine",
-            [
-                sys.executable, "-m", "partage.cli.main", "scheduler", "--plain",
-                "--host=127.0.0.1", f"--port={free_port()}", f"--plugin-socket={self.socket}",
-                f"--lease-name={LEASE}", "--lease-namespace=kube-system",
-                f"--kubeconfig={self.plane.kubeconfig()}",
-            ],
-        )  # fmt: skip
-
-    def scheduler(self, **environment: str) -> None:
-        """kube-scheduler with the plugin."""
-        self.plane.start_scheduler(
-            self.config,
-            "plugged",
-            env={"PARTAGE_SOCKET": str(self.socket), **environment},
-            program=PLUGIN / "kube-scheduler",
-        )
-
-    def node(self, name: str, cpu: str = "4") -> None:
-        """A node of two cards; its Device is served once the definition is."""
-        amounts = {"cpu": cpu, "memory": "64Gi", "pods": "50"}
-        self.plane.call(
-            "POST", "/api/v1/nodes",
-            {
-                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-                "status": {"allocatable": amounts, "capacity": amounts},
-            },
-        )  # fmt: skip
-        parts = {"gpu-core": "100", "gpu-memory": "16Gi", "gpu-memory-ratio": "100"}
-        resources = {f"koordinator.sh/{key}": value for key, value in parts.items()}
-        cards = [
-            {
-                "type": "gpu",
-                "id": f"GPU-{name}-{i}",
-                "minor": i,
-                "health": True,
-                "resources": resources,
-            }
-            for i in range(2)
-        ]
-        body = {
-            "apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device",
-            "metadata": {"name": name}, "spec": {"devices": cards},
-        }  # fmt: skip
-        self.eventually(
-            "a Device", lambda: self._made("scheduling.koordinator.sh/v1alpha1/devices", body)
-        )
-
-    def _made(self, path: str, body: dict[str, Any]) -> bool:
-        try:
-            self.plane.call("POST", f"/apis/{path}", body)
-        except urllib.error.HTTPError as error:
-            return error.code == 409
-        return True
-
-    def pod(self, name: str, limits: dict[str, str] | None = None, **spec: Any) -> None:
-        """A pod; without limits one that has no devices."""
-        container = {"name": "main", "image": "x", "resources": {"limits": limits or {}}}
-        toleration = {"operator": "Exists"}
-        self.plane.call(
-            "POST", "/api/v1/namespaces/default/pods",
-            {
-                "metadata": {"name": name},
-                "spec": {"schedulerName": "partage-scheduler", "containers": [container],
-                         "tolerations": [toleration], "terminationGracePeriodSeconds": 0, **spec},
-            },
-        )  # fmt: skip
-
-    def fills(self, name: str, limits: dict[str, str] | None = None, **spec: Any) -> None:
-        """A pod on node a that takes its time to end, as pods do that a kubelet stops."""
-        self.pod(name, limits, nodeSelector=AT_A, terminationGracePeriodSeconds=600, **spec)
-        self.bound(name)
-
-    def leaves(self, name: str) -> bool:
-        """Whether it is being deleted."""
-        return "deletionTimestamp" in self.get(name)["metadata"]
-
-    def replica(self, name: str, *, ready: bool) -> None:
-        """A pod of the Deployment that would run kube-scheduler and the engine; an object only."""
-        owner = {
-            "apiVersion": "apps/v1",
-            "kind": "ReplicaSet",
-            "name": "rs",
-            "uid": "rs",
-            "controller": True,
-        }
-        labels = {
-            "app.kubernetes.io/instance": "partage",
-            "app.kubernetes.io/component": "scheduler",
-        }
-        with contextlib.suppress(urllib.error.HTTPError):  # it is there
-            self.plane.call(
-                "POST", "/api/v1/namespaces/default/pods",
-                {
-                    "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
-                    "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "x"}]},
-                },
-            )  # fmt: skip
-        condition = {"type": "Ready", "status": str(ready)}
-        self.plane.call(
-            "PATCH", f"/api/v1/namespaces/default/pods/{name}/status",
-            {"status": {"conditions": [condition]}}, kind="application/merge-patch+json",
-        )  # fmt: skip
-
-    def get(self, name: str) -> dict[str, Any]:
-        """The pod."""
-        found: dict[str, Any] = self.plane.call("GET", f"/api/v1/namespaces/default/pods/{name}")
-        return found
-
-    def delete(self, *pods: str) -> None:
-        """At once."""
-        for name in pods:
-            self.plane.call(
-                "DELETE", f"/api/v1/namespaces/default/pods/{name}", {"gracePeriodSeconds": 0}
-            )
-
-    def node_of(self, name: str) -> str:
-        """Where it is bound."""
-        return str(self.get(name)["spec"].get("nodeName", ""))
-
-    def bound(self, name: str) -> dict[str, Any]:
-        """Wait until it is bound."""
-        self.eventually(f"pod {name} bound", lambda: self.node_of(name))
-        return self.get(name)
-
-    def waits(self, name: str) -> str:
-        """Wait until kube-scheduler says why it is not scheduled; that."""
-
-        def why() -> str:
-            conditions = self.get(name)["status"].get("conditions", [])
-            return next(
-                (c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), ""
-            )
-
-        self.eventually(f"why {name} waits", why)
-        return why()
-
-    def eventually(self, what: str, ask: Callable[[], object]) -> None:
-        """Wait; a bound for hangs only."""
-        deadline = time.monotonic() + PATIENCE
-        while not ask():
-            if time.monotonic() > deadline:
-                tails = "\n".join(self.plane.processes[n].tail() for n in ("engine", "plugged"))
-                raise AssertionError(f"{what}: not within {PATIENCE:g} s\n{tails}")
-            time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -240,8 +36,8 @@ def cluster(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield made
 
 
-AT_A = {"kubernetes.io/hostname": "a"}
 WHOLE = {"koordinator.sh/gpu": "100"}
+QUARTER = {"koordinator.sh/gpu-core": "25", "koordinator.sh/gpu-memory-ratio": "25"}
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 BOTH = {"koordinator.sh/gpu": "200"}
 
@@ -367,6 +163,26 @@ def test_a_restarted_kube_scheduler_is_followed(cluster: Plugged) -> None:
 
     assert names.ALLOCATION in cluster.bound("half")["metadata"]["annotations"]
     cluster.delete("half")
+
+
+def test_each_process_may_be_killed_while_a_queue_is_bound(cluster: Plugged) -> None:
+    """Wherever that meets a pod between Reserve and the end of Bind: each is bound once, no card is over."""
+    queue = [f"queued-{i}" for i in range(16)]  # as many quarters as there are
+    for name in queue:
+        cluster.pod(name, QUARTER)
+    for part, victim in ((3, "engine"), (7, "plugged"), (11, "engine")):
+        cluster.eventually(
+            f"{part} bound", lambda part=part: sum(map(bool, map(cluster.node_of, queue))) >= part
+        )
+        cluster.plane.processes[victim].kill()
+        {"engine": cluster.engine, "plugged": cluster.scheduler}[victim]()
+
+    for name in queue:
+        node = cluster.bound(name)["spec"]["nodeName"]
+        assert {card[0] for card in cluster.cards(name)} == {node}
+    taken = Counter(card for name in queue for card in cluster.cards(name))
+    assert set(taken.values()) == {4}
+    cluster.delete(*queue)
 
 
 def test_a_leader_without_its_engine_leaves_to_another(cluster: Plugged) -> None:

@@ -11,6 +11,7 @@ from plugin_world import Plugged
 from world import Manifest, card, device, half, node, pod, run, whole
 
 from partage.extender.attempts import PROPOSED
+from partage.scheduler.engine import State
 from partage.wire import plugin as wire
 
 HIGH = 1000
@@ -243,6 +244,37 @@ async def test_a_nominated_node_is_proposed_although_it_was_rejected() -> None:
     world.attempts.another(wire.Another(1, "uid-web", world.number, ["n1"]))
 
     assert world.propose("web", nominated="n1").nodes == ["n1"]
+
+
+@run
+async def test_a_group_counts_on_each_victim_once() -> None:
+    """Its pods are reserved where others still run, reverted, and nominated; none of them is bound."""
+    world = await cluster("n1")
+    for name in ("one", "two"):
+        await runs(world, pod(name, whole(), priority=1))
+    for name in ("first", "second", "third"):
+        world.create(important(name, whole()))
+
+    went: list[str] = []
+    for name in ("first", "second"):
+        ((where, victims),) = (await offered(world, name)).items()
+        assert not world.reserve(name, where, simulated=True).code
+        _, refused = await world.bind_by(name, where=where)
+        assert refused is not None
+        assert refused.code == "Provisional"
+        went += [uid for uid in victims if uid not in went]
+    assert sorted(went) == ["uid-one", "uid-two"]
+    assert not await offered(world, "third")
+    world.unreserve("second", attempt=2)
+    nominated(world, "first", "n1")  # kube-scheduler does not wait for the other
+    world.unreserve("first", attempt=1)
+    nominated(world, "second", "n1")
+
+    for name in ("one", "two"):
+        del world.api.pods[name]
+        world.service.pod_gone(f"uid-{name}")
+    assert world.states == {"uid-first": State.HELD, "uid-second": State.HELD}
+    world.check()
 
 
 @run

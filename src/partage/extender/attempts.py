@@ -24,7 +24,7 @@ unknown ends are the same. What differs is who sends it: the plugin, after `bind
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,6 +41,7 @@ from partage.model.reason import ReasonCode, Refusal
 from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
 from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
+from partage.scheduler.preemption import Plan
 from partage.wire import plugin as wire
 from partage.wire.documents import outdated
 from partage.wire.extender import BindArgs, decode_pod
@@ -89,7 +90,7 @@ class _Attempt:
         entry: the pod as it was decided about.
         travelled: the pod came with the question; no watch has shown it yet.
         nodes: those that were proposed.
-        planned: those on which less important pods could make room.
+        planned: those on which less important pods could make room, and who.
         more: others could too.
         place: what `reserve` took; remembered after `unreserve`.
         reserved: the place is in the ledger now.
@@ -101,7 +102,7 @@ class _Attempt:
     entry: PodEntry
     travelled: bool
     nodes: frozenset[str] = frozenset()
-    planned: frozenset[str] = frozenset()
+    planned: Mapping[str, Plan] = field(default_factory=dict)
     more: bool = False
     place: Allocation | None = None
     reserved: bool = False
@@ -193,7 +194,9 @@ class Attempts:
             return _refused(question, STALE, "things changed; schedule the pod again")
         # Pods that leave and are as important cannot be sent away: their room is waited for.
         plans = {
-            plan.node: gone for plan in found if (gone := to_be_gone(books, plan, pod.priority))
+            plan.node: (plan, gone)
+            for plan in found
+            if (gone := to_be_gone(books, plan, pod.priority))
         }
         if not plans and rejected:
             # Only those that kube-scheduler rejected are left: it shall say why once more.
@@ -202,9 +205,10 @@ class Attempts:
         if not plans:
             self._planner.give_up(pod)
         nodes = list(plans)[:_PLANS]
-        attempt.planned, attempt.more = frozenset(nodes), len(plans) > len(nodes)
+        attempt.planned = {node: plans[node][0] for node in nodes}
+        attempt.more = len(plans) > len(nodes)
         books.counts["plugin planned"] += bool(nodes)
-        return wire.Answer(question.id, nodes=nodes, victims=[plans[node] for node in nodes])
+        return wire.Answer(question.id, nodes=nodes, victims=[plans[node][1] for node in nodes])
 
     def reserve(self, question: wire.Reserve) -> wire.Answer:
         """Take the proposed place, or the same place again."""
@@ -225,7 +229,7 @@ class Attempts:
             self._proposal = ""
         if attempt.place is not None:
             return self._again(books, attempt, question)
-        if question.node not in attempt.nodes | attempt.planned:
+        if question.node not in attempt.nodes | attempt.planned.keys():
             return _refused(question, PLACE_LOST, f"node {question.node} was not proposed")
         return self._take(books, attempt, question)
 
@@ -247,12 +251,12 @@ class Attempts:
             return wire.Answer(question.id)
         self._end_proposal()
         room = self._reject(
-            question.uid, set(question.rejected) & (attempt.nodes | attempt.planned), now
+            question.uid, set(question.rejected) & (attempt.nodes | attempt.planned.keys()), now
         )
         if room and attempt.planned:
             again = attempt.more
         elif room:
-            among = self._among(books, question.uid, (), now)
+            among = self._among(books, question.uid, now)
             found = books.engine.explain(attempt.entry.pod, reasons=False, among=among)
             again = isinstance(found, Placement)
         else:
@@ -375,7 +379,7 @@ class Attempts:
         self, books: Books, question: wire.Propose, attempt: _Attempt, now: float
     ) -> wire.Answer:
         engine, pod = books.engine, attempt.entry.pod
-        among = self._among(books, question.uid, question.within, now, question.nominated)
+        among = self._among(books, question.uid, now, question.nominated)
         if not pod.request.groups and pod.request.fault is None:
             return wire.Answer(question.id, skip=True)
         # The pod's own hold must not count against it.
@@ -452,25 +456,17 @@ class Attempts:
         rejected.nodes.update(sorted(nodes)[:room])
         return room
 
-    def _among(
-        self, books: Books, uid: str, within: Iterable[str], now: float, nominated: str = ""
-    ) -> Bools | None:
+    def _among(self, books: Books, uid: str, now: float, nominated: str = "") -> Bools | None:
         """By node index, which nodes are in question; None for all."""
         ledger = books.engine.ledger
         rejected = self._rejected.get(uid)
         if rejected is not None and now >= rejected.since + _REJECTED_SECONDS:
             del self._rejected[uid]
             rejected = None
-        names = list(within)
-        if not names and rejected is None:
+        if rejected is None:
             return None
-        among: Bools
-        if names:
-            among = np.zeros(ledger.present.shape[0], np.bool_)
-            among[[ledger.index[name] for name in names if name in ledger.index]] = True
-        else:
-            among = ledger.present.copy()
-        for name in rejected.nodes if rejected is not None else ():
+        among: Bools = ledger.present.copy()
+        for name in rejected.nodes:
             # Room may have been made since on the node that it is nominated for.
             if name in ledger.index and name != nominated:
                 among[ledger.index[name]] = False
@@ -503,9 +499,13 @@ class Attempts:
     def _kept(self, books: Books, attempt: _Attempt, node: str, now: float) -> bool:
         """Whether the place is that of pods which are leaving; then it is kept, provisionally."""
         uid = attempt.entry.pod.uid
-        if books.nomination(uid) != node:
+        if books.nomination(uid) == node:
+            books.verbs.nominate(attempt.entry.pod, node, now, books.leaving(node))
+        elif node in attempt.planned:
+            # kube-scheduler sends those away now; the next pods of the group count on none of it.
+            books.make_room(attempt.entry, attempt.planned[node], now)
+        else:
             return False
-        books.verbs.nominate(attempt.entry.pod, node, now, books.leaving(node))
         attempt.provisional = True
         return True
 
@@ -540,6 +540,11 @@ class Attempts:
         state = books.engine.states.get(uid)
         if attempt.reserved and state is State.RESERVED:
             books.take([BindFailed(uid)], now)
+        elif attempt.provisional and uid in books.making_room:
+            books.give_up(uid, now)
+            entry = books.intake.pod(uid)
+            if entry is not None:
+                books.pod_seen(entry, now)  # it may be nominated by now
         elif attempt.provisional and state in (State.HELD, State.CLEARING):
             books.take([HoldEnded(uid)], now)
         attempt.reserved = attempt.provisional = False

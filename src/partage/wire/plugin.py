@@ -112,14 +112,12 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
         wide: kube-scheduler needs every node that fits, because rules of its own that no single
             node can answer take part: soft constraints, spreading, affinity between pods, volumes.
         nominated: the pod's nominatedNodeName, which is proposed too where it fits; only a wish.
-        within: only these nodes are in question; empty for all.
         pod: the pod, where the engine said that it has not seen it.
     """
 
     version: str = ""
     wide: bool = False
     nominated: str = ""
-    within: list[str] = []
     pod: msgspec.Raw = msgspec.Raw()
 
 

@@ -1,0 +1,105 @@
+"""Pod groups of kube-scheduler itself (gates on), with the plugin: all of a gang, or nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from control_plane import control_plane
+from plugged import PLUGIN, Plugged
+
+GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+API = "scheduling.k8s.io/v1alpha2"
+WHOLE = {"koordinator.sh/gpu": "100"}
+BOTH = {"koordinator.sh/gpu": "200"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
+    """Two nodes of two cards; kube-scheduler knows groups."""
+    if not (PLUGIN / "kube-scheduler").exists():
+        pytest.skip(
+            "kube-scheduler with the plugin is not built from these sources; run tests/cluster/build"
+        )
+    folder = tmp_path_factory.mktemp("groups")
+    with control_plane(folder, GATES, f"--runtime-config={API}=true") as plane:
+        made = Plugged(plane, folder, [GATES])
+        made.start()
+        yield made
+
+
+def gang(cluster: Plugged, name: str, size: int, **spec: Any) -> list[str]:
+    """A gang of pods of a whole card each; their names."""
+    group = {
+        "apiVersion": API, "kind": "PodGroup", "metadata": {"name": name},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": size}}},
+    }  # fmt: skip
+    cluster.plane.call("POST", f"/apis/{API}/namespaces/default/podgroups", group)
+    names = [f"{name}-{i}" for i in range(size)]
+    for one in names:
+        cluster.pod(one, WHOLE, schedulingGroup={"podGroupName": name}, **spec)
+    return names
+
+
+def cards(cluster: Plugged, *names: str) -> set[tuple[str, str]]:
+    """The cards of bound pods; no two of them share one."""
+    found = [one for name in names for one in cluster.cards(name)]
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def test_a_gang_that_fits_is_bound_whole(cluster: Plugged) -> None:
+    """Each pod is reserved, reverted, reserved again, and bound once."""
+    names = gang(cluster, "fits", 4)
+    for name in names:
+        cluster.bound(name)
+    assert len(cards(cluster, *names)) == 4
+    cluster.delete(*names)
+
+
+def test_a_gang_that_does_not_fit_leaves_nothing(cluster: Plugged) -> None:
+    """What its pods had reserved is there for others at once, while it waits."""
+    names = gang(cluster, "big", 5)
+    for name in names:
+        cluster.waits(name)
+    for node in ("a", "b"):
+        cluster.pod(f"single-{node}", BOTH)
+    for node in ("a", "b"):
+        cluster.bound(f"single-{node}")
+    assert not any(cluster.node_of(name) for name in names)
+    cluster.delete(*names, "single-a", "single-b")
+
+
+def test_a_gang_that_waits_comes_when_there_is_room(cluster: Plugged) -> None:
+    """As a whole."""
+    cluster.pod("single", WHOLE)
+    cluster.bound("single")
+    names = gang(cluster, "late", 4)
+    for name in names:
+        cluster.waits(name)
+    assert not any(cluster.node_of(name) for name in names)
+    cluster.delete("single")
+    for name in names:
+        cluster.bound(name)
+    cards(cluster, *names)
+    cluster.delete(*names)
+
+
+def test_less_important_pods_go_for_a_gang(cluster: Plugged) -> None:
+    """As many as it needs, and no more."""
+    low = [f"low-{i}" for i in range(4)]
+    for name in low:
+        cluster.pod(name, WHOLE, terminationGracePeriodSeconds=600)
+        cluster.bound(name)
+    names = gang(cluster, "vips", 2, priorityClassName="high")
+
+    cluster.eventually(
+        "two victims", lambda: len([one for one in low if cluster.leaves(one)]) == 2
+    )
+    going = [one for one in low if cluster.leaves(one)]
+    cluster.delete(*going)
+    for name in names:
+        cluster.bound(name)
+    left = [one for one in low if one not in going]
+    assert not any(cluster.leaves(one) for one in left)
+    cards(cluster, *names, *left)
+    cluster.delete(*names, *left)
