@@ -51,7 +51,9 @@ def discover(**given: Any) -> None:
         roots = roots_of(given)
         search = Search(roots, given["node"], backends=given["backends"] or BACKENDS)
         if roots.simulated is not None:
-            read_hardware(roots.simulated, given["node"])  # a file that cannot be used ends the program now
+            read_hardware(
+                roots.simulated, given["node"]
+            )  # a file that cannot be used ends the program now
         inventory = search()
     except InvalidDocument as error:
         end(error)

@@ -165,7 +165,9 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
     counted = sum(reason["counts"].values())
     if counted > len(shown):
         more = (
-            "all that have a reason with -o wide" if len(nodes) > len(shown) else "the nearest to fit"
+            "all that have a reason with -o wide"
+            if len(nodes) > len(shown)
+            else "the nearest to fit"
         )
         console.print(Text(f"{len(shown)} of {counted} nodes; {more}", style="dim"))
 
