@@ -214,7 +214,7 @@ static void settle(struct gate *gate, struct batch *batch, uint64_t ns, uint64_t
 {
     gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
     batch->state = BATCH_FREE;
-    if (gate->pending == 0) gate->hosted = false;
+    if (gate->pending == 0) gate->hosted = gate->backlog = false;
     gate->held_since = 0; /* something ended: patience begins anew */
     if (ns) batch_charge(gate, ns, now);
 }

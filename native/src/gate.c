@@ -96,7 +96,8 @@ static bool has_turn(struct gate *gate, uint64_t now, uint64_t *wait)
         if (!arbiter) continue;
         if (arbiter_holds(arbiter, now)) {
             if (arbiter_keep(arbiter, now, gate->pending)) continue;
-            if (drains(gate, now, wait)) return false;
+            /* What was launched while nobody waited is left to the driver, which shares the card: no turn lasts as long. */
+            if (drains(gate, now, wait) && !gate->backlog) return false;
             gate->held_since = 0;
             arbiter_pass(arbiter, now);
             ring(gate);
@@ -266,6 +267,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
             ticket->batch->functions[ticket->batch->known++] = (uint16_t)(cost - gate->functions);
         ticket->batch->expected += ticket->expected;
         gate->pending += ticket->expected;
+        gate->backlog |= gate->alone && gate->pending > 2 * AHEAD_NS;
     } else {
         batch_charge(gate, ticket->expected, now); /* nobody will measure it */
     }
@@ -370,7 +372,7 @@ bool gate_watch(struct gate *gate)
                 arbiter_renew(arbiter, now);
                 if (arbiter_keep(arbiter, now, gate->pending)) continue;
                 gate->go_until = 0;
-                if (quiet) pass_all(gate, now);
+                if (quiet || gate->backlog) pass_all(gate, now);
             }
         }
     }

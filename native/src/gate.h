@@ -57,6 +57,7 @@ struct gate {
     _Atomic bool open;      /* set up; false: launches pass */
     _Atomic uint64_t free_until; /* the driver shares the card: launches pass unseen until then */
     bool wanting;           /* has work */
+    bool backlog;           /* more runs than is launched ahead beside others: it was launched while there were none */
     bool alone;             /* until `go_until`: no quota holds and none waits, so what is launched ahead has no bound */
     uint32_t waiters;       /* threads that are held back */
     uint64_t go_until;      /* launches pass without asking until then */

@@ -47,13 +47,13 @@ def test_alone_streams_run_beside_a_kernel_that_never_ends(build: Path, model: s
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_what_was_launched_ahead_alone_is_all_that_a_waking_tenant_waits_for(
+def test_a_waking_tenant_waits_for_nothing_that_was_launched_ahead_alone(
     build: Path, model: str
 ) -> None:
-    """The driver takes about a thousand launches; from then on each has its half."""
+    """200 ms of work are in the channel; the driver runs them beside its own, and from then on each has its half."""
     found = replay(build, "wakes", model)
 
-    assert found["first-us"] < 1024 * 200 * 1.3 + 50_000
+    assert found["first-us"] < 10_000
     assert 440 < found["share"] < 540
 
 
