@@ -2,7 +2,8 @@
 
 Each rule names the function that it was read from, in
 https://github.com/koordinator-sh/koordinator/tree/master/pkg/scheduler/plugins/deviceshare . A rule that Partage keeps
-otherwise on purpose is marked with the row of docs/compatibility.md that says so. Scores are LeastAllocated, the default.
+otherwise on purpose is marked with the row of docs/compatibility.md that says so. Scores are LeastAllocated, the default, or
+MostAllocated.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,13 +61,17 @@ class Partition:
 
 @dataclass
 class Node:
-    """Devices of a node; `partitions` by number of cards, None where there is no table."""
+    """Devices of a node; `partitions` by number of cards, None where there is no table.
+
+    `packs`: whether the scheduler scores by MostAllocated.
+    """
 
     name: str
     gpus: list[Device]
     nics: list[Device] = field(default_factory=list)
     partitions: dict[int, list[Partition]] | None = None
     honor: bool = False
+    packs: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,18 +110,20 @@ class Ask:
         return self.gpu.get("ratio", 0) < 100
 
 
-def score(device: Device, asked: Mapping[str, int], names: Sequence[str]) -> int:
-    """How much would be left, of 100. scoring.go: scoreDevice, leastResourceScorer.
-
-    A card's score is the mean of its ratio and its bytes, of which only the one that is asked counts the request.
-    """
-    left = [max(0, device.free(name) - asked.get(name, 0)) for name in names]
-    return sum(left) // len(left)
+def _worth(left: int, *, packs: bool) -> int:
+    """What it scores that so much would be left, of 100. scoring.go: leastRequestedScore, mostRequestedScore."""
+    return 100 - max(0, left) if packs else max(0, left)
 
 
-def gpu_score(card: Device, asked: Mapping[str, int]) -> int:
-    """Score of a card; its bytes are used as its ratio is, and not asked."""
-    return (max(0, card.free("ratio") - asked.get("ratio", 0)) + card.free("ratio")) // 2
+def nic_score(nic: Device, asked: int, *, packs: bool) -> int:
+    """Score of a network card. scoring.go: scoreDevice."""
+    return _worth(nic.free("rdma") - asked, packs=packs)
+
+
+def gpu_score(card: Device, asked: Mapping[str, int], *, packs: bool) -> int:
+    """Score of a card: the mean of its ratio and its bytes, of which the ratio counts the request. scoring.go: scoreDevice."""
+    free = card.free("ratio")
+    return (_worth(free - asked.get("ratio", 0), packs=packs) + _worth(free, packs=packs)) // 2
 
 
 def gpus(node: Node, ask: Ask, *, ours: bool = True) -> list[int] | None:
@@ -149,7 +156,7 @@ def gpus(node: Node, ask: Ask, *, ours: bool = True) -> list[int] | None:
     if ask.scope:
         return None
     fitting = [card for card in node.gpus if card.fits(ask.gpu)]
-    fitting.sort(key=lambda c: (-gpu_score(c, ask.gpu), c.minor))
+    fitting.sort(key=lambda c: (-gpu_score(c, ask.gpu, packs=node.packs), c.minor))
     return [c.minor for c in fitting[: ask.gpus]] if len(fitting) >= ask.gpus else None
 
 
@@ -225,8 +232,12 @@ def from_scope(
             return None
         if not ask.shared:
             return depth, used, [card.minor for card in fitting[: ask.gpus]], -1
-        chosen = max(fitting, key=lambda card: (gpu_score(card, ask.gpu), -card.minor))
-        return depth, used, [chosen.minor], gpu_score(chosen, ask.gpu)
+
+        def worth(card: Device) -> tuple[int, int]:
+            return gpu_score(card, ask.gpu, packs=node.packs), -card.minor
+
+        chosen = max(fitting, key=worth)
+        return depth, used, [chosen.minor], worth(chosen)[0]
 
     return inside(SCOPES["Node"], sorted(node.gpus, key=lambda c: c.minor), 0, 1)
 
@@ -301,7 +312,7 @@ def nics(node: Node, ask: Ask, primary: Sequence[int] | None) -> list[tuple[int,
         return None
 
     def rank(nic: Device) -> tuple[int, int]:
-        return -score(nic, {"rdma": wanted.each}, ["rdma"]), nic.minor
+        return -nic_score(nic, wanted.each, packs=node.packs), nic.minor
 
     ranked = sorted(node.nics, key=rank)
     near = {switch: [n for n in ranked if n.pcie == switch] for switch in switches}
@@ -369,7 +380,7 @@ def charge(node: Node, ask: Ask, taken: Given) -> None:
 
 
 def node_score(node: Node, ask: Ask) -> int:
-    """How much would be left of the node's cards, of 100. scoring.go: scoreNode.
+    """Score of the node: what would be left of its cards, of 100, or used. scoring.go: scoreNode.
 
     Partage looks at what is used before the pod comes, so only nodes of one size compare (SCORES).
     """
@@ -377,4 +388,5 @@ def node_score(node: Node, ask: Ask) -> int:
     left = sum(card.free("ratio") for card in node.gpus)
     if not total:
         return 0
-    return (max(0, left - ask.gpu.get("ratio", 0)) * 100 // total + left * 100 // total) // 2
+    after = left - ask.gpu.get("ratio", 0)
+    return sum(_worth(one * 100 // total, packs=node.packs) for one in (after, left)) // 2

@@ -55,6 +55,11 @@ class World:
     nodes: list[koordinator.Node]
     pods: list[Pod]
 
+    @property
+    def policy(self) -> str:
+        """Ours that stands for LeastAllocated, the default, or for MostAllocated."""
+        return "binpack" if self.nodes[0].packs else "spread"
+
     def documents(self) -> list[dict[str, Any]]:
         """The manifests."""
         described = [document for node in self.nodes for document in _described(node)]
@@ -243,8 +248,12 @@ def worlds(draw: st.DrawFn, *, nodes: int = 1, sizes: tuple[int, ...] = (1, 2, 3
            uneven: bool = False, nics: bool = False, tables: bool = False) -> World:  # fmt: skip
     """A world of so many nodes; with network cards, partitions, and pods that ask unlike parts of compute and memory."""
     size = draw(st.sampled_from(sizes))
+    packs = draw(st.sampled_from((False, False, True)))
     found = [
-        draw(_nodes(f"n{index}", (size,), nics=nics, tables=tables, healthy=nodes > 1))
+        replace(
+            draw(_nodes(f"n{index}", (size,), nics=nics, tables=tables, healthy=nodes > 1)),
+            packs=packs,
+        )
         for index in range(nodes)
     ]
     pods = [

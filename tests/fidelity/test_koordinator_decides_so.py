@@ -1,7 +1,7 @@
 """Koordinator, its rules written anew, would decide what Partage decides: fit, devices and node of one pod after another.
 
 Each decision is compared in the state that the product's own earlier decisions led to. The policy is that of the profile
-`koordinator`.
+`koordinator`, or at times `binpack`, which stands for MostAllocated.
 """
 
 from copy import deepcopy
@@ -53,7 +53,7 @@ def compare(world: World, *, choice: bool = True) -> None:
         choice: hold which devices are given to them too, and not only that some are.
     """
     state = {node.name: node for node in deepcopy(world.nodes)}
-    for pod, found in zip(world.pods, decided(world.documents(), "spread"), strict=True):
+    for pod, found in zip(world.pods, decided(world.documents(), world.policy), strict=True):
         fitting = {
             name: koordinator.node_score(node, pod.ask)
             for name, node in state.items()
