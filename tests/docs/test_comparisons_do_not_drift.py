@@ -8,12 +8,14 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from partage.testing.conformance.cases import ELSEWHERE
+from partage.vendors.catalog import ADAPTING
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "compatibility.md"
@@ -77,6 +79,49 @@ def test_what_conformance_does_not_show_is_shown_elsewhere(row: object) -> None:
     test, by = getattr(row, "test", ""), getattr(row, "by", "")
 
     assert test in _tests() if test else by.startswith("never: ")
+
+
+COMPARISON: Final = {
+    "compute and memory of a card in parts": "test_amounts",
+    "limits kept on the card": "test_each_card_has_limits_of_its_own",
+    "hardware instances made on demand": "test_a_bound_pod_gets_its_instances_and_gives_them_back",
+    "cards and RDMA cards placed together": "test_network_cards_come_from_the_primarys_switches",
+    "manifests of several protocols on one card": "test_pods_of_four_protocols_share_cards",
+    "two pods bind on a node at once": "test_a_thousand_pods_created_at_once_are_all_bound",
+    "gangs, queues, fair shares of teams": "test_gated_pods_may_still_move_and_be_let_go",
+    "making room: preemption of shares": "test_an_important_pod_preempts",
+    "making room: moving pods": "test_a_plan_of_restarts_is_printed_as_shown",
+    "why a pod waits": "test_get_describe_and_explain",
+    "taking decisions again offline": "test_a_record_of_a_genuine_cluster_is_replayed_to_the_same_decisions",
+    "a page to look at": "test_the_page_and_what_it_loads_come_from_here_alone",
+}
+"""Rows of docs/comparison.md in which Partage's cell claims something, and a test that shows it."""
+ABSENT: Final = {"cards over the network": "remoting", "in production": ""}
+"""Rows in which it says no, and a word that would be in the program if it were yes."""
+
+
+def _compared() -> dict[str, str]:
+    """Partage's cell of each row."""
+    text = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    table = text.split("| Partage |\n", maxsplit=1)[1].split("\n\n", maxsplit=1)[0]
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()]
+    return {cells[0]: cells[-1] for cells in rows[1:]}
+
+
+def test_what_the_comparison_claims_for_partage_is_shown() -> None:
+    """A yes has its test, a no is not in the program, the vendors are those that the program tells apart."""
+    cells = _compared()
+    vendors = cells.pop("vendors of cards")
+
+    assert cells.keys() == {*COMPARISON, *ABSENT}
+    assert not [row for row in COMPARISON if re.match(r"no\b", cells[row])]
+    assert not [row for row in ABSENT if not re.match(r"no\b", cells[row])]
+    assert not [test for test in COMPARISON.values() if test not in _tests()]
+    found = {family.name for family in ADAPTING} | {"nvidia"}
+    assert {name.strip().lower() for name in vendors.split(",")} == found
+    source = "".join(p.read_text("utf-8") for p in (ROOT / "src").rglob("*.py"))
+    assert not [word for word in ABSENT.values() if word and word in source]
+    assert cells["in production"].startswith(f"no: {version('partage').rpartition('.')[0]}, ")
 
 
 def test_a_name_that_no_test_has_is_noticed() -> None:
