@@ -10,6 +10,7 @@ import stack as partage_stack
 
 HERE = Path(__file__).parent
 LONG = (
+    "test_what_stops_while_a_part_is_away.py",
     "test_every_part_may_fail_and_come_back.py",
     "test_a_pod_of_each_protocol_runs_on_a_genuine_node.py",
     "test_the_pages_install_as_printed.py",

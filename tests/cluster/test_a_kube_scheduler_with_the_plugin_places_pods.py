@@ -11,7 +11,7 @@ import pytest
 from control_plane import control_plane
 from plugged import AT_A, LEASE, MODULE, PLUGIN, Plugged
 
-from partage.daemon.beside import ExtenderAccess, kube_scheduler_config
+from partage.daemon.beside import SCHEDULERS, ExtenderAccess, kube_scheduler_config
 from partage.vendors import names
 
 
@@ -142,16 +142,22 @@ def test_room_is_made_for_devices_and_cpu_at_once(cluster: Plugged) -> None:
 
 
 def test_without_the_engine_plain_pods_go_on_and_the_others_come_later(cluster: Plugged) -> None:
-    """It is killed, and comes back."""
+    """It is killed, and comes back; pods without devices start under every scheduler name, and a pod that ran ends."""
+    cluster.pod("early", HALF)
+    cluster.bound("early")
     cluster.plane.processes["engine"].kill()
-    cluster.pod("plain")
-    cluster.bound("plain")
+    plain = {name: f"plain-{name}" for name in SCHEDULERS}
+    for name, one in plain.items():
+        cluster.pod(one, schedulerName=name)
+    for one in plain.values():
+        cluster.bound(one)
     cluster.pod("half", HALF)
     assert "engine" in cluster.waits("half")
+    cluster.delete("early")
 
     cluster.engine()
     assert names.ALLOCATION in cluster.bound("half")["metadata"]["annotations"]
-    cluster.delete("plain", "half")
+    cluster.delete(*plain.values(), "half")
 
 
 def test_a_restarted_kube_scheduler_is_followed(cluster: Plugged) -> None:

@@ -18,6 +18,7 @@ from partage.cli.doctor import doctor, facts_of
 from partage.cli.main import main
 from partage.daemon.beside import ExtenderAccess, kube_scheduler_config
 from partage.doctor.checks import diagnosed
+from partage.doctor.finding import Level
 from partage.doctor.machine import examined
 from partage.vendors import names
 from partage.webhook.certificates import Bundle, renewed
@@ -247,6 +248,20 @@ def test_a_broken_cluster_is_diagnosed(breaks: Callable[[WORLD], None], check: s
     breaks(given)
 
     assert set(checks(given)) == {check}
+
+
+def test_an_extender_of_all_names_is_a_warning() -> None:
+    """It is asked about every pod with devices but those of Koordinator v1.4."""
+    given = world()
+    left = ["koordinator.sh/gpu", "nvidia.com/gpu"]
+    config = kube_scheduler_config(ExtenderAccess("https://partage:8443"), left)
+    for managed, level in ((left, Level.WARNING), (left[:1], Level.ERROR)):
+        config["extenders"][0]["managedResources"] = [{"name": name} for name in managed]
+        given["ConfigMap"][0]["data"]["c"] = yaml.safe_dump(config)
+        (found,) = diagnosed(asyncio.run(facts_of(given, NOW, ())))
+
+        assert (found.check, found.level) == ("managed-resources", level)
+        assert ("nvidia.com/gpu" in found.rule) == (level is Level.ERROR)
 
 
 def test_a_sound_cluster_has_no_finding() -> None:

@@ -35,20 +35,12 @@ def _ours(facts: ClusterFacts) -> Iterator[tuple[str, Object, Object]]:
 
 
 def extender(facts: ClusterFacts) -> Iterator[Finding]:
-    """An extender entry is there, for all pods, with all verbs."""
+    """An extender entry is there, for all pods with devices, with all verbs."""
     found = list(_ours(facts))
     if not found:
         yield _missing(facts)
-    for where, _, one in found:
-        managed = [entry.get("name", "") for entry in one.get("managedResources") or ()]
-        if managed:
-            yield Finding(
-                "managed-resources", Level.ERROR, where,
-                f"the extender must see every pod; managedResources names {', '.join(managed)}, so "
-                "pods with other names are bound without a record",
-                "remove managedResources from the extender and restart kube-scheduler; pods "
-                "without devices are answered at once",
-            )  # fmt: skip
+    for where, config, one in found:
+        yield from _managed(where, config, one)
         missing = [verb for verb in _VERBS if not one.get(verb)]
         if missing or one.get("ignorable"):
             wrong = f"{', '.join(missing)} missing" if missing else "ignorable is true"
@@ -58,6 +50,35 @@ def extender(facts: ClusterFacts) -> Iterator[Finding]:
                 "print the configuration with partage scheduler's chart (ConfigMap "
                 "partage-kube-scheduler) and apply it",
             )  # fmt: skip
+
+
+def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
+    """Whether the extender is told of names that it is asked about, and which device pods come without one."""
+    managed = {entry.get("name", "") for entry in extender.get("managedResources") or ()}
+    if not managed:
+        return
+    left = {
+        name
+        for profile in config.get("profiles") or ()
+        for plugin in profile.get("pluginConfig") or ()
+        for name in plugin.get("args", {}).get("ignoredResources") or ()
+    }
+    lacking = sorted(left - managed)
+    if lacking or not left:
+        yield Finding(
+            "managed-resources", Level.ERROR, where,
+            f"the extender must see every pod with devices; managedResources lacks {', '.join(lacking) or 'them'}, "
+            "so pods that ask by these names are bound without a record",
+            "remove managedResources from the extender, or name there all that ignoredResources names, and restart "
+            "kube-scheduler",
+        )  # fmt: skip
+        return
+    yield Finding(
+        "managed-resources", Level.WARNING, where,
+        "managedResources cannot name kubernetes.io/*: pods of Koordinator v1.4 are bound without a record",
+        "remove managedResources from the extender where such pods may come; use Koordinator's names of today in "
+        "their place",
+    )  # fmt: skip
 
 
 def _missing(facts: ClusterFacts) -> Finding:
