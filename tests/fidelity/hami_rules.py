@@ -142,7 +142,7 @@ def ordered(cards: list[Card], annotations: Mapping[str, str]) -> list[Card]:
     if bind:
         keys = ["numa", *(key for key in keys if key != "numa")]
     if not any(key != "numa" for key in keys) and "numa" not in _chain(annotations):
-        keys.append("spread")  # the default of the chart
+        keys.append("spread")
 
     def rank(card: Card) -> list[Fraction | int]:
         score = card_score(card, annotations)
@@ -198,7 +198,7 @@ def node_score(node: Node) -> Fraction:
 
 
 def wants_spread(annotations: Mapping[str, str]) -> bool:
-    """Whether the node used least is taken. node_policy.go: Less; the chart's default is binpack."""
+    """Whether the node used least is taken. node_policy.go: Less."""
     return annotations.get("hami.io/node-scheduler-policy") == "spread"
 
 

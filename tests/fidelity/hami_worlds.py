@@ -27,10 +27,20 @@ class Pod:
 
 @dataclass
 class World:
-    """Nodes with nothing on them, and the pods that come one after another."""
+    """Nodes with nothing on them, and the pods that come one after another.
+
+    `policy`: between nodes and between cards, for pods that name none.
+    """
 
     nodes: list[hami.Node]
     pods: list[Pod]
+    policy: str = "binpack/spread"
+
+    def wishes(self, pod: Pod) -> dict[str, str]:
+        """A pod's annotations as HAMi's scheduler reads them, with what its own flags say."""
+        node, card = self.policy.split("/")
+        flags = {"hami.io/node-scheduler-policy": node, "hami.io/gpu-scheduler-policy": card}
+        return flags | pod.annotations
 
     def documents(self) -> list[dict[str, Any]]:
         """The manifests."""
@@ -154,4 +164,11 @@ def worlds(draw: st.DrawFn, nodes: int = 1, cards: int = 4) -> World:
         Pod(f"p{number}", tuple(draw(st.lists(_CONTAINER, min_size=1, max_size=2))), draw(wishes))
         for number in range(draw(st.integers(1, 8)))
     ]
-    return World(found, pods)
+    policies = (
+        "binpack/spread",
+        "binpack/spread",
+        "spread/binpack",
+        "binpack/binpack",
+        "spread/spread",
+    )
+    return World(found, pods, draw(st.sampled_from(policies)))

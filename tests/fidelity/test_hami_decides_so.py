@@ -4,6 +4,7 @@ Each decision is compared in the state that the product's own earlier decisions 
 """
 
 from copy import deepcopy
+from dataclasses import replace
 
 import hami_rules as hami
 from decisions import Decision, cases, decided
@@ -45,10 +46,12 @@ def _beyond(node: hami.Node, pod: Pod, chosen: Decision) -> str:
     return ""
 
 
-def compare(world: World, policy: str = "binpack/spread") -> None:
+def compare(world: World) -> None:
     """Hold each decision of the product to the rules."""
     state = {node.name: node for node in deepcopy(world.nodes)}
-    for pod, found in zip(world.pods, decided(world.documents(), policy), strict=True):
+    decisions = decided(world.documents(), world.policy)
+    for plain, found in zip(world.pods, decisions, strict=True):
+        pod = replace(plain, annotations=world.wishes(plain))
         fitting = {
             name: hami.node_score(node)
             for name, node in state.items()
