@@ -8,8 +8,13 @@ WAITING ?= 4
 CORE := model vendors inventory placement scheduler wire
 CORE_TESTS := $(CORE) conformance record upgrade
 
+IMAGE_TOOL ?= $(firstword $(foreach tool,buildah docker podman,$(shell command -v $(tool) 2>/dev/null)))
+IMAGE_REGISTRY ?= ghcr.io/partage
+IMAGE_TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE_OPTIONS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist native native-aarch64 clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist image native native-aarch64 clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -81,6 +86,11 @@ bench-relist: venv ## 100,000 pods listed at the start and again after 410: time
 
 bench-openb: venv ## Replay all published openb experiments and compare every figure (PARTAGE_OPENB=folder)
 	$(BIN)/python bench/openb.py
+
+image: ## Build both images with buildah, docker or podman (IMAGE_TOOL, IMAGE_REGISTRY, IMAGE_TAG, IMAGE_OPTIONS)
+	@test -n '$(IMAGE_TOOL)' || { echo 'make image needs buildah, docker or podman, or IMAGE_TOOL' >&2; exit 1; }
+	$(IMAGE_TOOL) build $(IMAGE_OPTIONS) -f Dockerfile -t $(IMAGE_REGISTRY)/partage:$(IMAGE_TAG) .
+	$(IMAGE_TOOL) build $(IMAGE_OPTIONS) -f kube-scheduler/Dockerfile --build-arg VERSION=$(IMAGE_TAG) -t $(IMAGE_REGISTRY)/kube-scheduler:$(IMAGE_TAG) kube-scheduler
 
 native: ## Build the enforcement library and its stand-in driver into build/native (gcc)
 	$(MAKE) -C native OUT=$(CURDIR)/build/native

@@ -31,6 +31,7 @@ CHART: Final = HERE / "helm" / "partage"
 KUBE_VERSION: Final = "1.36.4"
 NAMESPACES: Final = {
     "default": "partage-system",
+    "plugin": "partage-system",
     "qgpu": "kube-system",
     "koordinator": "koordinator-system",
     "hami": "kube-system",
@@ -82,10 +83,14 @@ def files() -> dict[str, str]:
     beside = kube_scheduler_config(
         access, left_to_the_ledger(FAMILIES, Settings()), ["partage-scheduler"]
     )
+    plugged = kube_scheduler_config(
+        None, left_to_the_ledger(FAMILIES, Settings()), ["partage-scheduler"]
+    )
     devices = next(one for one in DEFINITIONS if one["metadata"]["name"] == DEVICES)
     made = {
         "admission.json": admission,
         "kube-scheduler.json": beside,
+        "kube-scheduler-plugin.json": plugged,
         "devices.json": devices,
         "elasticgpu.json": _ELASTICGPU,
     }

@@ -264,6 +264,97 @@ def test_an_extender_of_all_names_is_a_warning() -> None:
         assert ("nvidia.com/gpu" in found.rule) == (level is Level.ERROR)
 
 
+def plugged() -> WORLD:
+    """A sound cluster whose kube-scheduler has the plugin."""
+    given = world()
+    config = kube_scheduler_config(None, [])
+    given["ConfigMap"][0]["data"]["c"] = yaml.safe_dump(config)
+    mounts = [{"name": "engine", "mountPath": "/run/partage"}]
+    engine = {
+        "name": "scheduler", "image": "r:5000/partage:0.2.0", "volumeMounts": mounts,
+        "args": ["scheduler", "--plugin-socket=/run/partage/engine.sock"],
+    }  # fmt: skip
+    kube = {
+        "name": "kube-scheduler", "image": "r:5000/kube-scheduler:0.2.0", "volumeMounts": mounts,
+        "env": [{"name": "PARTAGE_SOCKET", "value": "/run/partage/engine.sock"}],
+    }  # fmt: skip
+    both = pod("both", containers=[engine, kube])
+    both["status"]["containerStatuses"] = [
+        {"name": one["name"], "ready": True} for one in (engine, kube)
+    ]
+    given["Pod"].append(both)
+    return given
+
+
+def _config(given: WORLD, change: Callable[[WORLD], object]) -> None:
+    data = given["ConfigMap"][0]["data"]
+    config = yaml.safe_load(data["c"])
+    change(config)
+    data["c"] = yaml.safe_dump(config)
+
+
+def _both(given: WORLD) -> WORLD:
+    found: WORLD = given["Pod"][-1]
+    return found
+
+
+PLUGGED: dict[str, tuple[Callable[[WORLD], object], list[str]]] = {
+    "sound": (lambda _: None, []),
+    "both seams": (
+        lambda given: _config(
+            given, lambda c: c.update(extenders=kube_scheduler_config(ExtenderAccess("https://x"), [])["extenders"], percentageOfNodesToScore=100)
+        ),
+        ["plugin-and-extender"],
+    ),
+    "a profile without": (
+        lambda given: _config(given, lambda c: c["profiles"][1].pop("plugins")), ["plugin-incomplete"],
+    ),
+    "weight": (
+        lambda given: _config(given, lambda c: c["profiles"][0]["plugins"]["multiPoint"]["enabled"][0].update(weight=1)),
+        ["plugin-incomplete"] * 4,  # YAML's anchors: all profiles are one
+    ),
+    "order": (
+        lambda given: _config(given, lambda c: c["profiles"][0].update(plugins={"multiPoint": {"enabled": [{"name": "Partage", "weight": 20}]}})),
+        ["plugin-incomplete"],
+    ),
+    "no engine": (lambda given: _both(given)["spec"]["containers"].pop(0), ["plugin-socket"]),
+    "another path": (
+        lambda given: _both(given)["spec"]["containers"][1]["env"][0].update(value="/run/other.sock"),
+        ["plugin-socket"],
+    ),
+    "another volume": (
+        lambda given: _both(given)["spec"]["containers"][1].update(volumeMounts=[{"name": "x", "mountPath": "/run/partage"}]),
+        ["plugin-socket"],
+    ),
+    "another release": (
+        lambda given: _both(given)["spec"]["containers"][1].update(image="r:5000/kube-scheduler:0.3.0"),
+        ["plugin-version"],
+    ),
+    "engine away": (
+        lambda given: _both(given)["status"]["containerStatuses"][0].update(ready=False),
+        ["engine-away"],
+    ),
+    "not yet running": (
+        lambda given: (
+            _both(given)["status"].update(phase="Pending"), _both(given)["spec"]["containers"].pop(0),
+        ),
+        [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("breaks", "found"), PLUGGED.values(), ids=PLUGGED)
+def test_what_is_wrong_with_the_plugin_is_told(
+    breaks: Callable[[WORLD], object], found: list[str]
+) -> None:
+    """And the missing extender is not."""
+    given = plugged()
+
+    breaks(given)
+
+    assert checks(given) == found
+
+
 def test_a_sound_cluster_has_no_finding() -> None:
     """Nothing is found where nothing is wrong, nor where nothing may be read."""
     assert checks(world()) == []

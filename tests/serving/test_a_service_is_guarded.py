@@ -379,3 +379,10 @@ async def test_a_client_that_goes_away_is_no_fault_of_ours(
     await site.stop()
 
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+def test_closed_routes_answer_nobody() -> None:
+    """Neither a certificate nor a token helps."""
+    closed = Access(closed=True)
+    assert not closed.allows("Bearer x", object())
+    assert not closed.allows("", None)

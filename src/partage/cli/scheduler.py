@@ -322,7 +322,8 @@ def scheduler(**given: Any) -> None:
     /metrics. Keeps no state of its own: the books are rebuilt from the API server at every start
     and by every new leader. Ends cleanly on SIGTERM and SIGINT.
 
-    The verbs need a credential: give --tls-secret, --token-file, --client-ca, or --plain.
+    The verbs need a credential: give --tls-secret, --token-file, --client-ca, or --plain. With
+    --plugin-socket they may do without, and then answer nobody.
 
     \b
     Exit status:
@@ -351,10 +352,13 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
     tls = _tls(given)
     plugin = _plugin_of(given)
     tokens = given["token_file"]
+    certificates = given["client_ca"] is not None or given["tls_secret"] is not None
     access = Access(
         TokenFile(tokens, SystemClock().monotonic) if tokens else None,
-        certificates=given["client_ca"] is not None or given["tls_secret"] is not None,
+        certificates=certificates,
         plain=given["plain"],
+        # kube-scheduler speaks at the socket; without a credential the verbs answer nobody.
+        closed=plugin is not None and not (tokens or certificates or given["plain"]),
     )
     return SchedulerOptions(
         identity=given["identity"] or f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}",

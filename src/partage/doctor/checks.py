@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from partage.doctor import admission, nodes, scheduling
+from partage.doctor import admission, nodes, plugged, scheduling
 from partage.doctor.finding import ClusterFacts, Finding
 
 __all__ = ["CHECKS", "diagnosed"]
@@ -11,6 +11,8 @@ __all__ = ["CHECKS", "diagnosed"]
 CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     scheduling.extender,
     scheduling.sampling,
+    plugged.configuration,
+    plugged.pods,
     scheduling.unrecorded,
     scheduling.others,
     scheduling.gates,

@@ -5,7 +5,16 @@ from typing import Any, Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 
-__all__ = ["asks_us", "extender", "gates", "others", "rights", "sampling", "unrecorded"]
+__all__ = [
+    "asks_us",
+    "extender",
+    "gates",
+    "has_plugin",
+    "others",
+    "rights",
+    "sampling",
+    "unrecorded",
+]
 
 _VERBS: Final = ("filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb")
 _RIVALS: Final = ("hami-scheduler", "koord-scheduler", "vgpu-scheduler", "gpushare-sche-extender",
@@ -27,6 +36,15 @@ def asks_us(extender: Object) -> bool:
     )
 
 
+def has_plugin(config: Object) -> bool:
+    """Whether a profile of the configuration has Partage's plugin."""
+    return any(
+        one.get("name") == "Partage"
+        for profile in config.get("profiles") or ()
+        for one in ((profile.get("plugins") or {}).get("multiPoint") or {}).get("enabled") or ()
+    )
+
+
 def _ours(facts: ClusterFacts) -> Iterator[tuple[str, Object, Object]]:
     for where, config in facts.schedulers.items():
         for one in config.get("extenders") or ():
@@ -35,9 +53,9 @@ def _ours(facts: ClusterFacts) -> Iterator[tuple[str, Object, Object]]:
 
 
 def extender(facts: ClusterFacts) -> Iterator[Finding]:
-    """An extender entry is there, for all pods with devices, with all verbs."""
+    """An extender entry is there, for all pods with devices, with all verbs; or the plugin instead."""
     found = list(_ours(facts))
-    if not found:
+    if not found and not any(map(has_plugin, facts.schedulers.values())):
         yield _missing(facts)
     for where, config, one in found:
         yield from _managed(where, config, one)
@@ -103,8 +121,8 @@ def _missing(facts: ClusterFacts) -> Finding:
         )  # fmt: skip
     return Finding(
         "extender-not-configured", Level.ERROR, thing,
-        "a KubeSchedulerConfiguration must have an extender whose urlPrefix ends with /scheduler; "
-        f"{len(facts.schedulers)} were found, none has",
+        "a KubeSchedulerConfiguration must have an extender whose urlPrefix ends with /scheduler, or "
+        f"Partage's plugin; {len(facts.schedulers)} were found, none has",
         "install the chart's kube-scheduler, or add the extender; where the configuration is a "
         "file, name it with --scheduler-config",
     )  # fmt: skip

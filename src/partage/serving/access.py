@@ -88,11 +88,13 @@ class Access:
         tokens: accepts `Authorization: Bearer …`; None when tokens are not used.
         certificates: accepts a client certificate that the TLS context has verified.
         plain: accepts everybody; only for profiles that imitate a published document.
+        closed: accepts nobody; where the privileged routes are not used.
     """
 
     tokens: TokenFile | None = None
     certificates: bool = False
     plain: bool = field(default=False)
+    closed: bool = field(default=False)
 
     def __post_init__(self) -> None:
         """Refuse to be silently open.
@@ -100,7 +102,7 @@ class Access:
         Raises:
             InvalidValue: nothing was configured.
         """
-        if self.tokens is None and not self.certificates and not self.plain:
+        if not (self.tokens or self.certificates or self.plain or self.closed):
             raise InvalidValue("privileged routes need a token file or client certificates")
 
     def allows(self, authorization: str, certificate: object) -> bool:

@@ -9,10 +9,24 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- /* Not empty where kube-scheduler asks by its plugin, in one pod with the scheduler service. */ -}}
+{{- define "partage.plugged" -}}
+{{- if eq .Values.scheduler.seam "plugin" }}true{{ end -}}
+{{- end }}
+
+{{- /* User of kube-scheduler's container beside the service's; the service is 65532. */ -}}
+{{- define "partage.kubeSchedulerUser" -}}
+65533
+{{- end }}
+
 {{- /* Clusters' versions may have a vendor's suffix, the image has none. */ -}}
 {{- define "partage.kubeSchedulerImage" -}}
+{{- if include "partage.plugged" . -}}
+{{ .Values.kubeScheduler.pluginImage.repository }}:{{ .Values.kubeScheduler.pluginImage.tag | default .Chart.AppVersion }}
+{{- else -}}
 {{- with .Values.kubeScheduler.image -}}
 {{ .repository }}:{{ .tag | default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $.Capabilities.KubeVersion.Version) }}
+{{- end -}}
 {{- end -}}
 {{- end }}
 

@@ -1,0 +1,129 @@
+"""Whether kube-scheduler's plugin and its engine are there, reach each other, and are of one release."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
+from partage.doctor.scheduling import asks_us, has_plugin
+
+__all__ = ["configuration", "pods"]
+
+_NAME: Final = "Partage"
+_WEIGHT: Final = 20
+_SOCKET: Final = "PARTAGE_SOCKET"
+_ALONE: Final = ("postFilter", "bind")
+"""Points that must name the plugin by itself, so that it comes before kube-scheduler's own."""
+
+
+def configuration(facts: ClusterFacts) -> Iterator[Finding]:
+    """Every profile has the plugin with its weight and order, and no extender beside it."""
+    for where, config in facts.schedulers.items():
+        if not has_plugin(config):
+            continue
+        if any(asks_us(one) for one in config.get("extenders") or ()):
+            yield Finding(
+                "plugin-and-extender", Level.ERROR, where,
+                "the plugin and Partage's extender are both configured; kube-scheduler does not "
+                "start so",
+                "remove the extender from extenders, and restart kube-scheduler",
+            )  # fmt: skip
+        for profile in config.get("profiles") or ():
+            wrong = _wrong(profile)
+            if wrong:
+                name = profile.get("schedulerName", "default-scheduler")
+                yield Finding(
+                    "plugin-incomplete", Level.ERROR, f"{where}, profile {name}",
+                    f"every profile needs the plugin at multiPoint with weight {_WEIGHT}, and by "
+                    f"itself at {' and '.join(_ALONE)}; {wrong}",
+                    "take the profile's plugins from the ConfigMap of partage scheduler's chart",
+                )  # fmt: skip
+
+
+def _wrong(profile: Object) -> str:
+    plugins: Any = profile.get("plugins") or {}
+    weights = [one.get("weight") for one in _enabled(plugins, "multiPoint")]
+    if not weights:
+        return "multiPoint does not name it"
+    if weights != [_WEIGHT]:
+        return f"its weight is {weights[0]}"
+    missing = [point for point in _ALONE if not _enabled(plugins, point)]
+    return f"{' and '.join(missing)} does not name it" if missing else ""
+
+
+def _enabled(plugins: Any, point: str) -> list[Object]:  # as the document has it
+    found = (plugins.get(point) or {}).get("enabled") or ()
+    return [one for one in found if one.get("name") == _NAME]
+
+
+def pods(facts: ClusterFacts) -> Iterator[Finding]:
+    """Each kube-scheduler with the plugin has an engine beside it that listens and serves."""
+    for pod in facts.pods:
+        for container in pod.get("spec", {}).get("containers", ()):
+            given = {one.get("name"): one.get("value", "") for one in container.get("env") or ()}
+            if _SOCKET in given and pod.get("status", {}).get("phase") == "Running":
+                yield from _of(pod, container, given)
+
+
+def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Finding]:
+    path = given[_SOCKET]
+    engines = [
+        (one, value)
+        for one in pod["spec"]["containers"]
+        if one is not container and (value := _option(one, "--plugin-socket"))
+    ]
+    if not engines:
+        yield Finding(
+            "plugin-socket", Level.ERROR, named(pod),
+            "the engine must listen in the plugin's own pod; no other container has --plugin-socket",
+            "install the chart with scheduler.seam: plugin, which puts both into one pod",
+        )  # fmt: skip
+        return
+    engine, listens = engines[0]
+    shared = _volume(container, path)
+    if listens != path or not shared or shared != _volume(engine, path):
+        yield Finding(
+            "plugin-socket", Level.ERROR, named(pod),
+            f"the plugin looks for the engine at {path}, in a volume of both; the engine listens at "
+            f"{listens}",
+            f"give --plugin-socket and {_SOCKET} one path, and mount one emptyDir there in both",
+        )  # fmt: skip
+    mine, theirs = _tag(container), _tag(engine)
+    if mine != theirs:
+        yield Finding(
+            "plugin-version", Level.ERROR, named(pod),
+            f"the plugin and the engine must be of one release; the images are of {mine or 'none'} "
+            f"and {theirs or 'none'}, and the engine refuses a plugin that speaks otherwise",
+            "install both images of the same release (image.tag, kubeScheduler.pluginImage.tag)",
+        )  # fmt: skip
+    ready = {
+        one.get("name"): one.get("ready", False)
+        for one in pod.get("status", {}).get("containerStatuses") or ()
+    }
+    if ready.get(container.get("name")) and not ready.get(engine.get("name")):
+        yield Finding(
+            "engine-away", Level.ERROR, named(pod),
+            "kube-scheduler runs and its engine does not serve: pods with devices wait",
+            f"read the log of its container {engine.get('name')}; with another replica ready, "
+            "leadership moves by itself",
+        )  # fmt: skip
+
+
+def _option(container: Object, name: str) -> str:
+    for text in (*(container.get("command") or ()), *(container.get("args") or ())):
+        key, _, value = str(text).partition("=")
+        if key == name:
+            return value
+    return ""
+
+
+def _volume(container: Object, path: str) -> str:
+    """The volume that holds a path, by name; empty where none is mounted there."""
+    folder = path.rpartition("/")[0]
+    mounts = container.get("volumeMounts") or ()
+    return next((str(one.get("name")) for one in mounts if one.get("mountPath") == folder), "")
+
+
+def _tag(container: Object) -> str:
+    """The tag of its image; a digest is none."""
+    image = str(container.get("image", "")).partition("@")[0]
+    return image.rpartition("/")[2].partition(":")[2]
