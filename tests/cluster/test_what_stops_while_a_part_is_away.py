@@ -320,9 +320,11 @@ def without(cluster: Cluster, *parts: str) -> Iterator[None]:
     """Kill these, and start them again."""
     for name in parts:
         cluster.process(name).kill()
-    yield
-    for name in parts:
-        cluster.process(name).start()
+    try:
+        yield
+    finally:
+        for name in parts:
+            cluster.process(name).start()
 
 
 @contextmanager
@@ -348,8 +350,10 @@ def agent(cluster: Cluster) -> Iterator[None]:
         return names.AGENT_SILENT in head.get("annotations", {})
 
     eventually("the node is closed", closed)
-    yield
-    cluster.heard.set()
+    try:
+        yield
+    finally:
+        cluster.heard.set()
 
 
 @contextmanager
@@ -363,25 +367,31 @@ def default_scheduler(cluster: Cluster) -> Iterator[None]:
 def kube_scheduler(cluster: Cluster) -> Iterator[None]:
     """The only one of the chart's; it gives its Lease back, so that nobody waits for that here."""
     cluster.process("kube-scheduler").stop()
-    yield
-    cluster.process("kube-scheduler").start()
+    try:
+        yield
+    finally:
+        cluster.process("kube-scheduler").start()
 
 
 @contextmanager
 def kube_scheduler_of_two(cluster: Cluster) -> Iterator[None]:
     """The one that leads."""
     cluster.stack.start_beside("second-kube-scheduler")
-    with without(cluster, "kube-scheduler"):
-        yield
-    cluster.process("second-kube-scheduler").stop()
+    try:
+        with without(cluster, "kube-scheduler"):
+            yield
+    finally:
+        cluster.process("second-kube-scheduler").stop()
 
 
 @contextmanager
 def service(cluster: Cluster) -> Iterator[None]:
     """The only instance."""
     cluster.process("scheduler").stop()
-    yield
-    cluster.process("scheduler").start()
+    try:
+        yield
+    finally:
+        cluster.process("scheduler").start()
 
 
 @contextmanager
@@ -397,11 +407,13 @@ def service_managed(cluster: Cluster) -> Iterator[None]:
     cluster.process("kube-scheduler").stop()
     path.write_text(json.dumps(config))
     cluster.process("kube-scheduler").start()
-    with service(cluster):
-        yield
-    cluster.process("kube-scheduler").stop()
-    path.write_text(before)
-    cluster.process("kube-scheduler").start()
+    try:
+        with service(cluster):
+            yield
+    finally:
+        cluster.process("kube-scheduler").stop()
+        path.write_text(before)
+        cluster.process("kube-scheduler").start()
 
 
 @contextmanager
@@ -417,10 +429,12 @@ def controllers(cluster: Cluster) -> Iterator[None]:
     cluster.running(["late-koordinator"])
     eventually("it is tried", lambda: cluster.tried("late-older"))
     assert "late-older" not in cluster.phases()
-    yield
-    cluster.process("scheduler").stop()
-    cluster.plane.processes["scheduler"] = with_them
-    with_them.start()
+    try:
+        yield
+    finally:
+        cluster.process("scheduler").stop()
+        cluster.plane.processes["scheduler"] = with_them
+        with_them.start()
     cluster.running(["late-older"])
 
 
