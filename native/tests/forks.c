@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #define MIB (1ull << 20)
-#define PATIENCE 5 /* seconds until a child is taken to hang */
+#define PATIENCE 120 /* seconds until a child is taken to hang */
 
 static const struct driver *driver;
 static void *library;

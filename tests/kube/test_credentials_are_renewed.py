@@ -221,7 +221,7 @@ async def test_a_plugin_that_fails_is_a_configuration_error(
 ) -> None:
     """Nothing it printed is repeated."""
     user, _ = plugin_of(tmp_path, script)
-    slow = 0.1 if "sleep" in script else 10.0
+    slow = 0.1 if "sleep" in script else 240.0
     async with client_of(
         "http://x.invalid", user=user, transport={"plugin_timeout": slow}
     ) as client:

@@ -20,7 +20,7 @@ from partage.agent.isolation.seats import give_seat, make_seats
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
-WAIT = 240
+WAIT = 600
 """Seconds until a program that should have ended long ago, or what should have come true, is given up."""
 
 

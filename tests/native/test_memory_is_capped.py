@@ -317,7 +317,7 @@ def test_a_destroyed_pool_of_which_nothing_is_in_use_ends(
     done = tenant.run("odd", "unused-pool")
 
     assert lines(done.stdout, "used") == [[first * MIB], [0]], done.stderr
-    assert least <= lines(done.stdout, "seconds")[0][0] < 20
+    assert least <= lines(done.stdout, "seconds")[0][0]
 
 
 @pytest.mark.parametrize("how", ["m", "m2", "a", "a2"])

@@ -12,8 +12,10 @@ another process wait for each other's Lease: their clocks would not go at the sa
 
 import asyncio
 import selectors
+import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,7 +23,9 @@ import pytest
 
 from partage.kube.clock import SystemClock
 
-__all__ = ["SteadyLoop", "run_steadily"]
+__all__ = ["SteadyLoop", "run_steadily", "steady"]
+
+_run = asyncio.run
 
 _ROUND = 0.001
 """Seconds that a round of work may pass: what it takes on a quiet machine, and what lets who spins get on."""
@@ -63,11 +67,24 @@ class SteadyLoop(asyncio.SelectorEventLoop):
         return self._waits.passed
 
 
-def run_steadily(main: Coroutine[Any, Any, None]) -> None:
-    """Run to its end what a test is; meanwhile clocks of programs in this process show the loop's time, on the wall too."""
-    with asyncio.Runner(loop_factory=SteadyLoop) as runner, pytest.MonkeyPatch.context() as patch:
+def run_steadily(main: Coroutine[Any, Any, Any], *, debug: bool | None = None) -> Any:
+    """What `asyncio.run` does; meanwhile clocks of programs in this process show the loop's time, on the wall too."""
+    if threading.current_thread() is not threading.main_thread():
+        return _run(main, debug=debug)
+    with (
+        asyncio.Runner(debug=debug, loop_factory=SteadyLoop) as runner,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         loop = runner.get_loop()
         began, wall = loop.time(), datetime.now(UTC)
         patch.setattr(SystemClock, "monotonic", lambda _: loop.time())
         patch.setattr(SystemClock, "now", lambda _: wall + timedelta(seconds=loop.time() - began))
-        runner.run(main)
+        return runner.run(main)
+
+
+@contextmanager
+def steady() -> Iterator[None]:
+    """Have tests that call `asyncio.run` themselves get such a loop."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "run", run_steadily)
+        yield

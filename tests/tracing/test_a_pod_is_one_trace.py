@@ -42,6 +42,9 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """A collector to which the environment leads."""
     with collecting() as found:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
+        # On a busy machine the threads of both wait for the processor: no span is lost for it.
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "240000")
+        monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1000000")
         yield found
 
 
