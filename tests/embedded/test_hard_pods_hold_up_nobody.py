@@ -104,3 +104,45 @@ def test_an_ordinary_pod_beside_hard_ones_gets_its_node(monkeypatch: pytest.Monk
             assert max(steps) < MOST
 
     run(story())
+
+
+def no_gap(number: int) -> Document:
+    """24 shares of 800 percent, each of other amounts than any other pod's."""
+    asks = (
+        share(1, 100 + i + 24 * number, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24)
+    )
+    return crowd(f"hard-{number}", *asks)
+
+
+def test_an_ordinary_pod_has_its_turn_before_hard_ones_have_their_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixty that all differ, and two Deployments of thirty: each is tried once before it, and no more."""
+
+    async def story() -> None:
+        async with running([node(f"n{index}", cards=8) for index in range(40)]) as w:
+            daemon = w.cluster._daemon
+            assert daemon is not None
+            counts = daemon.service.books.counts
+            with watched(monkeypatch) as steps:
+                for name in ("red", "blue"):
+                    template = no_gap(len(name) * 100)
+                    template["metadata"] = {"labels": {"app": name}}
+                    await w.create(
+                        "/apis/apps/v1/namespaces/default/deployments",
+                        {
+                            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+                            "spec": {"replicas": 30, "selector": {"matchLabels": {"app": name}}, "template": template},
+                        },
+                    )  # fmt: skip
+                await w.create("/api/v1/namespaces", {"metadata": {"name": "bad"}})
+                for number in range(60):
+                    await w.create("/api/v1/namespaces/bad/pods", no_gap(number))
+                before = counts["filter refused"]
+                await w.create(PODS, pod("ordinary", {"koordinator.sh/gpu": "100"}))
+                await w.until("ordinary", lambda found: found["spec"].get("nodeName"))
+                # Of those that are tried again, whoever came back to the row before it was made is first.
+                assert counts["filter refused"] - before <= 2 * 120
+            assert max(steps) < MOST
+
+    run(story())

@@ -105,7 +105,7 @@ async def test_other_nodes_take_over() -> None:
 
     verbs, entry = world.service.books.verbs, world.service.books.intake.pod("uid-web")
     assert entry is not None
-    assert verbs.preempt(entry.pod, {"n1": ["nobody"]}, {}) == {}
+    assert verbs.preempt(entry.pod, {"n1": ["nobody"]}, {}, 0.0) == {}
 
 
 @run

@@ -124,7 +124,7 @@ def test_scores_are_integers_from_0_to_10_with_the_held_node_best() -> None:
     pod = make_pod("one", share(10, 1))
     verbs.filter(pod, _listed(verbs), 0.0, one=False)
 
-    scores = verbs.prioritize(pod, _listed(verbs, *NAMES, "unknown")).tolist()
+    scores = verbs.prioritize(pod, _listed(verbs, *NAMES, "unknown"), 0.0).tolist()
 
     assert scores[0] == 10
     assert scores[3] == 0
@@ -170,9 +170,9 @@ def test_preemption_keeps_nodes_where_room_appears() -> None:
         _bound(verbs, name, 40)
     candidates = {"a": ["uid-low", "uid-high"], "b": []}
 
-    kept = verbs.preempt(make_pod("one", whole(2)), candidates, {})
-    nothing = verbs.preempt(make_pod("huge", share(1, 99)), candidates, {})
-    plain = verbs.preempt(make_pod("plain"), candidates, {})
+    kept = verbs.preempt(make_pod("one", whole(2)), candidates, {}, 0.0)
+    nothing = verbs.preempt(make_pod("huge", share(1, 99)), candidates, {}, 0.0)
+    plain = verbs.preempt(make_pod("plain"), candidates, {}, 0.0)
 
     assert kept == {"a": ("uid-low", "uid-high")}
     assert nothing == {}
@@ -190,8 +190,8 @@ def test_preemption_adds_the_least_important_pods_that_make_room_on_a_card() -> 
     (mine, mate), (third, spared) = mates.values()
     priorities = {mine: 1, mate: 5, third: 3, spared: 9}
 
-    kept = verbs.preempt(make_pod("one", whole(), priority=9), {"a": [mine]}, priorities)
-    none = verbs.preempt(make_pod("two", whole(), priority=1), {"a": [mine]}, priorities)
+    kept = verbs.preempt(make_pod("one", whole(), priority=9), {"a": [mine]}, priorities, 0.0)
+    none = verbs.preempt(make_pod("two", whole(), priority=1), {"a": [mine]}, priorities, 0.0)
 
     assert kept == {"a": (mine, mate)}
     assert none == {}
@@ -254,4 +254,4 @@ def test_scores_are_zero_where_nothing_fits_or_nothing_is_asked() -> None:
     broken = make_pod("broken", request=PodRequest(fault=Fault("no such share")))
 
     for pod in (broken, make_pod("plain"), make_pod("huge", share(1, 99))):
-        assert verbs.prioritize(pod, _listed(verbs)).tolist() == [0, 0, 0]
+        assert verbs.prioritize(pod, _listed(verbs), 0.0).tolist() == [0, 0, 0]

@@ -235,6 +235,9 @@ class KubeScheduler:
             if pending is None:
                 continue
             pending.queued = False
+            # Whoever is tried again comes after those who have not been tried since.
+            self._arrived += 1
+            pending.order = (pending.order[0], now(self._server), self._arrived)
             while len(self._binding) >= _BINDS:
                 await asyncio.wait(self._binding, return_when=asyncio.FIRST_COMPLETED)
             try:

@@ -253,11 +253,13 @@ class Attempts:
         room = self._reject(
             question.uid, set(question.rejected) & (attempt.nodes | attempt.planned.keys()), now
         )
+        pod, allowance = attempt.entry.pod, books.verbs.allowance
         if room and attempt.planned:
             again = attempt.more
-        elif room:
+        elif room and (work := allowance.work(pod, now)) is not None:
             among = self._among(books, question.uid, now)
-            found = books.engine.explain(attempt.entry.pod, reasons=False, among=among)
+            found = books.engine.explain(pod, reasons=False, among=among, work=work)
+            allowance.spend(pod, work.taken, now)
             again = isinstance(found, Placement)
         else:
             again = False
@@ -384,8 +386,10 @@ class Attempts:
             return wire.Answer(question.id, skip=True)
         # The pod's own hold must not count against it.
         engine.handle(HoldEnded(pod.uid))
-        others, scores = self._others(books, attempt, among, wide=question.wide)
-        decision = engine.hold(pod, among)
+        allowance = books.verbs.allowance
+        work = allowance.work(pod, now)
+        others, scores = self._others(books, attempt, among, work, wide=question.wide)
+        decision = books.verbs.decide(pod, among, now, work)
         if isinstance(decision, Refusal):
             # Its own filters come afterwards: nothing but devices is known to be in the way.
             asked = books.engine.ledger.present.copy() if among is None else among
@@ -419,14 +423,21 @@ class Attempts:
         )
 
     def _others(
-        self, books: Books, attempt: _Attempt, among: Bools | None, *, wide: bool
+        self,
+        books: Books,
+        attempt: _Attempt,
+        among: Bools | None,
+        allowed: Work | None,
+        *,
+        wide: bool,
     ) -> tuple[list[str], dict[str, int]]:
         """Nodes that fit beside the best one, the best first; and where `wide`, their scores."""
         engine, pod = books.engine, attempt.entry.pod
-        if pod.request.fault is not None:
+        if pod.request.fault is not None or allowed is None:
             return [], {}
-        most = _WIDE if wide else _PROVEN
-        found, values = engine.candidates(pod, among, most)
+        most, work = _WIDE if wide else _PROVEN, Work(allowed.limit)
+        found, values = engine.candidates(pod, among, most, work)
+        books.verbs.allowance.spend(pod, work.taken, self._service.clock.monotonic())
         if not wide and found.size > PROPOSED:
             best = np.argpartition(-values, PROPOSED - 1)[:PROPOSED]
             found, values = found[best], values[best]

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from partage.extender.allowance import Allowance
 from partage.extender.intake import Intake
 from partage.extender.ports import Hooks
 from partage.extender.prospects import AheadSettings, Prospects
@@ -19,6 +20,7 @@ from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
+from partage.placement.work import FEW, Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     Action,
@@ -73,12 +75,13 @@ class Books:
         ahead: AheadSettings | None = None,
         engine: Callable[[Policy], Engine] = Engine,
         trace: Callable[[PodEntry], str] = lambda _: "",
+        allowance: Allowance | None = None,
     ) -> None:
         self.engine = engine(intake.policy)
         self._trace = trace
         self.intake = intake
         self.hooks = hooks
-        self.verbs = Verbs(self.engine, hold)
+        self.verbs = Verbs(self.engine, hold, allowance)
         self.prospects = Prospects(self.engine, self.verbs, hooks, ahead)
         self.waiting = WaitingRoom(batch)
         self.unread: dict[str, PodEntry] = {}
@@ -322,7 +325,7 @@ class Books:
         if now >= waiting.shown_since + _SHOWN_SECONDS:
             waiting.shown.clear()
             waiting.shown_since = now
-        node = self._elsewhere(entry, among, waiting.shown)
+        node = "" if waiting.deferred else self._elsewhere(entry, among, waiting.shown, now)
         if node:
             waiting.shown.add(index[node])
             self.counts["pointed"] += 1
@@ -331,7 +334,7 @@ class Books:
             self.hooks.pointed(entry, node)
         return node
 
-    def _elsewhere(self, entry: PodEntry, among: Bools, shown: set[int]) -> str:
+    def _elsewhere(self, entry: PodEntry, among: Bools, shown: set[int], now: float) -> str:
         """A node with room that was neither asked about nor shown; empty where there is none."""
         if len(shown) >= _MOST_SHOWN:
             return ""
@@ -340,7 +343,10 @@ class Books:
         elsewhere[list(shown)] = False
         if not elsewhere.any():
             return ""
-        found = self.engine.explain(entry.pod, reasons=False, among=elsewhere)
+        allowance = self.verbs.allowance
+        work = allowance.work(entry.pod, now) or Work(FEW)
+        found = self.engine.explain(entry.pod, reasons=False, among=elsewhere, work=work)
+        allowance.spend(entry.pod, work.taken, now)
         return "" if isinstance(found, Refusal) else found.allocation.node
 
     def tell(self, entry: PodEntry, what: str) -> None:
@@ -360,6 +366,7 @@ class Books:
                 self._freed.add(node)
         self.settle(now)
         again = self.waiting.to_wake_again(self.engine, now)
+        again += self.waiting.to_search(self.verbs.allowance, now)
         if again:
             self.counts["woken"] += len(again)
             self.hooks.wake(again)

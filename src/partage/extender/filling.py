@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from partage.extender.books import Books
+from partage.scheduler.explain import deferred
 from partage.wire.documents import Document
 
 __all__ = ["filled", "permuted"]
@@ -38,6 +39,9 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
     for waiting in before.waiting:
         if intake.pod(waiting.entry.pod.uid) is not None:
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
+            if waiting.deferred:
+                late = deferred(waiting.entry.pod.namespace)
+                books.waiting.enter(waiting.entry, late, waiting.since)
     books.counts += before.counts
     books.prospects.remember(before.prospects, intake.pods())
     for entry in list(intake.pods().values()):

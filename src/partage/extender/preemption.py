@@ -41,7 +41,9 @@ _ENOUGH: Final = 100
 """Nodes with a plan that are compared; kube-scheduler's own default."""
 _MOST_WORK: Final = 50 * MOST
 """Units of work that plans for one pod may take over all nodes: others have their turn meanwhile."""
-_HOPELESS: Final = frozenset({ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED})
+_HOPELESS: Final = frozenset(
+    {ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED, ReasonCode.SEARCH_DEFERRED}
+)
 """Refusals that no eviction changes."""
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from partage.extender.allowance import Allowance, AllowanceSettings
 from partage.extender.asked import fitting, kept
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
@@ -61,6 +62,7 @@ class ServiceSettings:
         hold: seconds that a predicted place is kept.
         seed: of the order in which equal nodes are preferred.
         ahead: when nodes are chosen for pods before their turn; None for never.
+        allowance: how much pods may be searched for.
         adapts: what vendors' own device plugins read is written (DevicePluginAdaption).
     """
 
@@ -68,6 +70,7 @@ class ServiceSettings:
     hold: float = HOLD
     seed: int = 0
     ahead: AheadSettings | None = AheadSettings()
+    allowance: AllowanceSettings = AllowanceSettings()
     adapts: bool = True
 
 
@@ -108,6 +111,7 @@ class SchedulerService:
             binder, clock, locks, self._settings.limits, adapts=self._settings.adapts,
             asked=self._asked, stories=stories,
         )  # fmt: skip
+        self._allowance = Allowance(self._settings.allowance)
         self.books = self._new_books()
         self.leading = False
         self.rebuilt = False
@@ -121,6 +125,7 @@ class SchedulerService:
         return Books(
             self._make_intake(), self._hooks, hold=self._settings.hold,
             ahead=self._settings.ahead, engine=self._engine, trace=self.stories.trace_id,
+            allowance=self._allowance,
         )  # fmt: skip
 
     @property
@@ -346,7 +351,7 @@ class SchedulerService:
         if entry is None:
             return prioritize_reply((name, 0) for name in args.names)
         listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
-        scores = self.books.verbs.prioritize(entry.pod, listed)
+        scores = self.books.verbs.prioritize(entry.pod, listed, self.clock.monotonic())
         self.stories.asked(PRIORITIZE, entry, start, {"partage.nodes.asked": len(listed.names)})
         return self.books.verbs.scored(entry.pod, listed, scores)
 
@@ -391,7 +396,10 @@ class SchedulerService:
             return preempt_reply({})  # others are on their way out for it already
         priorities = {uid: e.pod.priority for uid, e in self.books.intake.pods().items()}
         kept = self.books.verbs.preempt(
-            entry.pod, {node: victims.uids for node, victims in args.victims.items()}, priorities
+            entry.pod,
+            {node: victims.uids for node, victims in args.victims.items()},
+            priorities,
+            self.clock.monotonic(),
         )
         told = {"partage.nodes.asked": len(args.victims), "partage.nodes.fitting": len(kept)}
         self.stories.asked(PREEMPT, entry, start, told)

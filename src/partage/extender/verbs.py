@@ -18,14 +18,16 @@ from typing import Final
 
 import numpy as np
 
+from partage.extender.allowance import Allowance
 from partage.extender.fingerprint import fingerprint
 from partage.extender.pieces import BEST, Pieces
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
-from partage.placement.work import Work
+from partage.placement.work import FEW, Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
+from partage.scheduler.explain import deferred
 from partage.scheduler.preemption import MOST_A_PLAN, least
 
 __all__ = ["HOLD", "Answer", "Listed", "Verbs"]
@@ -91,12 +93,16 @@ class Verbs:
     """The verbs and what they remember: holds with their end, name lists, refusals.
 
     Attributes:
+        allowance: how much each namespace may have searched for.
         refusals: why pods wait, by uid, as they were last told.
         vacated: nodes where room appeared because a hold moved; the service wakes those who wait.
     """
 
-    def __init__(self, engine: Engine, hold: float = HOLD) -> None:
+    def __init__(
+        self, engine: Engine, hold: float = HOLD, allowance: Allowance | None = None
+    ) -> None:
         self.engine = engine
+        self.allowance = allowance or Allowance()
         self.hold_seconds = hold
         self.refusals: dict[str, Refusal] = {}
         self.vacated: set[str] = set()
@@ -126,11 +132,14 @@ class Verbs:
             return Answer(listed.names)
         before = self.engine.ledger.allocation(pod.uid)
         fitting = np.zeros(0, np.intp)
-        if not one and not pod.request.fault:
+        work = self.allowance.work(pod, now)
+        if not one and not pod.request.fault and work is not None:
             # The pod's own hold must not count against it.
             self.engine.handle(HoldEnded(pod.uid))
-            fitting, _ = self.engine.candidates(pod, listed.among, _MOST_PROVEN)
-        decision = self.engine.hold(pod, listed.among)
+            mine = Work(work.limit)
+            fitting, _ = self.engine.candidates(pod, listed.among, _MOST_PROVEN, mine)
+            self.allowance.spend(pod, mine.taken, now)
+        decision = self.decide(pod, listed.among, now, work)
         self._holds.pop(pod.uid, None)
         after = None if isinstance(decision, Refusal) else decision.allocation.node
         if before is not None and before.node != after:
@@ -147,6 +156,29 @@ class Verbs:
             pieces.named(fitting), encoded=pieces.fitting((listed, pod.request), fitting)
         )
 
+    def decide(
+        self, pod: Pod, among: Bools | None, now: float, work: Work | None
+    ) -> Placement | Refusal:
+        """The place that the pod has now, held for it, or why there is none; paid by its namespace.
+
+        Args:
+            pod: the pod.
+            among: by node index, the nodes that may be chosen; None for all.
+            now: seconds on any steady clock.
+            work: what may be done, by the allowance; None to defer it unasked.
+
+        Raises:
+            LedgerError: the pod holds more than a hold already.
+        """
+        if work is None:
+            self.engine.handle(HoldEnded(pod.uid))
+            return deferred(pod.namespace)
+        decision = self.engine.hold(pod, among, work)
+        self.allowance.spend(pod, work.taken, now)
+        if isinstance(decision, Refusal) and decision.code is ReasonCode.SEARCH_DEFERRED:
+            self.allowance.defer(pod)
+        return decision
+
     def keep(self, pod: Pod, now: float) -> Placement | Refusal:
         """Keep the place that the policy chooses among all nodes; for a pod that has none yet.
 
@@ -154,9 +186,14 @@ class Verbs:
             pod: a pod whose turn at kube-scheduler is still to come.
             now: seconds on any steady clock.
         """
-        decision = self.engine.explain(pod, reasons=False)
+        work = self.allowance.work(pod, now)
+        if work is None:
+            return deferred(pod.namespace)
+        mine = Work(work.limit)
+        decision = self.engine.explain(pod, reasons=False, work=mine)
+        self.allowance.spend(pod, mine.taken, now)
         if isinstance(decision, Placement):
-            decision = self.engine.hold(pod)
+            decision = self.decide(pod, None, now, work)
             self._holds[pod.uid] = now + self.hold_seconds
         return decision
 
@@ -169,16 +206,23 @@ class Verbs:
         """
         self._holds[uid] = now + self.hold_seconds
 
-    def prioritize(self, pod: Pod, listed: Listed) -> Ints:
+    def prioritize(self, pod: Pod, listed: Listed, now: float) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
 
         The pod's own hold stands meanwhile. It hides nothing but the node it is on, and that is
         the one that was chosen: it gets 10.
+
+        Args:
+            pod: the pod.
+            listed: the nodes in question.
+            now: seconds on any steady clock.
         """
         result = np.zeros(len(listed.names), np.int64)
         if not _asks(pod) or pod.request.fault:
             return result
-        found, scores = self.engine.candidates(pod, listed.among, _MOST_PROVEN)
+        work = self.allowance.work(pod, now) or Work(FEW)
+        found, scores = self.engine.candidates(pod, listed.among, _MOST_PROVEN, work)
+        self.allowance.spend(pod, work.taken, now)
         column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
         if found.size:
             low, span = int(scores.min()), int(scores.max() - scores.min())
@@ -204,14 +248,15 @@ class Verbs:
         clearing = self.engine.states.get(pod.uid) is State.CLEARING
         if pod.uid in self.engine.ledger and not clearing:
             return False
-        if self.engine.grants_without(pod, node, ()) is not None:
+        work = Work()
+        if self.engine.grants_without(pod, node, (), work=work) is not None:
             among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
             among[self.engine.ledger.index[node]] = True
             if not isinstance(self.engine.hold(pod, among), Refusal):
                 self._holds[pod.uid] = now + self.hold_seconds
                 return True
             return False  # its namespace's quota is used up
-        grants = self.engine.grants_without(pod, node, leaving) if leaving else None
+        grants = self.engine.grants_without(pod, node, leaving, work=work) if leaving else None
         if grants is not None:
             self._moved(self.engine.handle(RoomKept(pod, node, grants)))
         elif clearing:
@@ -233,7 +278,11 @@ class Verbs:
         return decision
 
     def preempt(
-        self, pod: Pod, candidates: Mapping[str, Sequence[str]], priorities: Mapping[str, int]
+        self,
+        pod: Pod,
+        candidates: Mapping[str, Sequence[str]],
+        priorities: Mapping[str, int],
+        now: float,
     ) -> dict[str, tuple[str, ...]]:
         """Nodes where evicting makes room for the pod on the cards, with the victims needed.
 
@@ -246,6 +295,7 @@ class Verbs:
             pod: the pod that wants room.
             candidates: victims by node, as kube-scheduler proposes; may be empty.
             priorities: priority of the pods that hold devices; a pod without one is spared.
+            now: seconds on any steady clock.
         """
         if not _asks(pod):
             return {node: tuple(uids) for node, uids in candidates.items()}
@@ -259,6 +309,7 @@ class Verbs:
                     continue
                 victims += added
             kept[node] = tuple(victims)
+        self.allowance.spend(pod, work.taken, now)
         return kept
 
     def _added(
@@ -302,6 +353,7 @@ class Verbs:
         """The pod is bound, gone or rejected: it needs no hold and no reason any more."""
         self._holds.pop(uid, None)
         self.refusals.pop(uid, None)
+        self.allowance.forget(uid)
 
     def forget_hold(self, uid: str) -> None:
         """The pod has no hold any more; why it waits stays known."""
@@ -365,12 +417,14 @@ class Verbs:
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         broken = refusal.code is ReasonCode.INVALID_REQUEST
+        late = refusal.code is ReasonCode.SEARCH_DEFERRED
         # Without a reason of its own a node is only hopeless when the pod itself is.
         rest = f"{refusal.code}: {refusal.message}" if broken else f"{refusal.code}"
         for name in listed.names:
             reason = refusal.nodes.get(name)
             if reason is None:
-                (unresolvable if broken else failed)[name] = rest
+                # No victim would make the search shorter.
+                (unresolvable if broken or late else failed)[name] = rest
             else:
                 hopeless = reason.code in _UNRESOLVABLE
                 text = f"{reason.code}: {reason.message}"

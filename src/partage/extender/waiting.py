@@ -23,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from partage.extender.allowance import Allowance
 from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
@@ -57,6 +58,7 @@ class WaitingPod:
     Attributes:
         entry: the pod.
         refusal: why, as it was last told.
+        deferred: it was not searched for when it was last asked about, and has its turn later.
         since: when it was first refused, seconds on the service's steady clock.
         woken: when it was last woken; None when it was not.
         asked: it has been woken, and has not been heard of since.
@@ -80,6 +82,7 @@ class WaitingPod:
     ranks: int = 0
     shown: set[int] = field(default_factory=set)
     shown_since: float = 0.0
+    deferred: bool = False
 
     def has_its_turn(self, now: float) -> bool:
         """Whether it was woken lately and may still come."""
@@ -98,6 +101,7 @@ class WaitingRoom:
         self._pause = 0.0
         self._priorities: Counter[int] = Counter()
         self._unheard: list[tuple[float, str, float]] = []
+        self._deferred: dict[str, OrderedDict[str, None]] = {}
 
     def __len__(self) -> int:
         """How many wait."""
@@ -121,26 +125,43 @@ class WaitingRoom:
         return Counter(waiting.refusal.code for waiting in self._pods.values())
 
     def enter(self, entry: PodEntry, refusal: Refusal, now: float) -> bool:
-        """A pod was refused; whether that is news."""
+        """A pod was refused; whether that is news. That it is deferred replaces no better reason."""
         known = self._pods.get(entry.pod.uid)
+        deferred = refusal.code is ReasonCode.SEARCH_DEFERRED
+        self._defer(entry.pod, deferred=deferred)
         if known is None:
             if len(self._pods) >= _MOST:
                 self.leave(next(iter(self._pods)))
             self._priorities[entry.pod.priority] += 1
-            self._pods[entry.pod.uid] = WaitingPod(entry, refusal, now, told=self._newest)
+            self._pods[entry.pod.uid] = WaitingPod(
+                entry, refusal, now, told=self._newest, deferred=deferred
+            )
             return True
         self._count(known.entry.pod.priority, -1)
         self._count(entry.pod.priority, 1)
-        news = (known.refusal.code, known.refusal.message) != (refusal.code, refusal.message)
-        known.entry, known.refusal = entry, refusal
+        known.entry, known.deferred = entry, deferred
         known.asked, known.told = False, self._newest
+        if deferred:
+            return False
+        news = (known.refusal.code, known.refusal.message) != (refusal.code, refusal.message)
+        known.refusal = refusal
         return news
+
+    def _defer(self, pod: Pod, *, deferred: bool) -> None:
+        """Put a pod at the end of its namespace's row, or take it out."""
+        row = self._deferred.get(pod.namespace)
+        if deferred:
+            row = self._deferred.setdefault(pod.namespace, OrderedDict())
+            row[pod.uid] = None
+        elif row is not None and row.pop(pod.uid, "") is None and not row:
+            del self._deferred[pod.namespace]
 
     def leave(self, uid: str) -> WaitingPod | None:
         """A pod waits no more: it was placed, or it is gone."""
         waiting = self._pods.pop(uid, None)
         if waiting is not None:
             self._count(waiting.entry.pod.priority, -1)
+            self._defer(waiting.entry.pod, deferred=False)
         return waiting
 
     def _count(self, priority: int, change: int) -> None:
@@ -230,9 +251,27 @@ class WaitingRoom:
         found = [
             waiting
             for waiting in self._pods.values()
-            if waiting.told < self._newest and waiting.entry.pod.request.fault is None
+            if waiting.told < self._newest
+            and waiting.entry.pod.request.fault is None
+            and not waiting.deferred
         ]
         found.sort(key=lambda one: (len(one.entry.pod.request.groups) > _FEW_GROUPS, one.told))
+        return found
+
+    def to_search(self, allowance: Allowance, now: float) -> list[str]:
+        """The next deferred pods to wake, as many as their namespaces may have searched for now.
+
+        Args:
+            allowance: who may.
+            now: seconds on the service's steady clock.
+        """
+        found: list[str] = []
+        for namespace, turns in allowance.turns(self._deferred, now).items():
+            row = self._deferred[namespace]
+            for uid in list(row)[:turns]:
+                self._defer(self._pods[uid].entry.pod, deferred=False)
+                self._ask(self._pods[uid], now)
+                found.append(uid)
         return found
 
     def to_wake_again(self, engine: Engine, now: float) -> list[str]:
@@ -253,7 +292,7 @@ class WaitingRoom:
             if waiting is None or not waiting.asked or waiting.woken != woken:
                 continue  # it came, or was woken for other room since
             # Room that is kept for it is not seen from outside.
-            kept = engine.ledger.allocation(uid) is not None
+            kept = waiting.deferred or engine.ledger.allocation(uid) is not None
             everywhere = engine.ledger.present
             if kept or _may_fit(engine, waiting, everywhere, (verdicts, work), eased=True):
                 waiting.again += 1

@@ -41,6 +41,7 @@ class ReasonCode(StrEnum):
     TEMPLATE_MISMATCH = "TemplateMismatch"  # no sharing template equals the request
     ISOLATION_PROVIDER = "IsolationProvider"  # the node lacks the isolation the pod names
     SEARCH_LIMIT = "SearchLimit"  # the search for a place took as much work as one decision may
+    SEARCH_DEFERRED = "SearchDeferred"  # others of the namespace had their share of search; later
     NODE_RESOURCES = "NodeResources"  # CPU, memory, pods or a foreign extended resource
     NODE_AFFINITY = "NodeAffinity"  # nodeSelector, node affinity or nodeName
     TAINT = "Taint"  # a taint that is not tolerated
@@ -75,6 +76,7 @@ _PHRASES: Mapping[ReasonCode, str] = {
     ReasonCode.TEMPLATE_MISMATCH: "no matching template",
     ReasonCode.ISOLATION_PROVIDER: "isolation provider missing",
     ReasonCode.SEARCH_LIMIT: "search given up",
+    ReasonCode.SEARCH_DEFERRED: "search deferred",
     ReasonCode.NODE_RESOURCES: "insufficient node resources",
     ReasonCode.NODE_AFFINITY: "node affinity",
     ReasonCode.TAINT: "untolerated taint",

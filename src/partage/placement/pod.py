@@ -56,6 +56,7 @@ def place(
     work: Work | None = None,
     *,
     obstacle: bool = False,
+    greedily: bool = True,
 ) -> tuple[Grant, ...] | NodeReason:
     """Grants for every container of the pod, or why the node cannot serve it.
 
@@ -69,11 +70,12 @@ def place(
             or nothing, each group gets its first choice, which takes work that grows with groups
             times cards.
         obstacle: the node is known not to serve the pod, and only the first obstacle is wanted.
+        greedily: each group gets its first choice where the search gives up.
     """
     work = work or Work(MOST_A_NODE)
     picker = Picker(node, cards, request, strategy, ranking, work)
     found = _placed(_Search(picker, obstacle=obstacle))
-    if found is not GIVEN_UP or obstacle:
+    if found is not GIVEN_UP or obstacle or not greedily:
         return found
     most = max(map(len, cards.values()), default=0)
     asked = sum(group.request.count for group in request.groups)

@@ -8,13 +8,16 @@ question stops at the same place on every machine.
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["MOST", "MOST_A_NODE", "Work"]
+__all__ = ["FEW", "MOST", "MOST_A_NODE", "Work"]
 
 MOST: Final = 6_000
 """Units that one decision may take over all nodes, before only the most promising ones are tried."""
 
 MOST_A_NODE: Final = 2_000
 """Units that the exact rule may take on one node."""
+
+FEW: Final = 400
+"""Units within which ordinary pods are decided: one or a few requests for devices, on any node."""
 
 
 @dataclass(slots=True)
@@ -23,16 +26,31 @@ class Work:
 
     Attributes:
         limit: units that may be done.
-        done: units that are done.
+        done: units that are done, those included that count as if they were done again.
+        recalled: of these, what was remembered instead.
+        aside: what was done beside, and does not count against the limit: scores brought up to date,
+            and sentences.
     """
 
     limit: int = MOST
     done: int = 0
+    recalled: int = 0
+    aside: int = 0
 
     @property
     def spent(self) -> bool:
         """Whether nothing may be done any more."""
         return self.done >= self.limit
+
+    @property
+    def few(self) -> bool:
+        """Whether less may be done than a decision is worth: enough for ordinary pods, without a search."""
+        return self.limit < MOST
+
+    @property
+    def taken(self) -> int:
+        """What it really took."""
+        return self.done - self.recalled + self.aside
 
     def add(self, units: int = 1) -> None:
         """Count work that is done."""

@@ -18,13 +18,13 @@ from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
 from partage.placement.fast import choose, simple
-from partage.placement.pod import place
+from partage.placement.pod import GIVEN_UP, place
 from partage.placement.tables import Tables
 from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classbook import ClassBook
 from partage.scheduler.classes import RANKS, RequestClass
 from partage.scheduler.events import Placement
-from partage.scheduler.explain import brief, refuse
+from partage.scheduler.explain import brief, deferred, refuse
 from partage.scheduler.quota import QuotaBook, metered
 
 __all__ = ["Chooser", "amounts"]
@@ -75,7 +75,9 @@ class _Meter:
         index = self._group.best(self.among)
         worth = -1 if index < 0 else self._group.worth_of(index)
         while self._known and self._known[-1][0] > worth and not self.work.spent:
-            self.work.add(self._known.pop()[1])
+            cost = self._known.pop()[1]
+            self.work.add(cost)
+            self.work.recalled += cost
         if self.work.spent and (index >= 0 or self._known):
             self.given_up = True
             return -1
@@ -120,7 +122,8 @@ class Chooser:
             pod: the pod.
             reasons: see `schedule`.
             among: by node index, the nodes that may be chosen; None for all.
-            work: what may be done; None for as much as a decision is worth.
+            work: what may be done; None for as much as a decision is worth. With less, a pod that
+                has to be searched for is deferred; all others are decided as always.
         """
         # 1. A request that breaks its protocol's rules waits whatever the cluster.
         if pod.request.fault is not None:
@@ -130,13 +133,21 @@ class Chooser:
         if excess:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
         # 3. Bring the scores of its class up to date.
+        work = work or Work()
         group = self._class_of(pod)
+        if work.few and self._weight(group) > work.limit:
+            return deferred(pod.namespace)
         if group.shut(self.ledger):
-            return refuse(self.ledger, group, self._rank) if reasons else brief(group)
+            group.told.clear()  # only `refresh` knows which nodes have changed
+            return refuse(self.ledger, group, self._rank, work) if reasons else brief(group)
+        if reasons and self._unchanged(group, among, work):
+            assert group.refusal is not None  # noqa: S101 # says `_unchanged`
+            return group.refusal
+        work.aside += self._arrears(group)
         group.refresh(self.ledger, self._rank)
         # 4. Try nodes from the best down; the exact rule has the last word.
         beyond, left = "", _MOST_BEYOND
-        meter = _Meter(group, among, work or Work())
+        meter, asked = _Meter(group, among, work), among
         for index, grants in self._attempts(group, pod, meter):
             node = self.ledger.node_at(index)
             # 5. Keys that count what is granted are known only now.
@@ -153,13 +164,26 @@ class Chooser:
             return Placement(allocation, pod.request.notes)
         if beyond:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, beyond)
+        if work.few and meter.given_up:
+            return deferred(pod.namespace)
         # 6. Nothing fits: say why, node by node.
         group.given_up = meter.given_up
         if among is None and not meter.given_up:
             group.shut_down(self.ledger)
         if not reasons:
             return brief(group)
-        return refuse(self.ledger, group, self._rank)
+        refusal = refuse(self.ledger, group, self._rank, work)
+        group.refused_among = asked
+        return refusal
+
+    def _unchanged(self, group: RequestClass, among: Bools | None, work: Work) -> bool:
+        """Whether the same was asked before, and nothing has happened since that the refusal depends on."""
+        told_at = group.refused_at, group.refused_few
+        return (
+            group.refusal is not None
+            and told_at == (len(self.ledger.changes), work.few)
+            and group.refused_among is among
+        )
 
     def _attempts(
         self, group: RequestClass, pod: Pod, meter: _Meter
@@ -170,13 +194,27 @@ class Chooser:
         """
         while (index := meter.next()) >= 0:
             grants = self._tried(group, pod, index, meter.work)
+            if grants is GIVEN_UP and meter.work.few:
+                meter.given_up = True
+                return
             if not isinstance(grants, NodeReason):
                 yield index, grants
-        if meter.given_up:
+        if meter.given_up and not meter.work.few:
             for index in group.promising(self.ledger, meter.left_out(), _LAST_TRIES):
-                grants = self._try(group, pod, index, meter.work, Work(0))
+                grants = self._last_try(group, pod, index, meter.work)
                 if not isinstance(grants, NodeReason):
                     yield index, grants
+
+    def _last_try(
+        self, group: RequestClass, pod: Pod, index: int, work: Work
+    ) -> tuple[Grant, ...] | NodeReason:
+        """A try without a search; a node that refused the pod so is remembered until it changes."""
+        if index in group.crowded:
+            return GIVEN_UP
+        grants = self._try(group, pod, index, work, Work(0))
+        if isinstance(grants, NodeReason):
+            group.crowded.add(index)
+        return grants
 
     def _smaller(self, grants: Sequence[Grant], index: int, among: Bools | None) -> Bools:
         """Of the nodes that may be chosen, those with a card smaller than any that was granted."""
@@ -199,9 +237,15 @@ class Chooser:
 
         A decision does not count them, as it must not depend on what was asked before it.
         """
-        group = self._class_of(pod)
+        return self._arrears(self._class_of(pod))
+
+    def _arrears(self, group: RequestClass) -> int:
         nodes = group.arrears(self.ledger)
         return len(group.kinds) * (_A_GROUP + nodes // _NODES) if nodes else 0
+
+    def _weight(self, group: RequestClass) -> int:
+        """The same for a class of which nothing is known; however much is."""
+        return len(group.kinds) * (_A_GROUP + len(self.ledger.index) // _NODES)
 
     def feasible(self, pod: Pod, among: Bools | None = None) -> dict[str, int]:
         """Every node that can host the pod now, in node order, with its score.
@@ -233,12 +277,13 @@ class Chooser:
                 many fit; None asks it of every node.
             work: what may be done; the exact rule is asked no more once it is spent.
         """
+        work = work or Work()
         group = self._class_of(pod)
+        work.aside += self._arrears(group)
         group.refresh(self.ledger, self._rank)
         offer = group.offer
         value = offer if among is None else np.where(among, offer, -1)
         found = np.flatnonzero(value >= 0)
-        work = work or Work()
         # For plain requests the kernel is exact, but where cards must belong together.
         unsure = self._insisting()[found] if group.plain else np.ones(found.size, np.bool_)
         if unsure.any():
@@ -258,13 +303,15 @@ class Chooser:
         for number, index in enumerate(indexes):
             if most is not None and len(proven) >= most:
                 break
+            if work.spent and work.few:
+                break
             if work.spent:
                 left_out = np.zeros(self.ledger.present.shape[0], np.bool_)
                 left_out[indexes[number:]] = not proven
                 proven += [
                     other
                     for other in group.promising(self.ledger, left_out, _LAST_TRIES)
-                    if not isinstance(self._try(group, pod, other, work, Work(0)), NodeReason)
+                    if not isinstance(self._last_try(group, pod, other, work), NodeReason)
                 ]
                 break
             if not isinstance(self._tried(group, pod, index, work), NodeReason):
@@ -341,15 +388,27 @@ class Chooser:
     def _tried(
         self, group: RequestClass, pod: Pod, index: int, work: Work
     ) -> tuple[Grant, ...] | NodeReason:
-        """As `_try`; where the exact rule refuses the node, that is remembered with what it cost."""
+        """As `_try`; where the exact rule refuses the node, that is remembered with what it cost.
+
+        Where little may be done, the search may take all of it, and that it was not enough says
+        nothing of the node.
+        """
         before = work.done
-        grants = self._try(group, pod, index, work)
-        if isinstance(grants, NodeReason):
+        here = Work(max(0, work.limit - before)) if work.few else None
+        grants = self._try(group, pod, index, work, here, greedily=not work.few)
+        if isinstance(grants, NodeReason) and not (work.few and grants is GIVEN_UP):
             group.fail(index, grants, work.done - before)
         return grants
 
     def _try(
-        self, group: RequestClass, pod: Pod, index: int, work: Work, here: Work | None = None
+        self,
+        group: RequestClass,
+        pod: Pod,
+        index: int,
+        work: Work,
+        here: Work | None = None,
+        *,
+        greedily: bool = True,
     ) -> tuple[Grant, ...] | NodeReason:
         """What the pod would get on a node; `here` is what a search may do there."""
         if not pod.request.groups:
@@ -377,6 +436,7 @@ class Chooser:
             group.card_strategy,
             scores,
             here,
+            greedily=greedily,
         )
         work.add(here.done)
         return found

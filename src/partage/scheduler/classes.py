@@ -68,6 +68,8 @@ class RequestClass:
         flags: a bit for each reserve that loses a slot by a pod of the class on the node.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
         costs: of these nodes, how good they were and the work that it took to refuse them.
+        crowded: nodes that refused the pod at the first try, when there was no work left for a search.
+        told: why a node cannot host the pod, and the work that it took to say so.
         given_up: whether the last decision left nodes out because it had taken too much work.
         kinds: groups that ask the same, once each, with how many there are.
         eligible: which nodes are in question, whatever they have left.
@@ -77,6 +79,8 @@ class RequestClass:
         rescorer: scores the class in compiled loops, where it is set.
         refusal: why no node could host a pod of the class, when last asked.
         refused_at: how many changes the ledger had seen then.
+        refused_few: whether it was given little work.
+        refused_among: by node index, what was asked about then; None for all.
         shut_at: `made_room` of the ledger when no node passed the kernel; -1 where that is not
             the last word.
     """
@@ -91,6 +95,8 @@ class RequestClass:
     flags: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     failed: dict[int, NodeReason] = field(default_factory=dict)
     costs: dict[int, tuple[int, int]] = field(default_factory=dict)
+    crowded: set[int] = field(default_factory=set)
+    told: dict[int, tuple[NodeReason, int]] = field(default_factory=dict)
     given_up: bool = False
     kinds: tuple[Kind, ...] = ()
     guarded: bool = False
@@ -99,6 +105,8 @@ class RequestClass:
     rescorer: "Rescorer | None" = None
     refusal: Refusal | None = None
     refused_at: int = -1
+    refused_few: bool = False
+    refused_among: Bools | None = None
     shut_at: int = -1
     _suits: list[Bools] = field(default_factory=list)
     _cut: "list[CutView | None]" = field(default_factory=list)
@@ -190,16 +198,18 @@ class RequestClass:
         self._seen = len(ledger.changes)
         redraw = stale or dirty is None or self.node_strategy is Strategy.RANDOM
         if dirty is None or redraw or dirty.size * _PARTIAL > self.value.size:
-            self.failed.clear()
-            self.costs.clear()
+            for known in (self.failed, self.costs, self.crowded, self.told):
+                known.clear()
             self._score(ledger, rank, slice(None))
             return
         if self.rescorer is None:
             dirty = distinct(dirty)  # compiled loops rather do a node twice
-        if self.failed:
+        if self.failed or self.crowded or self.told:
             for index in dirty.tolist():
                 self.failed.pop(index, None)
                 self.costs.pop(index, None)
+                self.crowded.discard(index)
+                self.told.pop(index, None)
         self._score(ledger, rank, dirty)
 
     def fits(self, ledger: Ledger, nodes: kernel.Nodes) -> tuple[Bools, list[Bools]]:

@@ -306,17 +306,24 @@ class Engine(Chooser):
             self._reserve(pod, decision.allocation, State.RESERVED)
         return decision
 
-    def hold(self, pod: Pod, among: Bools | None = None) -> Placement | Refusal:
+    def hold(
+        self, pod: Pod, among: Bools | None = None, work: Work | None = None
+    ) -> Placement | Refusal:
         """Keep the predicted place of a pod that somebody else schedules (an extender's filter).
 
         A hold counts like a reservation, so that two pods that are filtered together do not get
         the same room. It ends with `place_on`, `HoldEnded` or the pod; asking again moves it.
 
+        Args:
+            pod: the pod.
+            among: by node index, the nodes that may be chosen; None for all.
+            work: see `explain`.
+
         Raises:
             LedgerError: the pod holds more than a hold already.
         """
         self._drop_hold(pod)
-        decision = self.explain(pod, among=among)
+        decision = self.explain(pod, among=among, work=work)
         if isinstance(decision, Placement):
             self._reserve(pod, decision.allocation, State.HELD)
         return decision

@@ -17,7 +17,7 @@ from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of
 from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import RequestClass
 
-__all__ = ["brief", "refuse", "why"]
+__all__ = ["brief", "deferred", "refuse", "why"]
 
 DETAILED: Final = 100
 """The largest cluster in which every node gets a sentence of its own."""
@@ -31,46 +31,83 @@ LEFT_OUT: Final = NodeReason(
 
 _TOGETHER: Final = NodeReason(ReasonCode.INSUFFICIENT_CARDS, "its containers do not fit together")
 
-_SENTENCES: Final = 5_000
-"""Units of work that sentences may take; a pod of four groups gets a hundred of them."""
+_A_SENTENCE: Final = 10
+_SENTENCES: Final = 2_600
+"""Units of work that sentences may take; a pod of one group gets a hundred of them. Nodes that get none
+are counted by code."""
+
+_FEW_SENTENCES: Final = 100
+"""The same where a decision is given little work."""
 
 EXAMPLES: Final = 20
 """Nodes that get one in a larger cluster; the others are counted by code."""
 
 
-def refuse(ledger: Ledger, group: RequestClass, rank: Ints) -> Refusal:
+def deferred(namespace: str) -> Refusal:
+    """The refusal of a pod that would have to be searched for, when its namespace had its share of that."""
+    return Refusal(
+        ReasonCode.SEARCH_DEFERRED,
+        f"a place for this pod has to be searched for, and pods of namespace {namespace} have had their "
+        "share of that for now; it has its turn in a while",
+    )
+
+
+def refuse(ledger: Ledger, group: RequestClass, rank: Ints, work: Work) -> Refusal:
     """The refusal of a pod of a class that no node can host now; the same while nothing changes.
 
     Args:
         ledger: the books.
         group: the pod's class.
         rank: by node index, the explicit order: who is named among equals.
+        work: that of the decision; sentences are counted beside it.
     """
-    if group.refused_at != len(ledger.changes) or group.refusal is None:
-        group.refusal = _refusal(ledger, group, rank)
-        group.refused_at = len(ledger.changes)
+    told_at = group.refused_at, group.refused_few
+    if told_at != (len(ledger.changes), work.few) or group.refusal is None:
+        group.refusal = _refusal(ledger, group, rank, work)
+        group.refused_at, group.refused_few = len(ledger.changes), work.few
+        group.refused_among = None
     return group.refusal
 
 
-def _refusal(ledger: Ledger, group: RequestClass, rank: Ints) -> Refusal:
+def _refusal(ledger: Ledger, group: RequestClass, rank: Ints, decision: Work) -> Refusal:
     present = _ordered(ledger.present, rank).tolist()
     codes: dict[ReasonCode, list[int]] = {}
     detailed = present
-    if len(present) > DETAILED:
+    large = len(present) > DETAILED or decision.few
+    if large:
         codes = _codes(ledger, group, rank)
         detailed = _closest(codes)
     findings: dict[ReasonCode, Finding] = {}
     nodes: dict[str, NodeReason] = {}
-    work = Work(_SENTENCES)
+    work = Work(_FEW_SENTENCES if decision.few else _SENTENCES)
+    told = 0
     for index in detailed:
-        reason = _TOGETHER if work.spent else why(ledger, group, index, work)
+        if work.spent:
+            break
+        told += 1
+        reason = why(ledger, group, index, work)
         name = ledger.node_at(index).name
         nodes[name] = reason
         findings.setdefault(reason.code, Finding()).add(name, reason)
-    if len(detailed) < len(present):
-        for code, indexes in codes.items():
-            findings.setdefault(code, Finding()).count = len(indexes)
+    decision.aside += work.taken
+    if told < len(detailed) and not large:
+        codes = _codes(ledger, group, rank)
+    if codes:
+        sentenced = {index: nodes[ledger.node_at(index).name].code for index in detailed[:told]}
+        _count_rest(codes, sentenced, findings)
     return refusal_of(findings, nodes, len(present))
+
+
+def _count_rest(
+    codes: dict[ReasonCode, list[int]],
+    sentenced: dict[int, ReasonCode],
+    findings: dict[ReasonCode, Finding],
+) -> None:
+    """Count the nodes without a sentence by what the columns say of them."""
+    for code, indexes in codes.items():
+        rest = sum(1 for index in indexes if index not in sentenced)
+        if rest:
+            findings.setdefault(code, Finding()).count += rest
 
 
 def brief(group: RequestClass) -> Refusal:
@@ -96,14 +133,24 @@ def why(ledger: Ledger, group: RequestClass, index: int, work: Work | None = Non
     short = shortage(group.pod.host, ledger.host_left(index, group.pod.host))
     if short is not None:
         return short
+    told = group.told.get(index)
+    if told is None:
+        here = Work(MOST_A_NODE)
+        told = group.told[index] = _obstacle(ledger, group, index, here), _A_SENTENCE + here.done
+    elif work is not None:
+        work.recalled += told[1]
+    if work is not None:
+        work.add(told[1])
+    return told[0]
+
+
+def _obstacle(ledger: Ledger, group: RequestClass, index: int, work: Work) -> NodeReason:
+    """What the exact rule meets first on a node that the columns have refused."""
     request = group.pod.request
     types = {g.request.type for g in request.groups}
     cards = {type_: ledger.cards(type_, index) for type_ in types}
-    here = Work(MOST_A_NODE)
     node, strategy = ledger.node_at(index), group.card_strategy
-    found = place(node, cards, request, strategy, work=here, obstacle=True)
-    if work is not None:
-        work.add(here.done)
+    found = place(node, cards, request, strategy, work=work, obstacle=True)
     if found is GIVEN_UP:
         return _TOGETHER
     if isinstance(found, NodeReason):

@@ -22,6 +22,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.placement.tables import Tables
+from partage.placement.work import Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     Action,
@@ -79,6 +80,7 @@ class Decided(msgspec.Struct, frozen=True, gc=False):
         node: the node that was asked for; empty for any.
         among: by node index, the nodes that were asked for; None for all.
         labels: node names by index at that moment; empty where `among` is None.
+        few: only little work was allowed.
     """
 
     number: int
@@ -88,6 +90,7 @@ class Decided(msgspec.Struct, frozen=True, gc=False):
     node: str = ""
     among: Bools | None = None
     labels: tuple[str, ...] = ()
+    few: bool = False
 
 
 Entry = Event | Decided | EngineState
@@ -128,12 +131,15 @@ class JournalledEngine(Engine):
         self._write(self, event)
         return super().handle(event)
 
-    def hold(self, pod: Pod, among: Bools | None = None) -> Placement | Refusal:
+    def hold(
+        self, pod: Pod, among: Bools | None = None, work: Work | None = None
+    ) -> Placement | Refusal:
         """See `Engine.hold`."""
-        decision = super().hold(pod, among)
+        decision = super().hold(pod, among, work)
         self.decided += 1
         labels = () if among is None else self._names()
-        self._write(self, Decided(self.decided, "hold", pod, decision, "", among, labels))
+        few = work is not None and work.few
+        self._write(self, Decided(self.decided, "hold", pod, decision, "", among, labels, few))
         return decision
 
     def place_on(self, pod: Pod, name: str) -> Placement | Refusal:

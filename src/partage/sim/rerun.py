@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
 from partage.model.reason import ReasonCode, Refusal
+from partage.placement.work import FEW, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement, PolicyChanged
 from partage.scheduler.journal import EngineState, among_of, resumed
@@ -70,7 +71,8 @@ def rerun(lines: Iterable[Header | Line], policy: Policy | None = None) -> Itera
 def _answer(engine: Engine, asked: Question) -> Placement | Refusal:
     try:
         if asked.verb == "hold":
-            return engine.hold(asked.pod, among_of(engine, asked.among))
+            work = Work(FEW) if asked.few else None
+            return engine.hold(asked.pod, among_of(engine, asked.among), work)
         return engine.place_on(asked.pod, asked.node)
     except LedgerError as error:
         # Under another policy a pod may have its place from elsewhere already.

@@ -39,6 +39,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.TEMPLATE_MISMATCH: "ask the amounts of a template; the message lists them",
     ReasonCode.ISOLATION_PROVIDER: "see who keeps shares on the node (`--isolation`), or drop the label or policy",
     ReasonCode.SEARCH_LIMIT: "ask in fewer containers, or for equal amounts in each",
+    ReasonCode.SEARCH_DEFERRED: "wait; or ask in fewer containers, or for equal amounts in each",
     ReasonCode.NODE_RESOURCES: "ask less, or wait",
     ReasonCode.NODE_AFFINITY: "correct the selector",
     ReasonCode.TAINT: "add a toleration; repair the node",

@@ -79,6 +79,7 @@ class Question:
         decision: what was answered.
         node: the node that was asked for.
         among: names of the nodes that were asked for; None for all.
+        few: only little work was allowed.
     """
 
     id: str
@@ -87,6 +88,7 @@ class Question:
     decision: Placement | Refusal
     node: str = ""
     among: frozenset[str] | None = None
+    few: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ class _Decision:
     refusal: Refusal | None = None
     node: str = ""
     among: tuple[str, ...] | None = None
+    few: bool = False
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -208,6 +211,7 @@ def _written(engine: str, entry: Entry) -> _Written:
                 None if placed else entry.decision,  # type: ignore[arg-type] # one of the two
                 entry.node,
                 _asked(entry),
+                entry.few,
             ),
         )
     if isinstance(entry, EngineState):
@@ -303,6 +307,7 @@ def _entry(head: _Head) -> Event | EngineState | Question:
             decision,
             found.node,
             None if found.among is None else frozenset(found.among),
+            found.few,
         )
     if head.kind not in _EVENT_KINDS:
         raise LookupError(f"kind {head.kind} is not known")

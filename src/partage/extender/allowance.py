@@ -1,0 +1,146 @@
+"""Search that each namespace may use: whoever sends pods that are hard to place waits for himself.
+
+kube-scheduler asks about one pod at a time, so pods whose places take long to be searched for hold
+up all that come after them. What a decision takes is counted (`placement.work`), never timed. What
+ordinary pods take is free, however many there are. Beyond that, each namespace has an allowance:
+
+    decided ── took more than an ordinary pod ── owed by its namespace, until time has paid for it
+    asked   ── its namespace owes less than its part ── decided, whatever it takes
+            └─ it owes more ── decided if that takes no search, else deferred until its turn
+
+All namespaces that owe anything have equal parts of what may be owed and of what time pays. A pod
+that was deferred is answered from memory until it has its turn: the namespace that owes least
+comes first, and in it who has waited longest.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Final
+
+from partage.model.pod import Pod
+from partage.model.request import PodRequest
+from partage.placement.work import FEW, MOST, Work
+
+__all__ = ["Allowance", "AllowanceSettings"]
+
+_STEP: Final = 0.05
+"""Seconds for which what time pays is put together."""
+_A_TURN: Final = 2 * MOST
+"""Units that a hard pod is expected to take: a decision, and sentences on why it was refused."""
+_MOST_KNOWN: Final = 20_000
+"""Pods that are remembered as hard."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowanceSettings:
+    """How much search there is; a unit of work takes about 3.5 us.
+
+    Attributes:
+        owed: units that all namespaces together may owe: what an ordinary pod may have to wait for.
+        rate: units a second that time pays.
+        most: units that all may owe where so many have their parts that these add up to more.
+    """
+
+    owed: int = 240_000
+    rate: int = 60_000
+    most: int = 480_000
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What namespaces owe, and which pods are known to be hard.
+
+    Attributes:
+        settings: how much there is.
+        debts: units by namespace; none where nothing is owed.
+    """
+
+    settings: AllowanceSettings = AllowanceSettings()
+    debts: dict[str, float] = field(default_factory=dict)
+    _hard: OrderedDict[str, PodRequest] = field(default_factory=OrderedDict)
+    _paid: float = 0.0
+
+    def work(self, pod: Pod, now: float) -> Work | None:
+        """What the next decision about a pod may take; None where it is deferred without one.
+
+        Args:
+            pod: the pod.
+            now: seconds on any steady clock.
+        """
+        if self.has_turn(pod.namespace, now):
+            return Work()
+        return None if self._hard.get(pod.uid) is pod.request else Work(FEW)
+
+    def has_turn(self, namespace: str, now: float) -> bool:
+        """Whether pods of a namespace may be searched for.
+
+        Args:
+            namespace: whose.
+            now: seconds on any steady clock.
+        """
+        self._pay(now)
+        debt = self.debts.get(namespace, 0.0)
+        if not debt:
+            return sum(self.debts.values()) < self.settings.most
+        part = self.settings.owed / len(self.debts)
+        return debt < part and sum(self.debts.values()) < self.settings.most
+
+    def spend(self, pod: Pod, units: int, now: float) -> None:
+        """A decision was taken.
+
+        Args:
+            pod: about which.
+            units: of work that it took.
+            now: seconds on any steady clock.
+        """
+        beyond = units - FEW
+        if beyond > 0:
+            self._pay(now)
+            self.debts[pod.namespace] = self.debts.get(pod.namespace, 0.0) + beyond
+
+    def turns(self, rows: Mapping[str, Sized], now: float) -> dict[str, int]:
+        """How many of each namespace's deferred pods have their turn; the one that owes least first.
+
+        Args:
+            rows: deferred pods by namespace.
+            now: seconds on any steady clock.
+        """
+        self._pay(now)
+        found: dict[str, int] = {}
+        left = self.settings.most - sum(self.debts.values())
+        for name in sorted(rows, key=lambda one: self.debts.get(one, 0.0)):
+            owes = len(self.debts) + (name not in self.debts)
+            mine = min(self.settings.owed / owes - self.debts.get(name, 0.0), left)
+            count = min(len(rows[name]), max(0, ceil(mine / _A_TURN)))
+            if count:
+                found[name] = count
+                left -= count * _A_TURN
+        return found
+
+    def defer(self, pod: Pod) -> None:
+        """A pod turned out to be hard when its namespace had no turn."""
+        self._hard[pod.uid] = pod.request
+        self._hard.move_to_end(pod.uid)
+        if len(self._hard) > _MOST_KNOWN:
+            self._hard.popitem(last=False)
+
+    def forget(self, uid: str) -> None:
+        """A pod waits no more."""
+        self._hard.pop(uid, None)
+
+    def _pay(self, now: float) -> None:
+        """What time has paid since, in equal parts of all who owe."""
+        passed = now - self._paid
+        if passed < _STEP:
+            return
+        self._paid = now
+        left = passed * self.settings.rate
+        for name, debt in sorted(self.debts.items(), key=lambda one: one[1]):
+            part = left / len(self.debts)
+            if debt > part:
+                self.debts = {other: owed - part for other, owed in self.debts.items()}
+                return
+            left -= debt
+            del self.debts[name]
