@@ -182,14 +182,20 @@ class Attempts:
         attempt, waiting = self._attempts.get(uid), books.waiting.get(uid)
         if attempt is None or attempt.number != question.attempt:
             return _refused(question, STALE, "this attempt is not known; schedule the pod again")
-        if waiting is None or self._service.closed or not self._may_preempt(books, attempt):
+        if waiting is None or waiting.deferred or self._service.closed:
+            return wire.Answer(question.id)
+        if not self._may_preempt(books, attempt):
             return wire.Answer(question.id)
         pod, rejected = attempt.entry.pod, uid in self._rejected
         try:
             budgets = wire.budgets(question)
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
-        found = await self._planner.best(books, waiting, budgets, _PLANS + 1, Work(_MOST_PLANNING))
+        allowance, clock = books.verbs.allowance, self._service.clock
+        turn = allowance.has_turn(pod.namespace, clock.monotonic())
+        planning = Work(_MOST_PLANNING if turn else MOST)
+        found = await self._planner.best(books, waiting, budgets, _PLANS + 1, planning)
+        allowance.spend(pod, planning.taken, clock.monotonic())
         if self._current() is not books or self._attempts.get(uid) is not attempt:
             return _refused(question, STALE, "things changed; schedule the pod again")
         # Pods that leave and are as important cannot be sent away: their room is waited for.
