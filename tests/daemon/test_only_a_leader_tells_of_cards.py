@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 
 from partage.daemon.notices import Notices
+from partage.extender.books import Books
+from partage.extender.intake import Intake
 from partage.extender.ports import Hooks
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import DeviceType, SliceMode
+from partage.model.pod import Pod, Record
 from partage.model.reason import ReasonCode, Refusal
-from partage.scheduler.events import Quarantined, Unserviceable
+from partage.scheduler.events import NodeSeen, PodSeen, Quarantined, Unserviceable
+from partage.testing.builders import card as model_card
+from partage.testing.builders import make_node
 from partage.testing.clock import SteppedClock
 
+GRANT = Grant("main", DeviceType.GPU, 0, "GPU-0", 1000, 2**30, GrantMode.SHARE)
 POD: Any = SimpleNamespace(
     pod=SimpleNamespace(uid="u", key="default/p", name="p", namespace="default", node=None)
 )
@@ -83,3 +91,41 @@ async def test_who_leads_tells(speaks: bool) -> None:  # noqa: FBT001 # a parame
     assert bool(api.written) is speaks
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+def overbooked(name: str) -> Pod:
+    """A bound pod that says that it has the whole of the only card."""
+    return Pod(f"uid-{name}", "default", name, node="n", record=Record((GRANT,), "test"))
+
+
+def test_books_of_who_does_not_lead_count_and_log_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is found meanwhile, as in a rebuild, is said once when the instance leads; never by one that lost its Lease."""
+    lead, told = [False], list[str]()
+    hooks = Hooks(
+        quarantined=lambda action: told.append(action.message),
+        unserviceable=lambda action: told.append(action.message),
+        leads=lambda: lead[0],
+    )
+    books = Books(Intake(), hooks)
+    broken = model_card(1, mode=SliceMode.MIG)
+    books.take([NodeSeen(make_node("n", [model_card(0), broken]))], 0.0)
+    books.take([PodSeen(overbooked("one")), PodSeen(overbooked("two"))], 0.0)
+    books.tick(1.0)
+    assert books.engine.ledger.overbooked("uid-two")
+    assert (books.counts["quarantined"], told, caplog.messages) == (0, [], [])
+
+    lead[0] = True
+    for second in (2.0, 3.0):
+        books.tick(second)
+        assert books.counts["quarantined"] == 1
+        assert len([text for text in caplog.messages if "booked beyond its means" in text]) == 1
+        assert len([text for text in caplog.messages if "serve no pod" in text]) == 1
+    lead[0] = False
+    books.take([PodSeen(overbooked("three"))], 4.0)
+    assert books.counts["quarantined"] == 1
+    lead[0] = True
+    books.take([PodSeen(overbooked("four"))], 5.0)
+    assert books.counts["quarantined"] == 2
+    assert told

@@ -98,6 +98,7 @@ class Notices:
             nominated=self._nominated,
             quarantined=self._quarantined,
             unserviceable=self._unserviceable,
+            leads=self._may_tell,
         )
 
     def _may_tell(self) -> bool:

@@ -6,7 +6,7 @@ nominated gets its hold before anybody else is woken for the room that was made 
 """
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -46,6 +46,8 @@ _UNTOLD: Final = 10.0
 _MOST_SHOWN: Final = 8
 """Nodes that a waiting pod is pointed to in so many seconds; kube-scheduler may mind them all."""
 _SHOWN_SECONDS: Final = 60.0
+_MOST_UNSAID: Final = 1000
+"""Findings about nodes that are kept until this instance leads, the newest."""
 _MOST_READ: Final = 8
 """Such pods that are read at a time."""
 
@@ -94,6 +96,8 @@ class Books:
         self._standing: dict[str, int] = {}
         self._strangers: dict[str, float] = {}
         self._untold: dict[str, tuple[PodEntry, float]] = {}
+        # What was found while this instance did not lead, as in a rebuild; books of the past are never asked.
+        self._unsaid: deque[Quarantined | Unserviceable] = deque(maxlen=_MOST_UNSAID)
 
     @property
     def settled(self) -> bool:
@@ -358,6 +362,8 @@ class Books:
 
     def tick(self, now: float) -> None:
         """What time brings: holds end, the next waiting pods are woken, and who did not come again."""
+        while self._unsaid and self.hooks.leads():
+            self._say(self._unsaid.popleft())
         self._follow(self.verbs.expire(now))
         self.prospects.expire(now)
         # A nomination outlives its hold, which is taken anew while there is room.
@@ -396,6 +402,14 @@ class Books:
             self.counts["woken"] += len(woken)
             self.hooks.wake(woken)
 
+    def _say(self, action: Quarantined | Unserviceable) -> None:
+        """Log what is closed, and count it."""
+        if isinstance(action, Quarantined):
+            self.counts["quarantined"] += 1
+            _LOG.warning("node %s: quarantined: %s", action.node, action.message)
+        else:
+            _LOG.warning("node %s: %s", action.node, action.message)
+
     @staticmethod
     def _by_priority(entries: Iterable[PodEntry]) -> Sequence[PodEntry]:
         return sorted(entries, key=lambda entry: -entry.pod.priority)
@@ -405,12 +419,13 @@ class Books:
             match action:
                 case Released(node):
                     self._freed.add(node)
+                case Quarantined() | Unserviceable() if not self.hooks.leads():
+                    self._unsaid.append(action)
                 case Quarantined():
-                    self.counts["quarantined"] += 1
-                    _LOG.warning("node %s: quarantined: %s", action.node, action.message)
+                    self._say(action)
                     self.hooks.quarantined(action)
                 case Unserviceable():
-                    _LOG.warning("node %s: %s", action.node, action.message)
+                    self._say(action)
                     self.hooks.unserviceable(action)
                 case ReadBack(uid):
                     entry = self.intake.pod(uid)

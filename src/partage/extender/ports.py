@@ -144,6 +144,10 @@ def _nothing(*_: object) -> None:
     """Nobody listens."""
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """Who is told what; every one is called synchronously and must not block.
@@ -160,6 +164,8 @@ class Hooks:
         placed: a pod was bound.
         quarantined: capacity was closed because of a pod.
         unserviceable: cards are configured so that they serve nobody.
+        leads: asked whether this instance is known to lead at this very moment. The books of one that
+            does not may be of the past, and nothing of cards is said by them.
     """
 
     wake: Callable[[Sequence[str]], None] = _nothing
@@ -170,3 +176,4 @@ class Hooks:
     placed: Callable[[PodEntry, Allocation], None] = _nothing
     quarantined: Callable[[Quarantined], None] = _nothing
     unserviceable: Callable[[Unserviceable], None] = _nothing
+    leads: Callable[[], bool] = _always
