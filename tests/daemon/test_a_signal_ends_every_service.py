@@ -7,16 +7,19 @@ the tests of what does not let go see.
 
 import asyncio
 import contextlib
+import os
 import signal
 import ssl
+import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import trustme
+from aiohttp import web
 from daemon_world import PATIENCE, world
 from proxy import Proxy
 
@@ -125,13 +128,17 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def started(arguments: Sequence[str], folder: Path, url: str = "") -> AsyncIterator[Running]:
+async def started(
+    arguments: Sequence[str], folder: Path, url: str = "", before: Sequence[str] = ()
+) -> AsyncIterator[Running]:
     """A service; it does not outlive the context."""
     given = [text.replace("{folder}", str(folder)) for text in arguments]
     if url:
         write_kubeconfig(folder / "config", url)
         given += ["--kubeconfig", str(folder / "config")]
-    process = await asyncio.create_subprocess_exec(*PROGRAM, *given, stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *before, *PROGRAM, *given, stdout=PIPE, stderr=PIPE
+    )
     try:
         yield Running(process)
     finally:
@@ -200,6 +207,90 @@ async def test_it_ends_though_the_api_server_falls_silent_while_it_leads(tmp_pat
         await service.says("leading;")
         proxy.cut = True
         await service.ends(signal.SIGTERM)
+
+
+@contextlib.asynccontextmanager
+async def full(nodes: int) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """An API server of many nodes of eight cards, and nothing else; its URL, and whether nodes were listed."""
+    listed = asyncio.Event()
+    memory = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": "80Gi", "koordinator.sh/gpu-memory-ratio": "100"}  # fmt: skip
+    devices = [
+        {"type": "gpu", "id": f"GPU-{i}", "minor": i, "health": True, "resources": memory}
+        for i in range(8)
+    ]
+    items: dict[str, list[Any]] = {
+        "nodes": [
+            {"metadata": {"name": f"n{i}", "uid": f"n{i}", "resourceVersion": "1"}}
+            for i in range(nodes)
+        ],
+        "devices": [
+            {
+                "metadata": {"name": f"n{i}", "uid": f"d{i}", "resourceVersion": "1"},
+                "spec": {"devices": devices},
+            }
+            for i in range(nodes)
+        ],
+    }
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.query.get("watch"):
+            watching = web.StreamResponse()
+            await watching.prepare(request)
+            await asyncio.sleep(PATIENCE)
+            return watching
+        kind = request.path.rsplit("/", 1)[1]
+        if kind == "nodes":
+            listed.set()
+        return web.json_response(
+            {"kind": "List", "metadata": {"resourceVersion": "2"}, "items": items.get(kind, [])}
+        )
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", listed
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.5, 2.0])
+async def test_it_ends_while_it_makes_the_books_of_many_nodes(
+    tmp_path: Path, pause: float
+) -> None:
+    """Five thousand are decoded, taken in and rebuilt; the signal meets any of that."""
+    async with full(5000) as (url, listed), started(ALONE, tmp_path, url) as service:
+        async with asyncio.timeout(PATIENCE):
+            await listed.wait()
+        await asyncio.sleep(pause)
+        await service.ends(signal.SIGTERM)
+
+
+IN_ITS_OWN: Final = ("unshare", "--pid", "--fork", "--kill-child")
+
+
+@pytest.mark.skipif(
+    subprocess.run([*IN_ITS_OWN, "true"], check=False, capture_output=True).returncode != 0,
+    reason="no process namespaces here",
+)
+@pytest.mark.parametrize(("arguments", "how"), [(SECRET, "is away"), (PLAIN, "is silent"), (WEBHOOK, "is away"), (AGENT, "is silent")])  # fmt: skip
+async def test_it_ends_as_the_first_process_of_a_container(
+    tmp_path: Path, arguments: Sequence[str], how: str
+) -> None:
+    """There no signal does anything of itself: what has no handler yet is lost."""
+    async with (
+        unhelpful(how) as (url, _),
+        started(arguments, tmp_path, url, IN_ITS_OWN) as service,
+    ):
+        await service.says("partage", "waiting", "cannot", "listen", "serv", "{")
+        outer = service.process.pid
+        children = Path(f"/proc/{outer}/task/{outer}/children").read_text()  # noqa: ASYNC240 # no file
+        inner = int(children.split()[0])
+        os.kill(inner, signal.SIGTERM)
+        await service.ends()
 
 
 @pytest.mark.parametrize("pause", [0.3, 1.0])
