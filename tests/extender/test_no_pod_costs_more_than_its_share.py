@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, node
 
+from partage.extender.allowance import AllowanceSettings
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.placement.work import MOST, MOST_A_NODE, Work
 from partage.scheduler.events import TablesChanged
@@ -83,7 +84,11 @@ def world() -> World:
     """A cluster in which a node's card is used in part here and there."""
 
     async def made() -> World:
-        return await World().start(*[one for i in range(NODES) for one in machine(i)])
+        # What each pod costs is judged here, however many of its namespace came before.
+        plenty = AllowanceSettings(10**9, 60_000, 2 * 10**9)
+        return await World(allowance=plenty).start(
+            *[one for i in range(NODES) for one in machine(i)]
+        )
 
     return asyncio.run(made())
 

@@ -23,6 +23,8 @@ __all__ = ["Kind", "kinds_of", "room_together"]
 
 _MOST_SUBSETS: Final = 6
 """Sets of kinds that are compared with the room of the cards, in each order."""
+_WIDE: Final = 2**40
+"""More than any card has: of nodes without a card that serves, which have failed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +114,55 @@ def _of_type(
         ends = sorted(
             {len(order), *np.linspace(1, len(order), _MOST_SUBSETS).astype(int).tolist()}
         )
+        begin, so_far = 0, _Subset(np.zeros_like(any_card), _WIDE, _WIDE)
         for end in ends:
-            some = order[:end]
-            room &= _enough(
-                [mine[i] for i in some], [taken[i] for i in some], [limits[i] for i in some],
-                (core_free, memory_free, slots, at(plane.tenants, nodes)),
-            )  # fmt: skip
+            for i in order[begin:end]:
+                so_far.add(mine[i], taken[i], limits[i])
+            begin = end
+            room &= _enough(so_far, (core_free, memory_free, slots, at(plane.tenants, nodes)))
     return room
+
+
+@dataclass(slots=True)
+class _Subset:
+    """Groups of a pod, the largest ones: what they have in common.
+
+    Attributes:
+        cards: which serve any of them; shape (cards, nodes).
+        core: the least compute that any takes, for all nodes or by node.
+        memory: the same of memory.
+        groups: how many there are.
+        asked: cards that they ask for.
+        most: the most tenants of a card that any allows; None where one has no such limit.
+        alone: each wants its cards for itself.
+    """
+
+    cards: Bools
+    core: Ints | int
+    memory: Ints | int
+    groups: int = 0
+    asked: int = 0
+    most: int | None = 0
+    alone: bool = True
+
+    def add(
+        self, one: tuple[Kind, Bools], taken: tuple[Ints | int, Ints | int], limit: int | None
+    ) -> None:
+        """One kind more."""
+        kind, cards = one
+        self.cards |= cards
+        self.core, self.memory = _less(self.core, taken[0]), _less(self.memory, taken[1])
+        self.groups += kind.copies
+        self.asked += kind.copies * kind.request.count
+        self.most = None if limit is None or self.most is None else max(self.most, limit)
+        self.alone = self.alone and (kind.request.whole or kind.request.exclusive)
+
+
+def _less(one: Ints | int, other: Ints | int) -> Ints | int:
+    if isinstance(one, int) and isinstance(other, int):
+        return min(one, other)
+    found: Ints = np.minimum(one, other)
+    return found
 
 
 def _limit(ledger: Ledger, request: DeviceRequest) -> int | None:
@@ -133,47 +177,42 @@ def _size(request: DeviceRequest, which: int) -> tuple[int, int]:
     return int(request.whole), request.memory_bytes or request.memory_milli
 
 
-def _taken(plane: Plane, request: DeviceRequest, cards: Bools, nodes: Nodes) -> tuple[Ints, Ints]:
+def _taken(
+    plane: Plane, request: DeviceRequest, cards: Bools, nodes: Nodes
+) -> tuple[Ints | int, Ints | int]:
     """The least compute and memory that the request takes of any card that serves it, by node."""
     if request.whole:
         core: Ints | int = at(plane.core_total, nodes)
         memory: Ints | int = at(plane.memory_total, nodes)
     else:
         core, memory = needs(plane, request, nodes)
-    wide = 2**40  # a card of a node without one that serves; such nodes have failed already
 
-    def least(amount: Ints | int) -> Ints:
-        found: Ints = np.where(cards, amount, wide).min(axis=0, initial=wide)
+    def least(amount: Ints | int) -> Ints | int:
+        if isinstance(amount, int | np.integer):
+            return int(amount)  # nodes without a card that serves have failed already
+        found: Ints = np.where(cards, amount, _WIDE).min(axis=0, initial=_WIDE)
         return found
 
     return least(core), least(memory)
 
 
-def _enough(
-    some: Sequence[tuple[Kind, Bools]],
-    taken: Sequence[tuple[Ints, Ints]],
-    limits: Sequence[int | None],
-    free: tuple[Ints, Ints, Ints, Ints],
-) -> Bools:
+def _enough(subset: _Subset, free: tuple[Ints, Ints, Ints, Ints]) -> Bools:
     """Nodes whose cards serve as many groups as there are, if all were as small as the smallest.
 
     A card serves a group once, whatever it has left: a group wants different cards.
     """
     core_free, memory_free, slots, tenants = free
-    core = np.minimum.reduce([least for least, _ in taken])
-    memory = np.minimum.reduce([least for _, least in taken])
-    groups = sum(kind.copies for kind, _ in some)
-    asked = sum(kind.copies * kind.request.count for kind, _ in some)
-    serves = np.minimum(np.maximum(slots, 0), groups)
-    if all(limit is not None for limit in limits):
-        most = max(limit for limit in limits if limit is not None)
-        serves = np.minimum(serves, np.maximum(most - tenants, 0))
-    for left, least in ((core_free, core), (memory_free, memory)):
-        if least.any():
+    serves = np.minimum(np.maximum(slots, 0), subset.groups)
+    if subset.most is not None:
+        serves = np.minimum(serves, np.maximum(subset.most - tenants, 0))
+    for left, least in ((core_free, subset.core), (memory_free, subset.memory)):
+        if isinstance(least, int):
+            if least > 0:
+                serves = np.minimum(serves, np.maximum(left, 0) // least)
+        elif least.any():
             whole = np.maximum(left, 0) // np.maximum(least, 1)
             serves = np.where(least > 0, np.minimum(serves, whole), serves)
-    if all(kind.request.whole or kind.request.exclusive for kind, _ in some):
+    if subset.alone:
         serves = np.minimum(serves, 1)
-    cards = np.logical_or.reduce([cards for _, cards in some])
-    enough: Bools = np.where(cards, serves, 0).sum(axis=0) >= asked
+    enough: Bools = np.where(subset.cards, serves, 0).sum(axis=0) >= subset.asked
     return enough
