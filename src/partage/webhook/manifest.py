@@ -14,6 +14,7 @@ import msgspec
 from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document
+from partage.wire.limits import LIMITS
 
 __all__ = [
     "Part",
@@ -28,8 +29,7 @@ __all__ = [
 ]
 
 _LISTS: Final = ("initContainers", "containers")
-_MOST_CONTAINERS: Final = 512
-"""Of a pod that names devices; far beyond what a kubelet runs, and read in some tens of milliseconds."""
+_MOST_CONTAINERS: Final = LIMITS["containers"]
 
 
 @dataclass(frozen=True, slots=True)
