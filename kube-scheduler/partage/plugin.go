@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -263,7 +265,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	answer, err := p.propose(ctx, pod, number)
 	if err != nil {
 		p.shared.remember(pod)
-		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
+		return nil, fwk.AsStatus(err) // kube-scheduler tries it again in a while
 	}
 	if answer.Skip {
 		return nil, fwk.NewStatus(fwk.Skip)
@@ -572,11 +574,23 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	}}, nil
 }
 
-func ownChange(_ klog.Logger, pod *v1.Pod, _, changed any) (fwk.QueueingHint, error) {
-	if other, found := changed.(*v1.Pod); found && other.UID == pod.UID {
-		return fwk.Queue, nil
+// ownChange tells whether a change of the pod may make it schedulable. kube-scheduler writes a condition
+// on every pod that it refuses; taking that for a change would have each refused pod tried twice.
+func ownChange(_ klog.Logger, pod *v1.Pod, old, changed any) (fwk.QueueingHint, error) {
+	after, found := changed.(*v1.Pod)
+	if !found || after.UID != pod.UID {
+		return fwk.QueueSkip, nil
 	}
-	return fwk.QueueSkip, nil
+	if before, known := old.(*v1.Pod); known && asksTheSame(before, after) {
+		return fwk.QueueSkip, nil
+	}
+	return fwk.Queue, nil
+}
+
+// asksTheSame compares all of a pod that decides where it may go.
+func asksTheSame(before, after *v1.Pod) bool {
+	return equality.Semantic.DeepEqual(before.Spec, after.Spec) &&
+		maps.Equal(before.Labels, after.Labels) && maps.Equal(before.Annotations, after.Annotations)
 }
 
 // SignPod keeps pods with devices out of batches: what one was given says nothing about the next.
@@ -597,6 +611,10 @@ func attemptOf(state fwk.CycleState) *attempt {
 }
 
 func refusal(answer protocol.Answer) *fwk.Status {
+	if answer.Code == protocol.CodeStale {
+		// Nothing is known to change that kube-scheduler would be told of: it tries the pod again in a while.
+		return fwk.AsStatus(fmt.Errorf("%s: %s", answer.Code, answer.Message))
+	}
 	code := fwk.Unschedulable
 	if answer.Hopeless {
 		code = fwk.UnschedulableAndUnresolvable

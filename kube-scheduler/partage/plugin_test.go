@@ -645,3 +645,48 @@ func TestPluginAndExtenderAtOnceAreRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestOnlyChangesOfWhatAPodAsksAreAReasonToTryItAgain(t *testing.T) {
+	changed := func(change func(*v1.Pod)) *v1.Pod {
+		pod := device("web")
+		change(pod)
+		return pod
+	}
+	for name, one := range map[string]struct {
+		after *v1.Pod
+		want  fwk.QueueingHint
+	}{
+		"kube-scheduler's condition": {changed(func(pod *v1.Pod) {
+			pod.ResourceVersion = "2"
+			pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kube-scheduler"}}
+			pod.Status.Conditions = []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionFalse}}
+		}), fwk.QueueSkip},
+		"a nomination": {changed(func(pod *v1.Pod) { pod.Status.NominatedNodeName = "n1" }), fwk.QueueSkip},
+		"a finalizer":  {changed(func(pod *v1.Pod) { pod.Finalizers = []string{"a/b"} }), fwk.QueueSkip},
+		"a label":      {changed(func(pod *v1.Pod) { pod.Labels = map[string]string{"a": "b"} }), fwk.Queue},
+		"an annotation": {changed(func(pod *v1.Pod) {
+			pod.Annotations = map[string]string{"partage.io/woken": "now"}
+		}), fwk.Queue},
+		"a toleration": {changed(func(pod *v1.Pod) {
+			pod.Spec.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists}}
+		}), fwk.Queue},
+		"another pod": {changed(func(pod *v1.Pod) { pod.UID, pod.Labels = "other", map[string]string{"a": "b"} }), fwk.QueueSkip},
+	} {
+		if hint, err := ownChange(klog.Background(), device("web"), device("web"), one.after); hint != one.want || err != nil {
+			t.Error(name, hint, err)
+		}
+	}
+}
+
+func TestAQuestionThatIsOutOfDateIsAskedAgainLater(t *testing.T) {
+	p, _, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
+		if q.Verb != protocol.VerbPropose {
+			return nil
+		}
+		return &protocol.Answer{Code: protocol.CodeStale, Message: "the pod's Binding is on its way"}
+	})
+	_, status := p.PreFilter(context.Background(), framework.NewCycleState(), device("web"), nil)
+	if status.Code() != fwk.Error {
+		t.Error(status)
+	}
+}

@@ -40,6 +40,9 @@ const (
 	OutcomeDone    = "done"
 	OutcomeRefused = "refused"
 	OutcomeUnknown = "unknown"
+
+	// CodeStale answers a question that is out of date, or that the engine cannot answer yet.
+	CodeStale = "StaleAttempt"
 )
 
 // Question is any question; which fields it has depends on the verb.

@@ -217,6 +217,12 @@ class Plugged:
         self.eventually(f"why {name} waits", why)
         return why()
 
+    def failures(self, name: str) -> int:
+        """How many failed attempts kube-scheduler has told of."""
+        about = f"involvedObject.name={name},reason=FailedScheduling"
+        found = self.plane.call("GET", f"/api/v1/namespaces/default/events?fieldSelector={about}")
+        return sum((one.get("series") or {}).get("count", 1) for one in found["items"])
+
     def eventually(self, what: str, ask: Callable[[], object]) -> None:
         """Wait; a bound for hangs only."""
         deadline = time.monotonic() + PATIENCE

@@ -77,6 +77,25 @@ def test_a_pod_that_waits_says_why_and_comes_when_there_is_room(cluster: Plugged
     cluster.delete("two", "late")
 
 
+def test_a_refusal_is_one_attempt_and_one_event(cluster: Plugged) -> None:
+    """What kube-scheduler writes on a refused pod is no reason to try it again; its author's changes are."""
+    for name in ("one", "two"):
+        cluster.pod(name, BOTH)
+        cluster.bound(name)
+    for name in ("refused-1", "refused-2", "refused-3"):  # each behind whatever is tried again
+        cluster.pod(name, BOTH)
+        assert "InsufficientCards" in cluster.waits(name)
+    cluster.eventually("an event", lambda: cluster.failures("refused-3"))
+    assert cluster.failures("refused-1") == 1
+
+    cluster.plane.call(
+        "PATCH", "/api/v1/namespaces/default/pods/refused-1",
+        {"metadata": {"labels": {"a": "b"}}}, kind="application/merge-patch+json",
+    )  # fmt: skip
+    cluster.eventually("another attempt", lambda: cluster.failures("refused-1") > 1)
+    cluster.delete("one", "two", "refused-1", "refused-2", "refused-3")
+
+
 def test_the_second_choice_is_taken_before_anybody_is_evicted(cluster: Plugged) -> None:
     """The engine's first choice is full of CPU; another node is free, and a less important pod about."""
     big = {"containers": [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "3"}}}]}
