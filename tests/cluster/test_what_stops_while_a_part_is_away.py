@@ -396,7 +396,10 @@ def service(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def service_managed(cluster: Cluster) -> Iterator[None]:
-    """The only instance, and kube-scheduler asks about the names alone that it leaves to Partage."""
+    """The only instance, and kube-scheduler asks about the names alone that it leaves to Partage.
+
+    Koordinator's older names cannot be among them, and what the page says of their pods is so.
+    """
     path = cluster.plane.folder / "kube-scheduler.json"
     before = path.read_text()
     config = json.loads(before)
@@ -409,6 +412,11 @@ def service_managed(cluster: Cluster) -> Iterator[None]:
     cluster.process("kube-scheduler").start()
     try:
         with service(cluster):
+            cluster.create(cluster.asking("unrecorded", "older"))
+            notes = cluster.stack.bound("unrecorded")["metadata"].get("annotations", {})
+            assert names.ALLOCATION not in notes
+            cluster.stack.delete("unrecorded")
+            eventually("it is gone", lambda: not cluster.stack.pod("unrecorded"))
             yield
     finally:
         cluster.process("kube-scheduler").stop()
@@ -481,7 +489,7 @@ def test_what_stops_while_a_part_is_away(cluster: Cluster, outage: Outage) -> No
         expected[one["metadata"]["name"]] = one, becomes
     for protocol in PROTOCOLS:
         if protocol == "older" and outage.id == "service-managed":
-            continue  # an extender cannot have these names, as the page says
+            continue
         one = cluster.asking(f"new-{outage.id}-{protocol}", protocol, node)
         elsewhere = outage.id == "agent" and protocol == "metax"
         expected[one["metadata"]["name"]] = one, START if elsewhere else outage.devices
