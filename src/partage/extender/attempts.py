@@ -179,12 +179,10 @@ class Attempts:
     async def preempt(self, question: wire.Preempt) -> wire.Answer:
         """Where less important pods could make room, the best first; no nodes where none could."""
         books, uid = self._current(), question.uid
-        attempt, waiting = self._attempts.get(uid), books.waiting.get(uid)
-        if attempt is None or attempt.number != question.attempt:
-            return _refused(question, STALE, "this attempt is not known; schedule the pod again")
-        if waiting is None or waiting.deferred or self._service.closed:
-            return wire.Answer(question.id)
-        if not self._may_preempt(books, attempt):
+        attempt, waiting = self._of(question), books.waiting.get(uid)
+        if isinstance(attempt, wire.Answer):
+            return attempt
+        if waiting is None or waiting.deferred or not self._may_preempt(books, attempt):
             return wire.Answer(question.id)
         pod, rejected = attempt.entry.pod, uid in self._rejected
         try:
@@ -218,12 +216,9 @@ class Attempts:
 
     def reserve(self, question: wire.Reserve) -> wire.Answer:
         """Take the proposed place, or the same place again."""
-        books = self._current()
-        attempt = self._attempts.get(question.uid)
-        if attempt is None or attempt.number != question.attempt:
-            return _refused(question, STALE, "this attempt is not known; schedule the pod again")
-        if self._service.closed:
-            return _refused(question, CLOSED, self._service.closed)
+        books, attempt = self._current(), self._of(question)
+        if isinstance(attempt, wire.Answer):
+            return attempt
         if attempt.reserved and attempt.place is not None:
             if attempt.place.node == question.node:
                 return wire.Answer(question.id)
@@ -282,12 +277,9 @@ class Attempts:
             question: which.
             reply: sends the answer that allows the plugin to send the Binding.
         """
-        books = self._current()
-        attempt = self._attempts.get(question.uid)
-        if attempt is None or attempt.number != question.attempt:
-            return _refused(question, STALE, "this attempt is not known; schedule the pod again")
-        if self._service.closed:
-            return _refused(question, CLOSED, self._service.closed)
+        books, attempt = self._current(), self._of(question)
+        if isinstance(attempt, wire.Answer):
+            return attempt
         if attempt.provisional:
             return _refused(question, PROVISIONAL, "pods that still run there hold its place")
         if attempt.outcome is not None:
@@ -361,6 +353,15 @@ class Attempts:
     def rebuilt(self) -> None:
         """The books were made anew: what is reserved is reserved in them too."""
         self._current()
+
+    def _of(self, question: wire.Preempt | wire.Reserve | wire.Bind) -> _Attempt | wire.Answer:
+        """The attempt that a question is about, or why nothing may follow from it now."""
+        attempt = self._attempts.get(question.uid)
+        if attempt is None or attempt.number != question.attempt:
+            return _refused(question, STALE, "this attempt is not known; schedule the pod again")
+        if self._service.closed:
+            return _refused(question, CLOSED, self._service.closed)
+        return attempt
 
     # --- proposing -----------------------------------------------------------------------------
 
