@@ -5,9 +5,10 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
-from up_world import PODS, Document, node, pod, run, running
+from up_world import PATIENCE, PODS, Document, node, pod, run, running
 
 MOST = 1.0
 """Seconds of processor time that one step of the loop may take: a decision takes a fifth of one, and
@@ -102,6 +103,50 @@ def test_an_ordinary_pod_beside_hard_ones_gets_its_node(monkeypatch: pytest.Monk
                 assert "search given up" in await w.refused("no-gap")
                 await w.until("every-slot", lambda found: found["spec"].get("nodeName"))
             assert max(steps) < MOST
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "wanted"),
+    [
+        ("apps/v1", "Deployment", {"replicas": 30}),
+        ("apps/v1", "ReplicaSet", {"replicas": 30}),
+        ("apps/v1", "StatefulSet", {"replicas": 30, "podManagementPolicy": "Parallel"}),
+        ("apps/v1", "DaemonSet", {}),
+        ("batch/v1", "Job", {"parallelism": 30, "completions": 30}),
+    ],
+)
+def test_others_have_their_turn_between_two_pods_of_a_workload(
+    path: str, kind: str, wanted: Document
+) -> None:
+    """Thirty at once are thirty steps: each is admitted, which takes long where it has many containers."""
+
+    async def story() -> None:
+        nodes = [node(f"n{index}", cards=1) for index in range(30 if kind == "DaemonSet" else 1)]
+        async with running(nodes) as w:
+            pods, seen = w.cluster.server.store, [0]
+
+            async def look() -> None:
+                while seen[-1] < 30:
+                    seen.append(len(pods.all("pods")))
+                    await asyncio.sleep(0)
+
+            looking = asyncio.create_task(look())
+            labels = {"app": "many"}
+            template = {"metadata": {"labels": labels}, "spec": pod("x", share(1, 1, 0))["spec"]}
+            spec: Document = {"template": template, **wanted}
+            if kind == "Job":
+                template["spec"]["restartPolicy"] = "Never"
+            else:
+                spec["selector"] = {"matchLabels": labels}
+            await w.create(
+                f"/apis/{path}/namespaces/default/{kind.lower()}s",
+                {"apiVersion": path, "kind": kind, "metadata": {"name": "many"}, "spec": spec},
+            )
+            async with asyncio.timeout(PATIENCE):
+                await looking
+            assert max(after - before for before, after in pairwise(seen)) <= 2
 
     run(story())
 

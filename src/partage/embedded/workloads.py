@@ -124,12 +124,18 @@ class Workloads:
 
     # --- what each kind does -----------------------------------------------------------------
 
+    async def _create(self, made: dict[str, Any], owner: Record) -> None:
+        """A pod, unless its owner has gone; others have their turn after each, however many are wanted."""
+        if self._server.store.get(owner.resource, owner.namespace, owner.name) is not None:
+            await self._server.create("pods", made, owner.namespace, _USER)
+        await asyncio.sleep(0)
+
     async def _replica_set(self, record: Record) -> None:
         pods = active(self._pods(record))
         wanted = int(record.value["spec"].get("replicas", 1))
         for _ in range(wanted - len(pods)):
             made = pod_of(record.value, "ReplicaSet", "apps/v1")
-            await self._server.create("pods", made, record.namespace, _USER)
+            await self._create(made, record)
         for pod in surplus(pods, len(pods) - wanted) if len(pods) > wanted else ():
             await self._delete(pod)
         pods = active(self._pods(record))
@@ -199,7 +205,7 @@ class Workloads:
                     "statefulset.kubernetes.io/pod-name": name,
                 }  # fmt: skip
                 made = pod_of(record.value, "StatefulSet", "apps/v1", name, labels)
-                await self._server.create("pods", made, record.namespace, _USER)
+                await self._create(made, record)
             if pod is None or not ready(pod):
                 steady = False
                 if ordered:
@@ -231,7 +237,7 @@ class Workloads:
         for pod in step.gone:
             await self._delete(pod)
         for made in step.made:
-            await self._server.create("pods", made, record.namespace, _USER)
+            await self._create(made, record)
         await self._tell_status(record, step.status)
 
     async def _job(self, record: Record) -> None:
@@ -239,7 +245,7 @@ class Workloads:
         status, lacking = job_status(record.value, pods, now(self._server))
         for _ in range(lacking):
             made = pod_of(record.value, "Job", "batch/v1")
-            await self._server.create("pods", made, record.namespace, _USER)
+            await self._create(made, record)
         for pod in surplus(active(pods), -lacking) if lacking < 0 else ():
             await self._delete(pod)
         await self._tell_status(record, status)

@@ -1,0 +1,148 @@
+"""Many hard pods at once in a live cluster, and an ordinary pod of another namespace right behind them.
+
+    python bench/crowds.py [--pods 240] [--shape "24 that hardly fit"] [--namespaces 1] [--deployments 0]
+
+The cluster is `partage up` in this process: 40 nodes of eight cards, API server, webhook, kube-scheduler's
+stand-in and the service share one core, so creating the pods takes most of the time. Told are the time until
+the ordinary pod is bound, the slowest answer of `/healthz`, asked every 30 ms, and the steps of the loop that
+took more than 100 ms of processor time. `bench/hostile.py` has the shapes; every pod asks other amounts.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from typing import Any
+
+import aiohttp
+
+from hostile import shapes
+from partage.agent.discovery.models import MODELS
+from partage.embedded.cluster import EmbeddedCluster, Plan
+from partage.embedded.fleet import SimulatedNode
+
+MODEL = "A100-SXM4-80GB"
+LONG = 0.1
+"""Seconds of processor time of a step that is told."""
+
+
+def hard(shape: str, seed: int) -> dict[str, Any]:
+    """One pod of a shape."""
+    found = next(pod for name, pod in shapes(seed) if name == shape)
+    del found["metadata"], found["status"], found["spec"]["priority"]
+    return found
+
+
+def watched() -> list[float]:
+    """Long steps of the loop from now on."""
+    plain, steps = asyncio.Handle._run, list[float]()  # noqa: SLF001 # where every step passes
+
+    def timed(handle: asyncio.Handle) -> None:
+        begun = time.thread_time()
+        plain(handle)
+        if (took := time.thread_time() - begun) > LONG:
+            steps.append(round(took, 3))
+
+    asyncio.Handle._run = timed  # type: ignore[method-assign] # noqa: SLF001 # here only
+    return steps
+
+
+class Crowd:
+    """The cluster and its user."""
+
+    def __init__(self, cluster: EmbeddedCluster, http: aiohttp.ClientSession) -> None:
+        self.cluster = cluster
+        self.http = http
+        self.answers: list[float] = []
+
+    async def create(self, path: str, body: dict[str, Any]) -> None:
+        """Create an object."""
+        url = self.cluster.addresses.api + path
+        async with self.http.post(url, data=json.dumps(body), headers={"Content-Type": "application/json"}) as answer:  # fmt: skip
+            if answer.status != 201:
+                raise SystemExit(f"{path}: {answer.status} {await answer.text()}")
+
+    async def ask_health(self) -> None:
+        """Ask every 30 ms, until cancelled."""
+        while True:
+            begun = time.monotonic()
+            async with self.http.get(f"{self.cluster.addresses.scheduler}/healthz") as answer:
+                await answer.read()
+            self.answers.append(time.monotonic() - begun)
+            await asyncio.sleep(0.03)
+
+    async def send(self, given: argparse.Namespace) -> None:
+        """The crowd."""
+        for number in range(given.namespaces):
+            await self.create("/api/v1/namespaces", {"metadata": {"name": f"bad{number}"}})
+        for number in range(given.deployments or given.pods):
+            one = hard(given.shape, number + 1)
+            space, name = f"bad{number % given.namespaces}", f"hard-{number}"
+            if not given.deployments:
+                one["metadata"] = {"name": name}
+                await self.create(f"/api/v1/namespaces/{space}/pods", one)
+                continue
+            labels = {"app": name}
+            template = {"metadata": {"labels": labels}, "spec": one["spec"]}
+            body = {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": name},
+                "spec": {
+                    "replicas": given.pods // given.deployments,
+                    "selector": {"matchLabels": labels},
+                    "template": template,
+                },
+            }
+            await self.create(f"/apis/apps/v1/namespaces/{space}/deployments", body)
+
+    async def ordinary(self) -> None:
+        """A pod of one card; returns when it is bound."""
+        limits = {"koordinator.sh/gpu": "100"}
+        containers = [{"name": "main", "image": "x", "resources": {"limits": limits}}]
+        path = "/api/v1/namespaces/default/pods"
+        spec = {"containers": containers}
+        await self.create(path, {"metadata": {"name": "ordinary"}, "spec": spec})
+        while True:
+            async with self.http.get(f"{self.cluster.addresses.api}{path}/ordinary") as answer:
+                if (await answer.json())["spec"].get("nodeName"):
+                    return
+            await asyncio.sleep(0.02)
+
+
+async def measure(given: argparse.Namespace) -> None:
+    """Print the figures."""
+    nodes = tuple(SimulatedNode(f"n{i}", MODEL, MODELS[MODEL], 8) for i in range(given.nodes))
+    async with EmbeddedCluster(Plan(simulated=nodes)) as cluster, aiohttp.ClientSession() as http:
+        crowd, steps = Crowd(cluster, http), watched()
+        asking = asyncio.create_task(crowd.ask_health())
+        begun, cpu = time.monotonic(), time.process_time()
+        await crowd.send(given)
+        print(
+            f"sent in {time.monotonic() - begun:.2f} s, {time.process_time() - cpu:.2f} s of CPU"
+        )
+        begun, cpu = time.monotonic(), time.process_time()
+        await crowd.ordinary()
+        print(
+            f"ordinary pod bound after {time.monotonic() - begun:.2f} s, {time.process_time() - cpu:.2f} s of CPU"
+        )
+        await asyncio.sleep(given.seconds)
+        asking.cancel()
+        print(f"/healthz: at most {max(crowd.answers):.3f} s, asked {len(crowd.answers)} times")
+        print(f"steps of more than {LONG} s of CPU: {sorted(steps, reverse=True)[:10]}")
+
+
+def main() -> None:
+    """Run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=40)
+    parser.add_argument("--pods", type=int, default=240)
+    parser.add_argument("--namespaces", type=int, default=1)
+    parser.add_argument("--deployments", type=int, default=0)
+    parser.add_argument("--shape", default="64 distinct shares")
+    parser.add_argument("--seconds", type=float, default=10.0, help="that it goes on afterwards")
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
