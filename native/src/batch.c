@@ -129,6 +129,11 @@ uint64_t batch_expect(const struct gate *gate, uint64_t graph, const struct func
     return costs->mean_ns ? costs->mean_ns : UNKNOWN_NS;
 }
 
+bool batch_knows(const struct gate *gate, uint64_t graph)
+{
+    return gate->graphs.room && place_of(&gate->graphs, graph)->graph;
+}
+
 /*
  * What launches of each function take: that of a batch of one is measured. Of several only their sum is, so each is corrected by
  * how far that was off, so little that all of them together move an eighth of the way.
@@ -149,7 +154,7 @@ static void learn_functions(struct gate *gate, const struct batch *batch, uint64
 /* A graph is expected to take what it took; kernels what they added to what ran beside them. */
 static void learn(struct gate *gate, const struct batch *batch, uint64_t whole, uint64_t fresh)
 {
-    if (batch->graph == GRAPH_GONE) return;
+    if (batch->graph == GRAPH_GONE || batch->graph == GRAPH_KNOWN) return;
     if (batch->graph) {
         keep(&gate->graphs, batch->graph, whole);
         return;
@@ -268,7 +273,7 @@ static bool ran_dry(const struct gate *gate, struct batch *batch, uint64_t now)
 static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
 {
     gate->estimated++;
-    uint64_t least = gate->singles_learnt ? batch->count * gate->single_ns : batch->expected;
+    uint64_t least = gate->singles_learnt && batch->graph != GRAPH_KNOWN ? batch->count * gate->single_ns : batch->expected;
     uint64_t most = now - batch->opened, span = batch->last - batch->opened + gate->single_ns;
     uint64_t other_time = batch->gaps + batch->counted;
     span = span > other_time ? span - other_time : 0;
@@ -291,7 +296,9 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
         bool apart = ran_dry(gate, batch, now);
         if (apart && !batch->marks) estimate(gate, batch, now);
         else if (apart) batch->lead += batch->gaps, batch_close(gate, batch, now);
-        else if (!alone && !batch->alone && graph == 0 && batch->graph == 0 && now - batch->last < MS) return batch;
+        else if (!alone && !batch->alone && graph == batch->graph && (graph == 0 || graph == GRAPH_KNOWN) &&
+                 now - batch->last < MS)
+            return batch;
         else if (batch->busy == 0) batch_close(gate, batch, now);
     }
     struct batch *fresh = free_slot(gate, context);

@@ -4,6 +4,9 @@
 
 #include "gate.h"
 
+#define GRAPH_KNOWN (UINT64_MAX - 1) /* in place of names: graphs of which it is known what they take, measured together */
+/* Has a graph been measured? */
+bool batch_knows(const struct gate *gate, uint64_t graph);
 /* Of the per-thread stream: whose it is in this thread; of others 0. */
 uint64_t batch_thread(CUstream stream);
 /* Expected device ns of one launch. */

@@ -258,6 +258,8 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     if (alone) *cost = (struct function_cost){function, 0};
     ticket->gate = gate;
     ticket->called = alone || gate->pending == 0 ? clock_now() : 0;
+    /* Nobody waits: graphs are measured one by one now and then only, as marks between short ones cost much. */
+    if (gate->alone && graph && !alone && batch_knows(gate, graph) && !batch_is_sample(gate)) graph = GRAPH_KNOWN;
     batch_mix(gate, context, stream);
     ticket->batch = batch_open(gate, context, stream, graph, alone, now);
     if (ticket->batch) {
@@ -292,7 +294,8 @@ void gate_leave(struct ticket *ticket, bool launched)
         gate->pending -= ticket->expected < gate->pending ? ticket->expected : gate->pending;
     }
     uint64_t times = gate->alone ? ALONE_BATCHES : 1;
-    bool full = batch->expected >= BATCH_NS * times || batch->count >= BATCH_MOST * times || batch->graph ||
+    bool full = batch->expected >= BATCH_NS * times || batch->count >= BATCH_MOST * times ||
+                (batch->graph && batch->graph != GRAPH_KNOWN) ||
                 batch->alone || batch->mixed || batch_is_sample(gate);
     if ((batch->count == 0 && batch->busy == 0) || !batch_mark(batch)) batch_drop(gate, batch);
     else if (full && batch->busy == 0 && batch->state == BATCH_OPEN) batch_close(gate, batch, batch->last);
