@@ -107,6 +107,25 @@ void process_record(struct process *process, uint32_t card, uint32_t stream, str
 /* cuStreamSynchronize; stream MODEL_STREAMS: cuCtxSynchronize. */
 void process_await(struct process *process, uint32_t card, uint32_t stream);
 void process_await_event(struct process *process, uint32_t card, struct event *event);
+/* Programs as frameworks run them (traces.c). */
+#define TRACES 5
+struct program;
+struct trace {
+    const char *name;
+    uint32_t cards;
+    void (*play)(struct program *);
+};
+struct program {
+    const struct trace *trace;
+    struct process *process;
+    uint32_t index;       /* of the tenant */
+    uint64_t steps, most; /* done; after so many it ends, 0: never */
+};
+extern const struct trace traces[TRACES];
+const struct trace *trace_named(const char *name);
+void program_start(struct program *program);
+void program_step(struct program *program);
+bool program_is_over(const struct program *program);
 /* Says in a seat's terms what the agent says there. */
 void process_terms(uint32_t card, uint32_t seat, struct tenant_terms terms);
 

@@ -1,7 +1,10 @@
 /*
  * Programs over the library and a modelled card in virtual time.
  *
- * Usage: replay SCENE MODEL SEED [NUMBER]     prints "name value" lines; ends with 3 where all hang
+ * Usage: replay SCENE MODEL SEED [NUMBER [bare]]       prints "name value" lines; ends with 3 where all hang
+ *        replay trace-NAME MODEL SEED TENANTS [bare|best-effort|fixed-share]
+ *                                              a framework's program in each tenant; with even quotas, burst-share else
+ *        replay interleavings MODEL SEED COUNT         so many times few tenants with any programs and terms, each to its end
  */
 #include "model.h"
 #include "../src/batch.h"
@@ -574,6 +577,76 @@ static int comes_and_goes(void)
     return good ? 0 : 3;
 }
 
+static struct program programs[SEATS];
+
+static int framework(const struct trace *trace, const char *how)
+{
+    enum policy policy = strcmp(how, "best-effort") == 0   ? POLICY_BEST_EFFORT
+                         : strcmp(how, "fixed-share") == 0 ? POLICY_FIXED_SHARE
+                                                           : POLICY_BURST_SHARE;
+    uint32_t count = number ? (uint32_t)number : 1;
+    uint64_t steps_before[SEATS], served[SEATS], steps_all = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        process_open(&processes[i], trace->cards, i, terms(policy, 1000 / count));
+        programs[i] = (struct program){trace, &processes[i], i, 0, 0};
+        program_start(&programs[i]);
+    }
+    bool good = world_run(world_now() + SECOND);
+    for (uint32_t i = 0; i < count; i++) {
+        steps_before[i] = programs[i].steps;
+        served[i] = card_served(processes[i].channels[0]);
+    }
+    good &= world_run(world_now() + 2 * SECOND);
+    for (uint32_t i = 0; i < count; i++) {
+        char name[24];
+        uint64_t mine = (card_served(processes[i].channels[0]) - served[i]) / 2 / MS;
+        snprintf(name, sizeof name, "share-%u", i);
+        say(name, mine);
+        steps_all += programs[i].steps - steps_before[i];
+    }
+    say("steps", steps_all / 2);
+    return good ? 0 : 3;
+}
+
+/* Each ends after some steps; who has not after that much more time than all would take in turn is said to be stuck. */
+static int interleavings(const struct model *model, uint64_t seed)
+{
+    static const enum policy any[] = {POLICY_BEST_EFFORT, POLICY_FIXED_SHARE, POLICY_BURST_SHARE};
+    uint64_t played = 0, longest_run = 0;
+    for (; played < number; played++) {
+        world_open(model, seed + played);
+        uint32_t count = 2 + (uint32_t)world_chance(3);
+        bool over = false;
+        for (uint32_t i = 0; i < count; i++) {
+            const struct trace *trace = &traces[world_chance(TRACES)];
+            struct tenant_terms mine = terms(any[world_chance(3)], 100 + (uint32_t)world_chance(150));
+            mine.priority = world_chance(4) ? PRIORITY_ORDINARY : PRIORITY_ONLINE;
+            process_open(&processes[i], trace->cards, i, mine);
+            programs[i] = (struct program){trace, &processes[i], i, 0, 1 + world_chance(3)};
+            program_start(&programs[i]);
+        }
+        uint64_t begun = world_now();
+        /* A fixed share of a tenth takes ten times as long, and patience 400 ms a place in the queue. */
+        for (uint32_t k = 0; k < 200 && !over; k++) {
+            if (!world_run(world_now() + 100 * MS)) break;
+            over = true;
+            for (uint32_t i = 0; i < count; i++) over &= program_is_over(&programs[i]);
+        }
+        if (!over) {
+            say("stuck-at", seed + played);
+            for (uint32_t i = 0; i < count; i++)
+                fprintf(stderr, "%s: %llu of %llu steps\n", programs[i].trace->name,
+                        (unsigned long long)programs[i].steps, (unsigned long long)programs[i].most);
+            return 3;
+        }
+        for (uint32_t i = 0; i < count; i++) process_close(&processes[i]);
+        if (world_now() - begun > longest_run) longest_run = world_now() - begun;
+    }
+    say("played", played);
+    say("longest-ms", longest_run / MS);
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*play)(void);
@@ -590,6 +663,9 @@ int main(int argc, char **argv)
     number = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
     bare = argc > 5 && strcmp(argv[5], "bare") == 0;
     world_open(model, strtoull(argv[3], NULL, 10));
+    if (strcmp(argv[1], "interleavings") == 0) return interleavings(model, strtoull(argv[3], NULL, 10));
+    if (strncmp(argv[1], "trace-", 6) == 0 && trace_named(argv[1] + 6)) 
+        return framework(trace_named(argv[1] + 6), argc > 5 ? argv[5] : "");
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scenes[i].name, argv[1]) == 0) return scenes[i].play();
     return fprintf(stderr, "replay: no scene %s\n", argv[1]), 2;

@@ -223,3 +223,43 @@ def test_turns_begin_when_a_quota_or_a_priority_comes_and_end_with_it(
         assert abs(found["share-0"] - found["share-1"]) < 20
     bare = replay(build, "comes-and-goes", model, online, "bare")
     assert found["launches-after"] > 0.97 * bare["launches-after"]
+
+
+TRACES = ["eager", "serving", "engine", "compiled", "ranks"]
+"""What PyTorch, vLLM, TensorRT, JAX and NCCL ask of the driver, by their documentation (native/model/traces.c)."""
+
+
+@pytest.mark.parametrize(
+    ("model", "least"), [("optimistic", 0.97), ("measured", 0.97), ("hostile", 0.96)]
+)
+@pytest.mark.parametrize("trace", TRACES)
+def test_a_frameworks_program_alone_does_what_it_does_without(
+    build: Path, trace: str, model: str, least: float
+) -> None:
+    """Gated, with a share that may burst; on the hostile model a mark takes 8 us."""
+    bare = replay(build, f"trace-{trace}", model, 1, "bare")["steps"]
+
+    assert replay(build, f"trace-{trace}", model, 1)["steps"] >= least * bare
+
+
+@pytest.mark.parametrize(
+    ("model", "tenants"),
+    [("measured", 2), ("measured", 8), ("measured", 16), ("optimistic", 3), ("hostile", 16)],
+)  # fmt: skip
+@pytest.mark.parametrize("trace", TRACES)
+def test_frameworks_programs_get_even_parts(
+    build: Path, trace: str, model: str, tenants: int
+) -> None:
+    """Of what all received, within three points each."""
+    found = replay(build, f"trace-{trace}", model, tenants)
+    shares = [share for name, share in found.items() if name.startswith("share-")]
+
+    assert len(shares) == tenants
+    for share in shares:
+        assert abs(100 * share / sum(shares) - 100 / tenants) < 3
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_interleaving_of_frameworks_programs_hangs(build: Path, model: str) -> None:
+    """Two to four tenants with any programs, policies, quotas and priorities, each to its end; counted."""
+    assert replay(build, "interleavings", model, 150)["played"] == 150
