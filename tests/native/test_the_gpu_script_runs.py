@@ -51,10 +51,27 @@ def run(
     )  # fmt: skip
 
 
+BUDGETS = (24, 120, 480)
+"""Seconds for all of it: a machine that is not busy needs the first."""
+
+
+@pytest.mark.timeout(1800)
 def test_it_runs_to_its_end_with_nothing_but_python(world: World, tmp_path: Path) -> None:
     """Isolated from packages; what there was no time for is told as missed."""
-    done = run(world, "--kills", "8", "--budget", "24", out=tmp_path)
+    for budget in BUDGETS:
+        done = run(world, "--kills", "8", "--budget", str(budget), out=tmp_path)
+        try:
+            ran_to_its_end(done, tmp_path)
+        except AssertionError:
+            # It had too little time, if more helps.
+            if budget == BUDGETS[-1]:
+                raise
+        else:
+            break
 
+
+def ran_to_its_end(done: subprocess.CompletedProcess[str], out: Path) -> None:
+    """Check that each part began, and was judged and told."""
     assert done.returncode == 0, done.stderr
     told = done.stdout
     assert re.findall(r"^  (\w+) +\d+ MiB +.*2 +ok$", told, re.MULTILINE) == [
@@ -77,7 +94,7 @@ def test_it_runs_to_its_end_with_nothing_but_python(world: World, tmp_path: Path
     assert re.search(r"^  many small: ", held + missed, re.MULTILINE)
     assert advice.count("agent.isolation.compute") == 1
 
-    record = json.loads((tmp_path / "gpu.json").read_text())
+    record = json.loads((out / "gpu.json").read_text())
     asked = [*card_probes.PROBES, *card_probes.UNDER]
     assert [one[0] for one in record["assumptions"]] == asked
     runs = [one for one in record["runs"] if len(one.get("tenants", ())) == 2]
@@ -242,7 +259,7 @@ def test_a_part_that_fails_is_told_and_the_next_begins(world: World, elsewhere: 
     load.write_text("#!/bin/sh\necho cuModuleLoadData: driver error 221 >&2\nexit 3\n")
     load.chmod(0o755)
 
-    done = run(world, "--kills", "0", "--budget", "60", script=elsewhere / "bench/gpu.py")
+    done = run(world, "--kills", "0", "--budget", "480", script=elsewhere / "bench/gpu.py")
 
     assert done.returncode == 0, done.stderr
     assert re.search(r"^  plain +2048 MiB .* ok$", done.stdout, re.MULTILINE)
