@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from control_plane import control_plane
-from plugged import AT_A, LEASE, MODULE, PLUGIN, Plugged
+from plugin_stack import AT_A, LEASE, MODULE, PLUGIN, Plugged
 
 from partage.daemon.beside import SCHEDULERS, ExtenderAccess, kube_scheduler_config
 from partage.vendors import names

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from control_plane import control_plane
-from plugged import PLUGIN, Plugged
+from plugin_stack import PLUGIN, Plugged
 
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 API = "scheduling.k8s.io/v1alpha2"

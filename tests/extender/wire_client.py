@@ -153,7 +153,7 @@ def _exchanged(connection: ssl.SSLSocket, asked: list[tuple[str, str]], body: by
     http = H2Connection()
     http.initiate_connection()
     http.send_headers(1, asked, end_stream=not body)
-    status, headers, answer, ended = 0, dict[str, str](), b"", False
+    status, headers, answer, ended, asked_back = 0, dict[str, str](), b"", False, False
     connection.settimeout(240)
     while True:
         while body and not ended:
@@ -165,22 +165,27 @@ def _exchanged(connection: ssl.SSLSocket, asked: list[tuple[str, str]], body: by
         connection.sendall(http.data_to_send())
         if ended and (status != 503 or "connection" in headers):
             return status, headers, answer
-        try:
-            data = connection.recv(2**16)
-        except TimeoutError:
+        data = connection.recv(2**16)
+        if not data:
             return status, headers, answer
         for event in http.receive_data(data):
             match type(event).__name__:
                 case "ResponseReceived":
-                    headers = {n.decode(): v.decode() for n, v in event.headers}
+                    headers |= {n.decode(): v.decode() for n, v in event.headers}
                     status = int(headers.pop(":status"))
                 case "DataReceived":
                     answer += event.data
                     http.acknowledge_received_data(event.flow_controlled_length, 1)
                 case "StreamEnded":
                     ended = True
+                case "PingAckReceived":
+                    return status, headers, answer
                 case "ConnectionTerminated":
                     headers["connection"] = "close"
+        if ended and not asked_back and "connection" not in headers:
+            # What the server has to say of the connection comes before its answer.
+            http.ping(b"whatever")
+            asked_back = True
 
 
 def _request(method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:
