@@ -10,6 +10,7 @@ took more than 100 ms of processor time. `bench/hostile.py` has the shapes; ever
 
 import argparse
 import asyncio
+import gc
 import json
 import time
 from typing import Any
@@ -141,7 +142,9 @@ def main() -> None:
     parser.add_argument("--deployments", type=int, default=0)
     parser.add_argument("--shape", default="64 distinct shares")
     parser.add_argument("--seconds", type=float, default=10.0, help="that it goes on afterwards")
-    asyncio.run(measure(parser.parse_args()))
+    given = parser.parse_args()
+    gc.set_threshold(50_000)  # as `partage up` does
+    asyncio.run(measure(given))
 
 
 if __name__ == "__main__":

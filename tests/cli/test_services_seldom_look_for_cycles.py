@@ -50,3 +50,18 @@ def test_it_is_as_before_when_the_service_fails() -> None:
     with pytest.raises(OSError, match="the port is taken"):
         run_fast(fails)
     assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_what_outlives_a_look_at_all_objects_is_not_looked_at_again() -> None:
+    """Else each such look at a service's books stops it for longer than the one before."""
+    looked_at: list[int] = []
+
+    async def service(_stop: asyncio.Event) -> None:
+        gc.collect()
+        looked_at.append(len(gc.get_objects()))
+
+    before = len(gc.get_objects())
+    run_fast(service)
+    assert looked_at[0] < before / 10
+    assert len(gc.get_objects()) > before / 2
+    assert gc.get_freeze_count() == 0

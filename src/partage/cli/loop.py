@@ -5,11 +5,15 @@ so sockets of the scheduler service on its way, and each hop is the loop's work.
 
 Nor does it change anything that new objects are looked through for cycles more seldom than Python's 700: a pod leaves
 about a hundred behind that stay, so that every few pods paid for a look that found nothing.
+
+A look at all objects stops the service: 0.6 s for the million that a cluster of 40 nodes with 1,000 pods has in
+one process. What such a look finds alive is set aside, so that no object pays for two.
 """
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
@@ -19,6 +23,8 @@ __all__ = ["run", "run_fast"]
 
 _YOUNG: Final = 10_000
 """Objects that are new since the last look; a look at so many takes well under a millisecond."""
+_ALL: Final = 2
+"""The generation of a look at all objects."""
 
 Service = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
@@ -30,8 +36,24 @@ def run(main: Service, factory: Callable[[], asyncio.AbstractEventLoop] | None =
         main: the service; its event is set as it is cancelled.
         factory: makes the loop; None for asyncio's own.
     """
-    with Ending() as ending, asyncio.Runner(loop_factory=factory) as runner:
+    with _old_set_aside(), Ending() as ending, asyncio.Runner(loop_factory=factory) as runner:
         runner.run(ending.run(main))
+
+
+@contextmanager
+def _old_set_aside() -> Iterator[None]:
+    """Inside, whatever outlives a look at all objects is not looked at again."""
+
+    def looked(phase: str, found: Mapping[str, int]) -> None:
+        if phase == "stop" and found["generation"] == _ALL:
+            gc.freeze()
+
+    gc.callbacks.append(looked)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(looked)
+        gc.unfreeze()
 
 
 def run_fast(main: Service) -> None:
