@@ -71,7 +71,6 @@ KUBE_SCHEDULER: Final = (
     "scheduler_scheduling_attempt_duration_seconds",
     "scheduler_pod_scheduling_sli_duration_seconds",
 )
-AHEAD: Final = re.compile(r'partage_decisions_total{outcome="(\w+)",verb="ahead"} (\S+)')
 OURS: Final = ("partage_verb_seconds", "partage_extender_seconds", "partage_verb_duration_seconds")
 SLICE: Final = 100_000
 """Nanoseconds, the shortest that Linux grants."""
@@ -121,7 +120,6 @@ class Round:
         cpu_ms: CPU time per pod, by process.
         requests: requests to the API server per pod, by verb and resource, the bench's own included.
         parts_ms: how long parts took on average, by the two programs' own metrics.
-        ahead: nodes chosen ahead per pod, by what became of them.
     """
 
     arm: str
@@ -130,7 +128,6 @@ class Round:
     cpu_ms: dict[str, float]
     requests: dict[str, float]
     parts_ms: dict[str, float]
-    ahead: dict[str, float]
 
 
 class Bench:
@@ -144,13 +141,6 @@ class Bench:
         self.percentage_alone = given.percentage_alone
         self.mutual_tls, self.http2 = given.mutual_tls, given.http2
         self.plugin: Path | None = given.plugin
-        self.given_options = [
-            f"{name}={value}"
-            for name, value in (
-                ("--ahead-from", given.ahead_from), ("--bind-together", given.bind_together)
-            )
-            if value is not None
-        ]  # fmt: skip
         self.read = 0
         self.rates: dict[str, float] = {}
 
@@ -187,7 +177,6 @@ class Bench:
                     if certificate else ["--plain"]
                 ),
                 *([f"--plugin-socket={self.folder}/engine.sock"] if self.plugin else []),
-                *self.given_options,
             ],
         )  # fmt: skip
         alone: dict[str, Any] = {"profiles": [{"schedulerName": ALONE.scheduler}]}
@@ -263,7 +252,7 @@ class Bench:
     async def round(self, arm: Arm, pods: int, beside: Sequence[Awaitable[Any]] = ()) -> Round:
         """Have one arm bind so many pods; others' work begins when kube-scheduler goes on."""
         other = WITH if arm is ALONE else ALONE
-        inside, chosen = self._inside(arm), self._ahead(arm)
+        inside = self._inside(arm)
         for name in (*other.mine, arm.paused):
             self.plane.processes[name].signal(signal.SIGSTOP)
         before = self._cpu((*arm.mine, *COMMON))
@@ -280,10 +269,9 @@ class Bench:
         since, parts = self._requests(), means(inside, self._inside(arm))
         requests = {key: (since[key] - asked.get(key, 0.0)) / pods for key in since}
         requests = {key: count for key, count in requests.items() if count > 0.05}
-        ahead = {key: (count - chosen[key]) / pods for key, count in self._ahead(arm).items()}
         await self._emptied(other)
         rate = self.rates[arm.name] = (pods - 1) / (moments[-1] - moments[0])
-        return Round(arm.name, rate, moments[-1] - started, spent, requests, parts, ahead)
+        return Round(arm.name, rate, moments[-1] - started, spent, requests, parts)
 
     async def _pod(self, arm: Arm, number: int) -> None:
         container = {"name": "main", "image": "example", "resources": {"limits": arm.asks}}
@@ -345,13 +333,6 @@ class Bench:
                 key = " ".join(part for part in parts if part)
                 found[key] = found.get(key, 0.0) + float(count)
         return found
-
-    def _ahead(self, arm: Arm) -> dict[str, float]:
-        """How many nodes were chosen ahead, by what became of them."""
-        if arm is ALONE:
-            return {}
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.read}/metrics") as answer:
-            return {key: float(n) for key, n in AHEAD.findall(answer.read().decode())}
 
     def _inside(self, arm: Arm) -> dict[str, float]:
         """Sums and counts of how long parts took, seconds, by what they are."""
@@ -519,7 +500,6 @@ async def run(given: argparse.Namespace) -> list[Round]:
                     f"{', '.join(f'{k} {n:.2f}' for k, n in one.requests.items())}\n"
                     "  ms on average: "
                     f"{', '.join(f'{k} {n:.2f}' for k, n in one.parts_ms.items() if n > 0.02)}\n"
-                    f"  ahead: {', '.join(f'{k} {n:.2f}' for k, n in one.ahead.items())}\n"
                 )
         if given.profile is not None:
             given.profile.mkdir(parents=True, exist_ok=True)
@@ -588,16 +568,6 @@ def main() -> None:
         default=100,
         help="percentageOfNodesToScore of the second "
         "kube-scheduler, 0 for kube-scheduler's own default",
-    )
-    parser.add_argument(
-        "--ahead-from",
-        type=int,
-        help="of the scheduler service; by default what it has without",
-    )
-    parser.add_argument(
-        "--bind-together",
-        type=int,
-        help="of the scheduler service; by default what it has without",
     )
     parser.add_argument(
         "--mutual-tls",

@@ -50,7 +50,6 @@ def tell_all(hooks: Hooks) -> None:
     hooks.quarantined(Quarantined("u", "n", "booked beyond its means by 3 pods"))
     hooks.unserviceable(Unserviceable("n", "cards serve nothing"))
     hooks.refused(POD, Refusal(ReasonCode.INSUFFICIENT_CARDS, "no card is free", {}))
-    hooks.nominated(POD, "n", "1")
 
 
 @pytest.mark.parametrize("paused", ["before it tells", "before it writes"])
@@ -58,7 +57,7 @@ async def test_a_leader_that_was_paused_is_silent(paused: str) -> None:
     """Whether the moment comes before it finds something to say, or between that and the write."""
     api, lead = Api(), [True]
     client: Any = api
-    notices = Notices(client, "test", lambda _uid: POD, lambda _uid: True, lambda: lead[0])
+    notices = Notices(client, "test", lambda _uid: POD, lambda: lead[0])
     notices.speaks = True  # its task has not been cancelled yet
     lead[0] = paused != "before it tells"
     tell_all(notices.hooks)
@@ -82,7 +81,7 @@ async def test_who_leads_tells(speaks: bool) -> None:  # noqa: FBT001 # a parame
     """And a standby does not, whatever its Lease says."""
     api = Api()
     client: Any = api
-    notices = Notices(client, "test", lambda _uid: POD, lambda _uid: True)
+    notices = Notices(client, "test", lambda _uid: POD)
     notices.speaks = speaks
     tell_all(notices.hooks)
     running = asyncio.create_task(notices.run())

@@ -59,7 +59,7 @@ async def told(known: dict[str, Any]) -> tuple[Api, Notices, asyncio.Task[None]]
     """Notices that run."""
     api = Api()
     client: Any = api
-    notices = Notices(client, "test", known.get, lambda _uid: False)
+    notices = Notices(client, "test", known.get)
     notices.speaks = True
     running = asyncio.create_task(notices.run())
     await asyncio.sleep(0)

@@ -80,7 +80,6 @@ class ModelApi:
         fates: what becomes of the next Bindings.
         silent: reads that fail before one is answered again.
         late: Bindings on the wire whose sender has given up waiting, with the end of their time.
-        nominations: by pod, node and version, on their way; never answered to anybody.
         waiting: Bindings whose sender still waits, each until it is told its fate.
         broken: laws that did not hold; must stay empty.
     """
@@ -96,7 +95,6 @@ class ModelApi:
         self.silent = 0
         self.late: list[tuple[float, Binding]] = []
         self.waiting: list[tuple[Binding, asyncio.Future[str]]] = []
-        self.nominations: list[tuple[str, str, str]] = []
         self.broken: list[str] = []
 
     # --- objects -----------------------------------------------------------------------------
@@ -129,15 +127,6 @@ class ModelApi:
             self.version += 1
             pod.version = self.version
             self.facts.append(Fact("Pod", uid, documented("Pod", pod.manifest()), gone=True))
-
-    def land(self, *, drop: bool = False) -> None:
-        """The oldest nomination comes in, with its precondition; or is lost."""
-        if self.nominations:
-            uid, node, version = self.nominations.pop(0)
-            pod = self.pods.get(uid)
-            if pod is not None and str(pod.version) == version and not drop:
-                pod.nominated = node
-                self.changed(pod)
 
     def named(self, name: str) -> Stored | None:
         """The pod that has this name now."""

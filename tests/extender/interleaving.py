@@ -13,13 +13,11 @@ from typing import Any
 
 from interleaved_api import LATE, Fact, Manifest, ModelApi, Stored
 
-from partage.extender.bindings import BindLimits
 from partage.extender.explain import explain
 from partage.extender.intake import Intake
 from partage.extender.meters import Meters
 from partage.extender.ports import Hooks
-from partage.extender.prospects import AheadSettings
-from partage.extender.service import SchedulerService, ServiceSettings
+from partage.extender.service import SchedulerService
 from partage.model.errors import LedgerError
 from partage.scheduler.engine import State
 from partage.scheduler.events import HoldEnded
@@ -43,7 +41,7 @@ WEIGHTS = {
     "create": 10, "schedule": 14, "filter": 5, "prioritize": 1, "bind": 4, "deliver": 10,
     "delete": 4, "finish": 2, "mark": 1, "replace": 1, "answer": 4, "arrive": 2, "repeat": 2,
     "reorder": 2, "gap": 2, "time": 5, "silence": 1, "restart": 1, "mend": 1, "flip": 2,
-    "node": 1, "devices": 1, "nominate": 1, "audit": 1, "ahead": 6, "land": 6,
+    "node": 1, "devices": 1, "nominate": 1, "audit": 1,
 }  # fmt: skip
 
 _MOST_ROUNDS = 60
@@ -86,15 +84,8 @@ class Interleaving:
             refused=lambda entry, refusal: self.reasons.update(
                 {entry.pod.uid: (refusal.code.value, refusal.message)}
             ),
-            nominated=lambda entry, node, version: self.api.nominations.append(
-                (entry.pod.uid, node, version)
-            ),
         )
-        limits = BindLimits()
-        return SchedulerService(
-            self.api, self.clock, hooks, intake=Intake, meters=self._meters,
-            settings=ServiceSettings(limits, ahead=AheadSettings(nodes=1, most=3, head=0)),
-        )  # fmt: skip
+        return SchedulerService(self.api, self.clock, hooks, intake=Intake, meters=self._meters)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -179,14 +170,6 @@ class Interleaving:
             pod = pending[one % len(pending)]
             pod.nominated = ("", *NODES)[two % 4]
             self.api.changed(pod)
-
-    async def _ahead(self, _one: int, _two: int, _three: int) -> None:
-        """The service chooses for pods whose turn is still to come."""
-        self.service.look_ahead()
-
-    async def _land(self, one: int, _two: int, _three: int) -> None:
-        """A nomination arrives, or is lost."""
-        self.api.land(drop=not one % 5)
 
     async def _flip(self, one: int, two: int, three: int) -> None:
         """A card fails, or is well again."""
@@ -456,9 +439,6 @@ class Interleaving:
         for uid, state in engine.states.items():
             if not owners[state](uid):
                 raise Broken(f"{uid} is {state} without an owner")
-        for uid in books.prospects.shown:
-            if engine.states.get(uid) is not State.HELD:
-                raise Broken(f"{uid} was shown a node that is not kept for it")
         for one in held:
             if one.uid not in engine.states:
                 raise Broken(f"{one.uid} holds devices and has no state")
@@ -511,14 +491,12 @@ class Interleaving:
             self._hear()
             self.check()
         for _ in range(3):
-            # Holds end, what was nominated ahead is taken back, and that is told.
+            # Holds end, and that is told.
             self.clock.pass_time(61.0)
             await self.service.tick()
             self._hear()
 
     def _hear(self) -> None:
-        while self.api.nominations:
-            self.api.land()
         while self.api.facts:
             self.tell(self.api.facts.pop(0))
 

@@ -14,7 +14,7 @@ class Plugged(World):
     """A world whose kube-scheduler has the plugin."""
 
     def __init__(self, *, preempts: bool = True, **settings: Any) -> None:
-        super().__init__(ahead=None, **settings)
+        super().__init__(**settings)
         self.leads = True
         self.attempts = Attempts(self.service, lambda: self.leads, preempts=preempts)
         self.number = 0

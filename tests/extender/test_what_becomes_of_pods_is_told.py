@@ -218,19 +218,6 @@ async def test_other_verbs_are_told_with_their_numbers() -> None:
 
 
 @run
-async def test_a_node_chosen_ahead_is_told_as_passed() -> None:
-    """The short way through filter is told like the long one."""
-    kept = KeptSpans()
-    w = await world(kept).start(node(), device())
-    web = w.create(pod("web", half()))
-    w.service.books.prospects.stands = lambda _entry, _names: True  # type: ignore[method-assign]
-    w.service.books.prospects.came = lambda _entry, _asked, _now: None  # type: ignore[method-assign]
-    w.filter(web)
-
-    assert only(kept, FILTER.name).attributes["partage.nodes.asked"] == 1
-
-
-@run
 async def test_pods_without_devices_are_not_told() -> None:
     """Through every verb."""
     kept = KeptSpans()

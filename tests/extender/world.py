@@ -201,13 +201,9 @@ class World:
         self.placed: list[str] = []
         self.quarantined: list[str] = []
         self.unserviceable: list[str] = []
-        self.nominated: list[tuple[str, str]] = []
-        self.queued = 0
         hooks = Hooks(
             wake=self.woken.extend,
             refused=lambda entry, refusal: self.told.append((entry.pod.name, refusal.code.value)),
-            queued=self._queued,
-            nominated=lambda entry, name, _version: self.nominated.append((entry.pod.name, name)),
             placed=lambda entry, _allocation: self.placed.append(entry.pod.name),
             quarantined=lambda action: self.quarantined.append(action.message),
             unserviceable=lambda action: self.unserviceable.append(action.message),
@@ -221,9 +217,6 @@ class World:
             settings=ServiceSettings(limits or BindLimits(pause=0.5), **settings),
             stories=stories,
         )
-
-    def _queued(self) -> None:
-        self.queued += 1
 
     async def start(self, *manifests: Manifest) -> "World":
         """Rebuild from these, and lead."""

@@ -44,7 +44,6 @@ from partage.embedded.fleet import SimulatedNode
 from partage.embedded.scheduling import KubeScheduler, Ports
 from partage.extender.bindings import BindLimits
 from partage.extender.intake import Intake
-from partage.extender.prospects import AheadSettings
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
@@ -70,10 +69,9 @@ DEVICES = "devices.scheduling.koordinator.sh"
 
 TIMES = LeaseSettings(duration=4, deadline=2.7, retry=0.3)
 LIMITS = BindLimits(send=2.0, read=1.0, lock=1.0, pause=0.02, late=1.0)
-AHEAD = AheadSettings(nodes=2, most=16, head=1)
 QUICK = SchedulerOptions(
     watches=InformerSettings(WatchSettings(backoff=Backoff(base=0.02, cap=0.2))),
-    service=ServiceSettings(LIMITS, hold=1.5, ahead=AHEAD),
+    service=ServiceSettings(LIMITS, hold=1.5),
     controllers=ControllerSettings(grace=1.0),
     learning=None,
     tick=0.05,

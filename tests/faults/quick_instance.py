@@ -14,7 +14,6 @@ from partage.cli.logs import start_logging
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.bindings import BindLimits
-from partage.extender.prospects import AheadSettings
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.election import LeaseSettings
@@ -24,11 +23,10 @@ from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
 
 LIMITS = BindLimits(send=2.0, read=1.0, lock=1.0, pause=0.02, late=1.0)
-AHEAD = AheadSettings(nodes=2, most=16, head=1)
 OPTIONS = SchedulerOptions(
     election=ElectionOptions("default", times=LeaseSettings(4, deadline=2.7, retry=0.3)),
     watches=InformerSettings(WatchSettings(backoff=Backoff(base=0.02, cap=0.2))),
-    service=ServiceSettings(LIMITS, hold=1.5, ahead=AHEAD),
+    service=ServiceSettings(LIMITS, hold=1.5),
     learning=None,
     tick=0.05,
     audit=0.3,

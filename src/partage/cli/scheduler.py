@@ -31,9 +31,7 @@ from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.silence import LEAST, SilenceSettings
 from partage.extender.bindings import BindLimits
-from partage.extender.departures import Together
 from partage.extender.exposition import Exposition
-from partage.extender.prospects import AheadSettings
 from partage.extender.server import Faces
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
@@ -50,6 +48,14 @@ from partage.serving.tls import ServerTls, protocols
 __all__ = ["scheduler"]
 
 _ADAPTION: Final = "DevicePluginAdaption"
+
+
+def _without_effect(_context: click.Context, option: click.Parameter, value: object) -> None:
+    """Options of 0.1.0 for what the plugin replaces are still read."""
+    if value is not None:
+        click.echo(
+            f"{option.opts[0]} has no effect since 0.2; take it out of the arguments", err=True
+        )
 
 
 class _OwnTls(NamedTuple):
@@ -174,23 +180,9 @@ _deciding = options(
         help="Send less important pods away for those that only their devices keep waiting. What "
         "kube-scheduler preempts for by itself is not changed by it.",
     ),
-    click.option(
-        "--ahead-from",
-        type=click.IntRange(0),
-        default=AheadSettings().nodes,
-        show_default=True,
-        metavar="NODES",
-        help="Choose nodes ahead for the pods that queue up, and nominate them, where kube-scheduler "
-        "asks about so many nodes for one pod; 0: never.",
-    ),
-    click.option(
-        "--bind-together",
-        type=click.IntRange(0),
-        default=Together().most,
-        show_default=True,
-        metavar="BINDINGS",
-        help="While pods queue up, send at most so many Bindings at once, and have none wait longer "
-        f"than {Together().longest:g} s for others; 0: each by itself.",
+    *(
+        click.option(name, expose_value=False, callback=_without_effect, hidden=True)
+        for name in ("--ahead-from", "--bind-together")
     ),
     click.option(
         "--agent-silence",
@@ -370,13 +362,9 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         service=ServiceSettings(
             seed=given["seed"],
             limits=BindLimits(
-                together=Together(given["bind_together"]),
                 send=BindLimits().send if plugin is None else PLUGIN_SEND,
                 late=BindLimits().late if plugin is None else PLUGIN_SEND,
             ),
-            ahead=AheadSettings(given["ahead_from"])
-            if given["ahead_from"] and plugin is None
-            else None,
             adapts=_adapts(given["gates"]),
         ),
         policy=policy,

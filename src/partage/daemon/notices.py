@@ -57,7 +57,6 @@ class Notices:
         client: Client,
         instance: str,
         find: Callable[[str], PodEntry | None],
-        awaited: Callable[[str], bool],
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """Notices that are not written yet.
@@ -66,12 +65,10 @@ class Notices:
             client: an open client.
             instance: which of the scheduler's processes this is.
             find: a pod by its uid.
-            awaited: whether a pod was shown its node ahead, and its turn has not come.
             leads: whether this instance is known to lead at this very moment. One that was paused has
                 books of the time before, and what they seem to say is no news.
         """
         self._leads = leads
-        self._awaited = awaited
         self._client = client
         self._find = find
         self.recorder = EventRecorder(
@@ -84,7 +81,6 @@ class Notices:
         self._late: list[tuple[float, str]] = []
         self._due: dict[str, float] = {}
         self._came_late = asyncio.Event()
-        self._ahead: OrderedDict[str, tuple[PodEntry, str, str]] = OrderedDict()
         self._changed = asyncio.Event()
         self.speaks = False
 
@@ -95,7 +91,6 @@ class Notices:
             wake=self.wake,
             refused=self._refused,
             pointed=self._pointed,
-            nominated=self._nominated,
             quarantined=self._quarantined,
             unserviceable=self._unserviceable,
             leads=self._may_tell,
@@ -126,12 +121,6 @@ class Notices:
             self._shown[entry.pod.uid] = node
             self.wake([entry.pod.uid])
 
-    def _nominated(self, entry: PodEntry, node: str, version: str) -> None:
-        """Have kube-scheduler try one node first when the pod's turn comes; or no one any more."""
-        if self._may_tell():
-            self._ahead[entry.pod.uid] = (entry, node, version)
-            self._changed.set()
-
     def _quarantined(self, action: Quarantined) -> None:
         if not self._may_tell():
             return
@@ -158,13 +147,9 @@ class Notices:
 
     async def _wake_all(self) -> None:
         while True:
-            while not self._asleep and not self._ahead:
+            while not self._asleep:
                 self._changed.clear()
                 await self._changed.wait()
-            if self._ahead:
-                _, told = self._ahead.popitem(last=False)
-                await self._nominate(*told)
-                continue
             uid, _ = self._asleep.popitem(last=False)
             entry, shown = self._find(uid), self._shown.get(uid)
             # No writer waits for any of them: of many that fail, others' wake-ups would wait too.
@@ -218,25 +203,6 @@ class Notices:
                 self.wake([uid])
             else:
                 self._forget(uid)
-
-    async def _nominate(self, entry: PodEntry, node: str, version: str) -> None:
-        """Nominate a pod, unless anybody has changed it meanwhile: then others have to do with it."""
-        pod = entry.pod
-        if not self._may_tell() or (node and not self._awaited(pod.uid)):
-            return  # another leads by now, or the pod's turn has come
-        body = {
-            "metadata": {"uid": pod.uid, "resourceVersion": version},
-            "status": {"nominatedNodeName": node or None},
-        }
-        try:
-            await self._client.patch(
-                PODS, pod.name, body, kind=PatchKind.MERGE,
-                namespace=pod.namespace, subresource="status", into=msgspec.Raw,
-            )  # fmt: skip
-        except (NotFound, Conflict):
-            pass
-        except KubeError as error:
-            _LOG.warning("pod %s cannot be nominated for node %s: %s", pod.key, node, error)
 
     async def _touch(self, entry: PodEntry, shown: str | None) -> bool:
         """Change a pod; whether that is settled. A conflict is not: the pod may still be this one."""

@@ -101,9 +101,7 @@ class SchedulerDaemon:
                 client, self.options.identity, election, self._reign, self._settled
             )
         self._label = LeaderLabel(client, election.pod if election else None)
-        self._notices = Notices(
-            client, self.options.identity, self._pod, self._awaited, self._may_bind
-        )
+        self._notices = Notices(client, self.options.identity, self._pod, self._may_bind)
         record = self.options.record
         self._recorder = (
             Recorder(record, self.options.identity, client.clock) if record is not None else None
@@ -111,7 +109,7 @@ class SchedulerDaemon:
         self.service = SchedulerService(
             ApiBinder(client, self._may_bind, within=self.options.service.limits.send),
             client.clock,
-            replace(self._notices.hooks, queued=self._queued, wake=self._wake),
+            replace(self._notices.hooks, wake=self._wake),
             intake=self.options.intake,
             locks=ApiNodeLocks(client),
             settings=self.options.service,
@@ -145,7 +143,7 @@ class SchedulerDaemon:
         self._loaded = False
         self._loading = asyncio.Lock()
         self._doubt = asyncio.Event()
-        self._reigning = self._choosing = False
+        self._reigning = False
         self._fenced = self._elector is None
         self._life = Life("scheduler", self.run)
         self._stop = asyncio.Event()
@@ -420,23 +418,6 @@ class SchedulerDaemon:
 
     def _pod(self, uid: str) -> PodEntry | None:
         return self.service.books.intake.pod(uid)
-
-    def _awaited(self, uid: str) -> bool:
-        return uid in self.service.books.prospects.shown
-
-    def _queued(self) -> None:
-        """Choose ahead once the answer that is being made has been given."""
-        if not self._choosing:
-            self._choosing = True
-            asyncio.get_running_loop().call_soon(self._choose)
-
-    def _choose(self) -> None:
-        self._choosing = False
-        try:
-            self.service.look_ahead()
-        except Exception:  # noqa: BLE001 # logged, and the books are made anew
-            _LOG.exception("nodes could not be chosen ahead")
-            self._doubt.set()
 
     # --- facts -------------------------------------------------------------------------------
 

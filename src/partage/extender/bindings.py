@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, Final
 
 from partage.extender.books import Books
-from partage.extender.departures import Departures, Together
 from partage.extender.node_locks import Known, LockTimes, NodeLockKeeper, Want, Whereabouts
 from partage.extender.ports import Answered, Binder, Binding, Clock, NodeLocks, Outcome
 from partage.extender.stories import SILENT, Stories
@@ -65,7 +64,6 @@ class BindLimits:
         read: for the API server to answer a read.
         lock: waiting for a vendor's lock; less than the extender's time-out in kube-scheduler.
         pause: between two attempts for a lock or a read.
-        together: when Bindings leave together; waiting for others comes before `send`.
         late: for which a Binding that nobody answered may still arrive. Until then a pod that is
             read back without a node keeps its reservation.
     """
@@ -75,7 +73,6 @@ class BindLimits:
     lock: float = 3.0
     pause: float = 0.1
     late: float = 10.0
-    together: Together = Together()
 
 
 class Bindings:
@@ -116,7 +113,6 @@ class Bindings:
         self._asked = asked
         self._silent = () if adapts else ADAPTING
         self._stories = stories
-        self._departures = Departures(clock, limits.together)
         self._late: dict[str, float] = {}
         self.busy: dict[str, asyncio.Task[str]] = {}
 
@@ -199,13 +195,8 @@ class Bindings:
             held = books.engine.ledger.allocation(uid)
             where = held.node if held else ""
             return "" if where == args.node else f"pod {entry.pod.key} is on node {where} already"
-        books.prospects.came(entry, 0, now)
         try:
             decision = books.verbs.bind(entry.pod, args.node)
-            while isinstance(decision, Refusal) and books.make_way(
-                entry.pod, decision, args.node.__eq__
-            ):
-                decision = books.verbs.bind(entry.pod, args.node)
         except LedgerError as error:
             return f"{error}; what became of its Binding is not known yet"
         self._stories.picked(entry, start, books.engine.decision_id)
@@ -248,7 +239,6 @@ class Bindings:
             rendering.annotations, rendering.labels,
         )  # fmt: skip
         if not rendering.node_annotations or self._locks is None:
-            await self._departures.turn(books.prospects.queued)
             return await self._finish(books, entry, binding, send)
         want = Want(args.node, rendering.node_annotations, args.namespace, args.name, args.uid)
         where = partial(_whereabouts, books)

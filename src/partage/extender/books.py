@@ -13,11 +13,9 @@ from typing import Final
 from partage.extender.allowance import Allowance
 from partage.extender.intake import Intake
 from partage.extender.ports import Hooks
-from partage.extender.prospects import AheadSettings, Prospects
 from partage.extender.verbs import HOLD, Verbs
 from partage.extender.waiting import WaitingRoom
 from partage.inventory.plane import Bools
-from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.placement.work import FEW, Work
@@ -59,7 +57,6 @@ class Books:
         engine: the books themselves.
         intake: the documents.
         verbs: the extender's verbs over the engine.
-        prospects: pods whose turn is still to come.
         waiting: pods that were refused.
         unread: pods whose Binding has an unknown outcome; the service reads them back.
         counts: how often what happened, by name; for metrics.
@@ -74,7 +71,6 @@ class Books:
         *,
         hold: float = HOLD,
         batch: int = 64,
-        ahead: AheadSettings | None = None,
         engine: Callable[[Policy], Engine] = Engine,
         trace: Callable[[PodEntry], str] = lambda _: "",
         allowance: Allowance | None = None,
@@ -84,7 +80,6 @@ class Books:
         self.intake = intake
         self.hooks = hooks
         self.verbs = Verbs(self.engine, hold, allowance)
-        self.prospects = Prospects(self.engine, self.verbs, hooks, ahead)
         self.waiting = WaitingRoom(batch)
         self.unread: dict[str, PodEntry] = {}
         self.counts: Counter[str] = Counter()
@@ -134,11 +129,6 @@ class Books:
         if pod.node is not None or pod.finished:
             self.forget(pod.uid)
             return
-        ahead = pod.uid in self.prospects.shown
-        if self.prospects.seen(entry, self.intake.document(pod.uid)):
-            return
-        if ahead and pod.uid not in self.prospects.shown:
-            self.give_up(pod.uid, now)  # others took the nomination off, or nominated it elsewhere
         plan = self.making_room.get(pod.uid)
         if plan is not None and entry.nominated in ("", plan.node):
             return  # what the pod says of it may be late; the plan holds until it is given up
@@ -184,7 +174,6 @@ class Books:
         """The pod needs no place any more: no reason, no nomination."""
         self.verbs.forget(uid)
         self.waiting.leave(uid)
-        self.prospects.forget(uid)
         self._strangers.pop(uid, None)
         self._withdraw(uid)
 
@@ -199,7 +188,6 @@ class Books:
             if mate.pod.priority < entry.pod.priority:
                 self.give_up(mate.pod.uid, now)
         self._withdraw(entry.pod.uid)
-        self.prospects.leave_alone(entry.pod.uid)
         self.making_room[entry.pod.uid] = plan
         self._nominate(entry, plan.node)
         self.settle(now)
@@ -210,17 +198,6 @@ class Books:
         self._follow(self.engine.handle(HoldEnded(uid)))
         self.verbs.forget_hold(uid)
         self.settle(now)
-
-    def make_way(self, pod: Pod, refusal: Refusal, asked: Callable[[str], bool]) -> bool:
-        """Places that are kept ahead go to a pod that has its turn and found no room; whether any did.
-
-        The caller asks for the pod again, until it has room or nothing helps, and then settles.
-        """
-        ceded = self.prospects.cede(pod, refusal, asked)
-        for uid in ceded:
-            self._follow(self.engine.handle(HoldEnded(uid)))
-            self.verbs.forget_hold(uid)
-        return bool(ceded)
 
     def nomination(self, uid: str) -> str:
         """The node on which room is made for the pod; empty when there is none."""
@@ -365,7 +342,6 @@ class Books:
         while self._unsaid and self.hooks.leads():
             self._say(self._unsaid.popleft())
         self._follow(self.verbs.expire(now))
-        self.prospects.expire(now)
         # A nomination outlives its hold, which is taken anew while there is room.
         for node, mates in self._nominated.items():
             if any(uid not in self.engine.ledger for uid in mates):

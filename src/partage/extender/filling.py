@@ -43,7 +43,6 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
                 late = deferred(waiting.entry.pod.namespace)
                 books.waiting.enter(waiting.entry, late, waiting.since)
     books.counts += before.counts
-    books.prospects.remember(before.prospects, intake.pods())
     for entry in list(intake.pods().values()):
         books.pod_seen(entry, now)
     # New books may have room that the old ones had not, and no event will ever say so.

@@ -73,8 +73,6 @@ class ServiceMetrics:
         for key, count in sorted(self._service.books.counts.items()):
             verb, _, outcome = key.partition(" ")
             family.add_metric([verb, (outcome or "done").replace(" ", "_")], count)
-        for outcome, count in self._service.books.prospects.counts.items():
-            family.add_metric(["ahead", outcome], count)
         return family
 
     def _audit(self) -> Iterator[Metric]:

@@ -158,9 +158,6 @@ class Hooks:
         pointed: a pod was refused on the few nodes that were asked about, and there is room for it
             on this one, which is kept for a while; kube-scheduler must be made to look there. An
             empty name: it shall not look at the one before any more.
-        queued: pods queue up at kube-scheduler; `SchedulerService.look_ahead` must be called soon.
-        nominated: kube-scheduler shall try this node first when the pod's turn comes, provided that
-            the pod is still of this resourceVersion. An empty name: it is nominated for no node.
         placed: a pod was bound.
         quarantined: capacity was closed because of a pod.
         unserviceable: cards are configured so that they serve nobody.
@@ -171,8 +168,6 @@ class Hooks:
     wake: Callable[[Sequence[str]], None] = _nothing
     refused: Callable[[PodEntry, Refusal], None] = _nothing
     pointed: Callable[[PodEntry, str], None] = _nothing
-    queued: Callable[[], None] = _nothing
-    nominated: Callable[[PodEntry, str, str], None] = _nothing
     placed: Callable[[PodEntry, Allocation], None] = _nothing
     quarantined: Callable[[Quarantined], None] = _nothing
     unserviceable: Callable[[Unserviceable], None] = _nothing

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from partage.extender.allowance import Allowance, AllowanceSettings
-from partage.extender.asked import fitting, kept
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
@@ -24,7 +23,6 @@ from partage.extender.filling import filled, permuted
 from partage.extender.intake import Intake
 from partage.extender.meters import Meters
 from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
-from partage.extender.prospects import AheadSettings
 from partage.extender.stories import SILENT, Stories
 from partage.extender.verbs import HOLD
 from partage.model.errors import InvalidDocument, LedgerError
@@ -61,7 +59,6 @@ class ServiceSettings:
         limits: how long parts of a bind may take.
         hold: seconds that a predicted place is kept.
         seed: of the order in which equal nodes are preferred.
-        ahead: when nodes are chosen for pods before their turn; None for never.
         allowance: how much pods may be searched for.
         adapts: what vendors' own device plugins read is written (DevicePluginAdaption).
     """
@@ -69,7 +66,6 @@ class ServiceSettings:
     limits: BindLimits = BindLimits()
     hold: float = HOLD
     seed: int = 0
-    ahead: AheadSettings | None = AheadSettings()
     allowance: AllowanceSettings = AllowanceSettings()
     adapts: bool = True
 
@@ -124,7 +120,7 @@ class SchedulerService:
     def _new_books(self) -> Books:
         return Books(
             self._make_intake(), self._hooks, hold=self._settings.hold,
-            ahead=self._settings.ahead, engine=self._engine, trace=self.stories.trace_id,
+            engine=self._engine, trace=self.stories.trace_id,
             allowance=self._allowance,
         )  # fmt: skip
 
@@ -308,13 +304,8 @@ class SchedulerService:
             if past:
                 return error_reply(past)
             now = self.clock.monotonic()
-            if kept(self.books, entry, args.raw_names, now):
-                self.left(entry.pod.uid)
-                self.books.counts["filter passed"] += 1
-                self.stories.filtered(entry, start, (1, 1), None, "")
-                return passing_reply(args)
             listed = self.books.verbs.look_up(args.raw_names, lambda: args.names)
-            answer = fitting(self.books, entry, listed, now)
+            answer = self.books.verbs.filter(entry.pod, listed, now, one=not entry.flexible)
             decision = self.books.engine.decision_id
         except (InvalidDocument, LedgerError) as error:
             self.books.counts["filter error"] += 1
@@ -332,11 +323,6 @@ class SchedulerService:
         counts = len(listed.names), len(answer.names)
         self.stories.filtered(entry, start, counts, answer.refusal, decision)
         return filter_reply(args, answer.names, answer.failed, answer.unresolvable, answer.encoded)
-
-    def look_ahead(self) -> None:
-        """Choose the nodes of the next pods before their turn; called soon after `Hooks.queued`."""
-        if not self.closed:
-            self.books.prospects.choose(self.clock.monotonic())
 
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize.
@@ -391,7 +377,6 @@ class SchedulerService:
         entry = self._entry(args.pod)
         if entry is None:
             return preempt_reply(args.victims)
-        self.books.prospects.leave_alone(entry.pod.uid)
         if entry.pod.uid in self.books.making_room:
             return preempt_reply({})  # others are on their way out for it already
         priorities = {uid: e.pod.priority for uid, e in self.books.intake.pods().items()}

@@ -179,33 +179,6 @@ class Verbs:
             self.allowance.defer(pod)
         return decision
 
-    def keep(self, pod: Pod, now: float) -> Placement | Refusal:
-        """Keep the place that the policy chooses among all nodes; for a pod that has none yet.
-
-        Args:
-            pod: a pod whose turn at kube-scheduler is still to come.
-            now: seconds on any steady clock.
-        """
-        work = self.allowance.work(pod, now)
-        if work is None:
-            return deferred(pod.namespace)
-        mine = Work(work.limit)
-        decision = self.engine.explain(pod, reasons=False, work=mine)
-        self.allowance.spend(pod, mine.taken, now)
-        if isinstance(decision, Placement):
-            decision = self.decide(pod, None, now, work)
-            self._holds[pod.uid] = now + self.hold_seconds
-        return decision
-
-    def prolong(self, uid: str, now: float) -> None:
-        """A hold that was kept ahead lasts as long from the pod's turn on as one that begins then.
-
-        Args:
-            uid: of a pod that has a hold.
-            now: seconds on any steady clock.
-        """
-        self._holds[uid] = now + self.hold_seconds
-
     def prioritize(self, pod: Pod, listed: Listed, now: float) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
 

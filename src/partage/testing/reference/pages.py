@@ -92,7 +92,11 @@ def _command(path: str, command: click.Command) -> str:
     context = click.Context(command, info_name=path)
     usage = " ".join(command.collect_usage_pieces(context))
     text = f"\n## {path}\n\n```\n{path} {usage}\n```\n\n{_prose(command.help or '')}"
-    rows = [_option(one, context) for one in command.params if isinstance(one, click.Option)]
+    rows = [
+        _option(one, context)
+        for one in command.params
+        if isinstance(one, click.Option) and not one.hidden
+    ]
     return f"{text}\n{table(('option', 'default', ''), rows)}"
 
 
