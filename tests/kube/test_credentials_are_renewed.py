@@ -115,7 +115,7 @@ async def test_a_useless_token_is_a_configuration_error(text: str | None, tmp_pa
     file = tmp_path / "token"
     if text is not None:
         written(file, text)
-    async with client_of("http://x.invalid", user=UserConfig(token_file=file)) as client:
+    async with client_of("https://x.invalid", user=UserConfig(token_file=file)) as client:
         with pytest.raises(ConfigError, match="token"):
             await ask(client)
 
@@ -223,7 +223,7 @@ async def test_a_plugin_that_fails_is_a_configuration_error(
     user, _ = plugin_of(tmp_path, script)
     slow = 0.1 if "sleep" in script else 240.0
     async with client_of(
-        "http://x.invalid", user=user, transport={"plugin_timeout": slow}
+        "https://x.invalid", user=user, transport={"plugin_timeout": slow}
     ) as client:
         with pytest.raises(ConfigError, match=message) as caught:
             await ask(client)
@@ -234,7 +234,7 @@ async def test_a_plugin_that_fails_is_a_configuration_error(
 async def test_a_missing_plugin_says_how_to_get_it() -> None:
     """The kubeconfig's own hint."""
     user = UserConfig(plugin=ExecPlugin("/no/such", install_hint="brew install it"))
-    async with client_of("http://x.invalid", user=user) as client:
+    async with client_of("https://x.invalid", user=user) as client:
         with pytest.raises(ConfigError, match=r"/no/such: cannot be run: .* \(brew install it\)"):
             await ask(client)
 

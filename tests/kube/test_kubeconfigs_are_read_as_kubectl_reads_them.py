@@ -130,7 +130,7 @@ def test_a_plugin_is_read(command: str, expected: str) -> None:
     }
 
     assert parse(kubeconfig(user={"exec": plugin})).user.plugin == ExecPlugin(
-        expected, ("token",), {"A": "b"}, "client.authentication.k8s.io/v1", True, "install it"
+        expected, ("token",), {"A": "b"}, "client.authentication.k8s.io/v1", True, "install it", "Never"
     )  # fmt: skip
 
 
@@ -164,7 +164,9 @@ WRONG = [
         "certificate-authority with insecure-skip-tls-verify", id="insecure-with-ca",
     ),
     pytest.param(kubeconfig(user={"client-key": "x"}), "go together", id="half-a-pair"),
-    pytest.param(kubeconfig(user={"auth-provider": {}}), "auth-provider was removed", id="legacy"),
+    pytest.param(kubeconfig(user={"auth-provider": {"name": "gcp"}}), "gcp was removed in", id="removed"),
+    pytest.param(kubeconfig(user={"auth-provider": {"name": "oidc"}}), "oidc is not known here", id="oidc"),
+    pytest.param(kubeconfig(user={"auth-provider": []}), "is not known here", id="no-provider"),
     pytest.param(kubeconfig(user={"as-groups": ["x"]}), "need as", id="groups-alone"),
     pytest.param(kubeconfig(user={"token": 7}), "Expected `str | null`, got `int`", id="token-type"),
     pytest.param(kubeconfig(user={"exec": {"command": "x"}}), "exec.apiVersion ''", id="exec-version"),
@@ -172,8 +174,8 @@ WRONG = [
         kubeconfig(user={"exec": {"command": "", "apiVersion": V1}}), "command is empty", id="exec-empty"
     ),
     pytest.param(
-        kubeconfig(user={"exec": {"command": "x", "apiVersion": V1, "interactiveMode": "Always"}}),
-        "needs a terminal", id="exec-interactive",
+        kubeconfig(user={"exec": {"command": "x", "apiVersion": V1, "interactiveMode": "always"}}),
+        "'always' is not Never, IfAvailable, Always", id="exec-interactive",
     ),
 ]  # fmt: skip
 

@@ -174,6 +174,41 @@ def test_a_privileged_container_may_not_share_by_hamis_protocol() -> None:
     assert validated(beside)["allowed"]
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"},
+        {"koordinator.sh/gpu": "20"},
+        {"kubernetes.io/gpu": "50"},
+        {"tke.cloud.tencent.com/qgpu-core": "10", "tke.cloud.tencent.com/qgpu-memory": "4"},
+        {
+            "koordinator.sh/gpu.shared": "1",
+            "koordinator.sh/gpu-core": "20",
+            "koordinator.sh/gpu-memory": "4Gi",
+            "metax-tech.com/sgpu": "1",
+        },
+    ],
+    ids=["Koordinator", "Koordinator in percent", "Koordinator of old", "qGPU", "MetaX"],
+)
+def test_a_privileged_container_shares_by_no_protocol(limits: Json) -> None:
+    """It would see the cards of others; where it takes whole cards only, and by an operator's word, it may."""
+    secure = {"securityContext": {"privileged": True}}
+    for manifest in (
+        pod(container("gpu", limits=limits, requests=limits, **secure)),
+        pod(
+            container(),
+            initContainers=[container("gpu", limits=limits, requests=limits, **secure)],
+        ),
+    ):
+        asked = review(manifest)
+        plain = validated(asked, admission=Admission(deny_privileged=False))
+        if not plain["allowed"]:
+            continue  # it is no request of this protocol as an init container
+        assert "container gpu is privileged" in validated(asked)["status"]["message"]
+    plain = pod(container("gpu", limits=limits, requests=limits))
+    assert validated(review(plain))["allowed"]
+
+
 def test_an_update_may_not_break_a_sound_request_that_still_waits() -> None:
     """But a pod that is broken already, bound or going may be changed by anybody who could."""
     sound = pod(container(limits=WHOLE))

@@ -275,6 +275,11 @@ FORGED: dict[str, tuple[Json, Json | None, bool]] = {
     "a new record": (with_meta("annotations", **{KEY: "{}"}), None, True),
     "a new label": (with_meta("labels", **{LABEL: "n1"}), None, True),
     "a new prefixed key": (with_meta("annotations", **{PREFIXED: "0"}), None, True),
+    "a new prefixed label": (with_meta("labels", **{PREFIXED: "0"}), None, True),
+    "a removed prefixed label": (pod(), with_meta("labels", **{PREFIXED: "0"}), True),
+    "a prefixed label left alone": (
+        with_meta("labels", **{PREFIXED: "0", "x": "new"}), with_meta("labels", **{PREFIXED: "0"}), False
+    ),
     "a changed record": (
         with_meta("annotations", **{KEY: "b"}), with_meta("annotations", **{KEY: "a"}), True
     ),

@@ -1,5 +1,6 @@
 """One HTTP request and the ways to answer it."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,11 +34,13 @@ class Exchange:
         request: aiohttp's.
         parts: the path's segments, unquoted.
         user: who asks.
+        patience: seconds in which the body has to come.
     """
 
     request: web.BaseRequest
     parts: tuple[str, ...]
     user: User
+    patience: float = 15.0
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -62,16 +65,20 @@ class Exchange:
         """The body.
 
         Raises:
-            ApiError: 413.
+            ApiError: 408, 413.
         """
         length = self.request.content_length
         if length is not None and length > LARGEST_BODY:
             raise too_large(LARGEST_BODY)
         body = bytearray()
-        async for piece in self.request.content.iter_any():
-            body += piece
-            if len(body) > LARGEST_BODY:
-                raise too_large(LARGEST_BODY)
+        try:
+            async with asyncio.timeout(self.patience):
+                async for piece in self.request.content.iter_any():
+                    body += piece
+                    if len(body) > LARGEST_BODY:
+                        raise too_large(LARGEST_BODY)
+        except TimeoutError:
+            raise ApiError(408, "Timeout", "the body did not come in time") from None
         return bytes(body)
 
     async def document(self, type_: Type | None = None) -> Any:

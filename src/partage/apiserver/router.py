@@ -22,6 +22,8 @@ from partage.apiserver.status import (
     unknown_path,
 )
 from partage.apiserver.verbs import Verbs
+from partage.serving.handed import asking
+from partage.serving.local import stranger
 
 __all__ = ["Router"]
 
@@ -37,12 +39,16 @@ class Router:
     Attributes:
         tokens: bearer tokens and who they stand for; without any, everyone is an administrator.
         anonymous: who asks without a token where there are tokens; None lets nobody in.
+        here: whether only this machine can connect, so that browsers' pages are to be kept out.
+        patience: seconds in which a body has to come.
     """
 
     registry: Registry
     verbs: Verbs
     tokens: Mapping[str, User] = field(default_factory=dict)
     anonymous: User | None = None
+    here: bool = False
+    patience: float = 15.0
     _documents: dict[tuple[int, str], bytes] = field(default_factory=dict)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -50,7 +56,8 @@ class Router:
         parts = tuple(unquote(part) for part in request.rel_url.raw_path.strip("/").split("/"))
         exchange = Exchange(request, parts, _ANYONE)
         try:
-            return await self._route(request, parts)
+            with asking(request):
+                return await self._route(request, parts)
         except ApiError as error:
             return exchange.refusal(error)
         except ConnectionError:
@@ -60,9 +67,12 @@ class Router:
             return exchange.refusal(internal(f"{type(error).__name__}; see the server's log"))
 
     async def _route(self, request: web.BaseRequest, parts: tuple[str, ...]) -> web.StreamResponse:
+        why = stranger(request.headers) if self.here else ""
+        if why:
+            raise ApiError(403, "Forbidden", why)
         if parts[0] in _HEALTH:
             return web.Response(text="ok")
-        exchange = Exchange(request, parts, self._user(request))
+        exchange = Exchange(request, parts, self._user(request), self.patience)
         target = paths.target_of(parts)
         if target is not None:
             call = paths.call_for(self.registry, target, exchange.query, exchange.user)

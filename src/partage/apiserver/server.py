@@ -30,6 +30,12 @@ from partage.apiserver.storage import Change, Record, Store
 from partage.apiserver.updating import patch, update
 from partage.apiserver.verbs import Verbs
 from partage.apiserver.webhooks import ServiceResolver, Webhooks
+from partage.serving.access import Access
+from partage.serving.connections import Connections, allow_files
+from partage.serving.front import Front
+from partage.serving.hot import HotRoutes
+from partage.serving.limits import Limits
+from partage.serving.local import is_here
 
 __all__ = ["ApiServer", "Settings", "ambient", "serve"]
 
@@ -66,6 +72,7 @@ class Settings:
         history: how many changes of each resource watches can go back.
         beat: seconds between the bookmarks of a watch.
         relaxed_names: whether names may have upper-case letters, as in seeds 000 and 002.
+        limits: of connections and of the time that a client may take; a body has `LARGEST_BODY`.
     """
 
     tokens: Mapping[str, User] = field(default_factory=dict)
@@ -76,6 +83,8 @@ class Settings:
     history: int = 20_000
     beat: float = 60.0
     relaxed_names: bool = False
+    # All its clients are of one machine as a rule, and each watch holds a connection.
+    limits: Limits = Limits(connections=1024, per_address=1024)
 
 
 class ApiServer:
@@ -117,6 +126,8 @@ class ApiServer:
         self.admission.remote = self._webhooks
         self._closing = asyncio.Event()
         self._runner: web.ServerRunner | None = None
+        self._listening: asyncio.Server | None = None
+        self._open = Connections(0, 0)
         self._tasks: list[asyncio.Task[None]] = []
         self._work = asyncio.Event()
         if self.settings.file is not None:
@@ -261,21 +272,30 @@ class ApiServer:
         await self.furnish()
         verbs = Verbs(self.cluster, self.settings.logs, self._closing, self.settings.beat)
         known = self.settings
-        router = Router(self.registry, verbs, known.tokens, known.anonymous)
+        router = Router(
+            self.registry, verbs, known.tokens, known.anonymous,
+            here=is_here(host) and not secure, patience=known.limits.patience,
+        )  # fmt: skip
         server = web.Server(router.handle, access_log=None)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
-        site = web.TCPSite(runner, host, port, ssl_context=secure, reuse_address=True)
+        most = known.limits.connections
+        allow_files(most)
+        open_ = Connections(most, known.limits.per_address)
+        routes = HotRoutes({}, Access(plain=True), known.limits, server, open_)
         try:
-            await site.start()
+            listening = await asyncio.get_running_loop().create_server(
+                lambda: Front(routes), host, port, ssl=secure, reuse_address=True,
+                ssl_handshake_timeout=known.limits.patience if secure else None,
+            )  # fmt: skip
         except OSError:
             await runner.cleanup()
             raise
-        self._runner = runner
+        self._runner, self._listening, self._open = runner, listening, open_
         self._tasks = [asyncio.create_task(self._tidy(), name="apiserver-janitor")]
         if self.settings.file is not None:
             self._tasks.append(asyncio.create_task(self._save_often(), name="apiserver-save"))
-        address = runner.addresses[0]
+        address = listening.sockets[0].getsockname()
         shown = f"[{address[0]}]" if ":" in address[0] else address[0]
         return f"{'https' if secure else 'http'}://{shown}:{address[1]}"
 
@@ -291,9 +311,14 @@ class ApiServer:
         self._closing.set()
         for resource in [kind.resource for kind in self.registry]:
             self.store.history(resource).wake()
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        for connection in self._open:
+            connection.abort()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

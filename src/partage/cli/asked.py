@@ -9,6 +9,7 @@ from partage.cli.asking import Asked, CannotAsk, Where, ask
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, options
 from partage.cli.structured import to_json, to_yaml
+from partage.cli.visible import visible
 from partage.model.device import MILLI
 from partage.model.errors import PartageError
 from partage.model.quantity import brief
@@ -100,9 +101,9 @@ def structured(output: str, data: object) -> bool:
 
 def told(asked: Asked) -> None:
     """Say on standard error who answered, and what could not be read."""
-    click.echo(f"answered by {asked.told}", err=True)
+    click.echo(visible(f"answered by {asked.told}"), err=True)
     for note in asked.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(visible(f"note: {note}"), err=True)
 
 
 def core_text(milli: int) -> str:

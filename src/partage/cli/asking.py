@@ -36,6 +36,7 @@ from partage.kube.errors import (
     Unauthorized,
 )
 from partage.kube.loading import load_config
+from partage.kube.transport import TransportSettings
 from partage.model.errors import InvalidDocument, PartageError
 from partage.model.reason import Refusal
 from partage.scheduler.events import BindSucceeded
@@ -43,10 +44,12 @@ from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.workloads import with_pods
 
-__all__ = ["Asked", "CannotAsk", "Where", "ask", "listed", "told_of"]
+__all__ = ["HEARD", "Asked", "CannotAsk", "Where", "ask", "listed", "told_of"]
 
 _T = TypeVar("_T")
-_SETTINGS: Final = ClientSettings(attempts=2)
+HEARD: Final = TransportSettings(heard=True, plugin_timeout=600.0)
+"""Of a command that a person has typed, whom a credential plugin may ask to log in."""
+_SETTINGS: Final = ClientSettings(HEARD, attempts=2)
 """Somebody waits for the answer: one retry, then say what is wrong."""
 _NEEDED: Final = frozenset({"Node", "Pod"})
 _OPTIONAL_LOSS: Final = {

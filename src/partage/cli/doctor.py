@@ -15,11 +15,12 @@ import msgspec
 import yaml
 from rich.text import Text
 
-from partage.cli.asking import CannotAsk, told_of
+from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.tables import paper
+from partage.cli.visible import visible
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.doctor.machine import examined
@@ -132,7 +133,7 @@ def doctor(**given: Any) -> None:
         data = {"findings": [asdict(one) for one in found], "notes": notes}
         click.echo(to_json(data) if given["output"] == "json" else to_yaml(data))
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(visible(f"note: {note}"), err=True)
     sys.exit(FOUND if found else 0)
 
 
@@ -160,7 +161,7 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
     files = {str(path): path.read_text("utf-8") for path in given["configs"]}
     try:
         async with Client(
-            config, settings=ClientSettings(attempts=2), environ=os.environ
+            config, settings=ClientSettings(HEARD, attempts=2), environ=os.environ
         ) as client:
             objects: Objects = {kind: await _listed(client, kind, notes) for kind in _PATHS}
             denied = await _denied(client, given["account"], notes)

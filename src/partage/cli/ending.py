@@ -9,6 +9,8 @@ from typing import Final, NoReturn
 
 import click
 
+from partage.cli.visible import visible
+
 __all__ = ["CANNOT", "end"]
 
 CANNOT: Final = 2
@@ -27,5 +29,5 @@ def end(problem: object, code: int = CANNOT) -> NoReturn:
         if context.parent is not None or not isinstance(context.command, click.Group):
             words.insert(0, context.command.name or "")
         context = context.parent
-    click.echo(f"{' '.join(['partage', *words])}: {problem}", err=True)
+    click.echo(visible(f"{' '.join(['partage', *words])}: {problem}"), err=True)
     sys.exit(code)

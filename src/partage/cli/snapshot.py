@@ -12,16 +12,17 @@ from typing import Any, BinaryIO, Final
 import click
 
 from partage import __version__
-from partage.cli.asking import CannotAsk, listed, told_of
+from partage.cli.asking import HEARD, CannotAsk, listed, told_of
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, PolicyType, cluster_options
+from partage.cli.visible import visible
 from partage.extender.filling import permuted
 from partage.kube.client import Client, ClientSettings
 from partage.kube.errors import ConfigError, KubeError
 from partage.kube.loading import load_config
 from partage.model.policy import Policy
 from partage.wire.documents import Document
-from partage.wire.masking import Mask, keys_of_selectors
+from partage.wire.masking import Mask
 from partage.wire.snapshot import Snapshot, plain, snapshot_lines
 
 __all__ = ["snapshot"]
@@ -44,7 +45,7 @@ _LEAST_KEY: Final = 16
 @click.option(
     "--mask",
     is_flag=True,
-    help="Replace names, namespaces and the values of labels that no rule reads, consistently.",
+    help="Replace every word that is no number, device or word of the program's own, consistently.",
 )
 @click.option(
     "--mask-key",
@@ -99,7 +100,7 @@ def snapshot(**given: Any) -> None:
     except OSError as error:
         end(f"{given['target'] or 'standard output'}: {error.strerror}; name another with -o")
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(visible(f"note: {note}"), err=True)
     _progress(f"wrote {count} objects to {given['target'] or 'standard output'}")
 
 
@@ -123,7 +124,7 @@ async def _read(
     kubeconfig: Path | None, context: str | None
 ) -> tuple[list[Document], tuple[str, ...]]:
     config = load_config(os.environ, kubeconfig=kubeconfig, context=context)
-    settings = ClientSettings(attempts=3)
+    settings = ClientSettings(HEARD, attempts=3)
     try:
         async with Client(config, settings=settings, environ=os.environ) as client:
             return await listed(
@@ -143,8 +144,8 @@ def _objects(documents: list[Document], seed: int, key: bytes | None) -> Iterato
     by["Node"] = list(permuted(by.get("Node", []), seed))
     mask = None
     if key is not None:
-        pods = (found for one in by.get("Pod", []) if (found := plain(one)) is not None)
-        mask = Mask(key, (one.name for one in by["Node"]), keys_of_selectors(pods))
+        told = (plain(one) for kind in ("Node", "Device") for one in by.get(kind, []))
+        mask = Mask(key, (found for found in told if found is not None))
     for kind in _ORDER:
         for document in by.get(kind, []):
             found = plain(document)

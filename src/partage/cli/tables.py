@@ -13,10 +13,13 @@ from typing import Final
 
 import click
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
+
+from partage.cli.visible import visible
 
 __all__ = ["bar", "given", "paper", "plain_table", "print_waiting", "screen"]
 
@@ -40,6 +43,13 @@ class _Paper(Console):
     """What is wider than the terminal runs on, and nothing of it is lost."""
 
     print = partialmethod(Console.print, crop=False)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Its pieces; what comes from objects gives the terminal no command."""
+        for one in super().render(renderable, options):
+            yield one if one.control else one._replace(text=visible(one.text))
 
 
 class _Fitted(Table):

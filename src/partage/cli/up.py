@@ -19,6 +19,7 @@ from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.tables import given, paper, plain_table, print_waiting
 from partage.cli.traces import sent_traces, trace_options
+from partage.cli.visible import visible
 from partage.embedded.cluster import Addresses, EmbeddedCluster, Plan
 from partage.embedded.examples import examples
 from partage.embedded.fleet import DEFAULT_FLEET
@@ -202,9 +203,10 @@ async def _serve(plan: Plan, output: str, stop: asyncio.Event) -> None:
 def _complain(cluster: EmbeddedCluster) -> None:
     """What was refused or skipped, on standard error."""
     for refused in cluster.outcome.refused:
-        click.echo(f"partage up: {refused.manifest.where}: {refused.message}", err=True)
+        said = f"partage up: {refused.manifest.where}: {refused.message}"
+        click.echo(visible(said), err=True)
     for note in cluster.outcome.notes:
-        click.echo(f"partage up: {note}", err=True)
+        click.echo(visible(f"partage up: {note}"), err=True)
 
 
 def _line(where: Addresses) -> str:

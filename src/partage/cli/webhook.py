@@ -142,7 +142,7 @@ _admission = options(
         "--deny-privileged/--allow-privileged",
         default=_USUAL.deny_privileged,
         show_default=True,
-        help="Refuse privileged containers that share a card by HAMi's protocol.",
+        help="Refuse privileged containers that ask for a part of a card, or for anything by HAMi's protocol.",
     ),
     click.option(
         "--config-namespace",

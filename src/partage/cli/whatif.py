@@ -14,6 +14,7 @@ from rich.text import Text
 from partage.cli.ending import end
 from partage.cli.reading import batches
 from partage.cli.structured import to_json, to_yaml
+from partage.cli.visible import visible
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.model.policy import Policy, Strategy
 from partage.sim.page import page, verdict
@@ -220,7 +221,7 @@ def _print(results: list[Result]) -> None:
         console.print()
         console.print(Text(verdict(results), style="bold"))
     lines = (line.rstrip() for line in captured.get().splitlines())
-    click.echo("\n".join(lines))
+    click.echo(visible("\n".join(lines)))
 
 
 def _table(*columns: str) -> Table:

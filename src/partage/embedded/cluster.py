@@ -182,7 +182,7 @@ class EmbeddedCluster:
                 host=_HOST,
                 port=plan.scheduler_port,
                 tick=_TICK,
-                faces=Faces(Access(plain=True), series=Exposition(pods=True)),
+                faces=Faces(Access(plain=True, here=True), series=Exposition(pods=True)),
                 controllers=ControllerSettings(grace=_GRACE),
                 record=plan.record,
                 tracer=plan.tracer,

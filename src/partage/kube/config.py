@@ -33,6 +33,11 @@ class ClusterConfig:
     exec_config: Any = None
     """What the cluster entry holds for credential plugins; passed through."""
 
+    @property
+    def by_tls(self) -> bool:
+        """Whether nobody on the way can read what is sent."""
+        return self.server.startswith("https:")
+
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
@@ -45,6 +50,8 @@ class ExecPlugin:
     api_version: str = "client.authentication.k8s.io/v1"
     provide_cluster: bool = False
     install_hint: str = ""
+    interactive: str = "IfAvailable"
+    """Whether it may ask on a terminal: Never, IfAvailable or Always."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 A token file is looked at once a period and after a 401, since the kubelet rotates it. A plugin is
 run when its credential is about to expire and after a 401, never twice at a time.
+
+A server by plain HTTP gets none, but where it is on this machine: everybody on the way would have it.
 """
 
 import asyncio
@@ -9,7 +11,9 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 from partage.kube.clock import Clock
 from partage.kube.config import Config, UserConfig
@@ -42,11 +46,13 @@ class Credentials:
         environ: Mapping[str, str],
         period: float = 10.0,
         plugin_timeout: float = 30.0,
+        heard: bool = False,
     ) -> None:
         self._config = config
         self._clock = clock
         self._environ = environ
         self._plugin_timeout = plugin_timeout
+        self._heard = heard
         user = config.user
         self._check = ChangeCheck([user.token_file] if user.token_file else [], clock, period)
         self._credential: Credential | None = None
@@ -57,8 +63,10 @@ class Credentials:
         """The identity to use now.
 
         Raises:
-            ConfigError: there is none: the token file or the plugin is of no use.
+            ConfigError: there is none: the token file or the plugin is of no use, or it would be
+                read on the way.
         """
+        _check_way(self._config)
         if self._config.user.plugin is not None:
             if self._identity is None or self._expired():
                 async with self._running:
@@ -91,7 +99,9 @@ class Credentials:
         user, cluster = self._config.user, self._config.cluster
         if user.plugin is None:  # pragma: no cover - callers have checked
             return
-        found = await run_plugin(user.plugin, cluster, self._environ, self._plugin_timeout)
+        found = await run_plugin(
+            user.plugin, cluster, self._environ, self._plugin_timeout, heard=self._heard
+        )
         self._credential = found
         pair = (found.certificate, found.key) if found.certificate and found.key else None
         self._identity = Identity(_headers(user, found.token or user.token), pair)
@@ -115,6 +125,26 @@ class Credentials:
             self._identity = self._read_token()
         except ConfigError:
             self._check.forget()
+
+
+def _check_way(config: Config) -> None:
+    """Refuse to show credentials to a network."""
+    user = config.user
+    if config.cluster.by_tls or not (
+        user.token or user.token_file or user.plugin or user.username
+    ):
+        return
+    if not _here(urlsplit(config.cluster.server).hostname or ""):
+        raise ConfigError(
+            f"{config.cluster.server}: no token or password is sent by plain HTTP; use https"
+        )
+
+
+def _here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _headers(user: UserConfig, token: str | None) -> tuple[tuple[str, str], ...]:

@@ -1,12 +1,14 @@
 """Running a credential plugin: client.authentication.k8s.io, versions v1 and v1beta1.
 
-The plugin is told in KUBERNETES_EXEC_INFO that it has no terminal, and prints an ExecCredential.
-Nothing that it prints is ever repeated in a message.
+The plugin prints an ExecCredential. A command that a person has typed lets it speak to that person: its standard
+error is theirs, and where there is a terminal it may ask there. A service lets it do neither, and tells it so in
+KUBERNETES_EXEC_INFO. Nothing that it prints is ever repeated in a message.
 """
 
 import asyncio
 import base64
 import contextlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -47,7 +49,12 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
 
 
 async def run_plugin(
-    plugin: ExecPlugin, cluster: ClusterConfig, environ: Mapping[str, str], seconds: float
+    plugin: ExecPlugin,
+    cluster: ClusterConfig,
+    environ: Mapping[str, str],
+    seconds: float,
+    *,
+    heard: bool = False,
 ) -> Credential:
     """Run the plugin and read its credential.
 
@@ -56,20 +63,26 @@ async def run_plugin(
         cluster: told to the plugin if it wants to know.
         environ: the environment the plugin's own variables are added to.
         seconds: time after which it is killed.
+        heard: whether a person hears what it says, and is asked where there is a terminal.
 
     Raises:
         ConfigError: it cannot be started, fails, takes too long or prints no credential.
     """
-    info = msgspec.json.encode(_exec_info(plugin, cluster)).decode()
+    asks = heard and plugin.interactive != "Never" and sys.stdin is not None and sys.stdin.isatty()
+    if plugin.interactive == "Always" and not asks:
+        raise ConfigError(
+            f"credential plugin {plugin.command}: exec.interactiveMode Always needs a terminal"
+        )
+    info = msgspec.json.encode(_exec_info(plugin, cluster, asks=asks)).decode()
     variables = {**environ, **plugin.environment, "KUBERNETES_EXEC_INFO": info}
     try:
         process = await asyncio.create_subprocess_exec(
             plugin.command,
             *plugin.arguments,
             env=variables,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=None if asks else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=None if heard else asyncio.subprocess.DEVNULL,
         )
     except OSError as error:
         hint = f" ({plugin.install_hint})" if plugin.install_hint else ""
@@ -101,8 +114,8 @@ async def _reap(process: asyncio.subprocess.Process) -> None:
             await process.communicate()
 
 
-def _exec_info(plugin: ExecPlugin, cluster: ClusterConfig) -> dict[str, Any]:
-    spec: dict[str, Any] = {"interactive": False}
+def _exec_info(plugin: ExecPlugin, cluster: ClusterConfig, *, asks: bool) -> dict[str, Any]:
+    spec: dict[str, Any] = {"interactive": asks}
     if plugin.provide_cluster:
         entry: dict[str, Any] = {"server": cluster.server}
         if cluster.server_name:

@@ -1,7 +1,8 @@
 """Kubeconfig documents into a `Config`; pure, so reading files is left to `loading`.
 
 Several documents merge as kubectl merges them: of each name the first document that has it wins,
-and paths are relative to the document that holds them.
+and paths are relative to the document that holds them. As with kubectl, a user's credentials are for
+servers by TLS alone: of a server by plain HTTP everybody on the way would read them.
 """
 
 import base64
@@ -25,6 +26,7 @@ _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 _EXEC_VERSIONS: Final = frozenset(
     {"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"}
 )
+_MODES: Final = ("Never", "IfAvailable", "Always")
 
 
 class _Part(msgspec.Struct, frozen=True, rename="kebab"):
@@ -135,9 +137,10 @@ def parse_kubeconfig(
             _by_name((path, doc.users) for path, doc in parsed), chosen.user, "user", parsed
         )
         user = _user(user_path, found.name, found.user or _User())
+    server = _cluster(cluster_path, cluster.name, cluster.cluster or _Cluster())
     return Config(
-        _cluster(cluster_path, cluster.name, cluster.cluster or _Cluster()),
-        user,
+        server,
+        user if server.by_tls else UserConfig(),
         chosen.namespace or "default",
         name,
     )
@@ -220,7 +223,7 @@ def _check_url(url: str, where: str, schemes: Sequence[str]) -> None:
 def _user(path: Path, name: str, user: _User) -> UserConfig:
     where = f"{path}: user {name!r}"
     if user.auth_provider is not None:
-        raise ConfigError(f"{where}: auth-provider was removed from Kubernetes; use exec")
+        raise ConfigError(f"{where}: {_provider(user.auth_provider)}")
     certificate = _material(
         path, where, "client-certificate", user.client_certificate, user.client_certificate_data
     )
@@ -231,7 +234,7 @@ def _user(path: Path, name: str, user: _User) -> UserConfig:
         certificate=certificate,
         key=key,
         token=user.token or None,
-        token_file=path.parent / user.token_file if user.token_file else None,
+        token_file=_beside(path, user.token_file) if user.token_file else None,
         plugin=_plugin(path, where, user.exec_) if user.exec_ else None,
         username=user.username or None,
         password=user.password,
@@ -258,20 +261,36 @@ def _plugin(path: Path, where: str, plugin: _Exec) -> ExecPlugin:
     if plugin.api_version not in _EXEC_VERSIONS:
         known = " or ".join(sorted(_EXEC_VERSIONS))
         raise ConfigError(f"{where}: exec.apiVersion {plugin.api_version!r} is not {known}")
-    if plugin.interactive_mode == "Always":
-        raise ConfigError(f"{where}: exec.interactiveMode Always needs a terminal")
+    if plugin.interactive_mode not in _MODES:
+        raise ConfigError(
+            f"{where}: exec.interactiveMode {plugin.interactive_mode!r} is not {', '.join(_MODES)}"
+        )
     if not plugin.command:
         raise ConfigError(f"{where}: exec.command is empty")
     # As kubectl does: a bare name is looked up in PATH, a path is relative to its file.
     bare = "/" not in plugin.command
     return ExecPlugin(
-        plugin.command if bare else str(path.parent / plugin.command),
+        plugin.command if bare else str(_beside(path, plugin.command)),
         tuple(plugin.args or ()),
         {variable.name: variable.value for variable in plugin.env or ()},
         plugin.api_version,
         plugin.provide_cluster_info,
         plugin.install_hint,
+        plugin.interactive_mode,
     )
+
+
+def _provider(given: Any) -> str:
+    """Why an auth-provider is of no use."""
+    name = str(given.get("name", ""))[:64] if isinstance(given, dict) else ""
+    if name in ("gcp", "azure"):
+        return f"auth-provider {name} was removed in Kubernetes 1.26; use exec with its plugin"
+    return f"auth-provider {name} is not known here; use exec with a credential plugin"
+
+
+def _beside(path: Path, given: str) -> Path:
+    """A file that a document names; absolute, so that a program of its name in PATH is not run."""
+    return path.parent.absolute() / given
 
 
 def _material(
@@ -279,7 +298,8 @@ def _material(
 ) -> Material | None:
     if data:
         try:
-            return Material(data=base64.b64decode(data, validate=True))
+            # Tools wrap long lines.
+            return Material(data=base64.b64decode("".join(data.split()), validate=True))
         except (binascii.Error, ValueError):
             raise ConfigError(f"{where}: {field}-data is not base64") from None
-    return Material(path=path.parent / file) if file else None
+    return Material(path=_beside(path, file)) if file else None

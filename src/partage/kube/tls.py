@@ -22,7 +22,7 @@ class Tls:
 
     def __init__(self, config: Config, *, clock: Clock, period: float = 10.0) -> None:
         self._config = config
-        self._secure = config.cluster.server.startswith("https:")
+        self._secure = config.cluster.by_tls
         user = config.user
         files = [
             material.path

@@ -28,6 +28,7 @@ from partage.kube.errors import (
     api_error,
     retry_after_seconds,
 )
+from partage.kube.proxies import proxy_of
 from partage.kube.tls import Tls
 
 __all__ = ["Request", "Transport", "TransportSettings"]
@@ -58,6 +59,8 @@ class TransportSettings:
     """How often token and certificate files are looked at."""
     plugin_timeout: float = 30.0
     """For one run of a credential plugin."""
+    heard: bool = False
+    """Whether a person hears a credential plugin, and is asked where there is a terminal."""
     connections: int = 256
     """At most so many at a time; each watch holds one."""
     compress: bool = False
@@ -104,8 +107,10 @@ class Transport:
             environ=environ,
             period=settings.reload_period,
             plugin_timeout=settings.plugin_timeout,
+            heard=settings.heard,
         )
-        self._proxy, self._proxy_headers = _proxy(config.cluster.proxy)
+        proxy = config.cluster.proxy or proxy_of(config.cluster.server, environ)
+        self._proxy, self._proxy_headers = _proxy(proxy)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:

@@ -89,12 +89,14 @@ class Access:
         certificates: accepts a client certificate that the TLS context has verified.
         plain: accepts everybody; only for profiles that imitate a published document.
         closed: accepts nobody; where the privileged routes are not used.
+        here: refuses what pages of other origins have a browser send; for ports of this machine alone.
     """
 
     tokens: TokenFile | None = None
     certificates: bool = False
     plain: bool = field(default=False)
     closed: bool = field(default=False)
+    here: bool = field(default=False)
 
     def __post_init__(self) -> None:
         """Refuse to be silently open.

@@ -29,7 +29,8 @@ _REASONS: Final = {
     500: b"Internal Server Error", 503: b"Service Unavailable",
 }  # fmt: skip
 _END: Final = b"\r\n\r\n"
-_UNUSUAL: Final = (b"transfer-encoding", b"expect", b"upgrade", b"content-encoding")
+_UNUSUAL: Final = (b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"origin")
+"""Headers of requests that aiohttp serves; the last is a browser's."""
 
 
 class Front(asyncio.Protocol):

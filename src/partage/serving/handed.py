@@ -6,13 +6,15 @@ of the application.
 """
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from partage.serving.hot import HotRoutes
 
-__all__ = ["Handed", "noticed"]
+__all__ = ["Handed", "asking", "noticed"]
 
 
 class Handed(asyncio.Protocol):
@@ -32,7 +34,7 @@ class Handed(asyncio.Protocol):
         self._routes = routes
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        self._asked: web.Request | None = None
+        self._asked: web.BaseRequest | None = None
         self._begun = self._stuck = False
         self._deadline = self._loop.time() + routes.limits.patience
         self._timer = self._loop.call_later(routes.limits.patience, self._check)
@@ -80,7 +82,7 @@ class Handed(asyncio.Protocol):
         """See `Connection`."""
         self._transport.abort()
 
-    def asked(self, request: web.Request) -> None:
+    def asked(self, request: web.BaseRequest) -> None:
         """The head of a request has come."""
         self._asked = request
 
@@ -102,19 +104,27 @@ class Handed(asyncio.Protocol):
             self.abort()
 
 
+@contextlib.contextmanager
+def asking(request: web.BaseRequest) -> Iterator[None]:
+    """Tells the connection of a request that it is being answered."""
+    transport = request.transport
+    protocol = transport.get_protocol() if transport is not None else None
+    if not isinstance(protocol, Handed):
+        yield
+        return
+    protocol.asked(request)
+    try:
+        yield
+    finally:
+        protocol.answered()
+
+
 def noticed() -> Middleware:
     """A middleware that tells connections of their requests; the outermost one."""
 
     @web.middleware
     async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
-        transport = request.transport
-        protocol = transport.get_protocol() if transport is not None else None
-        if not isinstance(protocol, Handed):
+        with asking(request):
             return await handler(request)
-        protocol.asked(request)
-        try:
-            return await handler(request)
-        finally:
-            protocol.answered()
 
     return tell

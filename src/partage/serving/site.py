@@ -15,6 +15,7 @@ from partage.serving.handed import noticed
 from partage.serving.hot import HotRoute, HotRoutes
 from partage.serving.limits import Limits
 from partage.serving.listener import Listener
+from partage.serving.local import no_stranger
 from partage.serving.tls import HTTP2, ServerTls
 
 __all__ = ["Site"]
@@ -45,6 +46,8 @@ class Site:
         tls: ServerTls | None = None,
     ) -> None:
         app.middlewares.insert(0, noticed())
+        if access.here:
+            app.middlewares.append(no_stranger())
         self._runner = web.AppRunner(
             app, access_log=None, keepalive_timeout=limits.idle, shutdown_timeout=_LINGER,
             max_line_size=limits.head, max_field_size=limits.head,

@@ -23,7 +23,7 @@ class ReservedKeys:
 
     Attributes:
         annotations: whole keys of annotations.
-        prefixes: beginnings of keys of annotations; a container's name follows.
+        prefixes: beginnings of keys of annotations and labels; a container's name follows.
         labels: whole keys of labels.
     """
 
@@ -39,7 +39,7 @@ class ReservedKeys:
 
     def in_labels(self, keys: Iterable[str]) -> list[str]:
         """Those of the keys that are reserved as labels, in order."""
-        return sorted(key for key in keys if key in self.labels)
+        return sorted(key for key in keys if key in self.labels or key.startswith(self.prefixes))
 
     def differing(
         self,

@@ -9,7 +9,7 @@ The API server counts what an expression costs and fails above a limit. So the c
 expression stands behind a cheap one that is false for nearly every request; names of resources are
 looked up in a map, which costs the same however many they are; and reserved keys are looked up in
 an object's keys, not the other way round. Only the keys that are a prefix and a container's name
-need a look at every annotation.
+need a look at every annotation and label.
 
 Source: Kubernetes 1.36, CEL in admission; DESIGN, decision 8.
 """
@@ -100,7 +100,8 @@ def _carries(which: str, keys: ReservedKeys) -> str:
     return (
         f"(has({annotations}) && ({_list(keys.annotations)}.exists(k, k in {annotations}) || "
         f"{annotations}.exists(k, {prefixed}))) || "
-        f"(has({labels}) && {_list(keys.labels)}.exists(k, k in {labels}))"
+        f"(has({labels}) && ({_list(keys.labels)}.exists(k, k in {labels}) || "
+        f"{labels}.exists(k, {prefixed})))"
     )
 
 
@@ -130,8 +131,9 @@ def forges_nothing(keys: ReservedKeys) -> list[tuple[str, str]]:
         (labels, f"{said} these labels: {', '.join(sorted(keys.labels))}{hint}"),
     ]
     rules += [
-        (_unchanged_prefix(prefix), f"{said} annotations that begin with {prefix}{hint}")
+        (_unchanged_prefix(field, prefix), f"{said} {field} that begin with {prefix}{hint}")
         for prefix in keys.prefixes
+        for field in ("annotations", "labels")
     ]
     return rules
 
@@ -147,8 +149,8 @@ def _unchanged(field: str, keys: Iterable[str]) -> str:
     return f"{_list(keys)}.all(k, {has_new} ? ({has_old} && {old}[k] == {new}[k]) : !{has_old})"
 
 
-def _unchanged_prefix(prefix: str) -> str:
-    new, old = "object.metadata.annotations", "oldObject.metadata.annotations"
+def _unchanged_prefix(field: str, prefix: str) -> str:
+    new, old = f"object.metadata.{field}", f"oldObject.metadata.{field}"
     text = _text(prefix)
     kept = (
         f"(!has({new}) || {new}.all(k, !k.startsWith({text}) || "

@@ -13,6 +13,7 @@ Pods without devices and without reserved keys are always allowed, whatever else
 from collections.abc import Mapping
 from typing import Any, Final
 
+from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
 from partage.model.reason import ReasonCode
 from partage.model.request import Fault
@@ -170,8 +171,14 @@ def _read(pod: Mapping[str, Any], namespace: str, context: Context) -> Translate
 
 
 def _privileged(pod: Mapping[str, Any], read: TranslatedPod, context: Context) -> str:
-    """A privileged container that asks with HAMi's names; empty when there is none."""
+    """A privileged container that asks for a part of a card, or with HAMi's names; empty when there is none."""
     mine = {container.name for container in route(read.view, context).families.get(HAMI, ())}
+    mine |= {
+        container.name
+        for group in read.pod.request.groups
+        if group.request.type is DeviceType.GPU and not group.request.whole
+        for container in group.containers
+    }
     for part in parts(pod):
         if (
             part.name in mine

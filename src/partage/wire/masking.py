@@ -1,158 +1,251 @@
-"""Replaces what names people and their work in the objects of a snapshot, consistently.
+"""Replaces what names people and their work in the objects of a snapshot, consistently, by a list of what may stay.
 
-Every name becomes a kind's letter and ten digits of a keyed hash (HMAC-SHA256): the same name gives
-the same mask under the same key, also in another snapshot, and nobody without the key can try
-names. Decisions do not depend on names, so a masked snapshot decides as the plain one does.
+A word stays where it is a number, a time, an address of a device, the model of one, or a word that the program's own
+readers know: a key, a field, a choice, a published name. Every other word becomes ten digits of a keyed hash
+(HMAC-SHA256), wherever it stands: the same word has the same mask under the same key, also in another snapshot, and
+nobody without the key can try words. Decisions compare such words and nothing else, so a masked snapshot decides as
+the plain one does.
 
-Masked: names and namespaces of nodes, pods and quotas wherever they stand; values of labels that
-no rule reads; texts of conditions. Kept, because rules read them: keys, values of labels that a
-protocol, a selector, an affinity or a spreading constraint reads, taints, priority classes,
-scheduler names, device identities and models, uids, containers' names.
+Annotations stay by whole keys alone. Of those that are of a protocol and say nothing that decisions read, the
+protocol stays: that there is one can tell whose pod it is. Documents within texts are taken apart, and lose comments.
 """
 
 import hashlib
 import hmac
+import importlib
+import json
+import pkgutil
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from types import CodeType
 from typing import Any, Final
 
-from partage.vendors import names
-from partage.wire.snapshot import ours
+import msgspec
 
-__all__ = ["Mask", "keys_of_selectors"]
+from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+from partage.wire.yaml_values import YamlError, yaml_values
+
+__all__ = ["Mask"]
 
 _DIGITS: Final = 10
-_NODE: Final = re.compile(r'("node"\s*:\s*")([^"]*)(")')
-_TOKEN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _LETTERS: Final = {"Node": "node", "Device": "node", "Pod": "pod", "ResourceQuota": "quota"}
+_PLAIN: Final = re.compile(
+    r"""[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
+    |[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?                      # times
+    |(?:pci)?[0-9a-f]{1,4}(?:\.[0-7])?                                          # parts of addresses
+    |(?:[A-Z]{3,6}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}                # UUIDs
+    |[0-9]+c?\.?[0-9]*g\.[0-9]+gb(?:\+[a-z]+)*                                  # profiles of instances
+    |hugepages-[0-9]+[KMG]i""",
+    re.VERBOSE,
+)
+_TOKEN: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?|[^\s,:;|=\"'\[\]{}()]+"
+)
+_LONGEST: Final = 64
+_PACKAGES: Final = ("partage.model", "partage.vendors", "partage.wire")
+_COMMON: Final = frozenset(
+    {
+        "cpu", "memory", "pods", "ephemeral-storage", "storage", "default", "default-scheduler", "partage-scheduler",
+        "system-cluster-critical", "system-node-critical", "Ready", "MemoryPressure", "DiskPressure", "PIDPressure",
+        "PodScheduled", "Unschedulable", "Pending", "Running", "Unknown", "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region", "topology.kubernetes.io/rack", "kubernetes.io/os", "kubernetes.io/arch",
+        "linux", "amd64", "arm64", "node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    }
+)  # fmt: skip
+"""Words of Kubernetes'."""
+_MODELS: Final = (*names.QGPU_MODEL_LABELS, names.GPU_MODEL, names.GPU_VENDOR, names.PCI_PRODUCT)
+_TYPE: Final = re.compile(r'"type"\s*:\s*"([^"]*)"')
+_SAYS_NOTHING: Final = frozenset(
+    {
+        names.AGENT_NOTES, names.METAX_LOCK, names.DSMLU_LOCK, names.ORIGINAL_REQUEST, names.WOKEN,
+        names.TRACEPARENT, names.SERVED, names.LEASE_DEADLINE, names.SIMULATE_LIFETIME,
+        names.SIMULATE_UNHEALTHY,
+    }
+)  # fmt: skip
+"""Annotations that no decision reads."""
+_MAPS: Final = (
+    "device-plugin", "metax-device-config", "gpu-shared-resource-templates", "scheduler-device",
+)  # fmt: skip
+"""Ends of names of ConfigMaps by which they are known."""
+_PREFIXES: Final = ("requests.", "limits.", "count/")
+"""Of keys of a quota."""
 
 
 class Mask:
     """One consistent replacement."""
 
-    def __init__(self, key: bytes, nodes: Iterable[str], selected: Iterable[str] = ()) -> None:
+    def __init__(self, key: bytes, nodes: Iterable[Mapping[str, Any]]) -> None:
         """A mask.
 
         Args:
             key: secret; the same key gives the same masks.
-            nodes: names of all nodes.
-            selected: keys of labels that pods select by.
+            nodes: Node and Device objects, whose names are masked as nodes and whose cards' models stay.
         """
         self._key = key
-        self._nodes = {name: self._masked("node", name) for name in nodes}
-        self._selected = frozenset(selected)
+        self._nodes: dict[str, str] = {}
+        models: set[str] = set()
+        for one in nodes:
+            head = one.get("metadata", {})
+            self._nodes[head.get("name", "")] = self._masked("node", head.get("name", ""))
+            models |= set(_models(one))
+        self._models = frozenset(model.lower() for model in models if len(model) <= _LONGEST)
+        self._all_models = " ".join(self._models)
+        self._known: dict[str, str] = {}
+
+    def object(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The object with its names replaced; the one given is not changed."""
+        kind, head = given["kind"], given.get("metadata", {})
+        found: dict[str, Any] = {
+            key: self._value(item)
+            for key, item in given.items()
+            if key not in ("kind", "apiVersion", "metadata", "data")
+        }
+        if "data" in given:
+            texts = {key: self._document(text) for key, text in given["data"].items()}
+            found["data"] = {key: text for key, text in texts.items() if text is not None}
+        kept = {"apiVersion": given.get("apiVersion", "v1"), "kind": kind}
+        return kept | {"metadata": self._metadata(kind, head)} | found
 
     def _masked(self, letter: str, text: str) -> str:
         digest = hmac.new(self._key, f"{letter}/{text}".encode(), hashlib.sha256).hexdigest()
         return f"{letter}-{digest[:_DIGITS]}"
 
-    def _node(self, name: str) -> str:
-        return self._nodes.get(name) or self._masked("node", name)
-
-    def object(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The object with its names replaced; the one given is not changed."""
-        kind = given["kind"]
-        found = {**given, "metadata": self._metadata(kind, given.get("metadata", {}))}
-        if "data" in given:
-            found["data"] = {key: self._config(text) for key, text in given["data"].items()}
-        if kind == "Pod":
-            found["spec"] = self._pod_spec(given.get("spec", {}))
-        if kind == "Device":
-            found["spec"] = _silent(given.get("spec", {}))
-        if "status" in given:
-            found["status"] = self._status(given["status"])
-        return found
-
     def _metadata(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
         found = {k: v for k, v in given.items() if k not in ("generateName", "ownerReferences")}
-        if kind in _LETTERS and "name" in found:
-            name = found["name"]
-            letter = _LETTERS[kind]
-            found["name"] = self._node(name) if letter == "node" else self._masked(letter, name)
+        if "name" in found:
+            found["name"] = self._name(kind, found["name"])
         if found.get("namespace"):
             found["namespace"] = self._masked("ns", found["namespace"])
+        if found.get("uid"):
+            found["uid"] = self._word(found["uid"])
         if "labels" in found:
-            found["labels"] = {k: self._label(k, v) for k, v in found["labels"].items()}
+            found["labels"] = self._value(found["labels"])
         if "annotations" in found:
-            found["annotations"] = {
-                key: self._annotation(text) for key, text in found["annotations"].items()
-            }
+            found["annotations"] = dict(
+                self._annotation(key, text) for key, text in found["annotations"].items()
+            )
         return found
 
-    def _label(self, key: str, value: str) -> str:
-        if value in self._nodes:
-            return self._nodes[value]
-        if ours(key) or key in self._selected or not value:
-            return value
-        return self._masked("label", value)
+    def _name(self, kind: str, name: str) -> str:
+        if kind == "ConfigMap":
+            end = next((one for one in _MAPS if name.endswith(one)), "")
+            known = name in _words() or name == end
+            return name if known else "-".join(filter(None, (self._masked("map", name), end)))
+        letter = _LETTERS.get(kind)
+        if letter == "node":
+            return self._nodes.get(name) or self._masked("node", name)
+        return self._masked(letter, name) if letter else self._word(name)
 
-    def _annotation(self, text: str) -> str:
-        if text in self._nodes:
-            return self._nodes[text]
-        return _NODE.sub(lambda m: m[1] + (self._node(m[2]) if m[2] else "") + m[3], text)
+    def _annotation(self, key: str, text: str) -> tuple[str, str]:
+        if key.startswith(names.QGPU_CARDS):
+            container = key.removeprefix(names.QGPU_CARDS)
+            return f"{names.QGPU_CARDS}{self._word(container)}", self._text(text)
+        if key in _SAYS_NOTHING or key not in _words():
+            domain = key.partition("/")[0]
+            return (key if key in _words() else f"{domain}/{self._masked('x', key)}"), ""
+        if text[:1] in ("{", "["):
+            try:
+                return key, json.dumps(self._value(json.loads(text)), separators=(",", ":"))
+            except (ValueError, RecursionError):
+                pass
+        return key, self._text(text)
 
-    def _config(self, text: str) -> str:
-        return _TOKEN.sub(lambda m: self._nodes.get(m[0], m[0]), text)
+    def _document(self, text: str) -> str | None:
+        """A ConfigMap's text, taken apart; None for one that nobody could read."""
+        try:
+            (value,) = yaml_values(text.encode())
+        except (YamlError, ValueError):
+            return None
+        return self._text(value) if isinstance(value, str) else json.dumps(self._value(value))
 
-    def _status(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = _silent(given)
-        if found.get("nominatedNodeName"):
-            found["nominatedNodeName"] = self._node(found["nominatedNodeName"])
-        return found
-
-    def _pod_spec(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = dict(given)
-        if found.get("nodeName"):
-            found["nodeName"] = self._node(found["nodeName"])
-        for key in ("nodeSelector", "affinity"):
-            if key in found:
-                found[key] = self._selectors(found[key])
-        found.pop("topologySpreadConstraints", None)
-        if "topologySpreadConstraints" in given:
-            found["topologySpreadConstraints"] = [
-                {k: v for k, v in one.items() if k != "labelSelector"}
-                for one in given["topologySpreadConstraints"]
-            ]
-        return found
-
-    def _selectors(self, value: Any) -> Any:
-        """Names of nodes within selectors; what selects pods loses its selector."""
-        if isinstance(value, dict):
+    def _value(self, value: Any) -> Any:
+        """A value without sentences and without what selects pods, all its words judged."""
+        if isinstance(value, Mapping):
             return {
-                key: self._selectors(item)
+                self._word(str(key)): self._value(item)
                 for key, item in value.items()
-                if key not in ("labelSelector", "namespaces", "namespaceSelector")
+                if key not in ("message", "labelSelector", "namespaces", "namespaceSelector")
             }
-        if isinstance(value, list):
-            return [self._selectors(item) for item in value]
-        return self._nodes.get(value, value) if isinstance(value, str) else value
+        if isinstance(value, list | tuple):
+            return [self._value(item) for item in value]
+        return self._text(value) if isinstance(value, str) else value
+
+    def _text(self, text: str) -> str:
+        whole = text.strip().lower()
+        if whole in _words_in_small() or whole in self._models:
+            return text
+        return _TOKEN.sub(lambda found: self._word(found[0]), text)
+
+    def _word(self, word: str) -> str:
+        found = self._known.get(word)
+        if found is None:
+            found = self._known[word] = self._judged(word)
+        return found
+
+    def _judged(self, word: str) -> str:
+        if word in self._nodes:
+            return self._nodes[word]
+        small = word.lower()
+        if not word or small in _words_in_small() or small in self._models:
+            return word
+        if len(word) <= _LONGEST and _PLAIN.fullmatch(word):
+            return word
+        if len(word) > 1 and small in self._all_models:
+            return word  # which cards a pod wants may be said by a part of their model's name
+        for prefix in _PREFIXES:
+            if word.startswith(prefix):
+                return f"{prefix}{self._word(word.removeprefix(prefix))}"
+        mask = self._masked("x", word)
+        return f"masked.invalid/{mask}" if "/" in word else mask
 
 
-def _silent(value: Any) -> Any:
-    """The value without sentences, which may hold anything."""
-    if isinstance(value, dict):
-        return {key: _silent(item) for key, item in value.items() if key != "message"}
-    return [_silent(item) for item in value] if isinstance(value, list) else value
+def _models(one: Mapping[str, Any]) -> Iterator[str]:
+    """Words that tell the models of a node's cards and their drivers."""
+    head = one.get("metadata", {})
+    labels = [head.get("labels") or {}]
+    labels += [card.get("labels") or {} for card in one.get("spec", {}).get("devices") or ()]
+    told = [held[key] for held in labels for key in _MODELS if key in held]
+    register = (head.get("annotations") or {}).get(names.HAMI_REGISTER, "")
+    told += _TYPE.findall(register)
+    told += [fields[4] for card in register.split(":") if len(fields := card.split(",")) > 6]
+    for text in told:
+        yield text
+        yield from _TOKEN.findall(text)
 
 
-def keys_of_selectors(pods: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Keys of node labels that pods select or spread by."""
-    found = {names.HOSTNAME}
-    for pod in pods:
-        spec = pod.get("spec", {})
-        found |= set(spec.get("nodeSelector", {}))
-        found |= set(_keys(spec.get("affinity", {})))
-        found |= {one.get("topologyKey", "") for one in spec.get("topologySpreadConstraints", [])}
-    return found
+@cache
+def _words() -> frozenset[str]:
+    """Words that the readers of documents spell, as constants or as names of fields."""
+    context = Context.of(Settings(), FAMILIES)
+    found = {*_COMMON, *context.owners, *context.triggers}
+    for package in _PACKAGES:
+        for one in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            module = importlib.import_module(one.name)
+            loader = getattr(module.__spec__, "loader", None)
+            code = loader.get_code(one.name) if loader is not None else None
+            found |= set(_constants(code)) if code is not None else set()
+            for held in vars(module).values():
+                if isinstance(held, type) and issubclass(held, msgspec.Struct):
+                    found |= set(held.__struct_encode_fields__)
+    return frozenset(word for word in found if word and len(word) <= _LONGEST and "\n" not in word)
 
 
-def _keys(value: Any) -> Iterable[str]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if key in ("key", "topologyKey") and isinstance(item, str):
-                yield item
-            else:
-                yield from _keys(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _keys(item)
+@cache
+def _words_in_small() -> frozenset[str]:
+    return frozenset(word.lower() for word in _words())
+
+
+def _constants(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, CodeType):
+        for one in value.co_consts:
+            yield from _constants(one)
+    elif isinstance(value, tuple | frozenset):
+        for one in value:
+            yield from _constants(one)

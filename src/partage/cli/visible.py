@@ -1,0 +1,23 @@
+"""What a terminal would take for a command, made visible: names and notes come from whoever may write objects.
+
+Escape sequences could hide a line, write another one, or set the terminal's title; marks that turn the direction of
+writing could show a name as another one. Line ends and tabs stay.
+"""
+
+import re
+from typing import Final
+
+__all__ = ["visible"]
+
+_COMMANDS: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def visible(text: str) -> str:
+    """The text, with the number of each such character in its place."""
+    return _COMMANDS.sub(lambda found: _number(found[0]), text)
+
+
+def _number(char: str) -> str:
+    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"

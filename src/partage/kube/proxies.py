@@ -1,0 +1,80 @@
+"""Which proxy the environment names for a server: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, read as kubectl reads them.
+
+`NO_PROXY` lists hosts, domains, addresses and networks, each with or without a port; `*` is all of
+them. A domain stands for all hosts below it, and without a dot before it for itself too. This
+machine is never asked for by a proxy.
+"""
+
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import SplitResult, urlsplit
+
+from partage.kube.errors import ConfigError
+
+__all__ = ["proxy_of"]
+
+
+def proxy_of(server: str, environ: Mapping[str, str]) -> str | None:
+    """The proxy's URL; None where there is none.
+
+    Args:
+        server: URL.
+        environ: the environment; names in small letters count too, after those in large ones.
+
+    Raises:
+        ConfigError: the proxy is none by HTTP; its URL is not quoted, as it may hold a password.
+    """
+    parts = urlsplit(server)
+    name = f"{parts.scheme}_proxy".upper()
+    proxy = _value(environ, name)
+    if not proxy or _bypassed(parts, _value(environ, "NO_PROXY")):
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    try:
+        known = urlsplit(proxy).scheme in ("http", "https") and urlsplit(proxy).hostname
+    except ValueError:
+        known = None
+    if not known:
+        raise ConfigError(f"{name}: not a URL of http or https")
+    return proxy
+
+
+def _value(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name) or environ.get(name.lower(), "")
+
+
+def _bypassed(server: SplitResult, listed: str) -> bool:
+    host = (server.hostname or "").rstrip(".")
+    port = str(server.port or (443 if server.scheme == "https" else 80))
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    entries = (entry.strip().lower() for entry in listed.split(","))
+    return any(_matches(entry, host, port, address) for entry in entries if entry)
+
+
+def _matches(entry: str, host: str, port: str, address: IPv4Address | IPv6Address | None) -> bool:
+    if entry == "*":
+        return True
+    if "/" in entry:
+        try:
+            return address is not None and address in ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    name, colon, number = entry.rpartition(":")
+    if colon and number.isdigit() and (name.endswith("]") or ":" not in name):
+        if number != port:
+            return False
+        entry = name
+    entry = entry.strip("[]")
+    if address is not None:
+        return _address(entry) == address
+    entry = entry.removeprefix("*")
+    return host.endswith(entry) if entry.startswith(".") else f".{host}".endswith(f".{entry}")
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,59 @@
+"""Who may call a port that asks nobody who they are, since it listens on this machine alone.
+
+A web page that this machine's browser shows may send requests there too. It betrays itself: by the page's origin,
+which browsers send along with whatever may change something, and where it had a name of its own point here, by that name.
+"""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+__all__ = ["is_here", "no_stranger", "stranger"]
+
+
+def is_here(host: str) -> bool:
+    """Whether a host name or address is this machine, to which nobody else can connect."""
+    if host.rstrip(".").lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def stranger(headers: Mapping[str, str]) -> str:
+    """Why a request is not answered, in a sentence; empty where it is.
+
+    Args:
+        headers: of the request; who sends no `Host` is no browser.
+    """
+    host, origin = headers.get("Host"), headers.get("Origin")
+    if host is not None and not _here(f"//{host}"):
+        return f"Host {host[:64]!r} is not this machine; use localhost or 127.0.0.1"
+    if origin is not None and origin.lower() != f"http://{host}".lower():
+        return f"pages of {origin[:64]!r} may not send requests here"
+    return ""
+
+
+def no_stranger() -> Middleware:
+    """A middleware that refuses such requests with 403."""
+
+    @web.middleware
+    async def judge(request: web.Request, handler: Handler) -> web.StreamResponse:
+        why = stranger(request.headers)
+        if why:
+            raise web.HTTPForbidden(text=why)
+        return await handler(request)
+
+    return judge
+
+
+def _here(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return is_here(parts.hostname or "") and parts.port != 0 and parts.username is None
+    except ValueError:
+        return False

@@ -1,0 +1,98 @@
+"""Clients that hold connections, or send without an end, keep the server from nobody."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from partage.apiserver import ApiServer, Settings, serve
+from partage.serving.limits import Limits
+
+PATIENCE = 240.0
+FEW = Settings(limits=Limits(connections=8, per_address=8, patience=1.0, idle=1.0))
+PLENTY = Settings(limits=Limits(connections=8, per_address=8, patience=3600.0, idle=3600.0))
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+POST = b"POST /api/v1/namespaces/default/pods HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+HOLDS = {
+    "nothing": b"",
+    "half a head": b"GET /api/v1/pods HT",
+    "a head without an end": b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ",
+    "half a body": POST + b"Content-Length: 100\r\n\r\n{",
+    "half a chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n64\r\n{",
+    "a request, and no more": HEALTH,
+}
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@contextlib.asynccontextmanager
+async def served(settings: Settings) -> AsyncIterator[int]:
+    """A server's port."""
+    async with serve(ApiServer(settings)) as url, asyncio.timeout(PATIENCE):
+        yield int(url.rpartition(":")[2])
+
+
+async def opened(port: int, data: bytes) -> Streams:
+    """A connection that has sent this."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    await writer.drain()
+    return reader, writer
+
+
+@pytest.mark.parametrize("held", HOLDS.values(), ids=HOLDS)
+async def test_who_comes_later_is_served(held: bytes) -> None:
+    """Three times as many as there may be: those that keep the server waiting make room."""
+    async with served(PLENTY) as port:
+        holders = [await opened(port, held) for _ in range(24)]
+        reader, writer = await opened(port, HEALTH)
+
+        assert (await reader.readline()).split()[1] == b"200"
+        for _, one in (*holders, (reader, writer)):
+            one.close()
+
+
+@pytest.mark.parametrize("held", HOLDS.values(), ids=HOLDS)
+async def test_who_does_not_go_on_is_closed(held: bytes) -> None:
+    """With an answer or without one, though others do not need the place."""
+    async with served(FEW) as port:
+        reader, writer = await opened(port, held)
+
+        await reader.read()
+        writer.close()
+
+
+async def test_a_body_without_an_end_is_not_kept() -> None:
+    """It is refused once it is larger than any object may be, told of or not."""
+    async with served(PLENTY) as port:
+        for head in (
+            b"Content-Length: 99999999999\r\n\r\n",
+            b"Transfer-Encoding: chunked\r\n\r\n",
+        ):
+            reader, writer = await opened(port, POST + head)
+            with contextlib.suppress(ConnectionError):
+                for _ in range(64):  # of 64 KiB, more than 3 MiB
+                    writer.write(b"10000\r\n" + b" " * 65536 + b"\r\n")
+                    await writer.drain()
+
+            line = await reader.readline()
+            assert line.split()[1] == b"413", line
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"X: " + b"a" * 300_000, b"\r\n".join(b"X%d: a" % one for one in range(50_000))],
+    ids=["one", "many"],
+)
+async def test_a_huge_head_is_refused(head: bytes) -> None:
+    """Before there is a request of it."""
+    async with served(PLENTY) as port:
+        reader, writer = await opened(port, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+        with contextlib.suppress(ConnectionError):
+            writer.write(head + b"\r\n\r\n")
+            await writer.drain()
+            line = await reader.readline()
+            assert not line or line.split()[1] == b"400", line
+        writer.close()

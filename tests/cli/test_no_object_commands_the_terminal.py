@@ -1,0 +1,68 @@
+"""Names, notes and messages of objects are shown, and give the terminal that shows them no command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from partage.cli.main import main
+from partage.cli.structured import to_json, to_yaml
+from partage.cli.visible import visible
+
+COMMANDS = [
+    "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b31m", "\x08\x08\x08", "\r", "\x7f", "\x00", "\u202e", "\u2066",
+    "\x1bP", "\x9d", "\u200f",
+]  # fmt: skip
+
+
+def signs(command: str) -> set[str]:
+    """Those of its characters that a terminal does not print."""
+    return {sign for sign in command if not sign.isprintable()}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=ascii)
+def test_a_command_is_shown_by_its_number(command: str) -> None:
+    """In tables, JSON and YAML; what is read back of these is the text as it was."""
+    text = f"before{command}after"
+
+    assert not signs(command) & set(visible(text))
+    shown = to_json({"a": text})
+    assert not signs(command) & set(shown)
+    assert json.loads(shown) == {"a": text}
+    assert not {sign for sign in signs(command) if ord(sign) < 160} & set(to_yaml({"a": text}))
+
+
+def test_ordinary_text_stays() -> None:
+    """Of every alphabet, over lines."""
+    text = "ein Gerät\n\tлю 卡 ░█ 'q' \\x1b"
+
+    assert visible(text) == text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=ascii)
+def test_schedule_and_explain_print_none(command: str, tmp_path: Path) -> None:
+    """A pod's annotation is told in the reason why it waits; standard error as well."""
+    node = {
+        "kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"},
+        "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "9", "koordinator.sh/gpu": "100"}},
+    }  # fmt: skip
+    pod = {
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": {
+            "name": "p", "namespace": "default",
+            "annotations": {"partage.io/node-policy": f"x{command}y", "hami.io/gpu-scheduler-policy": f"x{command}y"},
+        },
+        "spec": {"schedulerName": "partage-scheduler", "containers": [
+            {"name": f"c{command}", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+    }  # fmt: skip
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [node, pod]}))
+
+    for words in (
+        ["schedule", str(path)],
+        ["explain", "p", "-f", str(path)],
+        ["whatif", str(path)],
+    ):
+        done = CliRunner().invoke(main, words)
+        assert not signs(command) & set(done.output), words

@@ -1,0 +1,202 @@
+"""Whatever words people put into objects, a masked snapshot holds none of them, and decides as the plain one."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from partage.cli.main import main
+from partage.wire.documents import decode, read_paths
+from partage.wire.masking import Mask
+from partage.wire.snapshot import Snapshot, plain, snapshot_lines
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Json = dict[str, Any]
+
+
+def secret(number: int) -> str:
+    """A word that could be a customer's name."""
+    return f"zq{number:02d}secretly"
+
+
+def planted() -> list[Json]:
+    """Objects of every kind with a secret in each place where a word may stand."""
+    count = iter(range(1000))
+
+    def s() -> str:
+        return secret(next(count))
+
+    def meta(**more: Any) -> Json:
+        return {
+            "name": s(), "labels": {s(): s(), f"{s()}.com/{s()}": "x", f"koordinator.sh/{s()}": s()},
+            "annotations": {f"partage.io/{s()}": s(), f"hami.io/{s()}": s(), s(): s()}, **more,
+        }  # fmt: skip
+
+    node = {"kind": "Node", "apiVersion": "v1", "metadata": meta(), "spec": {}, "status": {}}
+    node["metadata"]["labels"] |= {
+        "kubernetes.io/hostname": s(), "koordinator.sh/gpu-isolation-provider": s(), "qgpu-device-enable": s()
+    }  # fmt: skip
+    node["metadata"]["annotations"] |= {
+        "hami.io/mutex.lock": f"2026-01-01T00:00:00Z,{s()},{s()}",
+        "cambricon.com/dsmlu.lock": f"{s()}/{s()}",
+        "partage.io/agent-notes": json.dumps([{"code": "X", "text": f"on {s()}"}]),
+        "hami.io/device-cordon": s(),
+        "hami.io/node-nvidia-score": json.dumps([{"uuid": s(), "score": {s(): 3}}]),
+    }
+    node["spec"] = {"taints": [{"key": f"{s()}/{s()}", "value": s(), "effect": "NoSchedule"}]}
+    node["status"] = {"allocatable": {f"{s()}.io/thing": "1", "cpu": "8"}, "capacity": {s(): "1"}}
+    device = {
+        "kind": "Device", "apiVersion": "scheduling.koordinator.sh/v1alpha1", "metadata": meta(),
+        "spec": {"devices": [{
+            "type": "gpu", "id": s(), "minor": 0, "health": True, "labels": {s(): s()},
+            "resources": {f"{s()}/x": "1"}, "topology": {"pcieID": s(), "busID": s()},
+            "vfGroups": [{"labels": {s(): s()}, "vfs": [{"minor": 1, "busID": s()}]}],
+            "conditions": [{"type": s(), "status": "True", "reason": s(), "message": s()}],
+        }]},
+    }  # fmt: skip
+    hint = {
+        "gpu": {"selector": {"matchLabels": {s(): s()}}, "vfSelector": {"matchLabels": {"a": s()}}}
+    }
+    pod = {
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": meta(
+            namespace=s(), uid=s(), generateName=s(), ownerReferences=[{"kind": "Job", "name": s()}]
+        ),
+        "spec": {
+            "nodeName": s(), "schedulerName": s(), "priorityClassName": s(),
+            "nodeSelector": {s(): s()}, "schedulingGates": [{"name": s()}],
+            "overhead": {f"{s()}/y": "1"},
+            "tolerations": [{"key": s(), "operator": "Equal", "value": s()}],
+            "containers": [{
+                "name": s(), "image": s(), "env": [{"name": s(), "value": s()}], "args": [s()],
+                "resources": {"limits": {f"{s()}/z": "1", "koordinator.sh/gpu": "50"}},
+            }],
+            "initContainers": [{"name": s(), "command": [s()]}],
+            "affinity": {
+                "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": s(), "operator": "In", "values": [s()]}],
+                     "matchFields": [{"key": "metadata.name", "operator": "In", "values": [s()]}]}
+                ]}},
+                "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"labelSelector": {"matchLabels": {s(): s()}}, "namespaces": [s()], "topologyKey": s()}
+                ]},
+            },
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": s(), "labelSelector": {"matchLabels": {s(): s()}}}
+            ],
+        },
+        "status": {
+            "phase": "Pending", "nominatedNodeName": s(),
+            "conditions": [{"type": s(), "status": "False", "reason": s(), "message": f"see {s()}"}],
+            "containerStatuses": [{"name": s(), "state": {"terminated": {"exitCode": 1}}}],
+        },
+    }  # fmt: skip
+    pod["metadata"]["annotations"] |= {
+        "scheduling.koordinator.sh/device-allocate-hint": json.dumps(hint),
+        "nvidia.com/use-gpuuuid": s(), "nvidia.com/nouse-gputype": f"A100,{s()}",
+        "hami.io/vgpu-node": s(), "hami.io/vgpu-devices-allocated": f"{s()},NVIDIA,100,10:;",
+        f"tke.cloud.tencent.com/qgpu-pgpu-{s()}": "0",
+        "partage.io/allocation": json.dumps({"node": s(), "grants": [{"container": s(), "uuid": s()}]}),
+        "scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": [{"minor": 0, "id": s()}]}),
+        "partage.io/traceparent": s(), "partage.io/original-request": f'{{"{s()}": "{s()}"}}',
+        "partage.io/node-policy": s(),
+    }  # fmt: skip
+    maps = [
+        {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": name, "namespace": s(), "labels": {"a": s()}}, "data": data}
+        for name, data in (
+            (f"{s()}-scheduler-device", {"device-config.yaml": f"# {s()}\nnvidia:\n  resourceCountName: {s()}/gpu\n  {s()}: {s()}\n"}),
+            (f"{s()}-metax-device-config", {"nodes-config": f"- nodeName: {s()}\n  mode: native  # {s()}\n"}),
+            ("partage-config", {"policy": s(), s(): s()}),
+        )
+    ]  # fmt: skip
+    quota = {
+        "kind": "ResourceQuota", "apiVersion": "v1", "metadata": meta(namespace=s()),
+        "spec": {"hard": {f"requests.{s()}/gpu": "1", s(): "2"},
+                 "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": [s()]}]}},
+    }  # fmt: skip
+    priority = {
+        "kind": "PriorityClass",
+        "apiVersion": "scheduling.k8s.io/v1",
+        "metadata": meta(),
+        "value": 5,
+    }
+    assert next(count) > 100
+    return [node, device, pod, *maps, quota, priority]
+
+
+def masked(objects: list[Json], key: bytes = b"k" * 16) -> Iterator[Json]:
+    """What a masked snapshot holds of the objects."""
+    documents = decode(
+        "x.json", json.dumps({"kind": "List", "apiVersion": "v1", "items": objects}).encode()
+    ).documents
+    found = [one for one in map(plain, documents) if one is not None]
+    mask = Mask(key, (one for one in found if one["kind"] in ("Node", "Device")))
+    return map(mask.object, found)
+
+
+def test_no_planted_word_is_left() -> None:
+    """Of more than a hundred, in keys and values, documents within texts and comments."""
+    objects = planted()
+    found = [*masked(objects)]
+
+    assert [one["kind"] for one in found] == [one["kind"] for one in objects]
+    text = json.dumps(found)
+    left = [number for number in range(1000) if secret(number) in text]
+    assert not left, text[text.index(secret(left[0])) - 200 :][:300]
+    assert "secretly" not in text.lower()
+
+
+def test_what_is_replaced_is_replaced_alike() -> None:
+    """A node's name in a lock, a selector, a record and a ConfigMap is one mask; another key gives another."""
+    node = {
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {"name": "alpha", "labels": {"team": "blue"}},
+    }
+    pod = {
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": {"name": "p", "namespace": "a", "annotations": {"hami.io/vgpu-node": "alpha"}},
+        "spec": {"nodeName": "alpha", "nodeSelector": {"team": "blue"}, "containers": [{"name": "c"}]},
+    }  # fmt: skip
+    (one, of), (other, _) = (masked([node, pod], key) for key in (b"a" * 16, b"b" * 16))
+
+    name = one["metadata"]["name"]
+    assert of["spec"]["nodeName"] == of["metadata"]["annotations"]["hami.io/vgpu-node"] == name
+    assert of["spec"]["nodeSelector"] == one["metadata"]["labels"]
+    assert other["metadata"]["name"] != name != "alpha"
+
+
+@pytest.mark.parametrize("name", sorted(one.name for one in EXAMPLES.iterdir() if one.is_dir()))
+def test_the_examples_decide_alike_under_a_mask(name: str, tmp_path: Path) -> None:
+    """The same cards and amounts for each pod, and the same codes for those that wait."""
+    documents = [
+        one
+        for source, data in read_paths([EXAMPLES / name])
+        for one in decode(source, data).documents
+    ]
+    objects = [one for one in map(plain, documents) if one is not None]
+    mask = Mask(b"k" * 16, (one for one in objects if one["kind"] in ("Node", "Device")))
+    found = []
+    for path, held in (
+        (tmp_path / "plain.json", objects),
+        (tmp_path / "masked.json", [*map(mask.object, objects)]),
+    ):
+        path.write_bytes(b"".join(snapshot_lines(Snapshot(), held)))
+        done = CliRunner().invoke(main, ["schedule", str(path), "-o", "json"])
+        assert done.exit_code in (0, 3), done.output
+        pods = json.loads(done.stdout)["pods"]
+        assert pods
+        found.append(
+            [
+                (
+                    [(g["type"], g["minor"], g["core_milli"], g["memory_bytes"]) for g in pod["allocations"]],
+                    pod["reason"] and pod["reason"]["code"],
+                )
+                for pod in pods
+            ]
+        )  # fmt: skip
+
+    assert found[0] == found[1]
