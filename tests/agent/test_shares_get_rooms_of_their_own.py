@@ -171,15 +171,15 @@ def test_whole_cards_alone_need_nothing(machine: Machine) -> None:
     ("annotations", "env", "policy", "priority"),
     [
         ({}, (), Policy.FIXED_SHARE, Priority.ORDINARY),
-        ({names.COMPUTE_POLICY: "burst-share"}, (), Policy.BURST_SHARE, Priority.ORDINARY),
-        ({names.COMPUTE_POLICY: "be"}, (), Policy.BEST_EFFORT, Priority.ORDINARY),
-        ({names.QGPU_APP_CLASS: "online"}, (), Policy.FIXED_SHARE, Priority.ONLINE),
+        ({names.COMPUTE_POLICY: "burst-share"}, (), Policy.FIXED_SHARE, Priority.ORDINARY),
+        ({names.COMPUTE_POLICY: "be"}, (), Policy.FIXED_SHARE, Priority.ORDINARY),
+        ({names.QGPU_APP_CLASS: "online"}, (), Policy.FIXED_SHARE, Priority.ORDINARY),
         ({names.QGPU_APP_CLASS: "offline"}, (), Policy.FIXED_SHARE, Priority.OFFLINE),
-        ({}, ("CUDA_TASK_PRIORITY=0",), Policy.FIXED_SHARE, Priority.ONLINE),
+        ({}, ("CUDA_TASK_PRIORITY=0",), Policy.FIXED_SHARE, Priority.ORDINARY),
         ({}, ("CUDA_TASK_PRIORITY=1",), Policy.FIXED_SHARE, Priority.OFFLINE),
         (
             {}, ("GPU_CORE_UTILIZATION_POLICY=disable",),
-            Policy.BEST_EFFORT, Priority.ORDINARY,
+            Policy.FIXED_SHARE, Priority.ORDINARY,
         ),
         (
             {names.COMPUTE_POLICY: "fs"}, ("GPU_CORE_UTILIZATION_POLICY=disable",),
@@ -196,7 +196,7 @@ def test_a_pod_chooses_its_policy_and_precedence(
     policy: Policy,
     priority: Priority,
 ) -> None:
-    """Seed 001's names by annotation, HAMi's by variable; the node's label is the default."""
+    """Seed 001's names by annotation, HAMi's by variable; no more than the node's label and its operator grant."""
     machine.keeper().create(_pod(SHARE, annotations=annotations), _container(env=env))
 
     limits = read((machine.state / "containers/container-u1/limits").read_text())
@@ -627,16 +627,18 @@ def test_hami_s_library_counts_cards_of_the_container(machine: Machine) -> None:
     ("annotations", "policy", "words"),
     [
         ({}, "fixed-share", ("force", None)),
-        ({names.COMPUTE_POLICY: "be"}, "fixed-share", ("disable", None)),
+        ({names.COMPUTE_POLICY: "be"}, "fixed-share", ("force", None)),
         ({names.COMPUTE_POLICY: "bs", names.QGPU_APP_CLASS: "online"}, "be", (None, "0")),
+        ({names.COMPUTE_POLICY: "fs"}, "be", ("force", None)),
         ({names.QGPU_APP_CLASS: "offline"}, "", (None, "1")),
     ],
 )
 def test_hami_s_library_hears_what_the_pod_chose(
     annotations: dict[str, str], policy: str, words: tuple[str | None, str | None]
 ) -> None:
-    """Policy and precedence in its own words; before the node's."""
-    env = HamiCore().keep(Shares("u", "main", annotations, {}, {}, policy, (SHARE,))).env
+    """Policy and precedence in its own words; the pod's policy goes before the node's where it takes less."""
+    shares = Shares("u", "main", annotations, {}, {}, policy, (SHARE,), may_be_online=True)
+    env = HamiCore().keep(shares).env
 
     assert (env.get("GPU_CORE_UTILIZATION_POLICY"), env.get("CUDA_TASK_PRIORITY")) == words
 

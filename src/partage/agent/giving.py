@@ -87,6 +87,7 @@ class Given:
             `whole` where there is nothing to keep.
         quota: limits for a room of its own, where the provider wants one.
         cdi: CDI names of cards, of which the runtime finds out the rest.
+        cut: what its pod asked for and does not get, in words.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -97,6 +98,7 @@ class Given:
     limits: str = "whole"
     quota: Quota | None = None
     cdi: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
 
 
 def _no_verbs(_address: str) -> tuple[str, ...]:
@@ -115,6 +117,7 @@ class HostFacts:
             node stands for that plugin too).
         cdi: kind under which the host's CDI specifications have NVIDIA's cards by UUID; empty where
             the runtime's own hook goes by the environment.
+        online: namespaces whose pods may go before others on a card; `*` for all.
     """
 
     instance: Callable[[str, str, MigSlice], Instance]
@@ -122,6 +125,7 @@ class HostFacts:
     provider: Provider = NoIsolation()
     vendors: bool = False
     cdi: str = ""
+    online: frozenset[str] = frozenset()
 
 
 def gifts(
@@ -181,14 +185,16 @@ def _given(
     shares = Shares(
         placed.pod.uid, name, placed.pod.annotations, known, env, policy,
         tuple(one for one in grants if _vendor(placed, one) == _KEPT),
+        not host.online.isdisjoint({placed.pod.namespace, "*"}),
     )  # fmt: skip
     if not shares.shares:
         env.pop("LD_PRELOAD", None)  # there is nothing to load
         return replace(given, limits=_kept_by(grants))
     kept = host.provider.keep(shares)
     return replace(
-        given, env=kept.env, binds=kept.binds, limits=host.provider.name, quota=kept.quota
-    )
+        given, env=kept.env, binds=kept.binds, limits=host.provider.name, quota=kept.quota,
+        cut=kept.cut,
+    )  # fmt: skip
 
 
 def _by_name(placed: PlacedPod, grants: Sequence[Grant], kind: str) -> tuple[str, ...]:

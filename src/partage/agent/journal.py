@@ -45,6 +45,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         record: the pod's record as it was then.
         limits: who keeps the container to its amounts.
         room: name of its room, where that is not its identity.
+        cut: what its pod asked for and does not get, in words.
     """
 
     container: str
@@ -54,6 +55,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     record: str
     limits: str = ""
     room: str = ""
+    cut: str = ""
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):

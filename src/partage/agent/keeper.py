@@ -157,7 +157,7 @@ class Keeper:
             given = replace(given, binds=(*given.binds, *binds_of(room)))
         entry = Entry(
             container.id, pod.uid, f"{pod.namespace}/{pod.name}", container.name,
-            pod.annotations[names.ALLOCATION], given.limits,
+            pod.annotations[names.ALLOCATION], given.limits, cut="; ".join(given.cut),
         )  # fmt: skip
         self.journal.give(entry)
         self.books.hold(Holding(container.id, container.name, allocation))

@@ -215,6 +215,13 @@ isolation_options = options(
         help="With partage: how compute is shared where neither the pod nor the node's label says.",
     ),
     click.option(
+        "--online",
+        multiple=True,
+        metavar="NAMESPACE",
+        help="Pods here may go before others on a card (app-class online, HAMi's priority 0); * for all. Those of "
+        "other namespaces are cut down to ordinary ones. May be repeated.",
+    ),
+    click.option(
         "--isolation-compute",
         is_flag=True,
         help="With partage: hold compute to policies and quotas as well as memory. Without it memory alone is capped, no "
@@ -332,6 +339,7 @@ def isolation_of(given: dict[str, Any]) -> IsolationOptions:
         given["isolation_dir"],
         evict=given["not_in_force"] == "evict",
         slack=_bytes("--memory-slack", given["memory_slack"]),
+        online=frozenset(given["online"]),
         mps=daemon,
     )
 

@@ -88,6 +88,7 @@ class IsolationOptions:
         evict: what is not held to its limits must not run.
         period: seconds between two looks at whether limits are in force.
         slack: bytes beyond a container's memory that the context of a process may grow to.
+        online: namespaces whose pods may go before others on a card; `*` for all.
         mps: looks after NVIDIA's MPS daemon, where that keeps shares.
     """
 
@@ -97,6 +98,7 @@ class IsolationOptions:
     evict: bool = False
     period: float = 10.0
     slack: int = SLACK
+    online: frozenset[str] = frozenset()
     mps: MpsDaemon | None = None
 
 
@@ -169,7 +171,9 @@ class AgentDaemon:
         self._instances = None if instances is None else instances(self.tallies, self.notes)
         of_pods = _no_instance if self._instances is None else self._instances.instance
         roots, chosen = self.options.roots, self.options.isolation
-        facts = HostFacts(of_pods, roots.verbs, chosen.provider, cdi=self.options.cdi)
+        facts = HostFacts(
+            of_pods, roots.verbs, chosen.provider, cdi=self.options.cdi, online=chosen.online
+        )
         self.meter = Meter(time.monotonic)
         self.found: Callable[[], Inventory] = Inventory
         self._known = False

@@ -115,6 +115,11 @@ class Statements:
             "Containers whose memory is held to its cap and whose compute is not, as the node was told.",
             ["namespace", "pod", "container", "provider"], registry=tallies.registry,
         )  # fmt: skip
+        self._cut = Gauge(
+            "partage_agent_wishes_cut",
+            "Containers whose pods asked for a policy or a precedence that the node's operator does not grant.",
+            registry=tallies.registry,
+        )  # fmt: skip
         self._excess = Gauge(
             "partage_agent_memory_beyond_grant_bytes",
             "Memory of a card that a container uses beyond what it was granted, as the driver says.",
@@ -192,6 +197,7 @@ class Statements:
                 )  # fmt: skip
         broken = [one for one in said if one.answer is Answer.NO and one.cause != NOT_ENFORCED]
         self._broken.set(len(broken))
+        self._cut.set(sum(one.cut for one in said))
         self._odd = {one.container: self._odd.get(one.container, 0) + 1 for one in broken}
 
     # --- the API server ----------------------------------------------------------------------

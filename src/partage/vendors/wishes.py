@@ -9,7 +9,7 @@ Source: qgpu-and-peers.md 1.4 (policies), 1.7 (online and offline); hami.md 7.4 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -17,7 +17,7 @@ from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
 from partage.vendors import names
 
-__all__ = ["POLICIES", "Policy", "Priority", "Wishes", "read_class", "read_wishes"]
+__all__ = ["POLICIES", "Policy", "Priority", "Wishes", "bounded", "read_class", "read_wishes"]
 
 
 class Policy(StrEnum):
@@ -46,6 +46,8 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "bs": Policy.BURST_SHARE,
 }
 """Seed 001's policies, by full name and abbreviation."""
+_TAKES: Final = (Policy.FIXED_SHARE, Policy.BURST_SHARE, Policy.BEST_EFFORT)
+"""Policies by how much of a card a pod may take beside others, the least first."""
 _HAMI_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
 _HAMI_POLICIES: Final[Mapping[str, Policy]] = {
     "force": Policy.FIXED_SHARE,
@@ -103,6 +105,29 @@ def read_wishes(
     priority = _HAMI_PRIORITIES.get(env.get(_HAMI_PRIORITY, ""), Priority.ORDINARY)
     priority = read_class(annotations) or priority
     return Wishes(policy, priority, _swap(annotations, most_swap_bytes))
+
+
+def bounded(
+    wishes: Wishes, most: Policy | None, *, may_be_online: bool
+) -> tuple[Wishes, tuple[str, ...]]:
+    """What of a pod's wishes it gets, and what it does not get, in words.
+
+    A pod may ask for less than its node gives. More would be taken from its neighbours, so it is the node's operator
+    who grants it.
+
+    Args:
+        wishes: the pod's.
+        most: the node's policy; None where it has none.
+        may_be_online: whether pods of this namespace may go before others.
+    """
+    said: list[str] = []
+    if wishes.policy in _TAKES and most in _TAKES[: _TAKES.index(wishes.policy)]:
+        said.append(f"policy {wishes.policy} is cut down to the node's {most}")
+        wishes = replace(wishes, policy=most)
+    if wishes.priority is Priority.ONLINE and not may_be_online:
+        said.append("online is not granted to this namespace (--online)")
+        wishes = replace(wishes, priority=Priority.ORDINARY)
+    return wishes, tuple(said)
 
 
 def _chosen(key: str, text: str, choices: Mapping[str, _T]) -> _T:

@@ -18,7 +18,7 @@ from partage.agent.isolation.rooms import CardQuota, Quota
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue
-from partage.vendors.wishes import POLICIES, Priority, read_wishes
+from partage.vendors.wishes import POLICIES, Priority, Wishes, bounded, read_wishes
 
 __all__ = [
     "Bind",
@@ -77,6 +77,7 @@ class Shares:
         env: variables that the protocols give it.
         policy: the node's own, by seed 001's label; empty without one.
         grants: all of its cards, shares or not.
+        may_be_online: whether the operator lets pods of its namespace go before others.
     """
 
     uid: str
@@ -86,6 +87,22 @@ class Shares:
     env: Mapping[str, str]
     policy: str
     grants: tuple[Grant, ...]
+    may_be_online: bool = False
+
+    def granted(
+        self, most: Policy | None = None, swap_bytes: int = 0
+    ) -> tuple[Wishes, tuple[str, ...]]:
+        """What of the pod's wishes it gets, and what it does not, in words.
+
+        Args:
+            most: the policy where the node's label has none.
+            swap_bytes: memory of the host that it may have beyond its grant.
+
+        Raises:
+            InvalidValue: the pod asks for what cannot be.
+        """
+        wishes = read_wishes(self.annotations, {**self.known, **self.env}, swap_bytes)
+        return bounded(wishes, POLICIES.get(self.policy) or most, may_be_online=self.may_be_online)
 
     @property
     def shares(self) -> tuple[Grant, ...]:
@@ -105,11 +122,13 @@ class Kept:
         env: all variables of the container that the agent sets.
         binds: mounts, outer ones first.
         quota: limits for a room; None where the provider has no use for one.
+        cut: what the pod asked for and does not get, in words.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[Bind, ...] = ()
     quota: Quota | None = None
+    cut: tuple[str, ...] = ()
 
 
 class Provider(Protocol):
@@ -202,14 +221,21 @@ class HamiCore:
             InvalidValue: the pod asks for what cannot be.
         """
         env = dict(shares.env)
+        wishes, cut = shares.granted()
         if not any(key.startswith(_LIMIT) for key in env):
             env.update(_hami_limits(shares))
-            wishes = read_wishes(shares.annotations, {**shares.known, **env})
             policy = wishes.policy or POLICIES.get(shares.policy)
             if policy is not None and policy in _CORE_POLICY:
                 env["GPU_CORE_UTILIZATION_POLICY"] = _CORE_POLICY[policy]
             if wishes.priority in _TASK_PRIORITY:
                 env["CUDA_TASK_PRIORITY"] = _TASK_PRIORITY[wishes.priority]
+        if cut:
+            # Variables of the container itself say otherwise.
+            if wishes.priority is Priority.ORDINARY:
+                env["CUDA_TASK_PRIORITY"] = _TASK_PRIORITY[Priority.OFFLINE]
+            if wishes.policy is not None:
+                word = _CORE_POLICY.get(wishes.policy, "default")
+                env["GPU_CORE_UTILIZATION_POLICY"] = word
         env[_PRELOAD] = self.path
         inside = self.path.rpartition("/")[0]
         env.setdefault("CUDA_DEVICE_MEMORY_SHARED_CACHE", f"{inside}/{shares.container}.cache")
@@ -219,7 +245,7 @@ class HamiCore:
             Bind(self.path, self.path),
             Bind(self.lock, self.lock, writable=True, folder=True),
         )
-        return Kept(env, binds)
+        return Kept(env, binds, cut=cut)
 
 
 def _hami_limits(shares: Shares) -> dict[str, str]:
@@ -276,9 +302,7 @@ class OwnLibrary:
         Raises:
             InvalidValue: the pod asks for what cannot be.
         """
-        wishes = read_wishes(
-            shares.annotations, {**shares.known, **shares.env}, self.most_beyond_bytes
-        )
+        wishes, cut = shares.granted(self.policy, self.most_beyond_bytes)
         policy = wishes.policy or POLICIES.get(shares.policy) or self.policy
         cards = []
         for grant in shares.grants:
@@ -299,7 +323,7 @@ class OwnLibrary:
                     wishes.swap_bytes, self.context_bytes,
                 )
             )  # fmt: skip
-        return Kept(_unloaded(shares.env), quota=Quota(tuple(cards)))
+        return Kept(_unloaded(shares.env), quota=Quota(tuple(cards)), cut=cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +355,7 @@ class Mps:
         Raises:
             InvalidValue: the pod asks for what cannot be, or the daemon is away.
         """
-        wishes = read_wishes(shares.annotations, {**shares.known, **shares.env})
+        wishes, cut = shares.granted()
         problem = self.problem()
         if problem:
             # Without it a program would run beside it, and be held to nothing.
@@ -361,7 +385,7 @@ class Mps:
             Bind(f"{self.folder}/pipe", f"{self.folder}/pipe", writable=True),
             Bind(f"{self.folder}/shm", "/dev/shm", writable=True),  # noqa: S108 # where the driver looks
         )
-        return Kept(env, binds)
+        return Kept(env, binds, cut=cut)
 
 
 def _unloaded(env: Mapping[str, str]) -> dict[str, str]:

@@ -61,6 +61,7 @@ class Statement:
         answer: whether they are in force.
         cause: one word for why not, or for who says so.
         message: the same for people.
+        cut: whether its pod asked for more than it gets.
     """
 
     container: str
@@ -71,6 +72,7 @@ class Statement:
     answer: Answer
     cause: str
     message: str
+    cut: bool = False
 
 
 def survey(
@@ -115,10 +117,11 @@ def survey(
             cards = (untried.get(card.uuid, "") for card in room.limits.cards)
             more = (grown.get(entry.container, ""), *cards)
             message = "; ".join((message, *dict.fromkeys(filter(None, more))))
+        message = "; ".join(filter(None, (message, entry.cut)))
         said.append(
             Statement(
                 entry.container, entry.uid, entry.pod, entry.name, entry.limits,
-                answer, cause, message,
+                answer, cause, message, bool(entry.cut),
             )
         )  # fmt: skip
     return said
