@@ -10,15 +10,18 @@ from partage.agent.isolation.providers import HamiCore, Mps, OwnLibrary, Provide
 from partage.agent.isolation.sight import Sight
 from partage.agent.isolation.statements import survey
 from partage.agent.journal import Entry, Journal
+from partage.cli.agent import agent
 from partage.cli.agent_options import isolation_of
-from partage.cli.main import main
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.request import Phase
 from partage.vendors import names
 from partage.vendors.wishes import Policy, Priority, Wishes, bounded
 
-SHARE = Grant("main", Phase.MAIN, DeviceType.GPU, 0, "GPU-0", GrantMode.SHARE, 50, 2**30)
+SHARE = Grant(
+    container="main", phase=Phase.MAIN, protocol="hami", type=DeviceType.GPU, minor=0, uuid="GPU-0",
+    core_milli=50, memory_bytes=2**30, mode=GrantMode.SHARE,
+)  # fmt: skip
 ORDER = [Policy.FIXED_SHARE, Policy.BURST_SHARE, Policy.BEST_EFFORT]
 GREEDY = {names.COMPUTE_POLICY: "best-effort", names.QGPU_APP_CLASS: "online"}
 VARIABLES = {"GPU_CORE_UTILIZATION_POLICY": "disable", "CUDA_TASK_PRIORITY": "0"}
@@ -96,7 +99,6 @@ def test_it_is_said_of_the_container(tmp_path: Path) -> None:
 
 def test_the_operator_names_the_namespaces() -> None:
     """By an option that may be repeated; none by default."""
-    command = main.commands["agent"]
     for words, expected in (([], set()), (["--online", "a", "--online", "*"], {"a", "*"})):
-        given = command.make_context("agent", ["--node", "n", *words]).params
+        given = agent.make_context("agent", ["--node", "n", *words]).params
         assert isolation_of(given).online == expected

@@ -26,12 +26,15 @@ NAMESPACE, SECRET = "default", "extender-tls"
 BODY = {"Pod": {"metadata": {"name": "a", "namespace": "default", "uid": "u"}, "spec": {"containers": []}}, "NodeNames": []}  # fmt: skip
 
 
-async def test_who_shows_the_secret_may_call_and_nobody_else(tmp_path: Path) -> None:
-    """With the certificate 200, without 401; the plain port answers reads and refuses verbs."""
+@pytest.mark.parametrize("required", [True, False])
+async def test_who_shows_the_secret_may_call_and_nobody_else(
+    tmp_path: Path, *, required: bool
+) -> None:
+    """With the certificate 200, without 401, or not a word where it is required; the plain port answers reads and refuses verbs."""
     async with world() as here:
         client = await here.client()
         read = free_port()
-        async with mutual_tls(client, NAMESPACE, SECRET, ["127.0.0.1"]) as tls:
+        async with mutual_tls(client, NAMESPACE, SECRET, ["127.0.0.1"], required=required) as tls:
             options = SchedulerOptions(
                 faces=Faces(Access(certificates=True)), tls=tls, read_port=read, learning=None
             )
@@ -50,6 +53,10 @@ async def test_who_shows_the_secret_may_call_and_nobody_else(tmp_path: Path) -> 
                         (plain, None, 401),
                     ):
                         where = f"{url}/scheduler/filter"
+                        if context is stranger and required:
+                            with pytest.raises(aiohttp.ClientError):
+                                await http.get(f"{url}/healthz", ssl=context)
+                            continue
                         async with http.post(where, json=BODY, ssl=context or True) as answer:
                             assert answer.status == status, url
                     for path in ("/readyz", "/metrics"):

@@ -191,6 +191,6 @@ async def routes(
     assert runner.server is not None
     made: Callable[[], asyncio.Protocol] = runner.server
     bounds = limits or Limits()
-    connections = Connections(bounds.connections, bounds.per_address)
+    connections = Connections(bounds.connections, bounds.per_address, bounds.held)
     yield HotRoutes(hot, access or Access(plain=True), bounds, made, connections)
     await runner.cleanup()

@@ -341,6 +341,49 @@ async def test_bodies_that_are_not_whole_share_the_room_of_a_few() -> None:
         peer.gone()
 
 
+@pytest.mark.parametrize("path", ["/hot", "/page"])
+async def test_connections_together_hold_no_more_than_their_port_may(path: str) -> None:
+    """Who holds most of it loses it; a caller with little is served meanwhile."""
+    limits = Limits(body=2**18, held=2**20)
+    async with routes({b"/hot": _echo}, web.post("/page", _page), limits=limits) as hot:
+        small = Peer(hot)
+        waiting = small.ask("/hot", b"x" * 2**15, ends=False)
+        many = [Peer(hot) for _ in range(20)]
+        for peer in many:
+            peer.ask(path, b"x" * 2**17, ends=False)
+            await _settled(peer)
+
+        closed = [peer for peer in many if peer.wire.closed]
+        assert 12 <= len(closed) <= 14
+        assert not small.wire.closed
+        small.body(waiting, b"y")
+        assert (await small.answer(waiting)).status == 200
+        for peer in (small, *(one for one in many if one not in closed)):
+            peer.gone()
+        later = [Peer(hot) for _ in range(6)]
+        for peer in later:
+            peer.ask(path, b"x" * 2**17, ends=False)
+            await _settled(peer)
+            assert not peer.wire.closed
+        for peer in later:
+            peer.gone()
+
+
+@pytest.mark.parametrize("cut", [1, 3, 8, 9, 4096])
+async def test_a_frame_that_is_longer_than_allowed_is_not_waited_for(cut: int) -> None:
+    """Its length is enough to close the connection, whatever pieces it comes in, also after other frames."""
+    async with routes({b"/hot": _echo}) as hot:
+        peer = Peer(hot)
+        assert (await peer.answer(peer.ask("/hot", b"x" * 100_000))).status == 200
+        frame = (2**17 + 1).to_bytes(3, "big") + bytes([0, 0, 0, 0, 0, 3]) + bytes(5000)
+        sent = 0
+        while sent < len(frame) and not peer.wire.closed:
+            peer.frames.data_received(frame[sent : sent + cut])
+            sent += cut
+        assert peer.wire.closed
+        assert sent < 9 + cut
+
+
 @pytest.mark.parametrize(
     "path", ["/hot\r\nX: y", "/a b", "/a\x00b", "/\x7f"], ids=["lines", "blank", "nul", "delete"]
 )

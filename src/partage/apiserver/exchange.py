@@ -15,6 +15,7 @@ from partage.apiserver.decoding import parse
 from partage.apiserver.negotiation import JSON, Form, form_of
 from partage.apiserver.status import ApiError, bad_request, too_large, unsupported_media
 from partage.apiserver.types import META, Type, catalogue
+from partage.serving.limits import holder_of
 
 __all__ = ["LARGEST_BODY", "Exchange"]
 
@@ -71,14 +72,20 @@ class Exchange:
         if length is not None and length > LARGEST_BODY:
             raise too_large(LARGEST_BODY)
         body = bytearray()
+        holder = holder_of(self.request)
         try:
             async with asyncio.timeout(self.patience):
                 async for piece in self.request.content.iter_any():
                     body += piece
                     if len(body) > LARGEST_BODY:
                         raise too_large(LARGEST_BODY)
+                    if holder is not None:
+                        holder.holds(len(body))
         except TimeoutError:
             raise ApiError(408, "Timeout", "the body did not come in time") from None
+        finally:
+            if holder is not None:
+                holder.holds(0)
         return bytes(body)
 
     async def document(self, type_: Type | None = None) -> Any:

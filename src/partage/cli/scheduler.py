@@ -65,6 +65,7 @@ class _OwnTls(NamedTuple):
     secret: str
     hosts: tuple[str, ...]
     offered: tuple[str, ...]
+    required: bool
 
 
 _serving = options(
@@ -435,7 +436,11 @@ def _tls(given: dict[str, Any]) -> ServerTls | None:
         if authority is not None:
             raise InvalidValue("--client-ca needs --tls-cert and --tls-key")
         return None
-    tls = ServerTls(certificate, key, authority, protocols=protocols(http2=given["http2"]))
+    alone = given.get("read_port") is not None and given.get("token_file") is None
+    tls = ServerTls(
+        certificate, key, authority, authority is not None and alone,
+        protocols(http2=given["http2"]),
+    )  # fmt: skip
     _ = tls.context  # a broken file ends the program now, not at the first connection
     return tls
 
@@ -476,7 +481,9 @@ def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
         raise InvalidValue("--tls-secret brings its own certificates and callers: leave out "
                            "--tls-cert, --tls-key, --client-ca and --plain")  # fmt: skip
     namespace = given["lease_namespace"] or config.namespace
-    return _OwnTls(namespace, secret, hosts, protocols(http2=given["http2"]))
+    # Where reads have a port of their own, everybody at this one shows a certificate.
+    required = given["read_port"] is not None
+    return _OwnTls(namespace, secret, hosts, protocols(http2=given["http2"]), required)
 
 
 async def _run(
@@ -486,5 +493,5 @@ async def _run(
         if own is None:
             await SchedulerDaemon(client, options).run(stop)
             return
-        async with mutual_tls(client, own.namespace, own.secret, own.hosts, own.offered) as tls:
+        async with mutual_tls(client, *own[:4], required=own.required) as tls:
             await SchedulerDaemon(client, replace(options, tls=tls)).run(stop)

@@ -35,6 +35,8 @@ async def mutual_tls(
     secret: str,
     hosts: Sequence[str],
     offered: tuple[str, ...] = (),
+    *,
+    required: bool = False,
 ) -> AsyncIterator[ServerTls]:
     """TLS by a Secret of ours, looked after while the context lasts.
 
@@ -44,6 +46,7 @@ async def mutual_tls(
         secret: its name.
         hosts: by which kube-scheduler reaches the service.
         offered: protocols for callers who ask for any.
+        required: whether nobody is heard without a certificate; if not, only the verbs need one.
 
     Raises:
         InvalidValue: the Secret holds something that is not Partage's.
@@ -62,7 +65,7 @@ async def mutual_tls(
         task = asyncio.create_task(_look_after(client, store, folder), name="scheduler:tls")
         try:
             files = (folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
-            yield ServerTls(*files, protocols=offered)
+            yield ServerTls(*files, required=required, protocols=offered)
         finally:
             task.cancel()
             await asyncio.wait((task,))

@@ -3,7 +3,8 @@
 No port's connections count on another. Where a port is full, the client that keeps the service waiting makes
 room: one that has sent no whole request, or does not read its answer. The address that has most
 connections gives up the one that it used least lately. So who only holds connections closes its own, and a
-probe, a scrape or a scheduler that comes later is still served.
+probe, a scrape or a scheduler that comes later is still served. The same holds of memory: requests that are
+not whole have a bound over all connections, beyond which the address that holds most of it loses it.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ from typing import Final, Protocol
 
 __all__ = ["Connection", "Connections", "address_of", "allow_files"]
 
+_FREE: Final = 2**14
+"""Bytes of one connection that are not counted."""
 _OWN_FILES: Final = 512
 """Descriptors that a service opens besides the connections of its ports."""
 
@@ -63,13 +66,17 @@ def address_of(transport: asyncio.BaseTransport) -> str:
 class Connections:
     """The open connections of one port."""
 
-    def __init__(self, most: int, per_address: int) -> None:
+    def __init__(self, most: int, per_address: int, most_bytes: int = 2**26) -> None:
         """None is open.
 
         Args:
             most: connections at a time.
             per_address: those of one client address at a time.
+            most_bytes: that all may hold of requests that are not whole.
         """
+        self._most_bytes = most_bytes
+        self._held: dict[Connection, int] = {}
+        self._bytes = 0
         self._most = most
         self._per_address = per_address
         self._addresses: dict[Connection, str] = {}
@@ -97,8 +104,30 @@ class Connections:
         if connection in of:
             of[connection] = of.pop(connection)
 
+    def holds(self, connection: Connection, size: int) -> None:
+        """Count what a connection has of a request that is not whole; others may be closed for it, or it itself.
+
+        Args:
+            connection: whose.
+            size: bytes that it holds now.
+        """
+        size = size if size > _FREE and connection in self._addresses else 0
+        self._bytes += size - self._held.pop(connection, 0)
+        if size:
+            self._held[connection] = size
+        while self._bytes > self._most_bytes and self._held:
+            sums: dict[str, int] = {}
+            for one, held in self._held.items():
+                sums[self._addresses[one]] = sums.get(self._addresses[one], 0) + held
+            most = max(sums, key=sums.__getitem__)
+            mine = (one for one in self._held if self._addresses[one] == most)
+            gone = max(mine, key=self._held.__getitem__)
+            self.leave(gone)
+            gone.abort()
+
     def replace(self, connection: Connection, by: Connection) -> None:
         """From here on something else serves the connection."""
+        self._bytes -= self._held.pop(connection, 0)
         address = self._addresses.pop(connection, None)
         if address is not None:
             self._addresses[by] = address
@@ -107,6 +136,7 @@ class Connections:
 
     def leave(self, connection: Connection) -> None:
         """The connection is closed."""
+        self._bytes -= self._held.pop(connection, 0)
         address = self._addresses.pop(connection, None)
         if address is not None:
             of = self._of[address]

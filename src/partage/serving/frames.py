@@ -5,8 +5,8 @@ a handshake, by HTTP/2 none. The hot routes are answered here; everything else b
 that answers it by HTTP/1.1 (`exchange`), so that no route depends on the protocol.
 
 Limits are those of the service, and hold for a connection of many requests as for many of one: bodies that are
-not whole yet take no more memory than one (flow control), requests of all connections together are no
-more than connections may be, and a request that was taken back counts until its work is over. Frames
+not whole yet take no more memory than one (flow control), and those of all connections no more than the port
+may hold; requests of all connections together are no more than connections may be, and a request that was taken back counts until its work is over. Frames
 without a request behind them, and requests taken back, are borne with up to a bound.
 """
 
@@ -45,6 +45,10 @@ __all__ = ["Frames"]
 _LOG = logging.getLogger("partage.serving")
 
 _STREAMS: Final = 256
+_PREFACE: Final = 24
+"""Bytes before the first frame."""
+_HEAD: Final = 9
+"""Bytes of the head of a frame, which begins with its length in three."""
 _FRAME: Final = 2**17
 """The largest frame: five thousand names come in one."""
 _WINDOW: Final = 2**16 - 1
@@ -78,7 +82,8 @@ class Frames(asyncio.Protocol):
         self._rests: dict[int, Rest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._last = -1  # the last request that is served, once no more are
-        self._owed = 0
+        self._owed = self._held = 0
+        self._rest, self._head = _PREFACE, b""
         self._resets = self._noise = 0
         self._paused = self._flushing = False
         self._over = False  # the library sends nothing more
@@ -168,6 +173,11 @@ class Frames(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         if self._transport is None or self._transport.is_closing():
             return
+        if self._too_long(data):
+            # The library would first take up all of it.
+            self._http.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
+            self._give_up()
+            return
         try:
             events = self._http.receive_data(data)
             self._take(events)
@@ -187,6 +197,25 @@ class Frames(asyncio.Protocol):
             self._http.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
             self._give_up()
         self._flush()
+
+    def _too_long(self, data: bytes) -> bool:
+        """Whether a frame of what came is longer than was allowed."""
+        at = 0
+        while at < len(data):
+            if self._rest:
+                step = min(self._rest, len(data) - at)
+                self._rest -= step
+                at += step
+                continue
+            step = _HEAD - len(self._head)
+            self._head += data[at : at + step]
+            at += step
+            if len(self._head) == _HEAD:
+                self._rest = int.from_bytes(self._head[:3], "big")
+                self._head = b""
+                if self._rest > _FRAME:
+                    return True
+        return False
 
     def _take(self, events: Sequence[Event]) -> None:
         """What came at once. What was taken back in the same breath is not even begun."""
@@ -307,8 +336,10 @@ class Frames(asyncio.Protocol):
             return
         stream.unread += size
         stream.body += event.data or b""
+        self._held += len(event.data or b"")
         if len(stream.body) > self._limits.body:
             self._answer(stream, 413, message("the body is too large"))
+        self._routes.open.holds(self, self._held)
 
     def _ended(self, event: StreamEnded) -> None:
         self._rests.pop(event.stream_id, None)
@@ -458,7 +489,10 @@ class Frames(asyncio.Protocol):
     def _forget_body(self, stream: Stream) -> None:
         self._owed += stream.unread
         stream.unread = 0
-        stream.body = bytearray()
+        if stream.body:
+            self._held -= len(stream.body)
+            self._routes.open.holds(self, self._held)
+            stream.body = bytearray()
 
     # --- what else the caller says -----------------------------------------------------------
 

@@ -81,6 +81,7 @@ class Front(asyncio.Protocol):
         self._buffer += data
         if not self._busy:
             self._advance()
+            self._routes.open.holds(self, len(self._buffer))
         elif len(self._buffer) > self._routes.limits.body + self._routes.limits.head:
             self.abort()
 

@@ -82,6 +82,10 @@ class Handed(asyncio.Protocol):
         """See `Connection`."""
         self._transport.abort()
 
+    def holds(self, size: int) -> None:
+        """See `Holder`."""
+        self._routes.open.holds(self, size)
+
     def asked(self, request: web.BaseRequest) -> None:
         """The head of a request has come."""
         self._asked = request

@@ -8,12 +8,13 @@ documented answer, and what escapes them is a bug, which is logged and answered 
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-__all__ = ["Limits", "guard", "json_response", "read_body"]
+__all__ = ["Limits", "guard", "holder_of", "json_response", "read_body"]
 
 _LOG = logging.getLogger("partage.serving")
 
@@ -30,6 +31,8 @@ class Limits:
         connections: connections of each port at a time.
         per_address: those of one client address at a time. Where there are more of either, one that
             waits for its client is closed.
+        held: bytes of requests that are not whole, of all connections of a port. Where there are more, the
+            address that holds most gives up what it holds.
     """
 
     body: int = 10 * 2**20
@@ -38,6 +41,22 @@ class Limits:
     idle: float = 90.0
     connections: int = 1024
     per_address: int = 768
+    held: int = 64 * 2**20
+
+
+class Holder(Protocol):
+    """A connection that can say how much of a request it holds."""
+
+    def holds(self, size: int) -> None:
+        """So many bytes of a request that is not whole are kept."""
+        ...
+
+
+def holder_of(request: web.BaseRequest) -> Holder | None:
+    """The connection of a request, where it counts."""
+    transport = request.transport
+    protocol = transport.get_protocol() if transport is not None else None
+    return cast("Holder", protocol) if hasattr(protocol, "holds") else None
 
 
 def json_response(data: object, status: int = 200) -> web.Response:
@@ -59,6 +78,7 @@ async def read_body(request: web.Request, limits: Limits) -> bytes:
         raise web.HTTPRequestEntityTooLarge(limits.body, request.content_length)
     chunks: list[bytes] = []
     size = 0
+    holder = holder_of(request)
     try:
         async with asyncio.timeout(limits.patience):
             async for chunk in request.content.iter_any():
@@ -66,12 +86,17 @@ async def read_body(request: web.Request, limits: Limits) -> bytes:
                 if size > limits.body:
                     raise web.HTTPRequestEntityTooLarge(limits.body, size)  # noqa: TRY301 # seen here only
                 chunks.append(chunk)
+                if holder is not None:
+                    holder.holds(size)
     except TimeoutError:
         raise web.HTTPRequestTimeout(text="the body did not come in time") from None
     except web.HTTPException:
         raise
     except Exception as error:  # whatever a broken stream raises is the client's doing
         raise web.HTTPBadRequest(text=f"the body cannot be read: {error}") from error
+    finally:
+        if holder is not None:
+            holder.holds(0)
     return b"".join(chunks)
 
 

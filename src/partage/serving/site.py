@@ -126,9 +126,10 @@ class Site:
         """What the protocols of one port share; its connections count on no other port."""
         fallback = self._runner.server
         assert fallback is not None  # noqa: S101 # set up by `start`
-        connections = Connections(self._limits.connections, self._limits.per_address)
+        limits = self._limits
+        connections = Connections(limits.connections, limits.per_address, limits.held)
         self._open.append(connections)
-        return HotRoutes(self._hot, self._access, self._limits, fallback, connections)
+        return HotRoutes(self._hot, self._access, limits, fallback, connections)
 
     def _by_tls(self, tls: ServerTls, bound: asyncio.Server, routes: HotRoutes) -> Listener:
         """What accepts connections by TLS on addresses that were bound."""

@@ -229,13 +229,12 @@ class HamiCore:
                 env["GPU_CORE_UTILIZATION_POLICY"] = _CORE_POLICY[policy]
             if wishes.priority in _TASK_PRIORITY:
                 env["CUDA_TASK_PRIORITY"] = _TASK_PRIORITY[wishes.priority]
-        if cut:
-            # Variables of the container itself say otherwise.
-            if wishes.priority is Priority.ORDINARY:
-                env["CUDA_TASK_PRIORITY"] = _TASK_PRIORITY[Priority.OFFLINE]
-            if wishes.policy is not None:
-                word = _CORE_POLICY.get(wishes.policy, "default")
-                env["GPU_CORE_UTILIZATION_POLICY"] = word
+        # Variables of the container itself may say otherwise.
+        asked = read_wishes(shares.annotations, {**shares.known, **shares.env})
+        if wishes.priority is not asked.priority:
+            env["CUDA_TASK_PRIORITY"] = _TASK_PRIORITY[Priority.OFFLINE]
+        if wishes.policy is not None and wishes.policy is not asked.policy:
+            env["GPU_CORE_UTILIZATION_POLICY"] = _CORE_POLICY.get(wishes.policy, "default")
         env[_PRELOAD] = self.path
         inside = self.path.rpartition("/")[0]
         env.setdefault("CUDA_DEVICE_MEMORY_SHARED_CACHE", f"{inside}/{shares.container}.cache")
