@@ -1,0 +1,126 @@
+"""How many files a reader opens to follow one pod from the question to the Binding, by either seam.
+
+    python bench/walk.py [--list]
+
+Every call of a function of `partage` is traced while one pod is decided about and bound, once a pod of the same kind
+was (caches are warm) and once as the first of its kind. A *move* is a pair of functions of different files of which one
+calls the other: where a reader has to turn to another file. Counted once each, however often it is called. The API
+server is the fake one of the tests; sockets and HTTP are left out, and so are generated methods.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+SOURCE = Path(__file__).parents[1]
+sys.path.insert(0, str(SOURCE / "tests" / "extender"))
+
+from plugin_world import Plugged  # noqa: E402 # of the tests, which are no package
+from world import DONE, device, half, node, pod  # noqa: E402
+
+PACKAGE = str(SOURCE / "src" / "partage")
+SEAMS = ("plugin", "extender")
+
+
+class Trace:
+    """The functions that were called, and who called whom in another file."""
+
+    def __init__(self) -> None:
+        self.functions: dict[tuple[str, str], None] = {}
+        self.moves: dict[tuple[tuple[str, str], tuple[str, str]], None] = {}
+
+    @property
+    def files(self) -> list[str]:
+        """In order of the first call."""
+        return list(dict.fromkeys(file for file, _ in self.functions))
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        """For `sys.setprofile`."""
+        if event != "call" or (called := _ours(frame)) is None:
+            return
+        self.functions[called] = None
+        above = frame.f_back
+        while above is not None and (caller := _ours(above)) is None:
+            above = above.f_back
+        if above is not None and caller is not None and caller[0] != called[0]:
+            self.moves[caller, called] = None
+
+
+def _ours(frame: FrameType) -> tuple[str, str] | None:
+    code = frame.f_code
+    if not code.co_filename.startswith(PACKAGE) or code.co_name == "__init__":
+        return None
+    return code.co_filename[len(PACKAGE) + 1 :], code.co_qualname
+
+
+def traced(trace: Trace, call: Callable[[], Any]) -> Any:  # noqa: ANN401 # whatever it answers
+    """Trace one call."""
+    sys.setprofile(trace)
+    try:
+        return call()
+    finally:
+        sys.setprofile(None)
+
+
+async def by_plugin(world: Plugged, name: str, trace: Trace) -> None:
+    """Propose, reserve and bind."""
+    world.create(pod(name, half()))
+    answer = traced(trace, lambda: world.propose(name))
+    traced(trace, lambda: world.reserve(name, answer.nodes[0]))
+    sys.setprofile(trace)
+    try:
+        await world.bind_by(name, DONE, answer.nodes[0])
+    finally:
+        sys.setprofile(None)
+
+
+async def by_extender(world: Plugged, name: str, trace: Trace) -> None:
+    """Filter and bind."""
+    made = world.create(pod(name, half()))
+    asked = {"Pod": made, "NodeNames": ["n1", "n2"]}
+    body = json.dumps(asked).encode()
+    found = json.loads(traced(trace, lambda: world.service.filter(body)))
+    where = {
+        "PodName": name, "PodNamespace": "team", "PodUID": f"uid-{name}", "Node": found["NodeNames"][0],
+    }  # fmt: skip
+    sys.setprofile(trace)
+    try:
+        await world.service.bind(json.dumps(where).encode())
+    finally:
+        sys.setprofile(None)
+
+
+async def walked(seam: str, *, list_files: bool) -> None:
+    """Print the figures of one seam."""
+    world = Plugged()
+    await world.start(node("n1"), device("n1"), node("n2"), device("n2"))
+    go = by_plugin if seam == "plugin" else by_extender
+    for number, kind in enumerate(("first of its kind", "same kind again")):
+        trace = Trace()
+        await go(world, f"web-{number}", trace)
+        sys.stdout.write(
+            f"{seam}, {kind}: {len(trace.files)} files, {len(trace.functions)} functions, "
+            f"{len(trace.moves)} moves\n"
+        )
+        if list_files:
+            for file in trace.files:
+                names = ", ".join(name for at, name in trace.functions if at == file)
+                sys.stdout.write(f"    {file}: {names}\n")
+
+
+def main() -> None:
+    """Print both."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--list", action="store_true", help="the files and functions too")
+    given = parser.parse_args()
+    for seam in SEAMS:
+        asyncio.run(walked(seam, list_files=given.list))
+
+
+if __name__ == "__main__":
+    main()
