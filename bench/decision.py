@@ -34,6 +34,7 @@ from partage.placement.lessons import learned
 from partage.placement.mix import Stock
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement, PodGone, TablesChanged
+from partage.sim.compiled.scorers import CompiledScorers
 from partage.wire.cluster import assemble
 from partage.wire.documents import decode
 from schedule import ASKS, node, pod
@@ -78,7 +79,7 @@ def used(engine: Engine) -> float:
 
 def start(nodes: list[Node], policy: Policy, *, accelerate: bool) -> Engine:
     """An engine that knows the nodes."""
-    engine = Engine(policy, accelerate=accelerate)
+    engine = Engine(policy, CompiledScorers() if accelerate else None)
     for one in nodes:
         engine.handle(NodeSeen(one))
     return engine

@@ -58,7 +58,7 @@ def _ours(frame: FrameType) -> tuple[str, str] | None:
     return code.co_filename[len(PACKAGE) + 1 :], code.co_qualname
 
 
-def traced(trace: Trace, call: Callable[[], Any]) -> Any:  # noqa: ANN401 # whatever it answers
+def traced(trace: Trace, call: Callable[[], Any]) -> Any:  # whatever it answers
     """Trace one call."""
     sys.setprofile(trace)
     try:

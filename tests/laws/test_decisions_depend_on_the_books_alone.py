@@ -16,13 +16,14 @@ from partage.model.policy import Policy, Strategy
 from partage.model.reason import Refusal
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeGone, NodeSeen, Placement, PodGone, PolicyChanged
+from partage.sim.compiled.scorers import CompiledScorers
 
 
 def engine_of(
     policy: Policy, nodes: list[Node], held: list[Allocation], *, accelerate: bool = False
 ) -> Engine:
     """A fresh engine that has never decided anything."""
-    engine = Engine(policy, accelerate=accelerate)
+    engine = Engine(policy, CompiledScorers() if accelerate else None)
     for node in nodes:
         engine.handle(NodeSeen(node))
     for allocation in held:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI
 from partage.model.errors import PartageError
-from partage.placement.compiled.cutting import knapsack_loops
-from partage.placement.compiled.jit import COMPILED
+from partage.placement.jit import COMPILED
+from partage.placement.knapsack_loops import knapsack_loops
 from partage.placement.mix import Mix, Stock
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import UNITS, Floats, Prices

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partage.inventory.plane import Bools, Ints
-from partage.placement.compiled.jit import COMPILED, compiled
+from partage.placement.jit import COMPILED, compiled
 
 __all__ = [
     "COMPILED",

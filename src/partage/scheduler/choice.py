@@ -21,7 +21,7 @@ from partage.placement.fast import choose, simple
 from partage.placement.pod import GIVEN_UP, place
 from partage.placement.tables import Tables
 from partage.placement.work import MOST_A_NODE, Work
-from partage.scheduler.classbook import ClassBook
+from partage.scheduler.classbook import ClassBook, Scorers
 from partage.scheduler.classes import RANKS, RequestClass
 from partage.scheduler.events import Placement
 from partage.scheduler.explain import brief, deferred, refuse
@@ -97,14 +97,14 @@ class _Meter:
 class Chooser:
     """The ledger, the policy and tables in force, quotas, and scores by class."""
 
-    def __init__(self, policy: Policy | None = None, *, accelerate: bool = False) -> None:
+    def __init__(self, policy: Policy | None = None, scorers: Scorers | None = None) -> None:
         """An empty cluster; see `Engine`."""
         self.ledger = Ledger()
         self.policy = policy or Policy()
         self.tables = Tables()
         self.quotas = QuotaBook()
         self._rank = np.zeros(16, np.int64)
-        self._classes = ClassBook(self.ledger, accelerate=accelerate)
+        self._classes = ClassBook(self.ledger, scorers)
         self._insists = np.zeros(0, np.bool_)
         self._insisting_at = -1
 

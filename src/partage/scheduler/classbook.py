@@ -1,6 +1,6 @@
 """Finds the class of a pod: by identity where the same request comes again, else by its value."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from partage.inventory.ledger import Ledger
 from partage.model.pod import Pod
@@ -8,25 +8,38 @@ from partage.model.policy import Policy, Strategy
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.priced import PriceGauge
 from partage.placement.tables import Prices, Tables
-from partage.scheduler.classes import RequestClass, class_key
+from partage.scheduler.classes import RequestClass, Rescorer, class_key
 from partage.scheduler.eligibility import Eligibility, eligibility_key
 from partage.scheduler.labels import NodeColumns
 
-if TYPE_CHECKING:  # importing it imports numba, where that is installed
-    from partage.scheduler.fastpath import FastPath
-
-__all__ = ["ClassBook"]
+__all__ = ["ClassBook", "Scorers"]
 
 _MOST_CLASSES: Final = 512
 _MOST_KNOWN: Final = 4096
 
 
+class Scorers(Protocol):
+    """Gauges and scorers in place of the usual ones, with the same results; simulations have compiled ones."""
+
+    def gauge(self, workload: Workload, ledger: Ledger) -> Gauge:
+        """A gauge of fragmentation."""
+        ...
+
+    def price_gauge(self, prices: Prices, ledger: Ledger) -> PriceGauge:
+        """A gauge of values."""
+        ...
+
+    def rescorer(self, group: RequestClass, ledger: Ledger) -> Rescorer | None:
+        """What scores the class; None for the usual way."""
+        ...
+
+
 class ClassBook:
     """The classes in use, under one policy and one set of tables."""
 
-    def __init__(self, ledger: Ledger, *, accelerate: bool = False) -> None:
+    def __init__(self, ledger: Ledger, scorers: Scorers | None = None) -> None:
         self._ledger = ledger
-        self._fast = _fast() if accelerate else None
+        self._scorers = scorers
         self._gauge: Gauge | None = None
         self._priced: PriceGauge | None = None
         self._classes: dict[object, RequestClass] = {}
@@ -69,7 +82,7 @@ class ClassBook:
         return group
 
     def _equip(self, group: RequestClass, tables: Tables) -> None:
-        """Give a new class the gauges that all share, and compiled loops where they apply."""
+        """Give a new class the gauges that all share, and a scorer of its own where there is one."""
         if group.measures and tables.workload.shapes:
             if self._gauge is None:
                 self._gauge = self._gauge_of(tables.workload)
@@ -80,18 +93,18 @@ class ClassBook:
             group.priced = self._priced
             node = group.node_strategy is Strategy.PARTAGE
             group.guarded = node and bool(tables.prices.reserves)
-        if self._fast is not None:
-            group.rescorer = self._fast.rescorer(group, self._ledger)
+        if self._scorers is not None:
+            group.rescorer = self._scorers.rescorer(group, self._ledger)
 
     def _gauge_of(self, workload: Workload) -> Gauge:
-        if self._fast is None:
+        if self._scorers is None:
             return Gauge(workload, self._ledger)
-        return self._fast.gauge(workload, self._ledger)
+        return self._scorers.gauge(workload, self._ledger)
 
     def _priced_of(self, prices: Prices) -> PriceGauge:
-        if self._fast is None:
+        if self._scorers is None:
             return PriceGauge(prices, self._ledger)
-        return self._fast.price_gauge(prices, self._ledger)
+        return self._scorers.price_gauge(prices, self._ledger)
 
     def _eligibility(self, pod: Pod) -> Eligibility:
         key = eligibility_key(pod)
@@ -101,9 +114,3 @@ class ClassBook:
                 self._eligible.clear()
             found = self._eligible[key] = Eligibility(pod, self._columns)
         return found
-
-
-def _fast() -> "FastPath":
-    from partage.scheduler.fastpath import FastPath  # noqa: PLC0415 # imports numba
-
-    return FastPath()

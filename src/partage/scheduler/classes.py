@@ -6,7 +6,7 @@ under test).
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -30,10 +30,7 @@ from partage.placement.sums import Kind, kinds_of, room_together
 from partage.placement.tables import Tables
 from partage.scheduler.eligibility import Eligibility
 
-if TYPE_CHECKING:  # importing it imports numba, where that is installed
-    from partage.placement.accelerated import Rescorer
-
-__all__ = ["RequestClass", "class_key"]
+__all__ = ["RequestClass", "Rescorer", "class_key"]
 
 RANKS: Final = 2**20
 _PREFERENCE: Final = scoring.CEILING
@@ -52,6 +49,17 @@ def class_key(pod: Pod) -> object:
         groups, request.joint, request.partition, request.node_labels, request.node_strategy,
         request.card_order, request.scoring, tuple(pod.host.items()), pod.constraint, pod.tolerations,
     )  # fmt: skip
+
+
+class Rescorer(Protocol):
+    """Scores one class of plain requests in place of NumPy, with the same results."""
+
+    def score(
+        self, suits: Bools | None, eligible: tuple[Bools, Ints], rank: Ints, value: Ints,
+        flags: Ints, nodes: kernel.Nodes,
+    ) -> bool:  # fmt: skip
+        """Write `value` and `flags` of some nodes; False where only NumPy can."""
+        ...
 
 
 @dataclass(slots=True)
@@ -76,7 +84,7 @@ class RequestClass:
         guarded: places that take a slot from a short reserve stand behind all others.
         gauge: fragmentation of every node, for strategies that look at it.
         priced: value of every node, for the default strategy once it has learnt prices.
-        rescorer: scores the class in compiled loops, where it is set.
+        rescorer: scores the class in place of NumPy, where it is set.
         refusal: why no node could host a pod of the class, when last asked.
         refused_at: how many changes the ledger had seen then.
         refused_few: whether it was given little work.
@@ -102,7 +110,7 @@ class RequestClass:
     guarded: bool = False
     gauge: Gauge | None = None
     priced: PriceGauge | None = None
-    rescorer: "Rescorer | None" = None
+    rescorer: Rescorer | None = None
     refusal: Refusal | None = None
     refused_at: int = -1
     refused_few: bool = False

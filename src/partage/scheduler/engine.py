@@ -38,6 +38,7 @@ from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.placement.work import Work
 from partage.scheduler.choice import Chooser, amounts
+from partage.scheduler.classbook import Scorers
 from partage.scheduler.classes import RANKS
 from partage.scheduler.events import (
     Action,
@@ -88,15 +89,14 @@ REMEMBERED: Final = 65_536
 class Engine(Chooser):
     """All state of scheduling: the ledger, the pods' states, quotas, and scores by class."""
 
-    def __init__(self, policy: Policy | None = None, *, accelerate: bool = False) -> None:
+    def __init__(self, policy: Policy | None = None, scorers: Scorers | None = None) -> None:
         """An empty engine.
 
         Args:
             policy: the policy in force.
-            accelerate: score plain requests in compiled loops; needs numba to be fast, decides
-                the same without it.
+            scorers: score plain requests in another way with the same results; None for NumPy.
         """
-        super().__init__(policy, accelerate=accelerate)
+        super().__init__(policy, scorers)
         self.states: dict[str, State] = {}
         self._pods: dict[str, Pod] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()  # in order of going

@@ -28,10 +28,10 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint, Operator, Requirement, Selector
-from partage.placement.compiled.columns import STRATEGIES
 from partage.placement.fragmentation import Shape, Workload
 from partage.placement.mix import Ask, Stock
 from partage.placement.tables import UNITS, Prices, Tables
+from partage.scheduler.classbook import Scorers
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import (
     BindSucceeded,
@@ -41,6 +41,7 @@ from partage.scheduler.events import (
     Released,
     TablesChanged,
 )
+from partage.sim.compiled.columns import STRATEGIES
 from partage.sim.kernel import Kernel
 from partage.sim.learning import Learning, Lesson, ask_of
 from partage.sim.openb import NodeRow, PodRow, Sequence, Trace
@@ -265,7 +266,7 @@ def replay(
         lesson: what the default policy is told; None for nothing, and the usual rules.
     """
     fast = find_spec("numba") is not None if accelerate is None else accelerate
-    engine = Engine(policy, accelerate=fast)
+    engine = Engine(policy, _compiled() if fast else None)
     nodes = cluster(trace)
     for row in sequence.order:
         engine.handle(NodeSeen(nodes[row]))
@@ -288,6 +289,12 @@ def replay(
     run.seconds -= run.tables_seconds - apart
     run.cpu_seconds -= run.tables_cpu_seconds - apart_used
     return run
+
+
+def _compiled() -> Scorers:
+    from partage.sim.compiled.scorers import CompiledScorers  # noqa: PLC0415 # imports numba
+
+    return CompiledScorers()
 
 
 class _Driver:
@@ -329,7 +336,7 @@ class _Driver:
         if not (self.learns and self.run.accelerated):
             return
         # Prices come later; loops that need them are loaded with some that mean nothing.
-        other = Engine(self.run.policy, accelerate=True)
+        other = Engine(self.run.policy, _compiled())
         for node in cluster(self.run.trace):
             other.handle(NodeSeen(node))
         pairs, worth = np.zeros((1, 2)), np.zeros((0, UNITS + 1, 1))

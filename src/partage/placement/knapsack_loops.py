@@ -1,12 +1,14 @@
 """The knapsack behind prices in compiled loops; see `placement.prices.knapsack`."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partage.inventory.plane import Ints
-from partage.placement.compiled.columns import Floats
-from partage.placement.compiled.jit import compiled
+from partage.placement.jit import compiled
 
 __all__ = ["knapsack_loops"]
+
+Floats = NDArray[np.float64]
 
 
 @compiled

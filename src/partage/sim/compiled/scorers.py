@@ -5,25 +5,25 @@ Importing this module imports numba, where that is installed.
 
 from partage.inventory.ledger import Ledger
 from partage.model.policy import Strategy
-from partage.placement.accelerated import (
+from partage.placement.fragmentation import Gauge, Workload
+from partage.placement.priced import PriceGauge
+from partage.placement.scoring import scores_alike
+from partage.placement.tables import Prices
+from partage.scheduler.classes import RequestClass
+from partage.sim.compiled.columns import STRATEGIES
+from partage.sim.compiled.repricing import FastPriceGauge, PriceRescorer
+from partage.sim.compiled.rescoring import (
     BookRescorer,
     FastGauge,
     GaugeRescorer,
     Rescorer,
     Scratch,
 )
-from partage.placement.accelerated_prices import FastPriceGauge, PriceRescorer
-from partage.placement.compiled.columns import STRATEGIES
-from partage.placement.fragmentation import Gauge, Workload
-from partage.placement.priced import PriceGauge
-from partage.placement.scoring import scores_alike
-from partage.placement.tables import Prices
-from partage.scheduler.classes import RequestClass
 
-__all__ = ["FastPath"]
+__all__ = ["CompiledScorers"]
 
 
-class FastPath:
+class CompiledScorers:
     """Makes gauges and rescorers that use compiled loops."""
 
     def __init__(self) -> None:

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.plane import Bools, Ints
-from partage.placement.compiled.columns import (
+from partage.placement.jit import compiled
+from partage.sim.compiled.columns import (
     Floats,
     Found,
     Guarded,
@@ -18,7 +19,6 @@ from partage.placement.compiled.columns import (
     Valued,
     Wanted,
 )
-from partage.placement.compiled.jit import compiled
 
 __all__ = ["card_values", "count_slots", "node_values", "price", "shortage"]
 

@@ -7,19 +7,19 @@ import numpy as np
 from partage.inventory.plane import Bools, Ints
 from partage.model.device import DeviceType
 from partage.model.request import DeviceRequest, PodRequest
-from partage.placement.accelerated import Rescorer, Scratch
 from partage.placement.baselines import demand
-from partage.placement.compiled.columns import Found, Guarded, Index, PriceTable, Valued
-from partage.placement.compiled.fitting import best
-from partage.placement.compiled.prices import (
+from partage.placement.guard import MARGIN
+from partage.placement.priced import PriceGauge, told
+from partage.sim.compiled.columns import Found, Guarded, Index, PriceTable, Valued
+from partage.sim.compiled.fitting import best
+from partage.sim.compiled.prices import (
     card_values,
     count_slots,
     node_values,
     price,
     shortage,
 )
-from partage.placement.guard import MARGIN
-from partage.placement.priced import PriceGauge, told
+from partage.sim.compiled.rescoring import Rescorer, Scratch
 
 __all__ = ["FastPriceGauge", "PriceRescorer"]
 

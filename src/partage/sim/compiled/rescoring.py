@@ -15,7 +15,10 @@ from partage.model.device import DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest, PodRequest
 from partage.placement.baselines import demand
-from partage.placement.compiled.columns import (
+from partage.placement.fast import is_plain
+from partage.placement.fragmentation import Gauge
+from partage.placement.kernel import Nodes
+from partage.sim.compiled.columns import (
     STRATEGIES,
     Asked,
     Cards,
@@ -29,12 +32,9 @@ from partage.placement.compiled.columns import (
     Used,
     Wanted,
 )
-from partage.placement.compiled.fitting import fit
-from partage.placement.compiled.fragmentation import card_points, measure, node_points
-from partage.placement.compiled.scores import node_scores
-from partage.placement.fast import is_plain
-from partage.placement.fragmentation import Gauge
-from partage.placement.kernel import Nodes
+from partage.sim.compiled.fitting import fit
+from partage.sim.compiled.fragmentation import card_points, measure, node_points
+from partage.sim.compiled.scores import node_scores
 
 __all__ = ["BookRescorer", "FastGauge", "GaugeRescorer", "Rescorer", "Scratch"]
 

@@ -3,8 +3,8 @@
 from typing import Final
 
 from partage.inventory.plane import Bools, Ints
-from partage.placement.compiled.columns import Asked, Cards, Found, Index, Places, Room
-from partage.placement.compiled.jit import compiled
+from partage.placement.jit import compiled
+from partage.sim.compiled.columns import Asked, Cards, Found, Index, Places, Room
 
 __all__ = ["best", "fit"]
 

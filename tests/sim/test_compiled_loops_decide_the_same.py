@@ -9,11 +9,12 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement, Selector
-from partage.placement.compiled.columns import STRATEGIES
 from partage.placement.fragmentation import Shape, Workload
 from partage.placement.tables import UNITS, Prices, Reserve, Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeGone, NodeSeen, Placement, PodGone, TablesChanged
+from partage.sim.compiled.columns import STRATEGIES
+from partage.sim.compiled.scorers import CompiledScorers
 
 GIB = 2**30
 WORKLOAD = Workload.of(
@@ -126,7 +127,7 @@ def test_any_history_leads_to_the_same_scores_and_places(
     """Compiled loops and NumPy give every node the same value, after any events."""
     cards = st.sampled_from([strategy, Strategy.FGD, Strategy.PARTAGE])
     policy = Policy(strategy, data.draw(cards))
-    fast, plain = Engine(policy, accelerate=True), Engine(policy)
+    fast, plain = Engine(policy, CompiledScorers()), Engine(policy)
     known = [data.draw(pods(f"kind-{i}")) for i in range(2)]
     tables = Tables(workload=WORKLOAD, prices=data.draw(st.none() | prices()))
     for engine in (fast, plain):
@@ -156,7 +157,7 @@ def test_any_history_leads_to_the_same_scores_and_places(
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_plain_requests_do_take_the_loops(strategy: Strategy) -> None:
     """The law above is not about two NumPy engines."""
-    engine = Engine(Policy(strategy, strategy), accelerate=True)
+    engine = Engine(Policy(strategy, strategy), CompiledScorers())
     pairs = np.array([(0.0, 0.0), (5.0, 1.0)])
     worth = np.linspace(0, 1000, UNITS + 1)[None, :, None] * np.ones((1, 1, 2))
     prices = Prices(("T4",), pairs, worth, np.array([0.5]))
@@ -174,7 +175,7 @@ def test_plain_requests_do_take_the_loops(strategy: Strategy) -> None:
 
 def test_requests_for_many_resources_take_the_other_way() -> None:
     """More than four ordinary resources, or one that no node tells, still decide right."""
-    engine = Engine(Policy.parse("bestfit"), accelerate=True)
+    engine = Engine(Policy.parse("bestfit"), CompiledScorers())
     many = {"cpu": 1, "memory": 1, "pods": 1, "ephemeral-storage": 1, "x/y": 1}
     engine.handle(NodeSeen(Node("n", allocatable={**many, "z/z": 0})))
 
@@ -185,7 +186,7 @@ def test_requests_for_many_resources_take_the_other_way() -> None:
 
 def test_scores_do_not_depend_on_how_often_a_node_changed() -> None:
     """The loops are given a changed node twice; its value is written twice, not added."""
-    engine = Engine(Policy.parse("first-fit"), accelerate=True)
+    engine = Engine(Policy.parse("first-fit"), CompiledScorers())
     for number in range(40):
         engine.handle(NodeSeen(Node(f"n{number}", allocatable={"cpu": 10_000, "pods": 9})))
     one = Pod("first", "d", "p", host={"cpu": 1})

@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.plane import Bools, Ints
-from partage.placement.compiled.columns import Counts, Floats, Found, Index, Shapes, Wanted
-from partage.placement.compiled.jit import compiled
+from partage.placement.jit import compiled
+from partage.sim.compiled.columns import Counts, Floats, Found, Index, Shapes, Wanted
 
 __all__ = ["card_points", "measure", "node_points"]
 

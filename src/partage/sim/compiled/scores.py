@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.plane import Bools, Ints
-from partage.placement.compiled.columns import Found, Host, Used, Wanted
-from partage.placement.compiled.jit import compiled
+from partage.placement.jit import compiled
+from partage.sim.compiled.columns import Found, Host, Used, Wanted
 
 __all__ = ["node_scores"]
 
