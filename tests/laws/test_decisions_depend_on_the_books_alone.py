@@ -72,7 +72,7 @@ def test_scores_kept_up_to_date_are_those_of_a_fresh_scan(data: st.DataObject) -
         else:
             pod = replace(data.draw(st.sampled_from(wishes)), uid=f"pod-{i}", name=f"pod-{i}")
             fresh = engine_of(policy, nodes, held)
-            expected, feasible = fresh.explain(pod), fresh.feasible(pod)
+            expected, feasible = fresh.evaluate(pod), fresh.feasible(pod)
             if not _ours(policy, pod):
                 continue
             assert engine.feasible(pod) == feasible
@@ -171,9 +171,9 @@ def test_counts_in_large_clusters_are_those_of_each_node(data: st.DataObject) ->
         structs.replace(a, grants=tuple(structs.replace(g, uuid="") for g in a.grants))
         for a in held
     ]
-    small = engine_of(Policy(), [_renamed_node(n, n.name) for n in patterns], blind).explain(pod)
+    small = engine_of(Policy(), [_renamed_node(n, n.name) for n in patterns], blind).evaluate(pod)
 
-    large = engine_of(Policy(), nodes, moved).explain(pod)
+    large = engine_of(Policy(), nodes, moved).evaluate(pod)
 
     assert type(large) is type(small)
     if isinstance(small, Refusal) and isinstance(large, Refusal):

@@ -80,7 +80,7 @@ def test_decisions_keep_every_card_a_layout(data: st.DataObject) -> None:
             engine.handle(PodGone(gone.uid))
         pod = _pod(data, number)
         names = engine.feasible(pod)
-        foreseen = engine.explain(pod)
+        foreseen = engine.evaluate(pod)
         if isinstance(foreseen, Placement):
             index = engine.ledger.index[foreseen.allocation.node]
             cards = {DeviceType.GPU: engine.ledger.cards(DeviceType.GPU, index)}
@@ -108,7 +108,7 @@ def test_one_instance_is_refused_only_where_no_card_has_a_place(data: st.DataObj
     request = replace(data.draw(plain_requests()), instances=True, count=1)
     group = RequestGroup("hami", request, (ContainerAsk("main"),))
 
-    decision = engine.explain(Pod("x", "default", "x", request=PodRequest((group,))))
+    decision = engine.evaluate(Pod("x", "default", "x", request=PodRequest((group,))))
 
     cards = [c for i in (0, 1) for c in engine.ledger.cards(DeviceType.GPU, i)]
     room = any(instances.refusal(found, request, "hami") is None for found in cards)

@@ -241,7 +241,7 @@ def test_asking_about_nodes_first_changes_no_decision(
         for node in listed:
             engine.handle(NodeSeen(node))
     asked.candidates(pod)
-    one, other = fresh.explain(pod, reasons=False), asked.explain(pod, reasons=False)
+    one, other = fresh.evaluate(pod, reasons=False), asked.evaluate(pod, reasons=False)
     assert isinstance(one, Refusal) == isinstance(other, Refusal)
     if isinstance(one, Placement) and isinstance(other, Placement):
         assert one.allocation == other.allocation

@@ -62,8 +62,8 @@ def test_scores_and_flags_kept_up_to_date_are_those_of_a_fresh_scan(data: st.Dat
         elif step == "fact":
             engine.ledger.apply(data.draw(allocations(f"fact-{i}", names)))
         elif step == "schedule":
-            engine.explain(data.draw(st.sampled_from(wishes)))
-            found = engine.explain(pod := data.draw(pods(f"pod-{i}")))
+            engine.evaluate(data.draw(st.sampled_from(wishes)))
+            found = engine.evaluate(pod := data.draw(pods(f"pod-{i}")))
             if isinstance(found, Placement) and pod.uid not in engine.ledger:
                 engine.ledger.apply(found.allocation)
 
@@ -71,7 +71,7 @@ def test_scores_and_flags_kept_up_to_date_are_those_of_a_fresh_scan(data: st.Dat
     for allocation in engine.ledger.allocations():
         fresh.ledger.apply(allocation)
     for wish in wishes:
-        mine, theirs = engine.explain(wish), fresh.explain(wish)
+        mine, theirs = engine.evaluate(wish), fresh.evaluate(wish)
         if isinstance(mine, Refusal):
             assert isinstance(theirs, Refusal)
             assert mine.code is theirs.code

@@ -42,7 +42,7 @@ def engine_of(
 
 def place_of(engine: Engine, percent: int) -> tuple[str, int]:
     """Where a share goes."""
-    found = engine.explain(make_pod("a", share(percent)))
+    found = engine.evaluate(make_pod("a", share(percent)))
     assert isinstance(found, Placement)
     return found.allocation.node, found.allocation.grants[0].minor
 
@@ -81,7 +81,7 @@ def test_too_much_is_refused_as_without_prices() -> None:
     """Prices never decide what fits."""
     engine = engine_of({"x": [50]}, LINEAR)
 
-    assert isinstance(engine.explain(make_pod("a", share(60))), Refusal)
+    assert isinstance(engine.evaluate(make_pod("a", share(60))), Refusal)
 
 
 def test_another_strategy_stands_in_until_prices_are_learnt() -> None:

@@ -53,6 +53,6 @@ def test_asking_twice_gives_the_same_answer() -> None:
         engine.handle(NodeSeen(Node(f"n{number}")))
     pod = Pod("u", "d", "p")
 
-    first, second = engine.explain(pod), engine.schedule(pod)
+    first, second = engine.evaluate(pod), engine.schedule(pod)
 
     assert first == second

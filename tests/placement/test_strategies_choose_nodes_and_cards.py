@@ -108,7 +108,7 @@ def test_spread_prefers_the_node_with_more_room(better: list[int], worse: list[i
         for name, free in (("x", first), ("y", second)):
             for minor, percent in enumerate(free):
                 taken(engine, name, minor, 100 - percent)
-        found = engine.explain(make_pod("a", share(10)))
+        found = engine.evaluate(make_pod("a", share(10)))
         assert isinstance(found, Placement)
         assert (found.allocation.node == "x") is (first is better)
 
@@ -379,7 +379,7 @@ def test_an_exclusive_share_wants_an_idle_card() -> None:
     engine = engine_of(Policy(), make_node("n", [card(0)]))
     engine.schedule(make_pod("a", share(10, 1)))
     for request in (share(50, 1, exclusive=True), share(10, 1, unused=True)):
-        found = engine.explain(make_pod("b", request))
+        found = engine.evaluate(make_pod("b", request))
         assert isinstance(found, Refusal)
         assert found.code is ReasonCode.CARD_NOT_IDLE
 
@@ -393,11 +393,11 @@ def test_a_card_whose_compute_is_taken_refuses_who_asks_for_none() -> None:
     engine = engine_of(Policy(), make_node("n", [card(0)]))
     engine.schedule(make_pod("a", share(100, 4)))
 
-    refused = engine.explain(make_pod("b", share(memory=1, claims_core=True)))
+    refused = engine.evaluate(make_pod("b", share(memory=1, claims_core=True)))
 
     assert isinstance(refused, Refusal)
     assert refused.code is ReasonCode.INSUFFICIENT_CORE
-    assert isinstance(engine.explain(make_pod("c", share(memory=1))), Placement)
+    assert isinstance(engine.evaluate(make_pod("c", share(memory=1))), Placement)
 
 
 @pytest.mark.parametrize(("sharers", "slots", "most"), [(16, 100, 16), (None, 10, 10), (4, 3, 3)])
@@ -421,7 +421,7 @@ def test_the_tightest_limit_on_a_card_binds_everyone() -> None:
     for name, limit in (("a", None), ("b", 2)):
         assert isinstance(engine.schedule(make_pod(name, share(1, 1, sharers=limit))), Placement)
 
-    assert isinstance(engine.explain(make_pod("c", share(1, 1))), Refusal)
+    assert isinstance(engine.evaluate(make_pod("c", share(1, 1))), Refusal)
 
 
 def test_native_units_stand_for_compute() -> None:
@@ -444,7 +444,7 @@ def test_native_units_stand_for_compute() -> None:
 
 def test_a_card_without_the_unit_cannot_stand_for_it() -> None:
     """A request in native units does not fit a card that has none."""
-    found = engine_of(Policy(), make_node("n", [card(0)])).explain(
+    found = engine_of(Policy(), make_node("n", [card(0)])).evaluate(
         make_pod("a", share(extras=(("core", 1),), core_unit="core"))
     )
 
@@ -458,7 +458,7 @@ def test_filters_are_alternatives_and_ignore_case() -> None:
     engine = engine_of(Policy(), make_node("n", devices))
     wanted = CardFilter(use_types=("h100", "a100"), avoid_types=("t4",))
 
-    found = engine.explain(make_pod("a", share(1, filter=wanted)))
+    found = engine.evaluate(make_pod("a", share(1, filter=wanted)))
 
     assert isinstance(found, Placement)
     assert found.allocation.grants[0].minor == 1

@@ -54,7 +54,7 @@ def test_an_idle_node_behind_crowded_ones_takes_the_pod(policy: str, again: bool
     engine = crowded(policy, 30, LEFT)
     if again:
         engine.candidates(HARD)
-    decision = engine.explain(HARD)
+    decision = engine.evaluate(HARD)
     assert isinstance(decision, Placement)
     assert decision.allocation.node == "n30"
 
@@ -69,6 +69,6 @@ def test_where_no_node_takes_it_the_search_says_that_it_gave_up() -> None:
     """Thirty nodes with just as much left as the pod asks, in pieces that do not fit."""
     engine = crowded("binpack", 30, LEFT)
     engine.place_on(pod("last", 1000 - LEFT, count=CARDS), "n30")
-    decision = engine.explain(replace(HARD, uid="other"))
+    decision = engine.evaluate(replace(HARD, uid="other"))
     assert isinstance(decision, Refusal)
     assert decision.code is ReasonCode.SEARCH_LIMIT

@@ -54,7 +54,7 @@ def reserved() -> Engine:
 def is_free(engine: Engine) -> bool:
     """Whether the card is free, with the books in order."""
     engine.audit()
-    return isinstance(engine.explain(make_pod("probe", whole())), Placement)
+    return isinstance(engine.evaluate(make_pod("probe", whole())), Placement)
 
 
 def seen(record: Record | None = None, version: int = 1, **fields: object) -> Pod:
@@ -327,7 +327,7 @@ def test_tables_take_part_in_decisions_from_their_event_on() -> None:
 
     for seed in range(12):
         engine.handle(TablesChanged(Tables(version=seed, seed=seed)))
-        found = engine.explain(make_pod("a", share(10)))
+        found = engine.evaluate(make_pod("a", share(10)))
         assert isinstance(found, Placement)
         chosen.add(found.allocation.node)
 
@@ -360,14 +360,14 @@ def test_many_classes_forget_the_oldest() -> None:
     engine = engine_of(make_node(devices=[card(0, memory=64)]))
 
     for i in range(600):
-        assert isinstance(engine.explain(make_pod(f"p{i}", share(memory_bytes=i + 1))), Placement)
-    assert isinstance(engine.explain(make_pod("again", share(memory_bytes=1))), Placement)
+        assert isinstance(engine.evaluate(make_pod(f"p{i}", share(memory_bytes=i + 1))), Placement)
+    assert isinstance(engine.evaluate(make_pod("again", share(memory_bytes=1))), Placement)
 
 
 def test_a_cluster_may_grow_between_decisions() -> None:
     """Columns grow with nodes and cards; decisions go on."""
     engine = engine_of()
-    assert isinstance(engine.explain(make_pod("a", whole(3))), Refusal)
+    assert isinstance(engine.evaluate(make_pod("a", whole(3))), Refusal)
 
     for i in range(40):
         devices = [card(m, prefix=f"n{i}") for m in range(1 + i % 4)]

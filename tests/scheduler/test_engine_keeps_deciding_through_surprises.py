@@ -42,11 +42,11 @@ def test_a_record_of_a_vanished_card_does_not_break_known_classes() -> None:
     """A ghost row appears between two decisions of one class, and goes away again."""
     cards = [card(0), card(1)]
     engine = engine_of(make_node(devices=cards), make_node("node-2", devices=cards))
-    assert isinstance(engine.explain(make_pod("a", share(10, 1))), Placement)
+    assert isinstance(engine.evaluate(make_pod("a", share(10, 1))), Placement)
 
     engine.handle(PodSeen(bound("b", "node-1", grant(7, "GPU-gone"), grant(8, "GPU-too"))))
 
-    assert isinstance(engine.explain(make_pod("a", share(10, 1))), Placement)
+    assert isinstance(engine.evaluate(make_pod("a", share(10, 1))), Placement)
     engine.handle(PodGone("b"))
     assert isinstance(engine.schedule(make_pod("a", share(10, 1))), Placement)
     engine.audit()
@@ -86,12 +86,12 @@ def test_absurd_amounts_of_ordinary_resources_are_only_refused(amount: int) -> N
 
     assert isinstance(refusal, Refusal)
     assert refusal.code is ReasonCode.NODE_RESOURCES
-    assert isinstance(engine.explain(make_pod("d", host={"memory": GIB})), Placement)
+    assert isinstance(engine.evaluate(make_pod("d", host={"memory": GIB})), Placement)
     engine.audit()
     for i in range(5):
         engine.handle(PodGone(f"b{i}"))
         engine.handle(PodGone(f"c{i}"))
-    assert isinstance(engine.explain(make_pod("e", host={"memory": 8 * GIB})), Placement)
+    assert isinstance(engine.evaluate(make_pod("e", host={"memory": 8 * GIB})), Placement)
     engine.audit()
 
 
@@ -104,9 +104,9 @@ def test_absurd_amounts_of_devices_are_only_refused(amount: int) -> None:
     everything = {"core_milli": amount, "memory_bytes": amount, "extras": (("npu", amount),)}
 
     refused = [
-        engine.explain(make_pod("a", share(memory=1, memory_bytes=amount))),
-        engine.explain(make_pod("b", share(core_milli=amount))),
-        engine.explain(make_pod("c", share(extras=(("npu", amount),), core_unit="npu"))),
+        engine.evaluate(make_pod("a", share(memory=1, memory_bytes=amount))),
+        engine.evaluate(make_pod("b", share(core_milli=amount))),
+        engine.evaluate(make_pod("c", share(extras=(("npu", amount),), core_unit="npu"))),
     ]
     engine.handle(PodSeen(bound("d", "node-1", grant(0, "GPU-0", slots=amount, **everything))))
 
@@ -149,7 +149,7 @@ def test_a_node_preferred_more_wins_however_much() -> None:
     )
     engine = engine_of(*(make_node(z, devices=[card(0)], labels={"zone": z}) for z in "cab"))
 
-    found = engine.explain(make_pod("a", share(1), constraint=wish))
+    found = engine.evaluate(make_pod("a", share(1), constraint=wish))
 
     assert isinstance(found, Placement)
     assert found.allocation.node == "b"

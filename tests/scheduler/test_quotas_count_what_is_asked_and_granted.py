@@ -105,7 +105,7 @@ def test_a_quota_that_no_card_meets_is_told_of_the_best() -> None:
     big = make_node("big", devices=[card(0, prefix="big")])
     engine = engine_of({MEMORY: 1024}, big, small("one", 0, 1), small("two", 0))
 
-    refused = engine.explain(counted("a", share(ratio=50)))
+    refused = engine.evaluate(counted("a", share(ratio=50)))
 
     assert isinstance(refused, Refusal)
     assert refused.code is ReasonCode.QUOTA_EXCEEDED
@@ -121,7 +121,7 @@ def test_only_the_nodes_asked_about_are_taken_instead() -> None:
     among = np.zeros(engine.ledger.present.shape[0], np.bool_)
     among[engine.ledger.index["big"]] = True
 
-    refused = engine.explain(counted("a", share(ratio=50)), among=among)
+    refused = engine.evaluate(counted("a", share(ratio=50)), among=among)
 
     assert isinstance(refused, Refusal)
     assert refused.code is ReasonCode.QUOTA_EXCEEDED
@@ -141,11 +141,11 @@ def test_what_was_counted_is_given_back(end: BindFailed | PodGone) -> None:
     """A pod that is gone or was not bound counts no more."""
     engine = engine_of({MEMORY: 1024})
     engine.schedule(counted("a", share(memory=1)))
-    assert isinstance(engine.explain(counted("b", share(memory=1))), Refusal)
+    assert isinstance(engine.evaluate(counted("b", share(memory=1))), Refusal)
 
     engine.handle(end)
 
-    assert isinstance(engine.explain(counted("b", share(memory=1))), Placement)
+    assert isinstance(engine.evaluate(counted("b", share(memory=1))), Placement)
     assert not +engine.quotas.used("default")  # type: ignore[operator]
 
 
@@ -178,7 +178,7 @@ def test_containers_count_as_in_the_books(
     """Init containers count by maximum, the others by sum."""
     pod = counted("a", share(10, 3), share(20, 2), phases=phases)
 
-    found = engine_of({}, make_node(devices=[card(0)])).explain(pod)
+    found = engine_of({}, make_node(devices=[card(0)])).evaluate(pod)
 
     assert isinstance(found, Placement)
     assert metered(pod.request, found.allocation.grants) == {MEMORY: memory, CORE: core}

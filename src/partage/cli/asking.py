@@ -361,7 +361,7 @@ async def _offline(
         waiting.sort(key=lambda entry: -entry.pod.priority)
     for entry in waiting:
         pod, engine = entry.pod, books.engine
-        decision = engine.schedule(pod) if placing else engine.explain(pod)
+        decision = engine.schedule(pod) if placing else engine.evaluate(pod)
         if isinstance(decision, Refusal):
             books.refuse(entry, decision, 0.0)
         elif placing:

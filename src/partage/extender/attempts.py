@@ -259,7 +259,7 @@ class Attempts:
             again = attempt.more
         elif room and (work := allowance.work(pod, now)) is not None:
             among = self._among(books, question.uid, now)
-            found = books.engine.explain(pod, reasons=False, among=among, work=work)
+            found = books.engine.evaluate(pod, reasons=False, among=among, work=work)
             allowance.spend(pod, work.taken, now)
             again = isinstance(found, Placement)
         else:

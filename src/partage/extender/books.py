@@ -326,7 +326,7 @@ class Books:
             return ""
         allowance = self.verbs.allowance
         work = allowance.work(entry.pod, now) or Work(FEW)
-        found = self.engine.explain(entry.pod, reasons=False, among=elsewhere, work=work)
+        found = self.engine.evaluate(entry.pod, reasons=False, among=elsewhere, work=work)
         allowance.spend(entry.pod, work.taken, now)
         return "" if isinstance(found, Refusal) else found.allocation.node
 

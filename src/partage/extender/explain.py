@@ -49,7 +49,7 @@ def explain(
     reason, possible, never = None, None, False
     waiting = books.waiting.get(pod.uid)
     if state is None and not pod.finished:
-        decision = waiting.refusal if settled and waiting else books.engine.explain(pod)
+        decision = waiting.refusal if settled and waiting else books.engine.evaluate(pod)
         if isinstance(decision, Placement):
             # It waits although there is room now: kube-scheduler has its own reasons, or its turn
             # has not come.
@@ -113,7 +113,7 @@ def _policy(books: Books, pod: Pod) -> dict[str, Any]:
 def _another(books: Books, pod: Pod) -> dict[str, Any]:
     """Where another pod like this one would go now, or why it would wait."""
     twin = replace(pod, uid=f"{pod.uid}+1", node=None, record=None)
-    decision = books.engine.explain(twin)
+    decision = books.engine.evaluate(twin)
     if isinstance(decision, Placement):
         found, _scores = books.engine.candidates(twin, most=_PROVEN)
         return {"node": decision.allocation.node, "nodes": int(found.size), "message": None}

@@ -330,7 +330,7 @@ def _may_fit(
     if waiting.refusal.code is ReasonCode.QUOTA_EXCEEDED:
         # A quota depends on the namespace and on what is granted, not only on the class.
         mine = Work()
-        decision = engine.explain(pod, reasons=False, work=mine)
+        decision = engine.evaluate(pod, reasons=False, work=mine)
         work.add(_A_QUESTION + arrears + mine.done)
         if isinstance(decision, Placement):
             return True

@@ -108,7 +108,7 @@ class Chooser:
         self._insists = np.zeros(0, np.bool_)
         self._insisting_at = -1
 
-    def explain(
+    def evaluate(
         self,
         pod: Pod,
         *,

@@ -301,7 +301,7 @@ class Engine(Chooser):
             LedgerError: the pod holds something already; the driver asked twice.
         """
         self._drop_hold(pod)
-        decision = self.explain(pod, reasons=reasons)
+        decision = self.evaluate(pod, reasons=reasons)
         if isinstance(decision, Placement):
             self._reserve(pod, decision.allocation, State.RESERVED)
         return decision
@@ -323,7 +323,7 @@ class Engine(Chooser):
             LedgerError: the pod holds more than a hold already.
         """
         self._drop_hold(pod)
-        decision = self.explain(pod, among=among, work=work)
+        decision = self.evaluate(pod, among=among, work=work)
         if isinstance(decision, Placement):
             self._reserve(pod, decision.allocation, State.HELD)
         return decision

@@ -332,7 +332,7 @@ class _Driver:
         kinds = {pod.kind: row for row, pod in enumerate(self.run.trace.pods)}
         some = [self.templates[self.of_row[row]] for row in kinds.values()]
         for pod in some:
-            self.engine.explain(pod, reasons=False)
+            self.engine.evaluate(pod, reasons=False)
         if not (self.learns and self.run.accelerated):
             return
         # Prices come later; loops that need them are loaded with some that mean nothing.
@@ -342,7 +342,7 @@ class _Driver:
         pairs, worth = np.zeros((1, 2)), np.zeros((0, UNITS + 1, 1))
         other.handle(TablesChanged(Tables(prices=Prices((), pairs, worth, np.zeros(0)))))
         for pod in some:
-            other.explain(pod, reasons=False)
+            other.evaluate(pod, reasons=False)
 
     def drive(self, progress: Progress) -> None:
         """Take every event in its turn."""
