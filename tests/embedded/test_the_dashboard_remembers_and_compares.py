@@ -13,6 +13,7 @@ from up_world import PODS, World, eventually, node, pod, run, running
 from partage.dashboard.comparison import comparison_document
 from partage.dashboard.fragments import Fragments, shapes_of, workload_of
 from partage.dashboard.history import History
+from partage.dashboard.trend import Trend
 from partage.extender.books import Books
 from partage.model.device import DeviceType
 from partage.model.policy import Policy, Strategy
@@ -69,6 +70,7 @@ def test_a_card_remembers_who_came_and_went() -> None:
                 ("given back", "p0", ""),
                 ("closed", None, "Unhealthy"),
             ]
+            assert seen["cards"]["gpu 0"][0]["detail"] == "Xid 79"
             first = seen["cards"]["gpu 0"][-1]
             assert (first["namespace"], first["core_milli"], first["protocol"]) == (
                 "default", 500, "koordinator",
@@ -101,6 +103,24 @@ def test_what_is_there_at_first_is_no_change_and_old_changes_are_forgotten() -> 
             assert [row["what"] for rows in gone["cards"].values() for row in rows] == (
                 ["given back", "given back"]
             )
+
+    run(story())
+
+
+def test_sums_over_time_are_kept_by_half_minutes_and_by_ten_minutes() -> None:
+    """A point where one is due, however often one looks, and no more than an hour of them."""
+
+    async def story() -> None:
+        async with running([node(cards=2)]) as world:
+            await placed(world, 50)
+            books, trend = books_of(world), Trend()
+            for second in range(0, 4000, 10):
+                await trend.look(books, BEGUN + timedelta(seconds=second))
+            seen = trend.document()
+            assert [len(seen[span]["core_milli"]) for span in ("hour", "day")] == [120, 7]
+            assert seen["hour"]["until"] == "2026-11-22T01:06:30Z"
+            assert (seen["hour"]["core_milli"][-1], seen["hour"]["idle"][-1]) == (500, 1)
+            assert seen["hour"]["waiting"][-1] == 0
 
     run(story())
 

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from browser import PROGRAM, Page, browsing
@@ -38,7 +39,7 @@ CONTRASTS = """
   return poor;
 })()
 """
-VIEWS = ("#/", "#/nodes", "#/node/n0", "#/pods", "#/pod/default/waits", "#/compare")
+VIEWS = ("#/", "#/fleet", "#/nodes", "#/node/n0", "#/pods", "#/pod/default/waits", "#/compare")
 
 
 def shown(view: str) -> str:
@@ -84,7 +85,7 @@ def test_every_view_shows_what_the_books_say() -> None:
         await page.open(f"{url}/#/pod/default/waits", "document.querySelector('.reason')")
         text = await page.value("document.querySelector('#view').innerText")
         assert "Try: " in text
-        assert "Node by node, card by card" in text
+        assert "Why not there, the nearest first" in text
         await page.open(
             f"{url}/#/pods?state=placed",
             "document.querySelectorAll('#view tbody tr').length === 1",
@@ -200,7 +201,7 @@ def test_it_is_used_with_the_keyboard_alone() -> None:
         await page.open(f"{url}/#/", shown("#/"))
         await page.press("Tab", 9)
         assert await page.value("document.activeElement.className") == "skip"
-        for _ in range(2):
+        for _ in range(3):
             await page.press("Tab", 9)
         assert await page.value("document.activeElement.textContent") == "Nodes"
         assert await page.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
@@ -236,31 +237,131 @@ def test_what_has_not_changed_is_not_touched() -> None:
     browse(tell)
 
 
-def test_lists_are_put_in_another_order_with_the_elements_they_have() -> None:
-    """Turned around, made longer and shorter: what has a key is moved, and what is gone is gone."""
+def test_a_fleet_of_cells_is_walked_by_keys_and_links_to_the_card() -> None:
+    """A cell a card; arrow keys say what each is, Enter opens its node at that card."""
 
     async def tell(_world: World, page: Page, url: str) -> None:
-        await page.open(f"{url}/#/", shown("#/"))
-        found = await page.value(
-            """(async () => {
-              const { draw, h, kept } = await import('./dashboard/dom.js');
-              const parent = document.createElement('ul');
-              const told = [];
-              let made = 0;
-              for (const keys of ['abc', 'cba', 'xcay', '', 'bd', 'd']) {
-                await draw(parent, [...keys].map((key) => kept(key, key, () => { made += 1; return h('li', {}, key, null, [' ', 1]); })));
-                told.push([parent.textContent, made]);
-              }
-              await draw(parent, ['plain ', h('b', { class: 'x', hidden: true }, 'bold')]);
-              await draw(parent, [h('b', { title: '<i>' }, '<i>'), 'text', false]);
-              return [told, parent.innerHTML];
-            })()"""
+        await page.open(f"{url}/#/fleet?by=state", shown("#/fleet?by=state"))
+        await page.until("document.querySelector('.cells canvas').height > 10")
+        assert "shared: 1" in await page.value(
+            "document.querySelector('.fleet .legend').innerText"
         )
-        assert found[0] == [
-            ["a 1b 1c 1", 3], ["c 1b 1a 1", 3], ["x 1c 1a 1y 1", 5], ["", 5], ["b 1d 1", 7],
-            ["d 1", 7],
-        ]  # fmt: skip
-        assert found[1] == '<b title="&lt;i&gt;">&lt;i&gt;</b>text'
+        colours = (
+            "(() => { const c = document.querySelector('.cells canvas');"
+            " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            " const found = new Set(); for (let i = 0; i < d.length; i += 4)"
+            " found.add(`${d[i]},${d[i + 1]},${d[i + 2]}`); return found.size; })()"
+        )
+        assert await page.value(colours) >= 3  # the ground, an idle card and a shared one
+        await page.value("document.querySelector('.cells').focus()")
+        says = "document.querySelector('.says').textContent"
+        heard = []
+        for _ in range(3):
+            await page.press("ArrowRight", 39)
+            heard.append((await page.value(says)).split(":")[0])
+        assert heard == ["m0, card 1 of 1", "n0, card 1 of 2", "n0, card 2 of 2"]
+        await page.press("Enter", 13, "\r")
+        await page.until("document.querySelector('#meant')")
+        assert await page.value("document.querySelector('#meant').dataset.card") == "gpu 1"
+
+    browse(tell)
+
+
+def test_both_lanes_name_pod_and_profile_in_one_order() -> None:
+    """Instances that were made out of order lie in the same order on both lanes."""
+
+    async def tell(world: World, page: Page, url: str) -> None:
+        for name, memory in (("small", 4000), ("large", 38000), ("second", 4000)):
+            asked = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory}
+            meta = {"annotations": {"nvidia.com/vgpu-mode": "mig"}}
+            await world.create(PODS, pod(name, asked, meta=meta))
+            await world.phase(name, "Running")
+        parts = "[...document.querySelectorAll('.lane.{} .part')].map(p => p.textContent)"
+        await page.open(
+            f"{url}/#/node/m0", "document.querySelectorAll('.lane.memory .part').length === 3"
+        )
+        lanes = [await page.value(parts.format(kind)) for kind in ("compute", "memory")]
+        names = [[part.split(" · ")[0] for part in lane] for lane in lanes]
+        assert names[0] == names[1]
+        assert sorted(names[0]) == ["large", "second", "small"]
+        assert all("g" in part.split(" · ")[1] for lane in lanes for part in lane)
+
+    browse(tell)
+
+
+def test_a_waiting_pod_shows_groups_and_ways_to_fit() -> None:
+    """Equal nodes once, without empty columns, and the largest request that fits."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        await page.open(f"{url}/#/pod/default/waits", "document.querySelector('.ways li')")
+        assert "ask 1 cards instead of 4" in await page.value(
+            "document.querySelector('.ways').innerText"
+        )
+        heads = await page.value(
+            "[...document.querySelectorAll('.stacked th[scope=col]')].map(t => t.textContent)"
+        )
+        assert heads == ["nodes", "code", "why"]
+
+    browse(tell)
+
+
+def test_pictures_are_saved_to_be_sent_to_others() -> None:
+    """A node, the fleet and a waiting pod as SVG that parses and as PNG."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        for view, says in (
+            ("#/node/n0", "fits"), ("#/fleet", "Fleet by compute used"),
+            ("#/pod/default/waits", "InsufficientCards"),
+        ):  # fmt: skip
+            await page.open(f"{url}/?{len(says)}{view}", shown(view))
+            await page.until("document.querySelectorAll('.saving button').length === 2")
+            await page.value(
+                "window.saved = []; URL.createObjectURL = (blob) => { saved.push(blob); return '#'; };"
+                "HTMLAnchorElement.prototype.click = () => {};"
+                "document.querySelectorAll('.saving button').forEach((b) => b.click())"
+            )
+            await page.until("saved.length === 2")
+            text, kinds = await page.value(
+                "saved[0].text().then((text) => [text, saved.map((blob) => blob.type)])"
+            )
+            assert kinds == ["image/svg+xml", "image/png"]
+            assert says in "".join(ET.fromstring(text).itertext())  # noqa: S314 # ours
+
+    browse(tell)
+
+
+def test_tables_are_sorted_and_filtered_by_the_address() -> None:
+    """A head that is clicked sorts at the service; dropdowns offer what there is."""
+
+    async def tell(world: World, page: Page, url: str) -> None:
+        await world.create(
+            PODS,
+            pod("tiny", {"koordinator.sh/gpu-core": 10, "koordinator.sh/gpu-memory-ratio": 10}),
+        )
+        await world.phase("tiny", "Running")
+        await page.open(
+            f"{url}/#/pods?state=placed",
+            "document.querySelectorAll('#view tbody tr').length === 2",
+        )
+        first = "document.querySelector('#view tbody tr').innerText"
+        await page.value(
+            "[...document.querySelectorAll('.sort')].find(b => b.textContent === 'compute').click()"
+        )
+        await page.until(
+            "location.hash.includes('order=compute') && document.querySelector('[aria-sort=ascending]')?.textContent.startsWith('compute')"
+        )
+        assert "default/fits" in await page.value(first)
+        await page.value(
+            "[...document.querySelectorAll('.sort')].find(b => b.textContent.startsWith('compute')).click()"
+        )
+        await page.until(
+            f"location.hash.includes('reverse=yes') && {first}.includes('default/tiny')"
+        )
+        await page.until(
+            "[...document.querySelectorAll('select[name=code] option')].some(o => o.value === 'InsufficientCards')"
+        )
+        await page.open(f"{url}/#/pods?protocol=hami", shown("#/pods?protocol=hami"))
+        assert "No pod is like that." in await page.value("document.body.innerText")
 
     browse(tell)
 
@@ -294,6 +395,8 @@ def test_what_is_not_there_is_said_with_a_way_on() -> None:
         assert "Back to the overview" in text
         assert len(page.problems) >= 1  # the browser itself tells of every 404
         page.problems.clear()
+        await page.open(f"{url}/#/nope", "document.querySelector('#view .alert')")
+        assert "There is no page #/nope." in await page.value("document.body.innerText")
         await page.open(f"{url}/#/nodes?text=nope", "document.querySelector('#view .empty')")
         assert "No node is like that." in await page.value("document.body.innerText")
 
@@ -302,6 +405,7 @@ def test_what_is_not_there_is_said_with_a_way_on() -> None:
             "window.genuine = window.fetch; window.fetch = () => Promise.reject(new TypeError('gone'))"
         )
         await page.until("document.querySelector('#status.bad')")
+        assert await page.value("document.querySelector('#live').textContent") == "No answer"
         assert "as of" in await page.value("document.querySelector('#status').textContent")
         assert "default/fits" in await page.value("document.querySelector('#view').innerText")
         await page.value("location.hash = '#/'")
@@ -309,6 +413,7 @@ def test_what_is_not_there_is_said_with_a_way_on() -> None:
         await page.value("window.fetch = window.genuine")
         await page.until("document.querySelector('#view h1')?.textContent === 'Overview'")
         await page.until("!document.querySelector('#status.bad')")
+        assert await page.value("document.querySelector('#live').textContent") == "Live"
 
     browse(tell)
 

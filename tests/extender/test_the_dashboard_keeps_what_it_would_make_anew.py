@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import card, device, document, half, node, pod, whole
 
+from partage.dashboard.fleet import fleet_document
 from partage.dashboard.nodes import NodeQuery, nodes_document
 from partage.dashboard.overview import overview_document
 from partage.dashboard.standing import Standing, Texts
@@ -53,13 +54,15 @@ BEGUN: list[tuple[Any, ...]] = [
 NODE_QUERIES = [
     NodeQuery(), NodeQuery(order="used"), NodeQuery(order="free"), NodeQuery(only="used"),
     NodeQuery(only="free"), NodeQuery(only="closed"), NodeQuery(text="n3"),
+    NodeQuery(model="A100"), NodeQuery(protocol="koordinator"), NodeQuery(vendor="x"),
     NodeQuery(text="t4", order="used"), NodeQuery(text="gpu-2"), NodeQuery(offset=1, limit=1),
 ]  # fmt: skip
 POD_QUERIES = [
     PodQuery(), PodQuery(state="placed"), PodQuery(state="waiting"), PodQuery(text="b"),
     PodQuery(text="N1"), PodQuery(namespace="team"), PodQuery(namespace="tea"),
     PodQuery(code=CODES[0].value), PodQuery(code=CODES[0].value, state="placed"),
-    PodQuery(offset=1, limit=2),
+    PodQuery(offset=1, limit=2), PodQuery(protocol="koordinator"), PodQuery(order="node"),
+    PodQuery(order="compute", reverse="yes"), PodQuery(order="memory"), PodQuery(order="age"),
 ]  # fmt: skip
 
 
@@ -144,6 +147,7 @@ class Told:
 async def looked(books: Books, standing: Standing | None) -> list[str]:
     """All documents as JSON; fragmentation is measured against a mix that is counted seldom."""
     made = [await overview_document(books, standing) | {"fragmentation": None}]
+    made += [await fleet_document(books, standing)]
     made += [await nodes_document(books, query, standing) for query in NODE_QUERIES]
     made += [await nodes_document(books, NodeQuery(), standing, names=False)]
     made += [await pods_document(books, query, standing) for query in POD_QUERIES]

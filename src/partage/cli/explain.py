@@ -85,7 +85,7 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
     key = f"{where}/{name}"
     if found is None:
         end(_missing(asked, key), NOT_FOUND)
-    said = (asked.conditions or {}).get(key)
+    said = (asked.conditions or {}).get(key) or found.get("kube_scheduler")
     found = found | {"kube_scheduler": said, "answered_by": asked.told}
     if key in (asked.placed or ()):
         found["state"] = "placed"

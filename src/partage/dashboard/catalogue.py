@@ -5,6 +5,7 @@ again, in pieces between which others get their turn.
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,11 +18,26 @@ from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 from partage.wire.outcomes import said
 
-__all__ = ["Catalogue"]
+__all__ = ["Catalogue", "natural", "plain_model"]
 
 _PIECE: Final = 64
 """Nodes that are read before others get their turn."""
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
+_DIGITS: Final = re.compile(r"([0-9]{1,18})")
+_MAKER: Final = re.compile(r"^nvidia[ -]+", re.IGNORECASE)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """The key by which people order names: `n2` before `n10`."""
+    return tuple(
+        (1, int(part), part) if number % 2 else (0, 0, part)
+        for number, part in enumerate(_DIGITS.split(name))
+    )
+
+
+def plain_model(model: str) -> str:
+    """A card's model as one text, whoever reported it: the driver puts the vendor in front."""
+    return _MAKER.sub("", model).replace(" ", "-")
 
 
 class Catalogue:
@@ -30,7 +46,7 @@ class Catalogue:
     Attributes:
         kinds: vendor and model, by the number of a kind of card.
         models: by card and node the number of its kind, -1 where no card is; shape (cards, nodes).
-        order: indexes of all nodes by name.
+        order: indexes of all nodes by name, numbers in it by their size.
         rank: the place of each node in that order; shape (nodes,).
         bare: whether a node is known and has no device; shape (nodes,).
         cordoned: whether it is cordoned; shape (nodes,).
@@ -104,6 +120,15 @@ class Catalogue:
             found[: held.size] |= held
         return found & self.known()
 
+    def of_kind(self, vendor: str, model: str) -> Bools:
+        """Nodes with a card of this vendor and model; an empty one stands for any."""
+        wanted = [
+            number
+            for number, kind in enumerate(self.kinds)
+            if vendor in ("", kind[0]) and model in ("", kind[1])
+        ]
+        return np.isin(self.models, wanted).any(axis=0) & self.known()
+
     # --- inside --------------------------------------------------------------------------------
 
     async def _take(self, nodes: Sequence[int], ledger: Ledger) -> None:
@@ -139,16 +164,19 @@ class Catalogue:
             return
         words = {node.name: None}
         for row, device in enumerate(ledger.devices(DeviceType.GPU, index)):
-            kind = said(node, device, "vendor"), said(node, device, "model") or "unknown"
+            model = said(node, device, "model")
+            kind = said(node, device, "vendor"), plain_model(model) or "unknown"
             number = self._numbers.setdefault(kind, len(self._numbers))
             if number == len(self.kinds):
                 self.kinds.append(kind)
             self.models[row, index] = number
-            words[kind[1]] = None
+            words.update(dict.fromkeys((kind[1], model)))
         words.update(dict.fromkeys(device.uuid for device in node.devices))
         self._texts[index] = "\n".join(words).lower()
 
     def _sort(self, ledger: Ledger) -> None:
         self._grow(ledger)
-        self.order = np.array([ledger.index[name] for name in sorted(ledger.index)], np.intp)
+        self.order = np.array(
+            [ledger.index[name] for name in sorted(ledger.index, key=natural)], np.intp
+        )
         self.rank[self.order] = np.arange(self.order.size)

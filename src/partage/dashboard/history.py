@@ -1,5 +1,7 @@
 """What came and went on each card since the service started: pods, and faults of the card itself.
 
+Beside it the sums over time (`trend`) are kept, as both look at the books now and then.
+
 The books are looked at once a second where they changed, so that no decision pays for it; what came
 and went between two looks is not told. A bounded number of changes is kept for the whole cluster,
 the oldest are forgotten first.
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from partage.dashboard.trend import Trend
 from partage.extender.books import Books
 from partage.inventory.changes import Index, distinct
 from partage.inventory.ledger import Ledger
@@ -33,13 +36,14 @@ _EVERY: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Tenant:
-    """Who is on a card, and with how much."""
+    """Who is on a card, with how much, and with which hardware instances, such as `1g.5gb at 6`."""
 
     namespace: str
     name: str
     protocol: str
     core_milli: int
     memory_bytes: int
+    instances: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Change:
         what: `given`, `given back`, `closed` or `opened`.
         tenant: whose part it was; None where the card itself changed.
         code: why it takes nobody; empty otherwise.
+        detail: what was reported of the fault, such as an Xid.
     """
 
     at: datetime
@@ -63,14 +68,19 @@ class Change:
     what: str
     tenant: _Tenant | None = None
     code: str = ""
+    detail: str = ""
 
 
 _Key = tuple[str, DeviceType, int]
-_Seen = tuple[Mapping[_Key, _Tenant], Mapping[tuple[DeviceType, int], str]]
+_Seen = tuple[Mapping[_Key, _Tenant], Mapping[tuple[DeviceType, int], tuple[str, str]]]
 
 
 class History:
-    """The latest changes of all cards."""
+    """The latest changes of all cards.
+
+    Attributes:
+        trend: what is used and who waits, over time.
+    """
 
     def __init__(self, now: Callable[[], datetime], kept: int = KEPT) -> None:
         """Nothing is known yet; what is there at the first look is no change.
@@ -85,6 +95,7 @@ class History:
         self._ledger: Ledger | None = None
         self._at = 0
         self._begun: datetime | None = None
+        self.trend = Trend()
 
     async def follow(
         self, books: Callable[[], Books | None], sleep: Callable[[float], Awaitable[None]]
@@ -106,6 +117,7 @@ class History:
 
     async def look(self, books: Books) -> None:
         """Take in what has changed since the last look."""
+        await self.trend.look(books, self._now())
         ledger = books.engine.ledger
         first = self._begun is None
         if first:
@@ -161,12 +173,12 @@ class History:
         for key, tenant in after[0].items():
             if before[0].get(key) != tenant:
                 yield Change(now, name, key[1].value, key[2], "given", tenant)
-        for card, code in before[1].items():
+        for card, why in before[1].items():
             if card not in after[1]:
-                yield Change(now, name, card[0].value, card[1], "opened", code=code)
-        for card, code in after[1].items():
-            if before[1].get(card) != code:
-                yield Change(now, name, card[0].value, card[1], "closed", code=code)
+                yield Change(now, name, card[0].value, card[1], "opened", None, *why)
+        for card, why in after[1].items():
+            if before[1].get(card) != why:
+                yield Change(now, name, card[0].value, card[1], "closed", None, *why)
 
 
 def _state(books: Books, name: str) -> _Seen:
@@ -182,9 +194,10 @@ def _state(books: Books, name: str) -> _Seen:
             tenants[held.uid, charge.type, charge.minor] = _Tenant(
                 held.namespace, held.name, next(iter(protocols), ""),
                 charge.core_milli, charge.memory_bytes,
+                tuple(f"{one.profile} at {one.start}" for one in charge.instances),
             )  # fmt: skip
     closed = {
-        (card.device.type, card.device.minor): code
+        (card.device.type, card.device.minor): (code, card.closed_detail)
         for type_ in DeviceType
         for card in ledger.cards(type_, index)
         if (code := closed_code(card))
@@ -206,5 +219,7 @@ def _document(change: Change, *, names: bool) -> dict[str, Any]:
         "protocol": tenant.protocol if tenant else "",
         "core_milli": tenant.core_milli if tenant else 0,
         "memory_bytes": tenant.memory_bytes if tenant else 0,
+        "instances": list(tenant.instances) if tenant else [],
         "code": change.code,
+        "detail": change.detail,
     }

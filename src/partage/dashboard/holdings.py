@@ -1,18 +1,26 @@
 """What is held of all cards, by the protocol that asked for it, summed up node by node.
 
-A node whose books changed is summed again, in pieces between which others get their turn. Pods on
-a node that is not known hold nothing here.
+Beside the sums it is known which protocol each card serves. A node whose books changed is summed
+again, in pieces between which others get their turn. Pods on a node that is not known hold nothing
+here.
 """
 
 import asyncio
 from collections import Counter
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools
 from partage.model.device import DeviceType
 
-__all__ = ["Holdings"]
+__all__ = ["SEVERAL", "Holdings"]
+
+SEVERAL: Final = 255
+"""Stands for more than one protocol on a card, or for one beyond the number that is told apart."""
 
 _PIECE: Final = 32
 """Nodes that are summed before others get their turn."""
@@ -21,13 +29,21 @@ _Sums = Counter[tuple[str, str]]
 
 
 class Holdings:
-    """Sums of one service's books."""
+    """Sums of one service's books.
+
+    Attributes:
+        protocols: all that were seen, in the order of their numbers, which count from 1.
+        served: by card and node the number of the protocol of its pods, 0 where there is none;
+            shape (cards, nodes).
+    """
 
     def __init__(self) -> None:
         self._ledger: Ledger | None = None
         self._seen = 0
         self._nodes: dict[int, _Sums] = {}
         self._sums: _Sums = Counter()
+        self.protocols: dict[str, int] = {}
+        self.served: NDArray[np.uint8] = np.zeros((0, 0), np.uint8)
 
     async def refresh(self, ledger: Ledger) -> None:
         """Take in what changed since the last time; one call at a time."""
@@ -41,6 +57,7 @@ class Holdings:
             seen = self._seen + changed.size
             await self._take(distinct(changed).tolist(), ledger)
             self._seen = seen
+        self._grow(ledger)
 
     def document(self) -> list[dict[str, Any]]:
         """Sums by protocol, in the order of their names."""
@@ -55,15 +72,47 @@ class Holdings:
             if what == "pods" and pods
         ]
 
+    def serves(self, protocol: str) -> Bools:
+        """Nodes with a card that a pod of the protocol uses; shape (nodes,)."""
+        number = self.protocols.get(protocol, 0)
+        found: Bools = np.zeros(self.served.shape[1], np.bool_)
+        if number:
+            found |= (self.served == number).any(axis=0)
+        for index in np.flatnonzero((self.served == SEVERAL).any(axis=0)).tolist():
+            found[index] = (protocol, "pods") in self._nodes.get(index, {})
+        return found
+
     async def _take(self, nodes: list[int], ledger: Ledger) -> None:
         for number, index in enumerate(nodes, 1):
             node = ledger.nodes[index]
             self._sums.subtract(self._nodes.pop(index, {}))
+            self._serve(ledger, index)
             if node is not None:
                 mine = self._nodes[index] = _summed(ledger, node.name)
                 self._sums.update(mine)
             if not number % _PIECE:
                 await asyncio.sleep(0)
+
+    def _serve(self, ledger: Ledger, index: int) -> None:
+        """Say anew which protocol each card of a node serves."""
+        self._grow(ledger)
+        self.served[:, index] = 0
+        node = ledger.nodes[index]
+        for held in ledger.on_node(node.name) if node is not None else ():
+            for grant in held.grants:
+                number = self.protocols.setdefault(grant.protocol, len(self.protocols) + 1)
+                for type_, place, row in ledger.at_uuid(grant.uuid):
+                    if type_ is DeviceType.GPU and place == index:
+                        known = self.served[row, index]
+                        self.served[row, index] = number if known in (0, number) else SEVERAL
+
+    def _grow(self, ledger: Ledger) -> None:
+        cards, nodes = ledger.planes[DeviceType.GPU].core_total.shape
+        have = self.served.shape
+        if cards > have[0] or nodes > have[1]:
+            served = np.zeros((max(cards, have[0]), max(nodes, have[1])), np.uint8)
+            served[: have[0], : have[1]] = self.served
+            self.served = served
 
 
 def _summed(ledger: Ledger, name: str) -> _Sums:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.dashboard.catalogue import Catalogue
+from partage.dashboard.catalogue import plain_model
 from partage.dashboard.standing import Standing
 from partage.extender.books import Books
 from partage.inventory.changes import Index
@@ -34,6 +34,9 @@ class NodeQuery:
         text: part of the node's name, or of a model or UUID of its cards, in any case.
         only: `used` (some pod holds a device), `free` (nobody does), `closed` (a card is closed
             or the node is cordoned), or empty for all.
+        vendor: with a card of this vendor.
+        model: with a card of this model, as the overview writes it.
+        protocol: with a card that a pod of this protocol uses.
         order: `name`, `used` (most compute or memory first), or `free`.
         offset: how many to leave out first.
         limit: how many at most.
@@ -41,6 +44,9 @@ class NodeQuery:
 
     text: str = ""
     only: str = ""
+    vendor: str = ""
+    model: str = ""
+    protocol: str = ""
     order: str = "name"
     offset: int = 0
     limit: int = 24
@@ -58,9 +64,12 @@ async def nodes_document(
         names: whether pods are named.
     """
     kept = standing or Standing()
-    await kept.nodes(books)
+    if query.protocol:
+        await kept.all(books)
+    else:
+        await kept.nodes(books)
     ledger = books.engine.ledger
-    found = _found(ledger, query, kept.catalogue)
+    found = _found(ledger, query, kept)
     page = found[query.offset : query.offset + min(query.limit, MOST)].tolist()
     return {
         "total": int(found.size),
@@ -69,14 +78,21 @@ async def nodes_document(
     }
 
 
-def _found(ledger: Ledger, query: NodeQuery, catalogue: Catalogue) -> Index:
+def _found(ledger: Ledger, query: NodeQuery, standing: Standing) -> Index:
     """Indexes of the nodes that are wanted, in order."""
+    catalogue = standing.catalogue
     wanted = catalogue.found(query.text.lower()) if query.text else catalogue.known()
     if query.only == "closed":
         wanted &= catalogue.closed(ledger)
     elif query.only:
         used = catalogue.used(ledger)
         wanted &= used if query.only == "used" else ~used & ~catalogue.bare
+    if query.vendor or query.model:
+        wanted &= catalogue.of_kind(query.vendor, query.model)
+    if query.protocol:
+        served = standing.holdings.serves(query.protocol)
+        wanted[: served.size] &= served[: wanted.size]
+        wanted[served.size :] = False
     found = catalogue.order[wanted[catalogue.order]]
     if query.order == "name":
         return found
@@ -148,7 +164,7 @@ def _document(books: Books, node: Node, *, names: bool) -> dict[str, Any]:
     return {
         "name": node.name,
         "vendor": gpus[0]["vendor"] if gpus else "",
-        "model": gpus[0]["model"] if gpus else "",
+        "model": plain_model(gpus[0]["model"]) if gpus else "",
         "state": ", ".join(state) or "ok",
         "pods": len(held),
         **{key: _sum(gpus, key) for key in ("core_milli", "memory_bytes", "slots")},

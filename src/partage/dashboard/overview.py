@@ -9,10 +9,13 @@ import asyncio
 from collections import Counter
 from typing import Any, Final
 
-from partage.dashboard.catalogue import Catalogue
+import numpy as np
+
+from partage.dashboard.catalogue import Catalogue, natural
 from partage.dashboard.roster import Roster
 from partage.dashboard.standing import Standing
 from partage.extender.books import Books
+from partage.extender.explain import born, unscheduled
 from partage.inventory.plane import CLOSED, Bools, Plane
 from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
@@ -22,7 +25,10 @@ __all__ = ["overview_document", "sums"]
 _PIECE: Final = 1024
 """Pods that are summed before others get their turn."""
 _EXAMPLES: Final = 20
-"""Waiting pods that are told in full."""
+"""Waiting pods, closed cards and pods with doubtful records that are told in full."""
+_NAMESPACES: Final = 500
+"""Namespaces that are listed."""
+_HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
 
 
 async def overview_document(
@@ -57,7 +63,58 @@ async def overview_document(
         "pods": {"placed": len(kept.roster.placed), "waiting": len(kept.roster.waiting)},
         "waiting_by_code": [{"code": code, "pods": n} for code, n in waiting.most_common()],
         "waiting": _first(books, kept.roster) if names else [],
+        "namespaces": sorted(kept.roster.namespaces)[:_NAMESPACES] if names else [],
+        "attention": _attention(books, catalogue, names=names),
         "problems": dict(sorted(books.intake.problems.items())),
+    }
+
+
+def _attention(books: Books, catalogue: Catalogue, *, names: bool) -> dict[str, Any]:
+    """What somebody should look at: cards and nodes that take nobody, records that are in doubt."""
+    ledger = books.engine.ledger
+    cards: list[dict[str, Any]] = []
+    for type_, plane in ledger.planes.items():
+        shut = (plane.closed > 0) & (plane.closed != _HELD)
+        for index in np.flatnonzero(shut.any(axis=0)).tolist():
+            node = ledger.nodes[index]
+            if node is None:
+                continue
+            cards += [
+                {
+                    "node": node.name,
+                    "type": type_.value,
+                    "minor": device.minor,
+                    "code": code.value,
+                    "detail": "",
+                }
+                for row, device in enumerate(ledger.devices(type_, index))
+                if shut[row, index] and (code := CLOSED[int(plane.closed[row, index])])
+            ]
+    cards.sort(key=lambda one: (natural(one["node"]), one["type"], one["minor"]))
+    for one in cards[:_EXAMPLES]:
+        for card in ledger.cards(DeviceType(one["type"]), ledger.index[one["node"]]):
+            if card.device.minor == one["minor"]:
+                one["detail"] = card.closed_detail
+    cordoned = catalogue.order[catalogue.cordoned[catalogue.order]].tolist()
+    doubted = sorted(ledger.suspicions().items())
+    held = [(ledger.allocation(uid), why) for uid, why in doubted[:_EXAMPLES]]
+    return {
+        "closed": len(cards),
+        "closed_by_code": [
+            {"code": code, "cards": n}
+            for code, n in Counter(c["code"] for c in cards).most_common()
+        ],
+        "cards": cards[:_EXAMPLES],
+        "cordoned": [ledger.node_at(index).name for index in cordoned[:_EXAMPLES]],
+        "doubted": len(doubted),
+        "doubts": [
+            {
+                "namespace": pod.namespace if pod and names else None,
+                "name": pod.name if pod and names else None,
+                "message": why.message if names else "",
+            }
+            for pod, why in held
+        ],
     }
 
 
@@ -125,7 +182,8 @@ def _first(books: Books, roster: Roster) -> list[dict[str, Any]]:
                 "namespace": namespace,
                 "name": name,
                 "code": waiting.refusal.code.value if waiting else None,
-                "message": waiting.refusal.message if waiting else None,
+                "message": waiting.refusal.message if waiting else unscheduled(books, uid) or None,
+                "created": born(books, uid),
             }
         )
     return found

@@ -1,4 +1,4 @@
-"""The page itself: a few files that the package ships, served as they are.
+"""The page itself: a few files that the package ships, served as they are, a library in `vendor` among them.
 
 Everything comes from here: no other host is asked for anything, which the content security policy
 holds the browser to. The page only reads.
@@ -17,6 +17,7 @@ _TYPES: Final = {
     ".css": "text/css",
     ".html": "text/html",
     ".js": "text/javascript",
+    ".mjs": "text/javascript",
     ".svg": "image/svg+xml",
 }
 _HEADERS: Final = {
@@ -39,11 +40,12 @@ def page_routes() -> list[web.RouteDef]:
     """
     folder = files("partage.dashboard").joinpath("static")
     routes: list[web.RouteDef] = []
-    for file in sorted(folder.iterdir(), key=lambda one: one.name):
-        suffix = "." + file.name.rpartition(".")[2]
-        if suffix in _TYPES:
-            path = "/" if file.name == _INDEX else f"/dashboard/{file.name}"
-            routes.append(web.get(path, _served(file.read_bytes(), _TYPES[suffix])))
+    for inside, prefix in ((folder, ""), (folder.joinpath("vendor"), "vendor/")):
+        for file in sorted(inside.iterdir(), key=lambda one: one.name):
+            suffix = "." + file.name.rpartition(".")[2]
+            if suffix in _TYPES and file.is_file():
+                path = "/" if file.name == _INDEX else f"/dashboard/{prefix}{file.name}"
+                routes.append(web.get(path, _served(file.read_bytes(), _TYPES[suffix])))
     return routes
 
 

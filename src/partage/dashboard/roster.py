@@ -8,7 +8,7 @@ does so in pieces, between which others get their turn. Pods that have ended are
 import asyncio
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from typing import Any, Final, TypeVar
@@ -18,11 +18,12 @@ from partage.extender.intake import Intake
 from partage.model.pod import Pod
 from partage.placement.fragmentation import Shape
 
-__all__ = ["Key", "Roster"]
+__all__ = ["Key", "Roster", "merged"]
 
 Key = tuple[str, str, str]
 """Namespace, name and uid of a pod."""
 _K = TypeVar("_K", bound=tuple[Any, ...])
+_C = TypeVar("_C", bound=Hashable)
 _PIECE: Final = 256
 """Pods that are put in order before others get their turn."""
 _SEARCHED: Final = 512
@@ -38,6 +39,7 @@ class _Row:
     turn: tuple[int, str, str, str]
     text: str
     shapes: tuple[Shape, ...]
+    protocols: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class Roster:
         waiting: those without.
         turns: the latter by priority, then by name: minus the priority, namespace, name and uid.
         shapes: what pods ask of cards, and how many ask it.
+        namespaces: of the pods, and how many each has.
     """
 
     pods: list[Key] = field(default_factory=list)
@@ -57,6 +60,7 @@ class Roster:
     waiting: list[Key] = field(default_factory=list)
     turns: list[tuple[int, str, str, str]] = field(default_factory=list)
     shapes: Counter[Shape] = field(default_factory=Counter)
+    namespaces: Counter[str] = field(default_factory=Counter)
     _intake: Intake | None = None
     _seen: int = 0
     _rows: dict[str, _Row] = field(default_factory=dict)
@@ -88,11 +92,17 @@ class Roster:
                 await asyncio.sleep(0)
         return found
 
+    def of_protocol(self, protocol: str, among: Sequence[Key]) -> list[Key]:
+        """Those that ask in this protocol's words."""
+        rows = self._rows
+        return [key for key in among if key[2] in rows and protocol in rows[key[2]].protocols]
+
     # --- inside --------------------------------------------------------------------------------
 
     async def _fill(self, intake: Intake) -> None:
         """Read all pods: in order piece by piece, and then the pieces merged."""
         self._rows, self._alike, self.shapes = {}, {}, Counter()
+        self.namespaces = Counter()
         uids = list(intake.pods())
         pods: list[list[Key]] = []
         placed: list[list[Key]] = []
@@ -107,13 +117,14 @@ class Roster:
             for row in run:
                 self._rows[row.key[2]] = row
                 self.shapes.update(row.shapes)
+                self.namespaces[row.key[0]] += 1
             pods.append(sorted(row.key for row in run))
             placed.append(sorted(row.key for row in run if not row.waits))
             waiting.append(sorted(row.key for row in run if row.waits))
             turns.append(sorted(row.turn for row in run if row.waits))
             await asyncio.sleep(0)
-        self.pods, self.placed = await _merged(pods), await _merged(placed)
-        self.waiting, self.turns = await _merged(waiting), await _merged(turns)
+        self.pods, self.placed = await merged(pods), await merged(placed)
+        self.waiting, self.turns = await merged(waiting), await merged(turns)
 
     def _row(self, pod: Pod) -> _Row:
         shapes = tuple(shapes_of(pod))
@@ -123,6 +134,7 @@ class Roster:
             (-pod.priority, pod.namespace, pod.name, pod.uid),
             f"{pod.key}\n{pod.node or ''}".lower(),
             self._alike.setdefault(shapes, shapes),  # most pods ask what others ask
+            frozenset(group.protocol for group in pod.request.groups),
         )
 
     def _take(self, uid: str, intake: Intake) -> None:
@@ -138,15 +150,21 @@ class Roster:
             if before.waits:
                 _remove(self.turns, before.turn)
             for shape in before.shapes:
-                self.shapes[shape] -= 1
-                if not self.shapes[shape]:
-                    del self.shapes[shape]
+                _less(self.shapes, shape)
+            _less(self.namespaces, before.key[0])
         if after is not None:
             insort(self.pods, after.key)
             insort(self.waiting if after.waits else self.placed, after.key)
             if after.waits:
                 insort(self.turns, after.turn)
             self.shapes.update(after.shapes)
+            self.namespaces[after.key[0]] += 1
+
+
+def _less(counts: Counter[_C], one: _C) -> None:
+    counts[one] -= 1
+    if not counts[one]:
+        del counts[one]
 
 
 def _remove(ordered: list[_K], one: _K) -> None:
@@ -155,7 +173,7 @@ def _remove(ordered: list[_K], one: _K) -> None:
         del ordered[place]
 
 
-async def _merged(runs: Iterable[list[_K]]) -> list[_K]:
+async def merged(runs: Iterable[list[_K]]) -> list[_K]:
     """All of them in order, given that each run is."""
     found: list[_K] = []
     for number, one in enumerate(merge(*runs), 1):

@@ -1,8 +1,11 @@
-"""The dashboard's documents over HTTP: overview, nodes, one node, pods, comparison of policies.
+"""The dashboard's documents over HTTP: overview, fleet, nodes, one node, pods, ways, comparison.
 
 Answers carry an ETag, so that a page that renews itself gets 304 while nothing has changed. The
-overview of a large cluster is made at most once a second, whoever asks, and a comparison, for which
-all pods are placed again, at most once a minute.
+overview of a large cluster is made at most once a second, whoever asks, ways to make a pod fit at most
+once in ten, and a comparison, for which all pods are placed again, at most once a minute.
+
+Each answer tells in the header `Partage-State` whether this instance decides (`leader`), stands by
+(`standby`), or still reads the cluster (`rebuilding`).
 
 Where explanations are bound to what the caller may read, so are the names of pods: who may get
 pods of all namespaces sees all; others see amounts without names, and pods of the one namespace
@@ -11,6 +14,7 @@ that they ask for.
 
 import asyncio
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Protocol, TypeVar
@@ -19,10 +23,12 @@ import msgspec
 from aiohttp import web
 
 from partage.dashboard.comparison import comparison_document
+from partage.dashboard.fleet import fleet_document
 from partage.dashboard.history import History
 from partage.dashboard.nodes import NodeQuery, node_document, nodes_document
 from partage.dashboard.overview import overview_document
 from partage.dashboard.standing import Standing, Texts
+from partage.dashboard.ways import ways_document
 from partage.dashboard.workloads import PodQuery, pods_document
 from partage.extender.books import Books
 from partage.extender.server import Readers
@@ -35,10 +41,18 @@ _FRESH: Final = 1.0
 """Seconds for which an overview is given to everybody who asks."""
 _COMPARED: Final = 60.0
 """The same of a comparison of policies."""
+_TRIED: Final = 10.0
+"""The same of ways to make a pod fit."""
+_PODS_TRIED: Final = 64
+"""Pods whose ways are kept."""
 _CHOICES: Final = {
     "only": ("", "used", "free", "closed"),
-    "order": ("name", "used", "free"),
     "state": ("", "placed", "waiting"),
+    "reverse": ("", "yes"),
+}
+_ORDERS: Final = {
+    NodeQuery: ("name", "used", "free"),
+    PodQuery: ("name", "node", "age", "compute", "memory"),
 }
 _LONGEST: Final = 253
 """Characters of a text that is searched for; a Kubernetes name has no more."""
@@ -88,9 +102,11 @@ def document_routes(
     documents = _Documents(source, readers, monotonic, history)
     return [
         web.get("/api/overview", documents.overview),
+        web.get("/api/fleet", documents.fleet),
         web.get("/api/nodes", documents.nodes),
         web.get("/api/node/{node}", documents.node),
         web.get("/api/pods", documents.pods),
+        web.get("/api/ways/{namespace}/{pod}", documents.ways),
         web.get("/api/comparison", documents.comparison),
     ]
 
@@ -114,6 +130,8 @@ class _Documents:
         self._history = history
         self._compared: _Kept | None = None
         self._comparing = asyncio.Lock()
+        self._tried: OrderedDict[tuple[str, str, bool], _Kept] = OrderedDict()
+        self._trying = asyncio.Lock()
 
     async def overview(self, request: web.Request) -> web.Response:
         """The whole cluster."""
@@ -130,14 +148,41 @@ class _Documents:
             "ready": self._source.rebuilt,
             "names": names,
         }
-        return _answer(request, kept.document | state)
+        trend = self._history.trend.document() if self._history else None
+        return self._answer(request, kept.document | state | {"trend": trend})
+
+    async def fleet(self, request: web.Request) -> web.Response:
+        """Every card in a few bytes; it names no pod, so everybody may ask."""
+        return self._answer(request, await fleet_document(self._source.books, self._standing))
+
+    async def ways(self, request: web.Request) -> web.Response:
+        """What would make a waiting pod fit."""
+        namespace, name = request.match_info["namespace"], request.match_info["pod"]
+        names = await self._may_read(request, "")
+        if not names and not await self._may_read(request, namespace):
+            raise web.HTTPForbidden(text=f"you may not read pods of namespace {namespace}")
+        key = namespace, name, names
+        async with self._trying:
+            kept = self._tried.get(key)
+            if kept is None or kept.until <= self._monotonic():
+                found = await ways_document(self._source.books, namespace, name, names=names)
+                if found is None:
+                    told = f"pod {namespace}/{name} is not known, or asks for no device"
+                    return json_response({"message": told}, 404)
+                kept = self._tried[key] = _Kept(found, self._monotonic() + _TRIED)
+                self._tried.move_to_end(key)
+                if len(self._tried) > _PODS_TRIED:
+                    self._tried.popitem(last=False)
+        return self._answer(request, kept.document)
 
     async def nodes(self, request: web.Request) -> web.Response:
         """One page of nodes with their cards."""
         query = _query(request, NodeQuery)
         names = await self._may_read(request, "")
         books = self._source.books
-        return _answer(request, await nodes_document(books, query, self._standing, names=names))
+        return self._answer(
+            request, await nodes_document(books, query, self._standing, names=names)
+        )
 
     async def node(self, request: web.Request) -> web.Response:
         """One node."""
@@ -147,7 +192,7 @@ class _Documents:
         if found is None:
             return json_response({"message": f"there is no node {name}"}, 404)
         told = self._history.of(name, names=names) if self._history else None
-        return _answer(request, found | {"history": told})
+        return self._answer(request, found | {"history": told})
 
     async def pods(self, request: web.Request) -> web.Response:
         """One page of pods."""
@@ -161,7 +206,9 @@ class _Documents:
                 raise web.HTTPForbidden(
                     text=f"you may not read pods of namespace {query.namespace}"
                 )
-        return _answer(request, await pods_document(self._source.books, query, self._standing))
+        return self._answer(
+            request, await pods_document(self._source.books, query, self._standing)
+        )
 
     async def comparison(self, request: web.Request) -> web.Response:
         """How the cluster would stand under other policies; sums only, so everybody may ask."""
@@ -170,7 +217,21 @@ class _Documents:
             if kept is None or kept.until <= self._monotonic():
                 document = await comparison_document(self._source.books)
                 kept = self._compared = _Kept(document, self._monotonic() + _COMPARED)
-        return _answer(request, kept.document)
+        return self._answer(request, kept.document)
+
+    def _answer(self, request: web.Request, document: dict[str, Any]) -> web.Response:
+        """The document, or 304 where the caller has it already."""
+        body = msgspec.json.encode(document)
+        tag = hashlib.blake2b(body, digest_size=12).hexdigest()
+        source = self._source
+        state = "rebuilding" if not source.rebuilt else "leader" if source.leading else "standby"
+        headers = {
+            "ETag": f'"{tag}"', "Cache-Control": "no-cache", "Vary": "Authorization",
+            "Partage-State": state,
+        }  # fmt: skip
+        if any(known.value == tag for known in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def _may_read(self, request: web.Request, namespace: str) -> bool:
         """Whether the caller may read pods of a namespace; of all where it is empty."""
@@ -178,16 +239,6 @@ class _Documents:
             return True
         header = request.headers.get("Authorization", "")
         return await self._readers.may_read(header, namespace)
-
-
-def _answer(request: web.Request, document: dict[str, Any]) -> web.Response:
-    """The document, or 304 where the caller has it already."""
-    body = msgspec.json.encode(document)
-    tag = hashlib.blake2b(body, digest_size=12).hexdigest()
-    headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache", "Vary": "Authorization"}
-    if any(known.value == tag for known in request.if_none_match or ()):
-        return web.Response(status=304, headers=headers)
-    return web.Response(body=body, content_type="application/json", headers=headers)
 
 
 def _query(request: web.Request, into: type[_Q]) -> _Q:
@@ -210,7 +261,7 @@ def _query(request: web.Request, into: type[_Q]) -> _Q:
             continue
         if len(value) > _LONGEST:
             raise web.HTTPBadRequest(text=f"{key}: longer than {_LONGEST} characters")
-        choices = _CHOICES.get(key)
+        choices = _ORDERS[into] if key == "order" else _CHOICES.get(key)
         if choices is not None and value not in choices:
             named = ", ".join(choice for choice in choices if choice)
             raise web.HTTPBadRequest(text=f"{key}={value}: must be one of {named}")

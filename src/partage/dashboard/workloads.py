@@ -1,15 +1,19 @@
 """Pods that concern devices as documents: who has what where, and who waits and why."""
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from partage.dashboard.roster import Key, Roster
+from partage.dashboard.catalogue import natural
+from partage.dashboard.roster import Key, Roster, merged
 from partage.dashboard.standing import Standing
 from partage.extender.books import Books
+from partage.extender.explain import born, unscheduled
 from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
 from partage.model.reason import Refusal
@@ -20,17 +24,23 @@ __all__ = ["MOST", "PodQuery", "pods_document", "refusal_of", "waiting_pods"]
 
 MOST: Final = 500
 """Pods of one page at most."""
+_PIECE: Final = 256
+"""Pods that are put in order before others get their turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodQuery:
-    """Which pods are wanted; in the order of namespace and name.
+    """Which pods are wanted, and in what order.
 
     Attributes:
         state: `placed`, `waiting`, or empty for both; pods that have ended are never among them.
         namespace: of this namespace only; empty for all.
         text: part of `namespace/name` or of the node's name, in any case.
         code: waiting for this reason; empty for any.
+        protocol: asks in this protocol's words; empty for any.
+        order: `name` (with the namespace), `node`, `age` (the youngest first), `compute` or
+            `memory` (the most first).
+        reverse: `yes` turns the order around.
         offset: how many to leave out first.
         limit: how many at most.
     """
@@ -39,6 +49,9 @@ class PodQuery:
     namespace: str = ""
     text: str = ""
     code: str = ""
+    protocol: str = ""
+    order: str = "name"
+    reverse: str = ""
     offset: int = 0
     limit: int = 100
 
@@ -76,9 +89,40 @@ async def _found(books: Books, query: PodQuery, roster: Roster) -> Sequence[Key]
         found = found[first : bisect_left(found, (query.namespace + "\0",))]
     if query.code:
         found = [key for key in found if _code(books, key[2]) == query.code]
+    if query.protocol:
+        found = roster.of_protocol(query.protocol, found)
     if query.text:
         found = await roster.found(query.text.lower(), found)
-    return found
+    if query.order != "name":
+        found = await _sorted(books, query.order, found)
+    return found[::-1] if query.reverse else found
+
+
+async def _sorted(books: Books, order: str, found: Sequence[Key]) -> list[Key]:
+    """The pods in another order, equals by namespace and name: piece by piece, and then merged."""
+    runs = []
+    for start in range(0, len(found), _PIECE):
+        part = found[start : start + _PIECE]
+        runs.append(sorted((_place(books, order, key[2]), key) for key in part))
+        await asyncio.sleep(0)
+    return [key for _place, key in await merged(runs)]
+
+
+def _place(books: Books, order: str, uid: str) -> tuple[Any, ...]:
+    """Where a pod stands in an order."""
+    held = books.engine.ledger.allocation(uid)
+    if order == "node":
+        return (held is None, *natural(held.node if held else ""))
+    if order == "age":
+        return (-_moment(born(books, uid)),)
+    return (-_sums(held)["core_milli" if order == "compute" else "memory_bytes"],)
+
+
+def _moment(text: str | None) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _code(books: Books, uid: str) -> str:
@@ -93,7 +137,7 @@ def _kept(books: Books, entry: PodEntry, standing: Standing) -> dict[str, Any] |
     uid = entry.pod.uid
     state = (
         entry, books.engine.states.get(uid), books.engine.ledger.allocation(uid),
-        refusal_of(books, entry), books.engine.ledger.suspicion(uid),
+        refusal_of(books, entry), books.engine.ledger.suspicion(uid), unscheduled(books, uid),
     )  # fmt: skip
     return standing.texts.of(uid, state, lambda: _document(books, entry))
 
@@ -131,6 +175,10 @@ def _document(books: Books, entry: PodEntry) -> dict[str, Any]:
         "allocations": [grant_document(g, held.node) for g in held.grants] if held else [],
         "code": refusal.code.value if refusal else None,
         "message": refusal.message if refusal else None,
+        "kube_scheduler": (
+            unscheduled(books, pod.uid) or None if refusal is None and pod.node is None else None
+        ),
+        "created": born(books, pod.uid),
         "quarantine": suspicion.message if suspicion else None,
     }
 

@@ -15,11 +15,12 @@ from partage.scheduler.engine import State
 from partage.scheduler.events import Placement
 from partage.scheduler.idle import fits_when_idle
 from partage.vendors.reserved import RESERVED
+from partage.wire import shapes
 from partage.wire.advice import ROOM, advice
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.translation import PodEntry
 
-__all__ = ["explain"]
+__all__ = ["born", "explain", "unscheduled"]
 
 _PROVEN: Final = 128
 """Nodes that are asked card by card where only that can tell whether they would do."""
@@ -83,11 +84,30 @@ def explain(
         ),
         "request": [_group(group) for group in pod.request.groups],
         "nominated_node": entry.nominated or None,
+        "kube_scheduler": unscheduled(books, pod.uid) or None,
+        "created": born(books, pod.uid),
         "limits": (
             {"in_force": entry.limits[0], "message": entry.limits[1]} if entry.limits else None
         ),
         "notes": list(pod.request.notes),
     }
+
+
+def born(books: Books, uid: str) -> str | None:
+    """When a pod was made, as the API server writes it; None where that is not known."""
+    document = books.intake.document(uid)
+    return document.metadata.creation_timestamp if document is not None else None
+
+
+def unscheduled(books: Books, uid: str) -> str:
+    """What kube-scheduler says of a pod that it could not place; empty where it says nothing."""
+    document = books.intake.document(uid)
+    shape = document.shape if document is not None else None
+    status = shape.status if isinstance(shape, shapes.Pod) else None
+    for one in (status.conditions if status else None) or ():
+        if one.type == "PodScheduled" and one.status == "False":
+            return one.message or ""
+    return ""
 
 
 def _waiting(books: Books, namespace: str, name: str) -> PodEntry | None:

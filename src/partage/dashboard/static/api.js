@@ -17,14 +17,15 @@ export function useToken(given) {
   known.clear();
 }
 
-/** The document at a path, and whether it is another one than last time. */
+/** The document at a path, whether it is another one than last time, and how its instance stands: leader, standby or rebuilding. */
 export async function read(path, signal) {
   const headers = { Accept: "application/json" };
   const before = known.get(path);
   if (before) headers["If-None-Match"] = before.tag;
   if (token) headers.Authorization = `Bearer ${token}`;
   const answer = await fetch(path, { headers, signal, cache: "no-store", credentials: "same-origin" });
-  if (answer.status === 304 && before) return { body: before.body, changed: false };
+  const state = answer.headers.get("Partage-State") || "";
+  if (answer.status === 304 && before) return { body: before.body, changed: false, state };
   const body = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Refused(answer.status, body.message || `${answer.status} ${answer.statusText}`);
   const tag = answer.headers.get("ETag");
@@ -34,7 +35,7 @@ export async function read(path, signal) {
     known.set(path, { tag, body });
     if (known.size > KEPT) known.delete(known.keys().next().value);
   }
-  return { body, changed };
+  return { body, changed, state };
 }
 
 /** A path with those parameters that have a value. */

@@ -1,23 +1,29 @@
 // The page: reads the address, asks for the document of the view, and shows it again when it changes.
 import { read, Refused, useToken } from "./api.js";
 import * as compare from "./compare.js";
-import { draw, element, h } from "./dom.js";
+import { draw, h } from "./draw.js";
+import * as fleet from "./fleet.js";
 import * as nodes from "./nodes.js";
 import * as overview from "./overview.js";
 import * as pods from "./pods.js";
 
 const EVERY = 2000; // milliseconds between two looks
-const VIEWS = { "": overview, nodes: nodes.list, node: nodes.one, pods: pods.list, pod: pods.one, compare };
-const PAGE = { "": "overview", nodes: "nodes", node: "nodes", pods: "pods", pod: "pods", compare: "compare" };
+const AGES = 30000; // milliseconds after which a view is drawn again though nothing has changed, as ages have
+const VIEWS = { "": overview, fleet, nodes: nodes.list, node: nodes.one, pods: pods.list, pod: pods.one, compare };
+const PAGE = { "": "overview", fleet: "fleet", nodes: "nodes", node: "nodes", pods: "pods", pod: "pods", compare: "compare" };
 
 const main = document.getElementById("main");
 const status = document.getElementById("status");
 const news = document.getElementById("news");
 const live = document.getElementById("live");
+const nowhere = { title: () => "Not found" };
 const signIn = document.getElementById("sign-in");
 
 let shown = null; // what the address says: {key, view, parts, query}
 let region = null; // where the view's document is drawn
+let frame = null; // where its filters are
+let choices = {}; // what they offer
+let drawn = 0; // when the view was drawn last
 let seen = ""; // when the service answered last
 let asking = null;
 let timer = 0;
@@ -32,7 +38,7 @@ function address() {
     }
   });
   const known = VIEWS[key] && (key === "pod" ? parts.length === 2 : key === "node" ? parts.length === 1 : !parts.length);
-  return { key: known ? key : "", view: VIEWS[known ? key : ""], parts, query: Object.fromEntries(new URLSearchParams(search)) };
+  return { key, view: known ? VIEWS[key] : nowhere, parts, query: Object.fromEntries(new URLSearchParams(search)) };
 }
 
 function go(query) {
@@ -40,37 +46,80 @@ function go(query) {
   const search = new URLSearchParams(given).toString();
   history.replaceState(null, "", `#/${shown.key}${search ? `?${search}` : ""}`);
   shown = address();
+  filter();
   look(true);
+}
+
+/** Draw the filters of the view, with what there is to choose from. */
+function filter() {
+  if (shown.view.frame) draw(frame, [shown.view.frame(shown.query, go, choices)]);
+}
+
+/** Ask what there is to choose from. */
+async function offer() {
+  const { view } = shown;
+  if (!view.frame || view.frame.length < 3) return;
+  try {
+    choices = (await read("api/overview")).body;
+    if (view === shown.view) filter();
+  } catch {
+    // the view itself tells that nobody answers
+  }
 }
 
 function open() {
   const before = shown;
   shown = address();
-  const { key, view, query, parts } = shown;
+  const { key, view, parts } = shown;
   for (const a of document.querySelectorAll("nav a")) {
     if (a.dataset.page === PAGE[key]) a.setAttribute("aria-current", "page");
     else a.removeAttribute("aria-current");
   }
   document.title = `${view.title(parts)} - Partage`;
-  region = element(h("div", { id: "view", "aria-busy": "true" }, h("p", {}, "Loading…")));
-  main.replaceChildren(...(view.frame ? [element(view.frame(query, go))] : []), region);
+  for (const old of [region, frame]) if (old) draw(old, []);
+  [region, frame] = [document.createElement("div"), document.createElement("div")];
+  region.id = "view";
+  region.setAttribute("aria-busy", "true");
+  draw(region, [h("p", {}, "Loading…")]);
+  filter();
+  main.replaceChildren(frame, region);
   if (before) main.focus({ preventScroll: true });
   if (before && before.key !== key) window.scrollTo(0, 0);
-  look(true);
+  if (view === nowhere) lost();
+  else look(true).then(meant);
+  offer();
+}
+
+/** Show the card that the address means. */
+function meant() {
+  const card = document.getElementById("meant");
+  if (card) card.scrollIntoView({ block: "center" });
+}
+
+/** Say that the address means nothing here. */
+function lost() {
+  if (asking) asking.abort();
+  clearTimeout(timer);
+  region.setAttribute("aria-busy", "false");
+  region.dataset.shows = location.hash;
+  draw(region, [h("h1", {}, "Not found"), h("p", { class: "alert", role: "alert" }, `There is no page ${location.hash}.`),
+    h("p", {}, h("a", { href: "#/" }, "Back to the overview"))]);
 }
 
 async function look(fresh) {
+  if (shown.view === nowhere) return;
   clearTimeout(timer);
   if (asking) asking.abort();
   const mine = new AbortController();
   asking = mine;
   try {
     const { view, parts, query } = shown;
-    const { body, changed } = await read(view.path(parts, query), mine.signal);
+    const { body, changed, state } = await read(view.path(parts, query), mine.signal);
     if (mine.signal.aborted) return;
-    const other = fresh || changed || region.dataset.shows !== location.hash; // a complaint is drawn over, too
+    // A complaint is drawn over, too, and ages grow.
+    const other = fresh || changed || region.dataset.shows !== location.hash || performance.now() - drawn > AGES;
     if (other && !(await show(view, body, () => !mine.signal.aborted))) return;
-    tell(body);
+    tell(body, state);
   } catch (error) {
     if (mine.signal.aborted) return;
     complain(error, fresh);
@@ -88,20 +137,26 @@ async function show(view, body, still) {
   if (!(await draw(mine, view.render(body, shown.query, go), still))) return false;
   mine.setAttribute("aria-busy", "false");
   mine.dataset.shows = address;
+  drawn = performance.now();
   return true;
 }
 
 /** Say how old the picture is; only what changed in earnest is spoken to screen readers. */
-function tell(body) {
-  let text = "";
-  if (body.ready === false) text = "the books are not rebuilt yet";
-  else if (body.leader === false) text = "a standby: another instance decides";
+function tell(body, state) {
+  const text = { rebuilding: "the books are not rebuilt yet", standby: "a standby: another instance decides" }[state] || "";
+  connected(text ? "stale" : "");
   status.className = text ? "bad" : "";
   seen = new Date().toLocaleTimeString();
   status.textContent = text || `as of ${seen}`;
   announce(text || (body.pods && body.pods.waiting !== undefined ? `${body.pods.waiting} pods waiting` : ""));
   if (body.names === false) ask("You see sums only: names of pods need a token that may read them.");
   else if (body.names === true) signIn.hidden = true;
+}
+
+/** Whether what is shown is true now: `gone` where nobody answers, `stale` where another one knows better. */
+function connected(state) {
+  live.dataset.state = state;
+  live.textContent = state === "gone" ? "No answer" : "Live";
 }
 
 function announce(text) {
@@ -113,6 +168,7 @@ const TITLES = { 400: "Not understood", 401: "Not allowed", 403: "Not allowed", 
 function complain(error, fresh) {
   const known = error instanceof Refused;
   const title = known ? TITLES[error.status] || "It did not work" : "No answer";
+  connected(known ? "" : "gone");
   const silent = "the scheduler does not answer; trying again";
   status.className = "bad";
   status.textContent = known ? (fresh ? title.toLowerCase() : error.message) : seen ? `${silent}; as of ${seen}` : silent;

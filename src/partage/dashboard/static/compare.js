@@ -1,5 +1,7 @@
 // What if another policy were in force: all pods placed again from nothing, beside the cluster as it is.
-import { bytes, cardsOf, count, h, meter, table } from "./dom.js";
+import { h } from "./draw.js";
+import { bytes, cardsOf, count } from "./format.js";
+import { meter, table } from "./parts.js";
 
 export const path = () => "api/comparison";
 export const title = () => "What if";
@@ -29,7 +31,7 @@ function row(one, today) {
   return [name, change(one.placed, today.placed, one.now), change(one.waiting, today.waiting, one.now), change(one.cards.idle, today.cards.idle, one.now),
     amount(one.core_milli, "core", "compute", (milli) => `${cardsOf(milli)} cards`), amount(one.memory_bytes, "memory", "memory", bytes),
     cardsOf(one.fragmentation.unusable_milli),
-    one.waiting_by_code.map(({ code, pods }) => `${count(pods)} ${code || "not refused by Partage"}`).join(", ") || "nobody"];
+    one.waiting_by_code.map(({ code, pods }) => `${count(pods)} ${code || "not refused by Partage"}`).join(", ") || "no pod"];
 }
 
 function change(value, before, now) {

@@ -1,0 +1,47 @@
+// Amounts and times as people write them.
+
+/** Bytes. */
+export function bytes(amount) {
+  let value = amount;
+  for (const unit of ["", "Ki", "Mi", "Gi", "Ti"]) {
+    if (value < 1024 || unit === "Ti") return `${Number(value.toFixed(value < 10 ? 1 : 0))}${unit}`;
+    value /= 1024;
+  }
+  return `${amount}`;
+}
+
+/** Thousandths of a card as percent; of more than one card as cards. */
+export const percent = (milli) => (milli > 1000 ? `${cardsOf(milli)} cards` : `${Number((milli / 10).toFixed(1))}%`);
+
+/** Thousandths of a card as cards. */
+export const cardsOf = (milli) => `${Number((milli / 1000).toFixed(1)).toLocaleString("en")}`;
+
+/** A whole number with separators. */
+export const count = (number) => number.toLocaleString("en");
+
+/** So many of something, in the singular where it is one. */
+export const many = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
+
+/** The part used, from 0 to 1. */
+export const part = (amount) => (amount.total ? Math.max(0, Math.min(1, amount.used / amount.total)) : 0);
+
+/** A part as percent: never 0 % of something, never 100 % of less. */
+export function share(amount) {
+  const value = 100 * part(amount);
+  if (value > 0 && value < 1) return `${Number(value.toPrecision(1))}%`;
+  return value > 99 && value < 100 ? "99%" : `${Math.round(value)}%`;
+}
+
+/** Seconds as kubectl writes an age. */
+export function span(seconds) {
+  const s = Math.max(0, Math.floor(seconds));
+  if (s < 120) return `${s}s`;
+  if (s < 7200) return `${Math.floor(s / 60)}m`;
+  return s < 172800 ? `${Math.floor(s / 3600)}h` : `${Math.floor(s / 86400)}d`;
+}
+
+/** How long ago a moment was; empty where it is not known. */
+export const age = (moment) => (moment ? span((Date.now() - Date.parse(moment)) / 1000) : "");
+
+/** A moment in the reader's own words. */
+export const date = (moment) => new Date(moment).toLocaleString();

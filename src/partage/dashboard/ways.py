@@ -1,0 +1,268 @@
+"""What would make a waiting pod fit: the smallest changes of what it asks, and whose end makes room.
+
+Each way is tried with the rule that decides live, and only ways that work are told. Asking changes
+nothing; between two questions the event loop serves others, and questions are counted.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from partage.extender.books import Books
+from partage.model.device import DeviceType
+from partage.model.pod import Pod
+from partage.model.quantity import brief
+from partage.model.reason import Refusal
+from partage.model.request import CardFilter, DeviceRequest
+from partage.model.selector import NodeConstraint, Toleration
+from partage.placement.work import FEW, Work
+from partage.scheduler.events import Placement
+from partage.scheduler.preemption import Occupant, plan_on
+from partage.wire.advice import ROOM
+
+__all__ = ["ways_document"]
+
+_MOST: Final = 48
+"""Questions that one pod is worth."""
+_NODES: Final = 3
+"""Nearest nodes on which it is asked whose end would make room."""
+_VICTIMS: Final = 8
+"""More pods than this that would have to end are no advice."""
+_CORE: Final = 10
+"""Thousandths of a card between two amounts of compute that are tried."""
+_MEMORY: Final = 2**30
+"""Bytes between two amounts of memory that are tried."""
+_STEPS: Final = 64
+"""Different amounts that are tried at most."""
+
+_Change = Callable[[DeviceRequest], DeviceRequest]
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Questions about one pod.
+
+    Attributes:
+        books: what is known.
+        pod: who waits.
+        left: how many questions are left.
+        found: ways that work.
+    """
+
+    books: Books
+    pod: Pod
+    left: int = _MOST
+    found: list[dict[str, Any]] = field(default_factory=list)
+
+    async def node(self, twin: Pod) -> str:
+        """Where such a pod would go now; empty for nowhere, or where no question is left."""
+        if self.left <= 0:
+            return ""
+        self.left -= 1
+        await asyncio.sleep(0)
+        twin = replace(twin, uid=f"{self.pod.uid}+way", node=None, record=None)
+        decision = self.books.engine.explain(twin, reasons=False, work=Work(FEW))
+        return decision.allocation.node if isinstance(decision, Placement) else ""
+
+    async def largest(
+        self, most: int, step: int, change: Callable[[int], Pod]
+    ) -> tuple[int, str] | None:
+        """The largest amount below `most`, a multiple of the step, with which the pod fits."""
+        step = max(step, most // _STEPS // step * step)
+        low, high, where = 0, (most - 1) // step, ""
+        while low < high:
+            middle = (low + high + 1) // 2
+            node = await self.node(change(middle * step))
+            if node:
+                low, where = middle, node
+            else:
+                high = middle - 1
+        return (low * step, where) if where else None
+
+    def tell(self, text: str, node: str, pods: list[dict[str, Any]] | None = None) -> None:
+        """Take down a way that works."""
+        self.found.append({"text": text, "node": node, "pods": pods or []})
+
+
+async def ways_document(
+    books: Books, namespace: str, name: str, *, names: bool = True
+) -> dict[str, Any] | None:
+    """Ways to make a pod fit, the smallest change first; None for a pod that is not known.
+
+    Args:
+        books: what is known.
+        namespace: of the pod.
+        name: of the pod.
+        names: whether pods of other namespaces are named.
+    """
+    entry = books.intake.pod_named(namespace, name)
+    if entry is None:
+        return None
+    pod = entry.pod
+    waits = pod.node is None and not pod.finished and pod.request.fault is None
+    refusal = books.engine.explain(pod) if waits and pod.uid not in books.engine.states else None
+    if not isinstance(refusal, Refusal):
+        return {"ways": []}
+    trial = _Trial(books, pod)
+    await _less(trial)
+    await _elsewhere(trial)
+    await _without(trial, refusal, names=names)
+    return {"ways": trial.found}
+
+
+def _cards(pod: Pod) -> list[DeviceRequest]:
+    return [g.request for g in pod.request.groups if g.request.type is DeviceType.GPU]
+
+
+def _changed(pod: Pod, change: _Change) -> Pod:
+    """The same pod with other requests for cards."""
+    groups = tuple(
+        replace(
+            group,
+            request=change(group.request),
+            containers=tuple(
+                replace(one, core_milli=0, memory_bytes=0, memory_milli=0)
+                for one in group.containers[:1]
+            ),
+        )
+        if group.request.type is DeviceType.GPU
+        else group
+        for group in pod.request.groups
+    )
+    return replace(pod, request=replace(pod.request, groups=groups))
+
+
+async def _less(trial: _Trial) -> None:
+    """Fewer cards, less compute, less memory, or less of both on each card."""
+    cards = _cards(trial.pod)
+    if len(cards) != 1 or cards[0].every or cards[0].templated or cards[0].profile:
+        return  # which of several requests should give way is not ours to say
+    (asked,) = cards
+    if asked.count > 1:
+        fewer = await trial.largest(
+            asked.count, 1, lambda n: _changed(trial.pod, lambda one: replace(one, count=n))
+        )
+        if fewer:
+            trial.tell(f"ask {fewer[0]} cards instead of {asked.count}", fewer[1])
+    if asked.whole or asked.extras:
+        return
+    known = len(trial.found)
+    if asked.core_milli:
+        core = await trial.largest(
+            asked.core_milli, _CORE,
+            lambda n: _changed(trial.pod, lambda one: replace(one, core_milli=n)),
+        )  # fmt: skip
+        if core:
+            trial.tell(
+                f"ask {core[0] / 10:g}% of compute instead of {asked.core_milli / 10:g}%", core[1]
+            )
+    if asked.memory_bytes:
+        size = await trial.largest(
+            asked.memory_bytes, _MEMORY,
+            lambda n: _changed(trial.pod, lambda one: replace(one, memory_bytes=n)),
+        )  # fmt: skip
+        if size:
+            trial.tell(
+                f"ask {brief(size[0])} of memory instead of {brief(asked.memory_bytes)}", size[1]
+            )
+    if asked.memory_milli:
+        part = await trial.largest(
+            asked.memory_milli, _CORE,
+            lambda n: _changed(trial.pod, lambda one: replace(one, memory_milli=n)),
+        )  # fmt: skip
+        if part:
+            trial.tell(
+                f"ask {part[0] / 10:g}% of memory instead of {asked.memory_milli / 10:g}%", part[1]
+            )
+    if (
+        known == len(trial.found)
+        and asked.core_milli
+        and (asked.memory_bytes or asked.memory_milli)
+    ):
+        await _less_of_both(trial, asked)
+
+
+async def _less_of_both(trial: _Trial, asked: DeviceRequest) -> None:
+    def scaled(percent: int) -> Pod:
+        def change(one: DeviceRequest) -> DeviceRequest:
+            return replace(
+                one,
+                core_milli=max(one.core_milli * percent // 100, 1),
+                memory_bytes=one.memory_bytes * percent // 100,
+                memory_milli=one.memory_milli * percent // 100,
+            )
+
+        return _changed(trial.pod, change)
+
+    both = await trial.largest(100, 5, scaled)
+    if both is not None:
+        percent, node = both
+        memory = (
+            brief(asked.memory_bytes * percent // 100)
+            if asked.memory_bytes
+            else f"{asked.memory_milli * percent // 100 / 10:g}%"
+        )
+        trial.tell(
+            f"ask {asked.core_milli * percent // 100 / 10:g}% of compute and {memory} of memory",
+            node,
+        )
+
+
+async def _elsewhere(trial: _Trial) -> None:
+    """Other cards or nodes than those that the pod allows."""
+    pod = trial.pod
+    if any(one.filter != CardFilter() for one in _cards(pod)):
+
+        def any_card(one: DeviceRequest) -> DeviceRequest:
+            kept = replace(one.filter, use_types=(), avoid_types=(), use_uuids=(), avoid_uuids=())
+            return replace(one, filter=kept)
+
+        node = await trial.node(_changed(pod, any_card))
+        if node:
+            trial.tell("allow other models and cards", node)
+    everything = Toleration(operator="Exists")
+    node = await trial.node(replace(pod, tolerations=(*pod.tolerations, everything)))
+    if node:
+        told = trial.books.engine.ledger.node_at(trial.books.engine.ledger.index[node])
+        taints = ", ".join(
+            str(one)
+            for one in told.taints
+            if one.repels and not any(own.tolerates(one) for own in pod.tolerations)
+        )
+        trial.tell(f"tolerate {taints}" if taints else "tolerate the node's taints", node)
+    if pod.constraint != NodeConstraint() or pod.request.node_labels:
+        free = replace(pod.request, node_labels=())
+        node = await trial.node(replace(pod, constraint=NodeConstraint(), request=free))
+        if node:
+            trial.tell("drop the node selector or affinity", node)
+
+
+async def _without(trial: _Trial, refusal: Refusal, *, names: bool) -> None:
+    """Whose end would make room on the nodes that come closest, whatever their priority."""
+    engine, plans = trial.books.engine, []
+    near = [name for name, why in refusal.nodes.items() if why.code in ROOM]
+    for name in near[:_NODES]:
+        await asyncio.sleep(0)
+        occupants = [
+            Occupant(held.uid, entry.pod.priority)
+            for held in engine.ledger.on_node(name)
+            if (entry := trial.books.intake.pod(held.uid)) is not None
+        ]
+        plan = plan_on(engine, trial.pod, name, occupants, {})
+        if plan is not None and 0 < len(plan.victims) <= _VICTIMS:
+            plans.append(plan)
+    for plan in sorted(plans, key=lambda one: len(one.victims))[:1]:
+        victims = [engine.ledger.allocation(one.uid) for one in plan.victims]
+        pods = [
+            {
+                "namespace": held.namespace
+                if names or held.namespace == trial.pod.namespace
+                else None,
+                "name": held.name if names or held.namespace == trial.pod.namespace else None,
+            }
+            for held in victims
+            if held is not None
+        ]
+        few = len(pods) == 1
+        trial.tell(f"wait until {'this pod ends' if few else 'these pods end'}", plan.node, pods)
