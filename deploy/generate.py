@@ -1,7 +1,7 @@
 """Writes what in deploy/ follows from the program: the chart's files and the plain manifests.
 
     .venv/bin/python deploy/generate.py files       the chart's files/: definitions, rules, configuration
-    .venv/bin/python deploy/generate.py schema      descriptions in values.schema.json, from the comments of values.yaml
+    .venv/bin/python deploy/generate.py schema      descriptions in values.schema.json and the chart's README.md, from the comments of values.yaml
     .venv/bin/python deploy/generate.py dashboards  deploy/observability/*.json, from the tables of panels.py
     .venv/bin/python deploy/generate.py kustomize   deploy/kustomize, from `helm template` (needs helm)
 
@@ -19,7 +19,7 @@ from panels import DASHBOARDS, dashboard
 
 from partage.daemon.beside import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
 from partage.embedded.definitions import DEFINITIONS, DEVICES
-from partage.testing.reference.pages import value_comments
+from partage.testing.reference.pages import value_comments, values_page
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
@@ -112,6 +112,24 @@ def schema() -> dict[str, str]:
     return {"values.schema.json": json.dumps(made, indent=2, ensure_ascii=False) + "\n"}
 
 
+def readme() -> dict[str, str]:
+    """The chart's own page: what it is, how it is installed, and every value."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    values = (CHART / "values.yaml").read_text(encoding="utf-8")
+    _head, _title, table = values_page(values).partition("| value |")
+    text = (
+        f"<!-- Made by deploy/generate.py from values.yaml and Chart.yaml; change those instead. -->\n# {chart['name']}\n\n"
+        f"{chart['description']}\n\n"
+        f"Kubernetes {chart['kubeVersion'].removesuffix('-0')}. Alpha: not tried on real cards yet. [All of it]({chart['home']}/blob/main/docs/how-to/install.md)\n"
+        "is told in the documentation; in short:\n\n"
+        "    helm install partage deploy/helm/partage -n partage-system --create-namespace\n\n"
+        f"`profiles/` holds values for clusters that come from another system: {', '.join(sorted(NAMESPACES.keys() - {'default'}))}\n"
+        "(`-f deploy/helm/partage/profiles/hami.yaml`). The name of each object is a value\n"
+        "(`names`), which serves for what other charts call `fullnameOverride`.\n\n## Values\n\n"
+    )
+    return {"README.md": f"{text}{_title}{table}"}
+
+
 def described(node: dict[str, Any], told: dict[str, str], path: tuple[str, ...]) -> None:
     """Describe the properties below a node of a schema."""
     for name, below in node.get("properties", {}).items():
@@ -170,7 +188,7 @@ def main() -> None:
     if what == "files":
         root, made = CHART / "files", files()
     elif what == "schema":
-        root, made = CHART, schema()
+        root, made = CHART, schema() | readme()
     elif what == "dashboards":
         root, made = HERE / "observability", dashboards()
     else:

@@ -36,6 +36,13 @@ def test_the_schema_is_what_the_comments_make_of_it() -> None:
     )
 
 
+def test_the_readme_is_what_the_values_make_of_it() -> None:
+    """A value that changes is told by `deploy/generate.py schema`."""
+    made = generate.readme()["README.md"]
+    assert (generate.CHART / "README.md").read_text() == made, "run deploy/generate.py schema"
+    assert "| `scheduler.podAnnotations` |" in made
+
+
 def test_every_comment_is_a_description() -> None:
     """No value that is explained is missing from the schema."""
     found = dict(_described(json.loads(SCHEMA.read_text())))

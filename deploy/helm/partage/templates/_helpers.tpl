@@ -91,6 +91,9 @@ nodeSelector: {{ toYaml . | nindent 2 }}
 {{- with .values.tolerations }}
 tolerations: {{ toYaml . | nindent 2 }}
 {{- end }}
+{{- with .values.affinity }}
+affinity: {{ toYaml . | nindent 2 }}
+{{- end }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
