@@ -33,7 +33,9 @@ def watched(every: float, show: Callable[[Console], None]) -> None:
     def ended(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, ended)  # else the terminal would stay on the other screen
+    # Else the terminal would stay on the other screen; SIGINT too, which who starts us may have ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ended)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
