@@ -62,7 +62,7 @@ class _Trial:
         self.left -= 1
         await asyncio.sleep(0)
         twin = replace(twin, uid=f"{self.pod.uid}+way", node=None, record=None)
-        decision = self.books.engine.explain(twin, reasons=False, work=Work(FEW))
+        decision = self.books.engine.evaluate(twin, reasons=False, work=Work(FEW))
         return decision.allocation.node if isinstance(decision, Placement) else ""
 
     async def largest(
@@ -101,7 +101,7 @@ async def ways_document(
         return None
     pod = entry.pod
     waits = pod.node is None and not pod.finished and pod.request.fault is None
-    refusal = books.engine.explain(pod) if waits and pod.uid not in books.engine.states else None
+    refusal = books.engine.evaluate(pod) if waits and pod.uid not in books.engine.states else None
     if not isinstance(refusal, Refusal):
         return {"ways": []}
     trial = _Trial(books, pod)
