@@ -272,7 +272,10 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	if answer.Code != "" {
 		p.shared.remember(pod)
-		made := p.preempt(ctx, pod, number, answer)
+		made, err := p.preempt(ctx, pod, number, answer)
+		if err != nil {
+			return nil, fwk.AsStatus(err)
+		}
 		if made == nil {
 			return nil, refusal(answer)
 		}
@@ -308,28 +311,31 @@ func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64) (protoc
 
 // preempt asks where less important pods could make room for a pod that the engine refused. It gives
 // nil where there is no such node. kube-scheduler's own preemption then finds that its filters pass
-// once those pods are gone, adds whom its own resources need, and sends them away.
-func (p *Plugin) preempt(ctx context.Context, pod *v1.Pod, number int64, refused protocol.Answer) *attempt {
+// once those pods are gone, adds whom its own resources need, and sends them away. Where nobody could
+// say who has to go, kube-scheduler tries the pod again in a while: no push would come for it.
+func (p *Plugin) preempt(ctx context.Context, pod *v1.Pod, number int64, refused protocol.Answer) (*attempt, error) {
 	if !refused.Preempt {
-		return nil
+		return nil, nil
 	}
 	budgets, err := p.budgets()
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "The disruption budgets could not be listed", "pod", klog.KObj(pod))
-		return nil
+		return nil, fmt.Errorf("the disruption budgets could not be listed: %w", err)
 	}
 	answer, err := p.shared.timed(ctx, protocol.Question{
 		Verb: protocol.VerbPreempt, UID: string(pod.UID), Attempt: number, Budgets: budgets,
 	})
-	if err != nil || answer.Code != "" {
-		return nil
+	if err != nil {
+		return nil, err
+	}
+	if answer.Code != "" {
+		return nil, fmt.Errorf("%s: %s", answer.Code, answer.Message)
 	}
 	if answer.Again {
 		p.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{string(pod.UID): pod})
-		return nil
+		return nil, nil
 	}
 	if len(answer.Nodes) == 0 || len(answer.Victims) != len(answer.Nodes) {
-		return nil
+		return nil, nil
 	}
 	made := newAttempt(number, answer.Nodes)
 	made.reason = refused.Code + ": " + refused.Message
@@ -341,7 +347,7 @@ func (p *Plugin) preempt(ctx context.Context, pod *v1.Pod, number int64, refused
 		}
 		made.victims[name] = victims
 	}
-	return made
+	return made, nil
 }
 
 func (p *Plugin) budgets() ([]protocol.Budget, error) {

@@ -34,6 +34,9 @@ import (
 
 const card = "example.com/card"
 
+// hangUp is the answer of an engine that ends the connection instead.
+var hangUp = &protocol.Answer{}
+
 // fakeEngine answers questions as a test wants, and remembers them.
 type fakeEngine struct {
 	t        *testing.T
@@ -87,7 +90,9 @@ func (e *fakeEngine) serve(conn net.Conn) {
 			yes := true
 			answer = &protocol.Answer{Protocol: protocol.Version, Ready: &yes}
 		}
-		if given := e.answer(question); given != nil {
+		if given := e.answer(question); given == hangUp {
+			return
+		} else if given != nil {
 			answer = given
 		}
 		if answer != nil {
@@ -455,7 +460,7 @@ func TestRoomIsMadeWhereTheEngineSays(t *testing.T) {
 	engine.push(protocol.Answer{Activate: []string{string(pod.UID)}})
 	until(t, "activated", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) == 2 })
 
-	for _, none := range []*protocol.Answer{{}, {Again: true}, {Code: "StaleAttempt"}, {Nodes: []string{"n1"}}} {
+	for _, none := range []*protocol.Answer{{}, {Again: true}, {Nodes: []string{"n1"}}} {
 		offer = none
 		state := framework.NewCycleState()
 		_, status = p.PreFilter(ctx, state, pod, nil)
@@ -679,14 +684,31 @@ func TestOnlyChangesOfWhatAPodAsksAreAReasonToTryItAgain(t *testing.T) {
 }
 
 func TestAQuestionThatIsOutOfDateIsAskedAgainLater(t *testing.T) {
-	p, _, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
-		if q.Verb != protocol.VerbPropose {
+	stale := &protocol.Answer{Code: protocol.CodeStale, Message: "the pod's Binding is on its way"}
+	refused := &protocol.Answer{Code: "InsufficientCards", Message: "no card is free", Preempt: true}
+	for name, one := range map[string]struct {
+		propose, preempt *protocol.Answer
+	}{
+		"propose":              {propose: stale},
+		"preempt":              {propose: refused, preempt: stale},
+		"it leads no longer":   {propose: refused, preempt: &protocol.Answer{Code: "EngineNotReady"}},
+		"it is gone meanwhile": {propose: refused},
+	} {
+		p, _, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
+			switch q.Verb {
+			case protocol.VerbPropose:
+				return one.propose
+			case protocol.VerbPreempt:
+				if one.preempt == nil {
+					return hangUp
+				}
+				return one.preempt
+			}
 			return nil
+		})
+		_, status := p.PreFilter(context.Background(), framework.NewCycleState(), device("web"), nil)
+		if status.Code() != fwk.Error {
+			t.Error(name, status)
 		}
-		return &protocol.Answer{Code: protocol.CodeStale, Message: "the pod's Binding is on its way"}
-	})
-	_, status := p.PreFilter(context.Background(), framework.NewCycleState(), device("web"), nil)
-	if status.Code() != fwk.Error {
-		t.Error(status)
 	}
 }
