@@ -278,6 +278,26 @@ async def test_a_group_counts_on_each_victim_once() -> None:
 
 
 @run
+async def test_a_group_that_is_tried_again_at_once_sends_nobody_else_away() -> None:
+    """Its victims and nominations are not seen yet; if none ever is, others go after a while."""
+    world = await cluster("n1", "n2", cards=1)
+    for name, where in (("one", "n1"), ("two", "n2")):
+        await runs(world, pod(name, whole(), priority=1), where)
+    world.create(important("vip", whole()))
+    where, _ = next(iter((await offered(world, "vip")).items()))
+    assert not world.reserve("vip", where, simulated=True).code
+    world.unreserve("vip")
+
+    for _ in range(3):
+        assert not await offered(world, "vip")
+        world.unreserve("vip")
+        world.clock.pass_time(3)
+    world.clock.pass_time(2)
+    assert await offered(world, "vip")
+    world.check()
+
+
+@run
 async def test_late_and_broken_questions_offer_nothing() -> None:
     """Nor does an engine that does not lead."""
     world = await cluster("n1", cards=1)

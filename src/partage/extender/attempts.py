@@ -69,6 +69,8 @@ _PLANNED_AGAIN: Final = 10.0
 """Seconds for which pods that ask alike are not planned for again where nothing helped one of them."""
 _TURN: Final = 0.004
 """Seconds after which others have their turn while plans are made."""
+_SENT_AWAY: Final = 10.0
+"""Seconds after which what the API server says of a group's victims and nominations must be known."""
 _MOST: Final = 20_000
 """Attempts that are remembered; kube-scheduler binds far fewer at a time."""
 
@@ -137,6 +139,7 @@ class Attempts:
         self._planner = Planner(service.clock, _PLANNED_AGAIN, _TURN)
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
         self._rejected: OrderedDict[str, _Rejected] = OrderedDict()
+        self._sent_away: dict[str, float] = {}
         self._proposal = ""
         self._books: Books | None = None
 
@@ -146,6 +149,7 @@ class Attempts:
         """Nodes for the pod's devices, the best first."""
         books, now = self._current(), self._service.clock.monotonic()
         self._end_proposal()
+        self._heed_facts(books, now)
         known = self._attempts.get(question.uid)
         if known is not None and question.attempt < known.number:
             return _refused(question, STALE, "a newer attempt replaced this one")
@@ -559,13 +563,22 @@ class Attempts:
         if attempt.reserved and state is State.RESERVED:
             books.take([BindFailed(uid)], now)
         elif attempt.provisional and uid in books.making_room:
-            books.give_up(uid, now)
-            entry = books.intake.pod(uid)
-            if entry is not None:
-                books.pod_seen(entry, now)  # it may be nominated by now
+            # Its victims are being sent away. Until watches show that, and whom it is for, nobody
+            # else may be sent away for it.
+            self._sent_away.setdefault(uid, now + _SENT_AWAY)
         elif attempt.provisional and state in (State.HELD, State.CLEARING):
             books.take([HoldEnded(uid)], now)
         attempt.reserved = attempt.provisional = False
+
+    def _heed_facts(self, books: Books, now: float) -> None:
+        """Room that a group's pods were to get is kept by what the API server says, after a while."""
+        for uid in [uid for uid, end in self._sent_away.items() if now >= end]:
+            del self._sent_away[uid]
+            if uid in books.making_room:
+                books.give_up(uid, now)
+                entry = books.intake.pod(uid)
+                if entry is not None:
+                    books.pod_seen(entry, now)  # it is nominated by now, or nobody went for it
 
     # --- binding -------------------------------------------------------------------------------
 
