@@ -27,6 +27,9 @@ const (
 	helloWithin  = 5 * time.Second
 	writeWithin  = 2 * time.Second
 	mostWaiting  = 4096
+	// For which what wants no answer waits for a question to leave with.
+	flushAfter = 2 * time.Millisecond
+	mostUnsent = 64 << 10
 )
 
 // engine is the plugin's end of the socket. It connects, and connects again, by itself.
@@ -45,6 +48,8 @@ type engine struct {
 	next    uint64
 	waiting map[uint64]chan protocol.Answer
 	refusal string
+	unsent  []byte
+	flush   *time.Timer
 
 	ready atomic.Bool
 }
@@ -146,7 +151,7 @@ func (e *engine) drop() {
 	e.ready.Store(false)
 	e.mu.Lock()
 	waiting := e.waiting
-	e.conn, e.waiting = nil, nil
+	e.conn, e.waiting, e.unsent = nil, nil, nil
 	e.mu.Unlock()
 	for _, one := range waiting {
 		close(one)
@@ -195,15 +200,31 @@ func (e *engine) ask(ctx context.Context, question protocol.Question, within tim
 	return protocol.Answer{}, err
 }
 
-// tell sends a question whose answer says nothing.
+// tell sends a question that wants no answer. It leaves with the next one that does, in order, or
+// soon: each frame by itself would wake up the engine.
 func (e *engine) tell(question protocol.Question) error {
-	_, id, err := e.send(question)
-	if err == nil {
-		e.mu.Lock()
-		delete(e.waiting, id)
-		e.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.conn == nil {
+		return errAway
 	}
-	return err
+	question.ID = 0
+	if err := e.add(question); err != nil {
+		return err
+	}
+	if len(e.unsent) > mostUnsent {
+		return e.out()
+	}
+	if e.flush == nil {
+		e.flush = time.AfterFunc(flushAfter, func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			_ = e.out() // who reads the connection finds that it is down
+		})
+	} else {
+		e.flush.Reset(flushAfter)
+	}
+	return nil
 }
 
 func (e *engine) send(question protocol.Question) (chan protocol.Answer, uint64, error) {
@@ -217,16 +238,40 @@ func (e *engine) send(question protocol.Question) (chan protocol.Answer, uint64,
 	}
 	e.next++
 	question.ID = e.next + 1 // 1 was hello
+	if err := e.add(question); err != nil {
+		return nil, 0, err
+	}
 	answers := make(chan protocol.Answer, 1)
 	e.waiting[question.ID] = answers
-	_ = e.conn.SetWriteDeadline(time.Now().Add(writeWithin))
-	if err := protocol.Write(e.conn, question); err != nil {
-		// Half a frame may be out: nothing that follows could be understood.
+	if err := e.out(); err != nil {
 		delete(e.waiting, question.ID)
-		e.conn.Close()
 		return nil, 0, err
 	}
 	return answers, question.ID, nil
+}
+
+// add puts a frame behind those that are not sent yet.
+func (e *engine) add(question protocol.Question) error {
+	frames, err := protocol.Append(e.unsent, question)
+	if err == nil {
+		e.unsent = frames
+	}
+	return err
+}
+
+// out sends all that is not sent yet.
+func (e *engine) out() error {
+	if e.conn == nil || len(e.unsent) == 0 {
+		return nil
+	}
+	_ = e.conn.SetWriteDeadline(time.Now().Add(writeWithin))
+	_, err := e.conn.Write(e.unsent)
+	e.unsent = e.unsent[:0]
+	if err != nil {
+		// Half a frame may be out: nothing that follows could be understood.
+		e.conn.Close()
+	}
+	return err
 }
 
 // checkPeer makes sure that the engine's own user listens, and not somebody who took its place.

@@ -262,7 +262,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	number := p.shared.attempts.Add(1)
-	answer, err := p.propose(ctx, pod, number)
+	answer, err := p.propose(ctx, pod, number, state.IsPodGroupSchedulingCycle())
 	if err != nil {
 		p.shared.remember(pod)
 		return nil, fwk.AsStatus(err) // kube-scheduler tries it again in a while
@@ -294,10 +294,10 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	return &fwk.PreFilterResult{NodeNames: sets.New(answer.Nodes...)}, nil
 }
 
-func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64) (protocol.Answer, error) {
+func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, simulated bool) (protocol.Answer, error) {
 	question := protocol.Question{
 		Verb: protocol.VerbPropose, UID: string(pod.UID), Attempt: number, Version: pod.ResourceVersion,
-		Wide: wide(&pod.Spec), Nominated: pod.Status.NominatedNodeName,
+		Wide: wide(&pod.Spec), Nominated: pod.Status.NominatedNodeName, Simulated: simulated,
 	}
 	answer, err := p.shared.timed(ctx, question)
 	if err != nil || !answer.Unseen {
@@ -495,10 +495,19 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	if made == nil {
 		return nil
 	}
-	answer, err := p.shared.timed(ctx, protocol.Question{
+	question := protocol.Question{
 		Verb: protocol.VerbReserve, UID: string(pod.UID), Attempt: made.number, Node: node,
 		Simulated: state.IsPodGroupSchedulingCycle(),
-	})
+	}
+	if !question.Simulated && made.victims == nil && node == made.names[0] {
+		// The engine holds that place for the pod until it is asked about another. Should it be
+		// lost all the same, as with its node, Bind hears of it.
+		if err := p.shared.engine.tell(question); err != nil {
+			return fwk.AsStatus(err)
+		}
+		return nil
+	}
+	answer, err := p.shared.timed(ctx, question)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}

@@ -95,7 +95,7 @@ func (e *fakeEngine) serve(conn net.Conn) {
 		} else if given != nil {
 			answer = given
 		}
-		if answer != nil {
+		if answer != nil && question.ID != 0 {
 			answer.ID = question.ID
 			_ = protocol.Write(conn, answer)
 		}

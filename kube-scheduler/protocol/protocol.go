@@ -1,8 +1,8 @@
 // Package protocol holds the messages between the kube-scheduler plugin and the engine.
 //
 // A frame is four bytes of length, the most significant first, and one JSON object. The plugin
-// asks; the engine answers each question once, under the question's id; a frame of the engine
-// without an id is a push. docs/reference/plugin.md describes every field. The same structures
+// asks; the engine answers each question once, under the question's id; a question with the id 0
+// wants no answer. A frame of the engine without an id is a push. docs/reference/plugin.md describes every field. The same structures
 // stand in src/partage/wire/plugin.py, and examples.json holds one of each for the tests of both.
 package protocol
 
@@ -73,8 +73,10 @@ type Question struct {
 	Budgets []Budget `json:"budgets,omitempty"`
 
 	// reserve, bind
-	Node      string `json:"node,omitempty"`
-	Simulated bool   `json:"simulated,omitempty"`
+	Node string `json:"node,omitempty"`
+
+	// propose, reserve
+	Simulated bool `json:"simulated,omitempty"`
 
 	// another
 	Rejected []string `json:"rejected,omitempty"`
@@ -133,18 +135,25 @@ type Vocabulary struct {
 	Prefixes    []string `json:"prefixes,omitempty"`
 }
 
+// Append adds one frame to others.
+func Append(frames []byte, message any) ([]byte, error) {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return frames, err
+	}
+	if len(body) > MaxFrame {
+		return frames, fmt.Errorf("a frame of %d bytes; %d at most", len(body), MaxFrame)
+	}
+	return append(binary.BigEndian.AppendUint32(frames, uint32(len(body))), body...), nil
+}
+
 // Write sends one frame.
 func Write(w io.Writer, message any) error {
-	body, err := json.Marshal(message)
+	frame, err := Append(nil, message)
 	if err != nil {
 		return err
 	}
-	if len(body) > MaxFrame {
-		return fmt.Errorf("a frame of %d bytes; %d at most", len(body), MaxFrame)
-	}
-	frame := make([]byte, 4, 4+len(body))
-	binary.BigEndian.PutUint32(frame, uint32(len(body)))
-	_, err = w.Write(append(frame, body...))
+	_, err = w.Write(frame)
 	return err
 }
 

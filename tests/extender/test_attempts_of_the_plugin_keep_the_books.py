@@ -333,9 +333,9 @@ async def test_rejected_nodes_are_left_out_while_there_are_others() -> None:
     world.create(pod("web", half()))
 
     seen: list[str] = []
-    for _ in range(3):
+    for count in (1, PROPOSED, PROPOSED, PROPOSED - 1):
         proposed = world.propose("web").nodes
-        assert len(proposed) == PROPOSED
+        assert len(proposed) == count
         assert not set(proposed) & set(seen)
         seen += proposed
         again = world.attempts.another(wire.Another(1, "uid-web", world.number, proposed)).again
@@ -345,16 +345,34 @@ async def test_rejected_nodes_are_left_out_while_there_are_others() -> None:
 
 
 @run
+async def test_several_nodes_are_proposed_where_one_may_not_do() -> None:
+    """While kube-scheduler is known to reject any, for a minute; and to pods of a group."""
+    world = Plugged()
+    await world.start(*(one for n in ("n1", "n2", "n3") for one in (node(n), device(n))))
+    world.create(pod("web", half()))
+    world.create(pod("other", half()))
+
+    assert len(world.propose("web").nodes) == 1
+    assert len(world.propose("web", simulated=True).nodes) == 3
+    world.propose("web")
+    world.attempts.another(wire.Another(1, "uid-web", world.number, ["n1"]))
+    assert len(world.propose("other").nodes) == 3
+    world.clock.pass_time(61)
+    assert len(world.propose("other").nodes) == 1
+
+
+@run
 async def test_rejected_nodes_are_left_out_for_a_minute() -> None:
     """By then they may fit again."""
     world = Plugged()
     await world.start(node(), device(), node("n2"), device("n2"))
     world.create(pod("web", half()))
-    first, second = world.propose("web").nodes
+    (first,) = world.propose("web").nodes
     assert world.attempts.another(wire.Another(1, "uid-web", world.number, [first])).again
-    assert world.propose("web").nodes == [second]
+    (second,) = world.propose("web").nodes
+    assert {first, second} == {"n1", "n2"}
     world.clock.pass_time(61)
-    assert sorted(world.propose("web").nodes) == ["n1", "n2"]
+    assert world.propose("web").nodes == [first]
 
 
 @run

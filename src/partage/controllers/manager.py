@@ -7,7 +7,7 @@ the API server has, and written if it differs; a key that fails is looked at aga
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -31,6 +31,7 @@ from partage.vendors.catalog import FAMILIES
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.life import finished
+from partage.wire.pods import TranslatedPod
 
 __all__ = ["ControllerSettings", "Controllers", "Notices"]
 
@@ -96,6 +97,7 @@ class Controllers:
         families: Iterable[Family] = FAMILIES,
         settings: ControllerSettings | None = None,
         registry: CollectorRegistry | None = None,
+        read: Callable[[Document], TranslatedPod | None] = lambda _: None,
     ) -> None:
         """Controllers that know nothing yet.
 
@@ -106,11 +108,13 @@ class Controllers:
             families: the protocols.
             settings: what may be set.
             registry: where the series hang; by default one of their own.
+            read: a bound pod as somebody else has read this very document beside its node; None
+                where nobody has.
         """
         self._clock = clock or client.clock
         self._notices = notices
         self._settings = settings or ControllerSettings()
-        self.picture = Picture(families, self._settings.namespaces)
+        self.picture = Picture(families, self._settings.namespaces, read)
         self._queue: WorkQueue[_Key] = WorkQueue(
             clock=self._clock, chance=client.chance, backoff=Backoff(base=0.05, cap=30.0)
         )
@@ -162,7 +166,8 @@ class Controllers:
     def pod_changed(self, document: Document) -> None:
         """A pod is there, or has changed."""
         if self.picture.pod_changed(document):
-            self._look("pod", document.metadata.uid or "")
+            if bound_to(document):
+                self._look("pod", document.metadata.uid or "")
             if _is_over(document):
                 self._unlock(document)
 

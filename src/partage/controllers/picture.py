@@ -6,7 +6,7 @@ when they are looked at, and only few are kept read: the books of the scheduler 
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,7 +44,13 @@ class Picture:
         configs: the ConfigMaps.
     """
 
-    def __init__(self, families: Iterable[Family], namespaces: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        families: Iterable[Family],
+        namespaces: Iterable[str] = (),
+        read: Callable[[Document], TranslatedPod | None] = lambda _: None,
+    ) -> None:
+        self._read_already = read
         self._families = tuple(families)
         self.configs = ConfigBook(namespaces)
         self._translation = Translation(Context.of(Settings(), self._families))
@@ -107,6 +113,9 @@ class Picture:
         Raises:
             InvalidDocument: it cannot be decoded as a pod.
         """
+        known = None if node is None else self._read_already(document)
+        if known is not None:
+            return known
         entry = self._translation.read(document)
         return self._translation.with_record(entry, node).translated
 

@@ -189,24 +189,31 @@ class _Talk:
         attempts = self._server._attempts  # noqa: SLF001 # one module, two classes
         match question:
             case wire.Propose():
-                self.send(attempts.propose(question))
+                self._answer(attempts.propose(question))
             case wire.Preempt():
                 self._later(self._preempt(question), f"plugin:preempt:{question.uid}")
             case wire.Reserve():
-                self.send(attempts.reserve(question))
+                self._answer(attempts.reserve(question))
             case wire.Unreserve():
-                self.send(attempts.unreserve(question))
+                self._answer(attempts.unreserve(question))
             case wire.Another():
-                self.send(attempts.another(question))
+                self._answer(attempts.another(question))
             case wire.Bind():
                 self._later(self._bind(question), f"plugin:bind:{question.uid}")
+            case wire.Bound() if not question.id:
+                attempts.bound(question)
             case wire.Bound():
                 self._later(self._bound(question), f"plugin:bound:{question.uid}")
             case wire.Leading(leading=leading):
                 self._server._claimed(leading)  # noqa: SLF001
-                self.send(wire.Answer(question.id, ready=self._ready))
+                self._answer(wire.Answer(question.id, ready=self._ready))
             case wire.Ping():
-                self.send(wire.Answer(question.id, ready=self._ready))
+                self._answer(wire.Answer(question.id, ready=self._ready))
+
+    def _answer(self, answer: wire.Answer) -> None:
+        """Answer, where that is wanted."""
+        if answer.id:
+            self.send(answer)
 
     def ended(self) -> None:
         """The connection is over; see `serving.unix.Talk`."""

@@ -47,6 +47,7 @@ from partage.kube.lease import LeaderElector
 from partage.scheduler.engine import Engine
 from partage.tracing.tracer import SpanSeries
 from partage.wire.documents import Document
+from partage.wire.pods import TranslatedPod
 from partage.wire.translation import PodEntry
 
 __all__ = ["SchedulerDaemon"]
@@ -169,7 +170,12 @@ class SchedulerDaemon:
             return ()
         settings = replace(given, namespaces=self.options.config_namespaces)
         registry = self.service.meters.registry
-        return (Controllers(client, self._notices.recorder, settings=settings, registry=registry),)
+        return (
+            Controllers(
+                client, self._notices.recorder, settings=settings, registry=registry,
+                read=self._as_read,
+            ),
+        )  # fmt: skip
 
     # --- life --------------------------------------------------------------------------------
 
@@ -415,6 +421,11 @@ class SchedulerDaemon:
         """Tell the plugin whether questions about pods are answered."""
         if self._plugin is not None:
             self._plugin.ready_changed()
+
+    def _as_read(self, document: Document) -> TranslatedPod | None:
+        """A pod as the books have read it from this very document."""
+        entry = self.service.books.intake.taken_in(document)
+        return None if entry is None else entry.translated
 
     def _pod(self, uid: str) -> PodEntry | None:
         return self.service.books.intake.pod(uid)

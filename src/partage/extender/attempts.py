@@ -52,13 +52,16 @@ __all__ = ["Attempts"]
 _LOG = logging.getLogger("partage.extender")
 
 PROPOSED: Final = 16
-"""Nodes of one proposal: enough that kube-scheduler's own filters seldom reject all of them."""
+"""Nodes of one proposal, where kube-scheduler's own filters rejected one lately: enough that they seldom reject all.
+
+By itself the best node alone is proposed. kube-scheduler then filters one node and scores none.
+"""
 _PROVEN: Final = 4
 """The same where only the exact rule can judge a node, which costs far more for each."""
 _WIDE: Final = 128
 """Nodes that the exact rule judges for a pod that needs every node that fits."""
 _REJECTED_SECONDS: Final = 60.0
-"""For which a node that kube-scheduler rejected is not proposed to the pod again."""
+"""For which a node that kube-scheduler rejected is not proposed to the pod again, and several are to all."""
 _MOST_REJECTED: Final = 8 * PROPOSED
 """Rejected nodes in that time; then the pod waits as kube-scheduler has it wait."""
 _PLANS: Final = 16
@@ -140,6 +143,7 @@ class Attempts:
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
         self._rejected: OrderedDict[str, _Rejected] = OrderedDict()
         self._sent_away: dict[str, float] = {}
+        self._several_until = 0.0
         self._proposal = ""
         self._books: Books | None = None
 
@@ -255,6 +259,7 @@ class Attempts:
         if attempt is None or attempt.number != question.attempt or self._service.closed:
             return wire.Answer(question.id)
         self._end_proposal()
+        self._several_until = now + _REJECTED_SECONDS
         room = self._reject(
             question.uid, set(question.rejected) & (attempt.nodes | attempt.planned.keys()), now
         )
@@ -399,7 +404,10 @@ class Attempts:
         engine.handle(HoldEnded(pod.uid))
         allowance = books.verbs.allowance
         work = allowance.work(pod, now)
-        others, scores = self._others(books, attempt, among, work, wide=question.wide)
+        others: list[str] = []
+        scores: dict[str, int] = {}
+        if question.wide or question.simulated or now < self._several_until:
+            others, scores = self._others(books, attempt, among, work, wide=question.wide)
         decision = books.verbs.decide(pod, among, now, work)
         if isinstance(decision, Refusal):
             # Its own filters come afterwards: nothing but devices is known to be in the way.

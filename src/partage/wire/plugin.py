@@ -2,7 +2,8 @@
 
 Both run in one pod and speak over a unix socket. A frame is four bytes of length, the most
 significant first, and one JSON object. The plugin asks, and the engine answers each question once,
-in any order, under the question's `id`; a frame of the engine without an `id` is a push.
+in any order, under the question's `id`; a question with the id 0 wants no answer. A frame of the
+engine without an `id` is a push.
 
 Every question about a pod names the pod's UID and the number of the scheduling attempt. Numbers
 grow within one run of kube-scheduler, which its hello names (`incarnation`), so that a repeated
@@ -56,7 +57,7 @@ class _Question(_Message, frozen=True, omit_defaults=True, tag_field="verb", gc=
     """A question of the plugin.
 
     Attributes:
-        id: the answer carries it; grows by one a question on one connection.
+        id: the answer carries it; grows by one a question on one connection. With 0 none is wanted.
     """
 
     id: int
@@ -112,12 +113,14 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
         wide: kube-scheduler needs every node that fits, because rules of its own that no single
             node can answer take part: soft constraints, spreading, affinity between pods, volumes.
         nominated: the pod's nominatedNodeName, which is proposed too where it fits; only a wish.
+        simulated: the cycle of a pod group, which may be confined to some nodes.
         pod: the pod, where the engine said that it has not seen it.
     """
 
     version: str = ""
     wide: bool = False
     nominated: str = ""
+    simulated: bool = False
     pod: msgspec.Raw = msgspec.Raw()
 
 
