@@ -7,6 +7,7 @@ from pathlib import Path
 import control_plane
 import pytest
 import stack as partage_stack
+from plugin_stack import PLUGIN
 
 HERE = Path(__file__).parent
 LONG = (
@@ -45,8 +46,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.name, len(LONG)))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What a module wants by both seams runs by the extender first, and then by the plugin."""
+    seams = getattr(metafunc.module, "SEAMS", None)
+    if seams and "stack" in metafunc.fixturenames:
+        metafunc.parametrize("stack", seams, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[partage_stack.Stack]:
+def stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[partage_stack.Stack]:
     """The cluster."""
-    with partage_stack.stack(tmp_path_factory.mktemp("cluster")) as made:
+    plugged = getattr(request, "param", "extender") == "plugin"
+    if plugged and not (PLUGIN / "kube-scheduler").exists():
+        pytest.skip("kube-scheduler with the plugin is not built; run tests/cluster/build")
+    layout = partage_stack.Layout(plugged=plugged)
+    with partage_stack.stack(tmp_path_factory.mktemp("cluster"), layout=layout) as made:
         yield made

@@ -11,7 +11,8 @@ __all__ = ["instead"]
 @contextmanager
 def instead(stack: Stack, name: str, *options: str) -> Iterator[None]:
     """Another instance of the service leads while this lasts."""
-    stack.plane.processes["scheduler"].stop()
+    for process in stack.pod_of("scheduler"):
+        process.stop()
     try:
         stack.start_scheduler_service(name, *options)
         mine = stack.instances[name][0]
@@ -20,12 +21,15 @@ def instead(stack: Stack, name: str, *options: str) -> Iterator[None]:
         yield
     finally:
         if name in stack.plane.processes:
-            # Gone for good: tests that restart every process must not bring it back.
-            stack.plane.processes.pop(name).stop()
+            for process in stack.pod_of(name):
+                process.stop()
+                # Gone for good: tests that restart every process must not bring it back.
+                del stack.plane.processes[process.name]
         if stack.instances.pop(name, None):
             stack.plane.call(
                 "DELETE", f"/api/v1/namespaces/{SYSTEM}/pods/{name}?gracePeriodSeconds=0"
             )
-        stack.plane.processes["scheduler"].start()
+        for process in stack.pod_of("scheduler"):
+            process.start()
         first = stack.instances["scheduler"][0]
         eventually("the first instance leads again", lambda: stack.leader() == first)

@@ -26,8 +26,9 @@ from typing import Any
 
 import yaml
 from chart import CHART, helm
-from control_plane import KUBERNETES, ControlPlane, control_plane, free_port
+from control_plane import KUBERNETES, ControlPlane, Process, control_plane, free_port
 from leader_service import LeaderService
+from plugin_stack import PLUGIN
 
 from partage.testing.leases import given_back
 
@@ -55,6 +56,7 @@ class Layout:
         address: where the scheduler service listens, as its pod's address.
         read: its port for reading; 0 takes any that is free.
         pod: name of the first instance's pod.
+        plugged: kube-scheduler asks by its plugin: each instance of the service has one of its own beside it.
         routed: an address, not of loopback, by which the API server finds the webhook through its Service, as in
             production (with `--enable-aggregator-routing`); empty for a URL on loopback.
     """
@@ -69,6 +71,7 @@ class Layout:
     address: str = "127.0.0.1"
     read: int = 0
     pod: str = "scheduler"
+    plugged: bool = False
     routed: str = ""
 
 
@@ -152,23 +155,25 @@ class Stack:
         """Install the chart, start what it would run, and wait until it serves."""
         self.plane.start_scheduler({}, "default-scheduler")
         on = "true" if webhook else "false"
+        seam = "plugin" if self.layout.plugged else "extender"
         helm(
             self.plane, "install", RELEASE, str(CHART), "-n", self.layout.system,
             "--create-namespace", *self.layout.options,
-            "--set", f"{NONE},webhook.enabled={on},scheduler.leaseDuration=5",
+            "--set", f"{NONE},webhook.enabled={on},scheduler.leaseDuration=5,scheduler.seam={seam}",
         )  # fmt: skip
         eventually(
             "Devices are served",
             lambda: self.plane.call("GET", "/apis/scheduling.koordinator.sh/v1alpha1/devices"),
         )
-        if self.layout.settled:
+        if self.layout.settled and not self.layout.plugged:
             name = self.layout.scheduler
             where = f"/apis/coordination.k8s.io/v1/namespaces/{self.layout.system}/leases/{name}"
             self.plane.call("PATCH", where, given_back(name, self.layout.system), kind=MERGE)
         self.start_scheduler_service()
         if webhook:
             self.start_webhook()
-        self.start_beside()
+        if not self.layout.plugged:
+            self.start_beside()
         eventually("the scheduler service is ready", self.ready)
         if webhook:
             eventually("the webhook is trusted", self.admits)
@@ -190,12 +195,53 @@ class Stack:
                 }
             )
         verbs, read = self.instances[name]
+        own = [f"--port={verbs}", f"--read-port={read}", "--tls-host=127.0.0.1"]
+        if self.layout.plugged:
+            own = [f"--port={read}", f"--plugin-socket={self.socket(name)}",
+                   f"--plugin-user={os.getuid()}"]  # fmt: skip
         self.partage(
-            self.layout.scheduler, f"--host={self.layout.address}",
-            f"--port={verbs}", f"--read-port={read}",
-            "--tls-host=127.0.0.1", f"--identity={name}_{verbs}", f"--pod-name={name}",
+            self.layout.scheduler, f"--host={self.layout.address}", *own,
+            f"--identity={name}_{verbs}", f"--pod-name={name}",
             f"--pod-namespace={self.layout.system}", *extra, name=name,
         )  # fmt: skip
+        if self.layout.plugged:
+            self.start_plugged(name)
+
+    def socket(self, name: str) -> Path:
+        """Where an instance and its kube-scheduler meet."""
+        return self.plane.folder / f"{name}.sock"
+
+    def start_plugged(self, name: str) -> None:
+        """Start the kube-scheduler of an instance's pod, with the chart's configuration and plugin."""
+        config = self.config_beside()
+        # As short as the Lease of the other seam is here.
+        config["leaderElection"].update(leaseDuration="5s", renewDeadline="3s", retryPeriod="1s")
+        token = self.token(self.layout.scheduler)
+        own = self.plane.kubeconfig(token)
+        self.plane.start_scheduler(
+            config, self.beside(name), f"--authentication-kubeconfig={own}",
+            f"--authorization-kubeconfig={own}", token=token, program=PLUGIN / "kube-scheduler",
+            env={
+                "PARTAGE_SOCKET": str(self.socket(name)), "PARTAGE_ENGINE_USER": str(os.getuid()),
+                "POD_NAME": name, "POD_NAMESPACE": self.layout.system,
+            },
+        )  # fmt: skip
+
+    def beside(self, name: str) -> str:
+        """The process of the kube-scheduler that goes with an instance."""
+        own = self.layout.plugged and name != self.layout.pod
+        return f"kube-scheduler-{name}" if own else "kube-scheduler"
+
+    def pod_of(self, name: str) -> list[Process]:
+        """The processes that an instance's pod has."""
+        names = [name, self.beside(name)] if self.layout.plugged else [name]
+        return [self.plane.processes[one] for one in names]
+
+    def config_beside(self) -> dict[str, Any]:
+        """kube-scheduler's configuration, as the chart has it."""
+        where = f"/api/v1/namespaces/{self.layout.system}/configmaps/{self.layout.beside}"
+        found = yaml.safe_load(self.plane.call("GET", where)["data"]["config.yaml"])
+        return dict(found)
 
     def leader(self, which: int = 0) -> int | None:
         """The port of the pod with the leader's label: 0 of the verbs, 1 for reading."""
@@ -253,8 +299,7 @@ class Stack:
         for key in ("ca.crt", "tls.crt", "tls.key"):
             path = self.plane.folder / f"extender-{key}"
             path.write_bytes(base64.b64decode(held[key]))
-        where = f"/api/v1/namespaces/{self.layout.system}/configmaps/{self.layout.beside}"
-        config = yaml.safe_load(self.plane.call("GET", where)["data"]["config.yaml"])
+        config = self.config_beside()
         (extender,) = config["extenders"]
         extender["urlPrefix"] = f"https://127.0.0.1:{self.verbs}/scheduler"
         for field, key in (("caFile", "ca.crt"), ("certFile", "tls.crt"), ("keyFile", "tls.key")):
@@ -509,7 +554,7 @@ class Stack:
         """
         while not self._quiet.wait(0.3):
             for name, process in [*self.plane.processes.items()]:
-                if name in KUBERNETES_PARTS or name.startswith("kubelet-"):
+                if name in KUBERNETES_PARTS or name.startswith(("kubelet-", "kube-scheduler-")):
                     process.revive()
             with suppress(OSError):
                 for found in self.plane.call("GET", "/api/v1/pods")["items"]:

@@ -23,6 +23,7 @@ ASKS: tuple[dict[str, str], ...] = (
 )
 WAITS = "p5"
 PODS = "/api/v1/namespaces/default/pods"
+SEAMS = ("extender", "plugin")
 BOOKS = 3
 """Exit code of replay and explain where somebody waits."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stack import SYSTEM, Stack, documents, eventually, pod
+from stack import Stack, documents, eventually, pod
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECORD = "partage.io/allocation"
@@ -18,6 +18,7 @@ NODE = "host05"
 HALF = {"koordinator.sh/gpu": "50"}
 PODS = "/api/v1/namespaces/default/pods"
 OURS = ("scheduler", "webhook", "kube-scheduler")
+SEAMS = ("extender", "plugin")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -144,16 +145,17 @@ def test_a_follower_takes_over_from_a_leader_that_crashed(stack: Stack) -> None:
     for number in range(6):
         stack.create(pod(f"before-{number}", HALF))
     eventually("the first gives", lambda: len(placed(stack)) >= 1)
-    stack.plane.processes["scheduler"].kill()
+    for process in stack.pod_of("scheduler"):
+        process.kill()
     for number in range(6):
         stack.create(pod(f"after-{number}", HALF))
     eventually("all are placed", lambda: len(placed(stack)) == 12)
-    leader = stack.plane.call(
-        "GET", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/partage-scheduler"
-    )
-    assert leader["spec"]["holderIdentity"].startswith("second_")
-    stack.plane.processes["scheduler"].start()
-    stack.plane.processes.pop("second").stop()
+    assert stack.leader() == stack.instances["second"][0]
+    for process in stack.pod_of("scheduler"):
+        process.start()
+    for process in stack.pod_of("second"):
+        process.stop()
+        del stack.plane.processes[process.name]
     eventually("the first leads again", lambda: len(held(stack)) == 12)
 
 

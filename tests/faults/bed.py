@@ -12,6 +12,7 @@ import contextlib
 import copy
 import json
 import os
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ import invariants
 from faulty_wire import Wire
 from handing import HandingKubelet
 from instances import Relay, Spawned
+from seats import PluggedKubeScheduler, Seat
 from watchman import Watchman
 
 from partage.agent.discovery.models import MODELS
@@ -37,6 +39,7 @@ from partage.apiserver import (
 )
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.options import ElectionOptions, SchedulerOptions
+from partage.daemon.plugin import PluginOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.embedded.agents import Agents
 from partage.embedded.definitions import DEFINITIONS
@@ -78,6 +81,8 @@ QUICK = SchedulerOptions(
     audit=0.3,
 )
 """What takes seconds in a cluster takes tenths here."""
+PLUGGED_PATIENCE = 1.5
+"""Seconds after which a seat gives up the Lease where its instance does not serve."""
 
 
 def node(name: str = "n0", cards: int = 2, **more: Any) -> SimulatedNode:
@@ -171,12 +176,37 @@ class Bed:
     ) -> SchedulerDaemon:  # fmt: skip
         """Another instance in this process; the first needs no long fence."""
         election = ElectionOptions("default", times=TIMES, fence=fence, pod=pod)
-        made = SchedulerDaemon(
-            await self.client(**more), replace(options, identity=name, election=election)
-        )
+        options = replace(options, identity=name, election=election)
+        if self.plugged:
+            service = replace(options.service, ahead=None)
+            plugin = PluginOptions(await self.seat(name))
+            options = replace(options, service=service, plugin=plugin)
+        made = SchedulerDaemon(await self.client(**more), options)
         self.daemons[name] = self.relay.instances[name] = made
         await self.stack.enter_async_context(made)
         return made
+
+    @property
+    def plugged(self) -> bool:
+        """Whether kube-scheduler asks by its plugin."""
+        return isinstance(self.kube, PluggedKubeScheduler)
+
+    async def seat(
+        self, name: str, times: LeaseSettings = TIMES, patience: float = PLUGGED_PATIENCE
+    ) -> Path:
+        """The kube-scheduler of one instance; where it looks for its engine."""
+        assert isinstance(self.kube, PluggedKubeScheduler)
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="seat-"))
+        path = Path(folder) / "s"  # a socket's path is short
+
+        def lives() -> bool:
+            spawned = self.spawned.get(name)
+            return spawned is None or spawned.running
+
+        seat = Seat(name, path, await self.client(), times, patience, lives=lives)
+        self.kube.sit(seat)
+        await self.stack.enter_async_context(_running(seat=seat.run()))
+        return path
 
     async def spawn(self, name: str, **more: Any) -> Spawned:
         """Another instance as a process."""
@@ -184,6 +214,10 @@ class Bed:
         config = self.folder / "kubeconfig"
         write_kubeconfig(config, self.wire.url)
         made = Spawned(name, config, self.folder / f"{name}.log", **more)
+        if self.plugged and not made.program:
+            seconds = made.lease
+            times = LeaseSettings(seconds, deadline=seconds * 2 / 3, retry=min(2.0, seconds / 8))
+            made.socket = await self.seat(name, *([] if made.quick else [times, 5.0]))
         self.spawned[name] = self.relay.instances[name] = made
         self.stack.push_async_callback(made.kill)
         await made.start()
@@ -323,7 +357,7 @@ def told(scenario: str, seconds: float) -> None:
 @contextlib.asynccontextmanager
 async def bed(
     *nodes: SimulatedNode, settings: Settings | None = None, folder: Path | None = None,
-    foreign: Collection[str] = (),
+    foreign: Collection[str] = (), seam: str = "extender",
 ) -> AsyncIterator[Bed]:  # fmt: skip
     """A cluster of these nodes, without an instance of the scheduler.
 
@@ -332,6 +366,7 @@ async def bed(
         settings: of the API server.
         folder: for processes.
         foreign: names of pods whose record is forged, or whose card is taken away.
+        seam: by which kube-scheduler asks, `extender` or `plugin`; then each instance has a seat beside it.
     """
     context = Intake().context
     clock = ServerClock()
@@ -350,7 +385,7 @@ async def bed(
         await relay.start()
         stack.push_async_callback(relay.stop)
         ports = Ports(relay.url, frozenset({SCHEDULER}), lambda: context)
-        kube = KubeScheduler(server, ports)
+        kube = (PluggedKubeScheduler if seam == "plugin" else KubeScheduler)(server, ports)
         kubelet = HandingKubelet(server, lambda: context)
         excused = frozenset(foreign)
         watchman = Watchman(http, url, kubelet.handed, excused)

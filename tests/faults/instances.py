@@ -33,6 +33,7 @@ class Spawned:
         quick: not the command but `quick_instance`, with times for tests.
         program: another command of ours, in place of the scheduler.
         skew: seconds by which its wall clock is wrong.
+        socket: of kube-scheduler's plugin; None where kube-scheduler asks as its extender.
         starts: how often it was started.
         paused: whether it stands still.
     """
@@ -46,6 +47,7 @@ class Spawned:
     quick: bool = False
     program: tuple[str, ...] = ()
     skew: float = 0.0
+    socket: Path | None = None
     port: int = field(default_factory=free_port)
     starts: int = 0
     process: asyncio.subprocess.Process | None = None
@@ -66,7 +68,8 @@ class Spawned:
 
     def _command(self) -> list[str]:
         if self.quick:
-            return [str(QUICK), str(self.kubeconfig), str(self.port), self.name]
+            own = [str(self.socket)] if self.socket else []
+            return [str(QUICK), str(self.kubeconfig), str(self.port), self.name, *own]
         start = [str(SKEWED), str(self.skew)] if self.skew else ["-m", "partage.cli.main"]
         common = ["--kubeconfig", str(self.kubeconfig), "--host", "127.0.0.1",
                   "--port", str(self.port), "--log-format", "json"]  # fmt: skip
@@ -75,7 +78,8 @@ class Spawned:
         return [
             *start, "scheduler", "--plain", *common, "--lease-namespace", "default",
             "--lease-duration", str(self.lease), "--audit", str(self.audit),
-            "--identity", self.name, *self.more,
+            "--identity", self.name,
+            *(["--plugin-socket", str(self.socket)] if self.socket else []), *self.more,
         ]  # fmt: skip
 
     @property

@@ -1,6 +1,6 @@
 """`partage scheduler` with times that tests can wait for: a program of its own, to be killed.
 
-python quick_instance.py KUBECONFIG PORT NAME
+python quick_instance.py KUBECONFIG PORT NAME [SOCKET]
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from partage.cli.logs import start_logging
 from partage.daemon.options import ElectionOptions, SchedulerOptions
+from partage.daemon.plugin import PluginOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.bindings import BindLimits
 from partage.extender.service import ServiceSettings
@@ -33,14 +34,18 @@ OPTIONS = SchedulerOptions(
 )
 
 
-async def main(kubeconfig: str, port: str, name: str) -> None:
-    """Serve until told to end."""
+async def main(kubeconfig: str, port: str, name: str, socket: str = "") -> None:
+    """Serve until told to end; at a socket, for kube-scheduler's plugin."""
+    options = replace(OPTIONS, identity=name, port=int(port))
+    if socket:
+        service = replace(options.service, ahead=None)
+        options = replace(options, service=service, plugin=PluginOptions(Path(socket)))
     start_logging("json", "info")
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     config = load_config(os.environ, kubeconfig=Path(kubeconfig), context=None)
     async with Client(config) as client:
-        await SchedulerDaemon(client, replace(OPTIONS, identity=name, port=int(port))).run(stop)
+        await SchedulerDaemon(client, options).run(stop)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ async def healthy(cluster: Bed, name: str, ill: set[int]) -> None:
     await until(lambda: now() == ill, f"cards {ill} of {name} are ill")
 
 
-async def test_an_ill_card_takes_nobody_and_serves_again_once_it_is_well() -> None:
+async def test_an_ill_card_takes_nobody_and_serves_again_once_it_is_well(seam: str) -> None:
     """Its pod runs on and keeps what it has; who waits is bound as soon as the card is back."""
-    async with bed(node(cards=2)) as cluster:
+    async with bed(node(cards=2), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("running", WHOLE)
@@ -56,9 +56,9 @@ async def test_an_ill_card_takes_nobody_and_serves_again_once_it_is_well() -> No
         await cluster.sound("3: card well")
 
 
-async def test_a_card_that_is_swapped_is_another_card() -> None:
+async def test_a_card_that_is_swapped_is_another_card(seam: str) -> None:
     """A new UUID under the old number: what its pod has cannot be told, so the node takes nobody."""
-    async with bed(node(cards=2), foreign={"before"}) as cluster:
+    async with bed(node(cards=2), foreign={"before"}, seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("before", WHOLE)
@@ -86,9 +86,11 @@ async def test_a_card_that_is_swapped_is_another_card() -> None:
 
 
 @pytest.mark.parametrize("cards", [1, 2], ids=["fewer cards", "other cards"])
-async def test_a_node_that_comes_anew_under_its_name_is_another_node(cards: int) -> None:
+async def test_a_node_that_comes_anew_under_its_name_is_another_node(
+    cards: int, seam: str
+) -> None:
     """Its pods went with it; nothing of them is left, and the new cards are given out."""
-    async with bed(node(cards=2), node("n1", 1)) as cluster:
+    async with bed(node(cards=2), node("n1", 1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         for name in "abc":
@@ -122,9 +124,11 @@ async def test_a_node_that_comes_anew_under_its_name_is_another_node(cards: int)
         await cluster.sound(f"4: node anew with {cards} cards")
 
 
-async def test_a_pod_that_is_deleted_with_grace_keeps_its_card_until_it_has_ended() -> None:
+async def test_a_pod_that_is_deleted_with_grace_keeps_its_card_until_it_has_ended(
+    seam: str,
+) -> None:
     """Its process still holds the memory: a deletion time alone frees nothing."""
-    async with bed(node(cards=1)) as cluster:
+    async with bed(node(cards=1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         kept = {"finalizers": ["example.com/still-running"]}
@@ -143,9 +147,9 @@ async def test_a_pod_that_is_deleted_with_grace_keeps_its_card_until_it_has_ende
         await cluster.sound("10: long grace, over")
 
 
-async def test_a_pod_that_is_replaced_at_once_under_its_name_is_another_pod() -> None:
+async def test_a_pod_that_is_replaced_at_once_under_its_name_is_another_pod(seam: str) -> None:
     """Ten times over, as a StatefulSet does: forced away, and back before anybody has noticed."""
-    async with bed(node(cards=1)) as cluster:
+    async with bed(node(cards=1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         seen = set()
@@ -161,9 +165,11 @@ async def test_a_pod_that_is_replaced_at_once_under_its_name_is_another_pod() ->
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
-async def test_a_pod_that_has_ended_gives_its_card_back_though_it_is_kept(phase: str) -> None:
+async def test_a_pod_that_has_ended_gives_its_card_back_though_it_is_kept(
+    phase: str, seam: str
+) -> None:
     """An evicted pod's object stays for weeks."""
-    async with bed(node(cards=1)) as cluster:
+    async with bed(node(cards=1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("first", WHOLE)
@@ -180,7 +186,7 @@ async def test_a_pod_that_has_ended_gives_its_card_back_though_it_is_kept(phase:
         await cluster.sound(f"10: pod {phase}, kept")
 
 
-async def test_all_containers_of_a_pod_are_counted_as_kubernetes_does() -> None:
+async def test_all_containers_of_a_pod_are_counted_as_kubernetes_does(seam: str) -> None:
     """Init containers beside sidecars and two protocols in one pod, restarts among them."""
 
     def container(name: str, limits: dict[str, str], **more: Any) -> dict[str, Any]:
@@ -196,7 +202,7 @@ async def test_all_containers_of_a_pod_are_counted_as_kubernetes_does() -> None:
     }
     value = pod("many")
     value["spec"] |= spec
-    async with bed(node(cards=1)) as cluster:
+    async with bed(node(cards=1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.create(value)
@@ -216,10 +222,10 @@ async def test_all_containers_of_a_pod_are_counted_as_kubernetes_does() -> None:
         assert cluster.placed("too-much") == ""
 
 
-async def test_a_burst_on_large_nodes_is_served_and_explained() -> None:
+async def test_a_burst_on_large_nodes_is_served_and_explained(seam: str) -> None:
     """Sixteen cards a node; twice as many pods at once as there are cards."""
     fleet = [node(f"n{number}", 16) for number in range(4)]
-    async with bed(*fleet) as cluster:
+    async with bed(*fleet, seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         started = time.monotonic()

@@ -43,9 +43,9 @@ def losing(way: str, times: int) -> Callable[[Any], Fault | None]:
 
 
 @pytest.mark.parametrize("way", LOST)
-async def test_a_lost_write_costs_seconds(way: str) -> None:
+async def test_a_lost_write_costs_seconds(way: str, seam: str) -> None:
     """The Binding is refused, and its lock stays for want of a write: it is written again."""
-    async with bed(node("m0", 1, model="C500", mode="sgpu")) as cluster:
+    async with bed(node("m0", 1, model="C500", mode="sgpu"), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         cluster.wire.fail(Fault(**REFUSED, reason="Conflict", delay=0.5))

@@ -43,9 +43,9 @@ async def reason(cluster: Bed, name: str) -> dict[str, Any]:
         return dict((await answer.json())["reason"])
 
 
-async def test_a_quota_that_is_raised_lets_in_who_waits_at_once() -> None:
+async def test_a_quota_that_is_raised_lets_in_who_waits_at_once(seam: str) -> None:
     """In the order of their coming, as many as it allows; the others' numbers change with it."""
-    async with bed(node(cards=2)) as cluster:
+    async with bed(node(cards=2), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.create(quota(1), "resourcequotas")
@@ -70,9 +70,9 @@ async def test_a_quota_that_is_raised_lets_in_who_waits_at_once() -> None:
         await cluster.sound("extra: quota taken away")
 
 
-async def test_a_quota_that_is_lowered_ends_nobody_and_lets_nobody_in() -> None:
+async def test_a_quota_that_is_lowered_ends_nobody_and_lets_nobody_in(seam: str) -> None:
     """What runs goes on above it; who comes waits until enough have gone."""
-    async with bed(node(cards=2)) as cluster:
+    async with bed(node(cards=2), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.create(quota(2), "resourcequotas")
@@ -95,9 +95,9 @@ async def test_a_quota_that_is_lowered_ends_nobody_and_lets_nobody_in() -> None:
         await cluster.sound("extra: quota lowered, and met again")
 
 
-async def test_a_reason_moves_from_the_quota_to_the_cards_and_back() -> None:
+async def test_a_reason_moves_from_the_quota_to_the_cards_and_back(seam: str) -> None:
     """What explain says is always what is in the way now."""
-    async with bed(node(cards=1)) as cluster:
+    async with bed(node(cards=1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("full", WHOLE)

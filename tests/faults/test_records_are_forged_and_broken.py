@@ -39,9 +39,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-async def test_a_record_that_is_broken_under_a_running_pod_frees_nothing(how: str) -> None:
+async def test_a_record_that_is_broken_under_a_running_pod_frees_nothing(
+    how: str, seam: str
+) -> None:
     """What it held stays closed, the operator is told by name, and others go on elsewhere."""
-    async with bed(node(cards=1), node("n1", 1), foreign={"a"}) as cluster:
+    async with bed(node(cards=1), node("n1", 1), foreign={"a"}, seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
         await cluster.pod("a", WHOLE)
@@ -67,9 +69,9 @@ async def test_a_record_that_is_broken_under_a_running_pod_frees_nothing(how: st
         await cluster.sound(f"11: {how}")
 
 
-async def test_a_copied_record_gives_its_pod_nothing() -> None:
+async def test_a_copied_record_gives_its_pod_nothing(seam: str) -> None:
     """A pod that brings the record of another one is told of, and does not start."""
-    async with bed(node(cards=2), foreign={"thief"}) as cluster:
+    async with bed(node(cards=2), foreign={"thief"}, seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("owner", WHOLE)
@@ -87,9 +89,9 @@ async def test_a_copied_record_gives_its_pod_nothing() -> None:
         await cluster.sound("11: copied record")
 
 
-async def test_a_pod_that_was_bound_by_somebody_else_does_not_start() -> None:
+async def test_a_pod_that_was_bound_by_somebody_else_does_not_start(seam: str) -> None:
     """`nodeName` by hand, without a record: refused on its node, and the card goes to others."""
-    async with bed(node(cards=1)) as cluster:
+    async with bed(node(cards=1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.create(pod("by-hand", WHOLE, nodeName="n0"))

@@ -29,9 +29,9 @@ async def full(cluster: Bed) -> SchedulerDaemon:
 
 
 @pytest.mark.parametrize("how", ["cut", "expired in the stream", "expired at the start"])
-async def test_what_happens_while_nothing_is_heard_is_made_up_for(how: str) -> None:
+async def test_what_happens_while_nothing_is_heard_is_made_up_for(how: str, seam: str) -> None:
     """A pod goes, one comes anew under its name, a node comes: all of it unheard."""
-    async with bed(node(cards=2)) as cluster:
+    async with bed(node(cards=2), seam=seam) as cluster:
         daemon = await full(cluster)
 
         started = time.monotonic()
@@ -50,9 +50,9 @@ async def test_what_happens_while_nothing_is_heard_is_made_up_for(how: str) -> N
         await cluster.sound(f"8: watch {how}")
 
 
-async def test_a_pod_that_comes_is_bound_and_goes_unheard_leaves_nothing_behind() -> None:
+async def test_a_pod_that_comes_is_bound_and_goes_unheard_leaves_nothing_behind(seam: str) -> None:
     """The watch lags, its version expires, and the pod was never told of at all."""
-    async with bed(node(cards=1)) as cluster:
+    async with bed(node(cards=1), seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
         cluster.wire.fail(Fault(path="/pods", watch=True, status=500, times=10**6))
@@ -72,9 +72,9 @@ async def test_a_pod_that_comes_is_bound_and_goes_unheard_leaves_nothing_behind(
         await cluster.sound("8: pod came and went unheard")
 
 
-async def test_events_that_come_late_mislead_nobody() -> None:
+async def test_events_that_come_late_mislead_nobody(seam: str) -> None:
     """Kube-scheduler is ahead of the books; what is bound meanwhile is no leak and given once."""
-    async with bed(node(cards=2)) as cluster:
+    async with bed(node(cards=2), seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
         cluster.wire.hold_back()
@@ -93,7 +93,7 @@ async def test_events_that_come_late_mislead_nobody() -> None:
         await cluster.sound("8: late events")
 
 
-async def test_events_may_come_twice_or_only_as_bookmarks() -> None:
+async def test_events_may_come_twice_or_only_as_bookmarks(seam: str) -> None:
     """Every event is told twice, with bookmarks in between."""
 
     def twice(event: bytes) -> list[bytes]:
@@ -102,7 +102,7 @@ async def test_events_may_come_twice_or_only_as_bookmarks() -> None:
         mark = json.dumps({"type": "BOOKMARK", "object": bookmark}).encode()
         return [event, mark, event, mark]
 
-    async with bed(node(cards=2)) as cluster:
+    async with bed(node(cards=2), seam=seam) as cluster:
         cluster.wire.distort = twice
         await full(cluster)
         await cluster.delete("a")
@@ -113,7 +113,7 @@ async def test_events_may_come_twice_or_only_as_bookmarks() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_events_of_different_pods_may_change_places(seed: int) -> None:
+async def test_events_of_different_pods_may_change_places(seed: int, seam: str) -> None:
     """A server orders the events of one object only; here they are told in any other order."""
     chance = random.Random(seed)  # noqa: S311 # reproducible on purpose
     kept: list[bytes] = []
@@ -130,7 +130,7 @@ async def test_events_of_different_pods_may_change_places(seed: int) -> None:
         others, kept[:] = list(kept), []
         return [*sent, event, *others]
 
-    async with bed(node(cards=4)) as cluster:
+    async with bed(node(cards=4), seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
         cluster.wire.distort = mixed
@@ -148,9 +148,9 @@ async def test_events_of_different_pods_may_change_places(seed: int) -> None:
         await cluster.sound(f"8: events out of order, seed {seed}")
 
 
-async def test_a_read_that_is_older_than_what_the_watch_told_changes_nothing() -> None:
+async def test_a_read_that_is_older_than_what_the_watch_told_changes_nothing(seam: str) -> None:
     """A Binding's answer is lost; read back, an old server says that the pod has no node yet."""
-    async with bed(node(cards=1)) as cluster:
+    async with bed(node(cards=1), seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
         await cluster.pod("a", WHOLE)
@@ -170,9 +170,9 @@ async def test_a_read_that_is_older_than_what_the_watch_told_changes_nothing() -
         await cluster.sound("8: stale read")
 
 
-async def test_the_api_server_may_be_away_for_long() -> None:
+async def test_the_api_server_may_be_away_for_long(seam: str) -> None:
     """Nothing is given while nobody can be asked; afterwards everything goes on by itself."""
-    async with bed(node(cards=2)) as cluster:
+    async with bed(node(cards=2), seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
         await cluster.pod("a", WHOLE)

@@ -26,7 +26,7 @@ from partage.embedded.watching import follow, now, tell
 from partage.model.errors import InvalidDocument
 from partage.wire.context import Context
 
-__all__ = ["KubeScheduler"]
+__all__ = ["KubeScheduler", "Pending", "Ports"]
 
 _LOG: Final = logging.getLogger("partage.embedded")
 _USER: Final = User("system:kube-scheduler", ("system:authenticated",))
@@ -67,7 +67,7 @@ class _Bound(msgspec.Struct, rename="pascal"):
 
 
 @dataclass(slots=True)
-class _Pending:
+class Pending:
     """A pod without a node.
 
     Attributes:
@@ -118,7 +118,7 @@ class KubeScheduler:
         self._server = server
         self._ports = ports
         self._rooms = Rooms()
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, Pending] = {}
         self._queue: list[tuple[tuple[int, str, int], str]] = []
         self._ready = asyncio.Event()
         self._read_before: dict[str, tuple[Context, tuple[Any, ...], Asker]] = {}
@@ -188,7 +188,7 @@ class KubeScheduler:
             self._arrived += 1
             priority = record.value["spec"].get("priority") or 0
             born = str(record.metadata.get("creationTimestamp") or "")
-            known = _Pending(record, (-priority, born, self._arrived))
+            known = Pending(record, (-priority, born, self._arrived))
             self._pending[record.uid] = known
             self._again([known])
             return
@@ -201,7 +201,7 @@ class KubeScheduler:
             await asyncio.sleep(_FLUSH)
             self._again(self._pending.values())
 
-    def _again(self, pods: Iterable[_Pending]) -> None:
+    def _again(self, pods: Iterable[Pending]) -> None:
         """Puts pods into the queue; one whose Binding is on its way is tried again if it fails."""
         for one in list(pods):
             if not one.queued and not one.busy:
@@ -247,7 +247,7 @@ class KubeScheduler:
                 await self._refuse(pending, f"the scheduler service does not answer: {reason}")
                 self._later(pending)
 
-    async def _try(self, session: aiohttp.ClientSession, pending: _Pending) -> None:
+    async def _try(self, session: aiohttp.ClientSession, pending: Pending) -> None:
         found = self._read(pending.record)
         if found is None:
             await self._refuse(pending, "the pod cannot be read")
@@ -257,18 +257,26 @@ class KubeScheduler:
         if not survey.fitting:
             await self._refuse(pending, survey.summary())
             return
-        names = await self._filter(session, pending, survey)
-        if not names:
+        node = await self._chosen(session, pending, survey)
+        if not node:
             return
-        node = names[0] if len(names) == 1 else await self._best(session, pending.record, names)
         self._rooms.place(pending.record.uid, node, found.pod.host)
         pending.busy = True
         task = asyncio.create_task(self._bind(session, pending, node))
         self._binding.add(task)
         task.add_done_callback(self._binding.discard)
 
+    async def _chosen(
+        self, session: aiohttp.ClientSession, pending: Pending, survey: Survey
+    ) -> str:
+        """The node that the pod goes to; empty when it was refused."""
+        names = await self._filter(session, pending, survey)
+        if len(names) > 1:
+            return await self._best(session, pending.record, names)
+        return names[0] if names else ""
+
     async def _filter(
-        self, session: aiohttp.ClientSession, pending: _Pending, survey: Survey
+        self, session: aiohttp.ClientSession, pending: Pending, survey: Survey
     ) -> list[str]:
         """Nodes that the extender finds fit; none when the pod was refused."""
         first = (pending.record.value.get("status") or {}).get("nominatedNodeName")
@@ -296,17 +304,10 @@ class KubeScheduler:
         points = {one.host: one.score for one in scores}
         return max(names, key=lambda name: (points.get(name, 0), self._rooms.idleness(name)))
 
-    async def _bind(self, session: aiohttp.ClientSession, pending: _Pending, node: str) -> None:
+    async def _bind(self, session: aiohttp.ClientSession, pending: Pending, node: str) -> None:
         record = pending.record
-        body = msgspec.json.encode(
-            {
-                "PodName": record.name, "PodNamespace": record.namespace,
-                "PodUID": record.uid, "Node": node,
-            }
-        )  # fmt: skip
         try:
-            answer = await self._ask(session, "bind", body, _Bound)
-            problem = answer.error or ""
+            problem = await self._sent(session, record, node)
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
             problem = str(error) or type(error).__name__
         pending.busy = False
@@ -323,7 +324,18 @@ class KubeScheduler:
         pending.failures += 1
         self._later(pending)
 
-    def _later(self, pending: _Pending) -> None:
+    async def _sent(self, session: aiohttp.ClientSession, record: Record, node: str) -> str:
+        """Have the Binding sent; why the pod is not bound, empty when it is."""
+        body = msgspec.json.encode(
+            {
+                "PodName": record.name, "PodNamespace": record.namespace,
+                "PodUID": record.uid, "Node": node,
+            }
+        )  # fmt: skip
+        answer = await self._ask(session, "bind", body, _Bound)
+        return str(answer.error or "")
+
+    def _later(self, pending: Pending) -> None:
         """Tries again after a while that grows with every failure."""
         wait = min(_BACKOFF * 2 ** min(pending.failures, 10), _LONGEST)
         asyncio.get_running_loop().call_later(wait, self._again, [pending])
@@ -347,7 +359,7 @@ class KubeScheduler:
                 raise aiohttp.ClientError(f"{verb} answered {response.status}: {answer[:200]!r}")
         return msgspec.json.decode(answer, type=into)
 
-    async def _refuse(self, pending: _Pending, message: str) -> None:
+    async def _refuse(self, pending: Pending, message: str) -> None:
         """The pod waits; its condition says why, and an event when that is news."""
         if pending.told == message:
             return

@@ -1,0 +1,333 @@
+"""kube-scheduler with the plugin, played: a seat beside each instance, and the loop that finds pods.
+
+A seat is the kube-scheduler of one instance's pod: it elects by the Lease, speaks at the instance's
+socket, and sends Bindings; Lease and Bindings go through the wire, where they may fail. What the
+loop decides itself is that of the stand-in for the extender, and it is one for all: it asks the seat
+that leads. Where an instance does not serve while another would, its seat gives up the Lease.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from partage.apiserver import ApiError, ApiServer, DeleteOptions, Record
+from partage.daemon.binding import ApiBinder
+from partage.embedded.rooms import Survey
+from partage.embedded.scheduling import KubeScheduler, Pending, Ports
+from partage.extender.ports import Binding, Outcome
+from partage.kube.client import Client
+from partage.kube.election import LeaseSettings
+from partage.kube.lease import LeaderElector
+from partage.wire import plugin as wire
+
+__all__ = ["PluggedKubeScheduler", "Seat"]
+
+_ANSWER = 10.0
+_AGAIN = 0.05
+_PING = 0.3
+_ENCODER = msgspec.json.Encoder()
+
+
+class _Elector(LeaderElector):
+    """One that may crash: then it gives nothing back."""
+
+    crashed = False
+
+    async def _release(self) -> None:
+        if not self.crashed:
+            await super()._release()
+
+
+class Seat:
+    """The kube-scheduler of one instance.
+
+    Attributes:
+        name: of the instance, and the holder in the Lease.
+        ready: the engine answers questions about pods.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        client: Client,
+        times: LeaseSettings,
+        patience: float,
+        *,
+        lives: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """A seat that nobody has taken.
+
+        Args:
+            name: of the instance.
+            path: of its socket.
+            client: goes through the wire.
+            times: of the Lease.
+            patience: seconds without its engine after which a leader gives up the Lease.
+            lives: whether the pod is there: its containers are killed together.
+        """
+        self.name = name
+        self.ready = False
+        self.pushed: Callable[[wire.Push], None] = lambda _: None
+        self.others_ready: Callable[[], bool] = lambda: False
+        self._path, self._client, self._times = path, client, times
+        self._patience, self._lives = patience, lives
+        self._binder = ApiBinder(client, lambda: True)
+        self._ids = itertools.count(2)
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._elector: _Elector | None = None
+        self._holds = False
+
+    @property
+    def leading(self) -> bool:
+        """Whether it holds the Lease at this very moment."""
+        return self._elector is not None and self._elector.leading
+
+    async def run(self) -> None:
+        """Live, die and come back with the instance, until cancelled."""
+        while True:
+            while not self._lives():  # noqa: ASYNC110 # a process tells nobody that it lives
+                await asyncio.sleep(_AGAIN)
+            self._elector = _Elector(
+                self._client, namespace="default", name="partage-scheduler", identity=self.name,
+                lead=self._lead, settings=self._times,
+            )  # fmt: skip
+            work = [
+                asyncio.create_task(one)
+                for one in (self._elector.run(), self._talk(str(uuid.uuid4())), self._watch())
+            ]
+            try:
+                await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+                self._elector.crashed = not self._lives()
+            finally:
+                for task in work:
+                    task.cancel()
+                ended = await asyncio.gather(*work, return_exceptions=True)
+            for one in ended:
+                if isinstance(one, Exception):
+                    raise one
+
+    async def _lead(self) -> None:
+        self._holds = True
+        self._tell(wire.Leading(0, leading=True))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._holds = False
+            self._tell(wire.Leading(0, leading=False))
+
+    async def _watch(self) -> None:
+        """End when the pod is killed, or when the Lease must be left to another."""
+        served = time.monotonic()
+        while self._lives():
+            with contextlib.suppress(OSError, TimeoutError):
+                if self.ready and (await self.ask(wire.Ping(0), self._patience)).ready:
+                    served = time.monotonic()
+            if not self._holds:
+                served = time.monotonic()
+            if time.monotonic() > served + self._patience and self.others_ready():
+                return
+            await asyncio.sleep(_PING)
+
+    # --- the socket --------------------------------------------------------------------------
+
+    async def _talk(self, incarnation: str) -> None:
+        """Connect, and connect again."""
+        while True:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await asyncio.open_unix_connection(self._path)
+                try:
+                    self._writer = writer
+                    self._send(wire.Hello(1, wire.PROTOCOL, incarnation))
+                    await self._listen(reader)
+                finally:
+                    self.ready, self._writer = False, None
+                    writer.close()
+                    for waiting in self._waiting.values():
+                        if not waiting.done():
+                            waiting.set_exception(ConnectionError("the engine is gone"))
+                    self._waiting.clear()
+            await asyncio.sleep(_AGAIN)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            frame = await reader.readexactly(size)
+            number = msgspec.json.decode(frame, type=_Numbered).id
+            if number == 1:
+                self.ready = msgspec.json.decode(frame, type=wire.Answer).ready
+                self._tell(wire.Leading(0, leading=self._holds))
+            elif number:
+                waiting = self._waiting.pop(number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(frame)
+            else:
+                push = msgspec.json.decode(frame, type=wire.Push)
+                self.ready = self.ready if push.ready is None else push.ready
+                self.pushed(push)
+
+    def _send(self, question: msgspec.Struct) -> None:
+        if self._writer is None:
+            raise ConnectionError("no engine is there")
+        frame = _ENCODER.encode(question)
+        self._writer.write(len(frame).to_bytes(4, "big") + frame)
+
+    def _tell(self, question: wire.Question) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._send(question)
+
+    async def ask(self, question: Any, within: float = _ANSWER) -> wire.Answer:
+        """The engine's answer.
+
+        Raises:
+            OSError: the engine is away, or does not answer.
+        """
+        number = next(self._ids)
+        self._send(msgspec.structs.replace(question, id=number))
+        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(within):
+                return msgspec.json.decode(await waiting, type=wire.Answer)
+        finally:
+            self._waiting.pop(number, None)
+
+    async def bind(self, record: Record, node: str, attempt: int) -> str:
+        """Bind a pod as the plugin does; empty when it is bound, else why it is not."""
+        about = (record.uid, attempt)
+        if not attempt:  # without devices
+            plain = Binding(record.namespace, record.name, record.uid, node)
+            answered = await self._binder.bind(plain)
+            return "" if answered.outcome is Outcome.DONE else answered.message or "not bound"
+        allowed = await self.ask(wire.Bind(0, *about, node))
+        if allowed.code:
+            return f"{allowed.code}: {allowed.message}"
+        binding = Binding(
+            record.namespace, record.name, record.uid, node, allowed.annotations, allowed.labels
+        )
+        try:
+            async with asyncio.timeout(allowed.within):
+                answered = await self._binder.bind(binding)
+            outcome, message = answered.outcome, answered.message
+        except TimeoutError:
+            outcome, message = Outcome.UNKNOWN, "no answer in time"
+        if outcome is Outcome.DONE:
+            self._tell(wire.Bound(0, *about, outcome.value))
+            return ""
+        ended = await self.ask(wire.Bound(0, *about, outcome.value, message), 3 * _ANSWER)
+        return "" if ended.bound else message
+
+    def unreserve(self, uid: str, attempt: int) -> None:
+        """Release what a cycle that failed had reserved."""
+        self._tell(wire.Unreserve(0, uid, attempt))
+
+
+class _Numbered(msgspec.Struct):
+    id: int = 0
+
+
+class PluggedKubeScheduler(KubeScheduler):
+    """The loop, which asks the seat that leads."""
+
+    def __init__(self, server: ApiServer, ports: Ports) -> None:
+        super().__init__(server, ports)
+        self.seats: dict[str, Seat] = {}
+        self._tried: dict[str, tuple[Seat, int]] = {}
+        self._attempts = itertools.count(1)
+
+    def sit(self, seat: Seat) -> None:
+        """One kube-scheduler more."""
+        self.seats[seat.name] = seat
+        seat.pushed = self._pushed
+        seat.others_ready = lambda: any(
+            one.ready and one is not seat for one in self.seats.values()
+        )
+
+    def _pushed(self, push: wire.Push) -> None:
+        if push.ready:
+            self._again(self._pending.values())
+        self._again(self._pending[uid] for uid in push.activate if uid in self._pending)
+
+    async def _chosen(
+        self, session: aiohttp.ClientSession, pending: Pending, survey: Survey
+    ) -> str:
+        del session
+        seat = next((one for one in self.seats.values() if one.leading and one.ready), None)
+        if seat is None:
+            raise ConnectionError("no engine that leads is ready")
+        record, attempt = pending.record, next(self._attempts)
+        about = (record.uid, attempt)
+        nominated = (record.value.get("status") or {}).get("nominatedNodeName") or ""
+        asked = wire.Propose(
+            0, *about, str(record.metadata.get("resourceVersion", "")), nominated=nominated
+        )
+        answer = await seat.ask(asked)
+        if answer.unseen:
+            asked = msgspec.structs.replace(asked, pod=msgspec.Raw(record.text()))
+            answer = await seat.ask(asked)
+        if answer.skip:
+            self._tried[record.uid] = seat, 0
+            return survey.fitting[0]
+        if answer.code:
+            if answer.preempt and await self._preempted(seat, pending, survey, attempt):
+                return ""
+            await self._refuse(pending, f"{answer.code}: {answer.message}")
+            if answer.code == "StaleAttempt":
+                self._later(pending)
+            return ""
+        nodes = [name for name in answer.nodes if name in survey.fitting]
+        if not nodes:
+            if (await seat.ask(wire.Another(0, *about, answer.nodes))).again:
+                self._again([pending])
+            else:
+                await self._refuse(pending, survey.summary())
+            return ""
+        reserved = await seat.ask(wire.Reserve(0, *about, nodes[0]))
+        if reserved.code:
+            await self._refuse(pending, f"{reserved.code}: {reserved.message}")
+            self._later(pending)
+            return ""
+        self._tried[record.uid] = seat, attempt
+        return nodes[0]
+
+    async def _sent(self, session: aiohttp.ClientSession, record: Record, node: str) -> str:
+        del session
+        seat, attempt = self._tried.pop(record.uid)
+        try:
+            problem = await seat.bind(record, node, attempt)
+        except OSError as error:
+            problem = str(error) or type(error).__name__
+        if problem:
+            seat.unreserve(record.uid, attempt)
+        return problem
+
+    async def _preempted(self, seat: Seat, pending: Pending, survey: Survey, attempt: int) -> bool:
+        """Send away who must go on the first node offered, and nominate the pod."""
+        record, store = pending.record, self._server.store
+        budgets = [msgspec.Raw(one.text()) for one in store.all("poddisruptionbudgets.policy")]
+        offer = await seat.ask(wire.Preempt(0, record.uid, attempt, budgets))
+        offers = dict(zip(offer.nodes, offer.victims, strict=True))
+        node = next((name for name in offers if name in survey.fitting), "")
+        if offer.again:
+            self._again([pending])
+        if not node:
+            return offer.again
+        with contextlib.suppress(ApiError):
+            for victim in [one for one in store.all("pods") if one.uid in offers[node]]:
+                await self._server.delete(
+                    "pods", victim.namespace, victim.name, DeleteOptions(uid=victim.uid)
+                )
+            await self._server.patch(
+                "pods", record.namespace, record.name,
+                {"metadata": {"uid": record.uid}, "status": {"nominatedNodeName": node}},
+                sub="status",
+            )  # fmt: skip
+        return False
