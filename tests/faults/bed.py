@@ -178,9 +178,7 @@ class Bed:
         election = ElectionOptions("default", times=TIMES, fence=fence, pod=pod)
         options = replace(options, identity=name, election=election)
         if self.plugged:
-            service = replace(options.service, ahead=None)
-            plugin = PluginOptions(await self.seat(name))
-            options = replace(options, service=service, plugin=plugin)
+            options = replace(options, plugin=PluginOptions(await self.seat(name)))
         made = SchedulerDaemon(await self.client(**more), options)
         self.daemons[name] = self.relay.instances[name] = made
         await self.stack.enter_async_context(made)

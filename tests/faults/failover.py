@@ -34,6 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of pods and moments")
     parser.add_argument("--nodes", type=int, default=8, help="of eight cards each")
     parser.add_argument("--lease", type=int, default=15, help="seconds of the Lease")
+    parser.add_argument("--seam", choices=["extender", "plugin"], default="extender")
     parser.add_argument("--output", type=Path, help="folder for the instances' logs")
     return parser.parse_args()
 
@@ -80,7 +81,8 @@ async def run(cluster: Bed, given: argparse.Namespace) -> dict[str, Any]:
         "kills": len(rows),
         "pods": churn.made,
         "bound": churn.bound,
-        "promised": gap_promised(given.lease),
+        "seam": given.seam,
+        "promised": gap_promised(given.lease, given.seam),
         "mean": {n: round(statistics.mean(r[n] for r in rows), 1) for n in rows[0]},
         "worst": {n: round(max(r[n] for r in rows), 1) for n in rows[0]},
         "tracebacks": [row for one in cluster.spawned.values() for row in one.tracebacks],
@@ -101,7 +103,7 @@ async def main() -> int:
         folder = given.output or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
         fleet = [node(f"n{number}", 8) for number in range(given.nodes)]
-        async with bed(*fleet, folder=folder) as cluster:
+        async with bed(*fleet, folder=folder, seam=given.seam) as cluster:
             for number in range(3):
                 await cluster.spawn(f"instance-{number}", lease=given.lease)
             await cluster.led()

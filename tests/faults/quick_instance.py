@@ -38,8 +38,7 @@ async def main(kubeconfig: str, port: str, name: str, socket: str = "") -> None:
     """Serve until told to end; at a socket, for kube-scheduler's plugin."""
     options = replace(OPTIONS, identity=name, port=int(port))
     if socket:
-        service = replace(options.service, ahead=None)
-        options = replace(options, service=service, plugin=PluginOptions(Path(socket)))
+        options = replace(options, plugin=PluginOptions(Path(socket)))
     start_logging("json", "info")
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -64,6 +64,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quiet", action="store_true", help="no faults, for comparison")
     parser.add_argument("--no-webhook", action="store_true", help="admit all pods unread")
+    parser.add_argument("--seam", choices=["extender", "plugin"], default="extender")
     parser.add_argument("--output", type=Path, help="folder for logs and the summary")
     return parser.parse_args()
 
@@ -229,7 +230,7 @@ class Soak:
         shapes = {name: churn.bound_by_shape[name] for name in SHAPES}
         return {
             "minutes": self.given.minutes, "seed": self.given.seed, "nodes": self.given.nodes,
-            "rate": self.given.rate, "lease": _LEASE, "quiet": self.given.quiet,
+            "seam": self.given.seam, "rate": self.given.rate, "lease": _LEASE, "quiet": self.given.quiet,
             "only": self.given.only,
             "pods": {
                 "made": churn.made, "bound": churn.bound, "bound_by_shape": shapes,
@@ -323,7 +324,7 @@ async def main() -> int:
         folder = given.output or Path(made)
         folder.mkdir(parents=True, exist_ok=True)
         nodes = fleet(given.nodes)
-        async with bed(*nodes, folder=folder) as cluster:
+        async with bed(*nodes, folder=folder, seam=given.seam) as cluster:
             cluster.wire.gather = _GATHER_SECONDS
             for name in (STEADY, *(f"other-{n}" for n in range(given.instances))):
                 skew = _SKEW if name == "other-0" else 0.0

@@ -8,7 +8,7 @@ from churn import SHAPES
 from verdict import failed, failover_failed
 
 GOOD: dict[str, Any] = {
-    "minutes": 20.0, "rate": 50.0, "lease": 15, "quiet": False, "only": "",
+    "minutes": 20.0, "rate": 50.0, "lease": 15, "seam": "extender", "quiet": False, "only": "",
     "pods": {
         "made": 60_000, "bound": 59_000, "bound_by_shape": dict.fromkeys(SHAPES, 100),
     },
@@ -90,12 +90,15 @@ def test_a_short_run_need_not_meet_every_fault() -> None:
     [
         pytest.param({}, 0, id="kept"),
         pytest.param({"worst": {"binding": 28.4}}, 1, id="too late"),
+        pytest.param({"seam": "plugin", "worst": {"binding": 21.1}}, 1, id="too late by plugin"),
         pytest.param({"kills": 4}, 1, id="a kill is missing"),
         pytest.param({"kills": 0, "bound": 0}, 2, id="nothing happened"),
         pytest.param({"tracebacks": ["Traceback"]}, 1, id="a traceback"),
     ],
 )
 def test_a_fail_over_keeps_its_promise(change: dict[str, Any], lacks: int) -> None:
-    """Lease, time-out of a Binding and 3 s; with the defaults 28 s."""
-    run = {"kills": 5, "bound": 600, "tracebacks": [], "worst": {"binding": 27.9}}
+    """Lease, time-out of a Binding and 3 s; with the defaults 28 s, and 21 by the plugin."""
+    run = {
+        "kills": 5, "bound": 600, "tracebacks": [], "seam": "extender", "worst": {"binding": 27.9}
+    }  # fmt: skip
     assert len(failover_failed(run | change, lease=15, kills=5)) == lacks
