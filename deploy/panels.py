@@ -119,9 +119,37 @@ _CARDS: Final = (
           about="Above the bound cards have no series of their own, and this page is empty."),
 )  # fmt: skip
 
+_HELD: Final = 'sum by (namespace) (partage_namespace_units{dimension="%s"} * on (instance) group_left () partage_leader)'
+_IDLE: Final = "container_request_gpu_utilization > 0 unless on (namespace, node, pod, container, card) avg_over_time(container_gpu_utilization[1h]) >= 5"
+_MEASURED: Final = "and on (namespace, node, pod, container, card) container_gpu_utilization"
+
+_TENANTS: Final = (
+    Panel("Who holds what", kind="row", width=_WIDTH, height=1),
+    Panel("Compute by namespace", ((f"{_HELD % 'core_milli'} / 1000", "{{namespace}}"),), width=12, about="In cards.", stacked=True),
+    Panel("Memory by namespace", ((_HELD % "memory_bytes", "{{namespace}}"),), "bytes", width=12, stacked=True),
+    Panel("Card-hours of the last day", ((f"sort_desc(sum_over_time(({_HELD % 'core_milli'})[1d:1m]) / 60000)", "{{namespace}}"),),
+          kind="bargauge", width=12, height=9, about="Compute held over time, whether it was used or not."),
+    Panel("Compute by protocol", (('sum by (protocol) (partage_namespace_units{dimension="core_milli"} * on (instance) group_left () partage_leader) / 1000', "{{protocol}}"),),
+          width=12, height=9, stacked=True),
+    Panel("Who uses it", kind="row", width=_WIDTH, height=1),
+    Panel("Compute used of what was granted", (("sum by (namespace) (container_gpu_utilization) / sum by (namespace) (container_request_gpu_utilization > 0)", "{{namespace}}"),),
+          "percentunit", width=12, about="Of containers whose use is measured, by Partage's library."),
+    Panel("Memory used of what was granted", (("sum by (namespace) (container_gpu_memory_total) / sum by (namespace) (container_request_gpu_memory)", "{{namespace}}"),),
+          "percentunit", width=12, about="By the library's account, or by what the driver says of processes."),
+    Panel("Idle shares", ((f"topk(20, {_IDLE} {_MEASURED})", "{{namespace}}/{{pod}} {{container}} on {{node}} {{card}}"),), "percent", "bargauge", 12, 10,
+          "Compute granted to containers that received less than 5 % of their card's time in the last hour."),
+    Panel("Memory that nobody touches", (("topk(20, container_request_gpu_memory - on (namespace, node, pod, container, card) max_over_time(container_gpu_memory_total[1h]))", "{{namespace}}/{{pod}} {{container}} on {{node}} {{card}}"),),
+          "decmbytes", "bargauge", 12, 10, "Granted less the most that was used in the last hour."),
+    Panel("Device time by namespace", (("sum by (namespace) (rate(partage_agent_container_seconds[$__rate_interval]))", "{{namespace}}"),), width=_WIDTH,
+          about="In cards: seconds of device time a second."),
+    Panel("Utilization of cards, by who is on them", (("DCGM_FI_DEV_GPU_UTIL * on (UUID) group_right () partage_agent_tenant_info", "{{namespace}}/{{pod}} {{protocol}} on {{Hostname}} {{gpu}}"),),
+          "percent", width=_WIDTH, about="For clusters with DCGM's exporter: the whole card's figure, beside each pod that shares it."),
+)  # fmt: skip
+
 DASHBOARDS: Final[dict[str, tuple[str, tuple[Panel, ...]]]] = {
     "partage-service": ("Partage: pool and service", (*_POOL, *_SERVICE)),
     "partage-cards": ("Partage: nodes and cards", _CARDS),
+    "partage-tenants": ("Partage: who uses what they hold", _TENANTS),
 }
 """Title and panels of each dashboard, by uid."""
 

@@ -31,7 +31,7 @@ from partage.agent.isolation.tried import untried
 from partage.agent.journal import Journal
 from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.nri.messages import Container, PodSandbox
-from partage.agent.uses import Meter, Use
+from partage.agent.uses import Meter, Use, told_by_drivers
 from partage.apiserver import ApiServer, serve
 from partage.daemon.statements import Statements, condition_of
 from partage.kube.client import Client
@@ -39,6 +39,7 @@ from partage.kube.config import ClusterConfig, Config
 from partage.model import device as model
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
@@ -546,6 +547,40 @@ def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
         "partage_agent_container_seconds/team,n1,train,main,0": 5,
         "partage_agent_container_overhead_bytes/team,n1,train,main,0": GIB // 2,
     }.items() <= found.items()
+
+
+def test_drivers_tell_the_memory_of_containers_that_no_library_counts(tmp_path: Path) -> None:
+    """By their processes; a container of which none is seen, or that is measured, is left out."""
+    for pid, container in ((11, "a" * 12), (12, "a" * 12), (13, "b" * 12), (14, "c" * 12)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cgroup").write_text(f"0::/pods/cri-containerd-{container}.scope\n")
+    held = [
+        Holding(letter * 12, "main", Allocation(f"u{letter}", "team", letter, "n1", (SHARE,)))
+        for letter in "abcd"
+    ]
+    known = {("c" * 12, "GPU-0"): Use(GIB, 0.1, 1, 1)}
+    cards = {"GPU-0": CardUse(8 * GIB, processes={11: GIB, 12: 2 * GIB, 14: GIB, 99: GIB})}
+
+    found = told_by_drivers(held, cards, known, tmp_path)
+
+    assert found == {
+        ("a" * 12, "GPU-0"): Use(3 * GIB, None, None, 2),
+        ("b" * 12, "GPU-0"): Use(0, None, None, 0),
+    }
+    assert told_by_drivers(held, {"GPU-0": CardUse(8 * GIB)}, {}, tmp_path) == {}
+
+
+def test_a_tenant_joins_series_of_other_exporters() -> None:
+    """Under the labels by which NVIDIA's exporter names a card; two parts of one card stay apart."""
+    cut = replace(SHARE, mode=GrantMode.MIG, mig=MigSlice("1g.5gb", 4, 1))
+    allocation = Allocation("u1", "team", "train", "n1", (cut, SHARE))
+    books = Books(NODE, [Holding("c1", "main", allocation)], {}, {})
+    found = [name for name in _series(books) if name.startswith("partage_agent_tenant_info")]
+    assert found == [
+        "partage_agent_tenant_info/GPU-0,0,n1,team,train,main,0,qgpu,mig,1g.5gb",
+        "partage_agent_tenant_info/GPU-0,0,n1,team,train,main,1,qgpu,share,",
+    ]
+    assert _twice(books) == []
 
 
 def test_what_nobody_measures_has_no_series() -> None:

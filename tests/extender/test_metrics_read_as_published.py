@@ -34,6 +34,25 @@ def _scene(pods: Iterable[Manifest] = (), series: Exposition | None = None) -> R
     return Running(node(), device("n1", **MODEL), *pods, series=series)
 
 
+def test_namespaces_are_told_what_their_pods_hold_by_protocol(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compute and memory of cards; beyond the bound namespaces are counted and left out."""
+    with _scene() as site:
+        site.run(site.world.place(pod("web", HAMI)))
+        found = _scrape(site)["partage_namespace_units"]
+        monkeypatch.setattr("partage.extender.exposition._NAMESPACES", 0)
+        bounded = _scrape(site)
+
+    base = {"namespace": "team", "protocol": "hami"}
+    assert found == [
+        ({"dimension": "core_milli", **base}, 250),
+        ({"dimension": "memory_bytes", **base}, 4 * 2**30),
+    ]
+    assert "partage_namespace_units" not in bounded
+    assert bounded["partage_metrics_namespaces_omitted"] == [({}, 1)]
+
+
 def test_hamis_series_have_the_published_names_labels_and_units() -> None:
     """Bytes for memory, percent for compute, and the zone that every HAMi series carries."""
     base = {"node": "n1", "device_uuid": "GPU-0", "device_index": "0", "device_type": "A100",

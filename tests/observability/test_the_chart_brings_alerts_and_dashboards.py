@@ -28,7 +28,12 @@ def of(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 def test_the_charts_files_are_made_of_the_same_tables() -> None:
     """`deploy/generate.py files` brings them up to date."""
     made = generate.files()
-    for name in ("alerts.json", "partage-service.json", "partage-cards.json"):
+    for name in (
+        "alerts.json",
+        "partage-service.json",
+        "partage-cards.json",
+        "partage-tenants.json",
+    ):
         assert (generate.CHART / "files" / name).read_text("utf-8") == made[name], name
     assert json.loads(made["alerts.json"])["groups"] == GROUPS
 

@@ -84,6 +84,7 @@ class NodeSeries(Collector):
         )  # fmt: skip
         yield from _card_series(books, cards, held)
         yield from _container_series(shown)
+        yield _tenants(books.node, shown)
         yield from _pod_series(books.node, shown, cards)
 
 
@@ -224,6 +225,26 @@ def _container_series(held: Sequence[_Held]) -> Iterator[Metric]:
         "partage_agent_container_seconds", "Device time that a container received of a card.",
         mine,
         [(key, use.served_ns / 1e9) for key, use in uses.items() if use.served_ns is not None],
+    )  # fmt: skip
+
+
+def _tenants(node: Node, held: Sequence[_Held]) -> Metric:
+    """Who is on which card, under the labels by which DCGM's exporter names cards."""
+    return _gauge(
+        "partage_agent_tenant_info",
+        "1 for each part of a card: joins series of the card with pod and protocol.",
+        ("UUID", "gpu", "Hostname", "namespace", "pod", "container", "part", "protocol", "mode", "profile"),
+        [
+            (
+                (
+                    one.grant.uuid, str(one.grant.minor), node.name, one.allocation.namespace,
+                    one.allocation.name, one.container, str(one.position), one.grant.protocol,
+                    one.grant.mode.value, one.grant.mig.profile if one.grant.mig else "",
+                ),
+                1.0,
+            )
+            for one in held
+        ],
     )  # fmt: skip
 
 

@@ -1,20 +1,25 @@
 """What containers use of a node's cards: measured, never guessed.
 
-Those that the enforcement library holds tell through their accounts (memory) and seats (device time). What nobody
-measures is absent, and so is its series.
+Those that the enforcement library holds tell through their accounts (memory) and seats (device time). Of others,
+whoever enforces, the driver tells the memory of each process, where the agent sees processes of the host. What
+nobody measures is absent, and so is its series.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from partage.agent.discovery.found import CardUse
+from partage.agent.holding import Holding
 from partage.agent.isolation.account import Process
 from partage.agent.isolation.limits import CardLimits
+from partage.agent.isolation.processes import processes_of
 from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.seats import Seat
 from partage.agent.isolation.sight import RoomView, Sight
 
-__all__ = ["Meter", "Use"]
+__all__ = ["Meter", "Use", "told_by_drivers"]
 
 _SECOND_NS: Final = 10**9
 
@@ -103,3 +108,38 @@ def _busy(before: tuple[float, int] | None, now: float, served: int | None) -> f
     if before is None or served is None or now <= before[0]:
         return None
     return min(max(served - before[1], 0) / ((now - before[0]) * _SECOND_NS), 1.0)
+
+
+def told_by_drivers(
+    held: Iterable[Holding],
+    cards: Mapping[str, CardUse],
+    known: Mapping[tuple[str, str], Use],
+    proc: Path = Path("/proc"),
+) -> dict[tuple[str, str], Use]:
+    """Memory of containers that the library does not count, by container and card; it reads files.
+
+    A container none of whose processes is seen is left out: the agent may have no sight of them.
+
+    Args:
+        held: containers that hold cards.
+        cards: what drivers say, by card.
+        known: what is measured already.
+        proc: procfs of the host.
+    """
+    wanted = {
+        (one.container, grant.uuid)
+        for one in held
+        for grant in one.allocation.grants
+        if grant.container == one.name
+        and (one.container, grant.uuid) not in known
+        and (use := cards.get(grant.uuid)) is not None
+        and use.processes is not None
+    }
+    pids = processes_of({container for container, _ in wanted}, proc)
+    found: dict[tuple[str, str], Use] = {}
+    for container, uuid in wanted:
+        of_card = cards[uuid].processes or {}
+        mine = [of_card[pid] for pid in pids.get(container, ()) if pid in of_card]
+        if container in pids:
+            found[container, uuid] = Use(sum(mine), None, None, len(mine))
+    return found

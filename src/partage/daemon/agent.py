@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from aiohttp import web
 from prometheus_client import generate_latest
 
-from partage.agent.discovery.found import Inventory
+from partage.agent.discovery.found import CardUse, Inventory
 from partage.agent.exposition import Books, NodeSeries
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
@@ -30,7 +30,7 @@ from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.stories import stories_of
-from partage.agent.uses import Meter
+from partage.agent.uses import Meter, Use, told_by_drivers
 from partage.daemon.instances import NodeInstances
 from partage.daemon.mps import MpsDaemon
 from partage.daemon.tidying import Tidying
@@ -175,6 +175,7 @@ class AgentDaemon:
             of_pods, roots.verbs, chosen.provider, cdi=self.options.cdi, online=chosen.online
         )
         self.meter = Meter(time.monotonic)
+        self._told: Mapping[tuple[str, str], Use] = {}
         self.found: Callable[[], Inventory] = Inventory
         self._known = False
         self._place = Place(node, context.settings, FAMILIES, facts, self.options.exempt)
@@ -230,13 +231,11 @@ class AgentDaemon:
         tell(self._place)
 
     def _books(self) -> Books:
-        found = self.found().found
-        return Books(
-            self._place.node,
-            self.keeper.holdings,
-            {one.device.uuid: one.use for one in found if one.use is not None},
-            self.meter.uses,
-        )
+        uses = {**self._told, **self.meter.uses}
+        return Books(self._place.node, self.keeper.holdings, self._cards(), uses)
+
+    def _cards(self) -> dict[str, CardUse]:
+        return {one.device.uuid: one.use for one in self.found().found if one.use is not None}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
@@ -294,6 +293,8 @@ class AgentDaemon:
         self.tallies.connected.set(self.asked.ready.is_set())
         for code, count in self.notes.counted.items():
             self.tallies.notes.labels(code).set(count)
+        held, uses = self.keeper.holdings, self.meter.uses
+        self._told = await asyncio.to_thread(told_by_drivers, held, self._cards(), uses)
         data = generate_latest(self.tallies.registry)
         return web.Response(body=data, headers={"Content-Type": _METRICS})
 

@@ -10,6 +10,7 @@ series of MIG instances are in `exposition_mig`. Source: hami.md 8.1; qgpu-and-p
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +28,8 @@ __all__ = ["CardRow", "Exposition", "exposition"]
 _PERCENT: Final = MILLI // 100
 _MIB: Final = 2**20
 _PIECE: Final = 512
+_NAMESPACES: Final = 1000
+"""Namespaces that have series, in the order of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,8 @@ async def exposition(books: Books, wanted: Exposition) -> AsyncIterator[bytes]:
         "there are more than the bound.\n# TYPE partage_metrics_cards_omitted gauge\n"
         f"partage_metrics_cards_omitted {left_out}\n"
     ).encode()
+    async for part in _namespaces(books):
+        yield part
     if left_out:
         return
     rows: list[CardRow] = []
@@ -213,6 +218,37 @@ async def exposition(books: Books, wanted: Exposition) -> AsyncIterator[bytes]:
         yield _quotas(books, wanted)
     await asyncio.sleep(0)
     yield foreign_series(books.engine.ledger)
+
+
+async def _namespaces(books: Books) -> AsyncIterator[bytes]:
+    """What pods of each namespace hold of cards now, by protocol; over time it is their share-hours."""
+    held: Counter[tuple[str, str, str]] = Counter()
+    for number, one in enumerate(list(books.engine.ledger.allocations()), 1):
+        asked = {grant.uuid: grant.protocol for grant in one.grants}
+        for charge in one.charges:
+            if charge.type is DeviceType.GPU:
+                whose = one.namespace, asked.get(charge.uuid, "")
+                held[*whose, "core_milli"] += charge.core_milli
+                held[*whose, "memory_bytes"] += charge.memory_bytes
+        if not number % _PIECE:
+            await asyncio.sleep(0)
+    namespaces = sorted({namespace for namespace, _protocol, _dimension in held})
+    shown = set(namespaces[:_NAMESPACES])
+    yield _head(
+        "partage_metrics_namespaces_omitted",
+        "Namespaces without series of their own, because there are more than the bound.",
+    )
+    yield f"partage_metrics_namespaces_omitted {len(namespaces) - len(shown)}\n".encode()
+    yield _head(
+        "partage_namespace_units",
+        "Held of all cards by pods of a namespace: compute in 1/1000 of a card, memory in bytes.",
+    )
+    yield "".join(
+        f'partage_namespace_units{{dimension="{dimension}",namespace="{label_text(namespace)}",'
+        f'protocol="{label_text(protocol)}"}} {amount}\n'
+        for (namespace, protocol, dimension), amount in sorted(held.items())
+        if namespace in shown
+    ).encode()
 
 
 def _head(name: str, text: str) -> bytes:

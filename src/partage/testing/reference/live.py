@@ -18,13 +18,20 @@ import aiohttp
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from partage.agent.discovery.found import CardUse
+from partage.agent.exposition import Books, NodeSeries
+from partage.agent.holding import Holding
 from partage.agent.keeper import Tallies
+from partage.agent.uses import Use
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.embedded.cluster import EmbeddedCluster, Plan
 from partage.embedded.examples import examples
 from partage.embedded.manifests import read
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
+from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.device import Device, DeviceType
+from partage.model.node import Node
 from partage.serving.tls import ServerTls
 from partage.testing.reference.pages import HEAD, table
 from partage.tracing.tracer import NO_TRACES, SpanSeries
@@ -180,7 +187,22 @@ def _agent() -> str:
     tallies.instances.labels(card="GPU-0", state="foreign").set(1)
     tallies.findings.labels(kind="PodGone").set(1)
     tallies.registry.register(SpanSeries(NO_TRACES))
+    tallies.registry.register(NodeSeries(_books))
     return generate_latest(tallies.registry).decode()
+
+
+def _books() -> Books:
+    """A card that a container shares, all of it measured."""
+    card = Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", model="T4", memory_bytes=2**34)
+    grant = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 2**32, GrantMode.SHARE, protocol="hami")
+    held = Holding("c1", "main", Allocation("u1", "team", "train", "n1", (grant,)))
+    use = Use(2**31, 0.2, 10**9, 1, 2**29)
+    return Books(
+        Node("n1", devices=(card,)),
+        [held],
+        {"GPU-0": CardUse(2**32, 0.5, 70_000)},
+        {("c1", "GPU-0"): use},
+    )
 
 
 def series_page(found: Exported) -> str:
