@@ -97,13 +97,13 @@ def _grant(protocol: str, minor: int = 0, mode: GrantMode = GrantMode.WHOLE) -> 
         ),
         pytest.param(
             [_grant("koordinator", 2)],
-            {"NVIDIA_VISIBLE_DEVICES": "2"},
+            {"NVIDIA_VISIBLE_DEVICES": "void"},
             ("/dev/dri/card2", "/dev/dri/renderD130"),
             id="metax, whole",
         ),
         pytest.param(
             [_grant("koordinator", 2, GrantMode.VENDOR)],
-            {"NVIDIA_VISIBLE_DEVICES": "2"},
+            {"NVIDIA_VISIBLE_DEVICES": "void"},
             (),
             id="metax, cut by its own plugin",
         ),

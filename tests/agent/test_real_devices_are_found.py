@@ -183,7 +183,10 @@ def test_nvidia_cards_without_their_library_are_told(
 def test_metax_cards_come_from_their_library(node: Node) -> None:
     """Facts as in seed 000; a card without sensible memory is closed; parts of cards are skipped."""
     compiled("metax_card.c", node.folder / "lib/libmxsml.so", "libmxsml-test.so")
-    node.pci("0000:38:00.0", "0x9999", "0x030200")
+    home = node.pci("0000:38:00.0", "0x9999", "0x030200")
+    for name in ("card1", "renderD129"):
+        (home / "drm" / name).mkdir(parents=True)
+        node.write(f"dev/dri/{name}", "")
     node.write("dev/mxcd", "")
 
     found = discover(node.roots)
@@ -193,7 +196,7 @@ def test_metax_cards_come_from_their_library(node: Node) -> None:
     assert (first.memory_bytes, first.healthy) == (64 * GIB, True)
     assert first.topology == Topology(1, ROOT, "0000:38:00.0")
     assert (second.memory_bytes, second.healthy) == (0, False)
-    assert found.found[0].files == (str(node.roots.dev / "mxcd"),)
+    assert found.found[0].files == ("/dev/mxcd", "/dev/dri/card1", "/dev/dri/renderD129")
 
 
 @pytest.mark.parametrize("library", [None, b"no library at all"], ids=["absent", "broken"])
@@ -230,6 +233,8 @@ def test_amd_cards_and_fpgas_come_from_sysfs(node: Node) -> None:
         mem_info_vram_total=str(192 * GIB), unique_id="af12", product_name="AMD Instinct MI300X",
     )  # fmt: skip
     (home / "drm/renderD128").mkdir(parents=True)
+    for name in ("kfd", "dri/renderD128"):
+        node.write(f"dev/{name}", "")
     node.pci("0000:05:00.0", "0x10ee", "0x120000")
     node.pci("0000:05:00.1", "0x10ee", "0x120000")
 
@@ -265,6 +270,8 @@ def test_a_second_vendor_is_left_out(node: Node) -> None:
     """A Device object names one make; cards of another would be given to the wrong pods."""
     home = node.pci("0000:03:00.0", "0x1002", "0x030000", mem_info_vram_total=str(GIB))
     (home / "drm/renderD128").mkdir(parents=True)
+    for name in ("kfd", "dri/renderD128"):
+        node.write(f"dev/{name}", "")
     node.pci("0000:38:00.0", "0x9999", "0x030200")
 
     found = discover(node.roots)
@@ -302,6 +309,8 @@ def test_nonsense_in_sysfs_grants_nothing(
              "current_compute_partition")  # fmt: skip
     home = node.pci("0000:03:00.0", vendor, "0x120000")
     (home / "drm/renderD128").mkdir(parents=True)
+    for name in ("kfd", "dri/renderD128"):
+        node.write(f"dev/{name}", "")
     node.nic("mlx5_0", "0000:40:00.0", functions=1)
     for name, text in (("class", card), *zip(paths, texts, strict=False)):
         (home / name).unlink(missing_ok=True)

@@ -21,11 +21,15 @@ WAIT = 240
 
 @dataclass
 class Agent:
-    """`partage agent` as a process, with a host's files of its own."""
+    """`partage agent` as a process, with a host's files of its own.
+
+    Attributes:
+        node: its Device object; None has the agent find the devices of `folder/host` itself.
+    """
 
     runtime: containerd.Containerd
     folder: Path
-    node: Mapping[str, Any]
+    node: Mapping[str, Any] | None
     options: tuple[str | Path, ...] = ()
     popen: subprocess.Popen[bytes] | None = None
     port: int = 0
@@ -39,12 +43,15 @@ class Agent:
                 os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3 + 2 * minor))
             for part in {self.folder.parts[1], "tmp"}:
                 (root / part).symlink_to(f"/{part}")
+        known: tuple[str | Path, ...] = ("--standalone",)
+        if self.node is not None:
             (self.folder / "node.json").write_text(json.dumps(self.node))
+            known = ("--devices", self.folder / "node.json")
         log = self.folder / "agent.log"
         with log.open("wb") as out:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "partage.cli.main", "agent", "--node", "n1",
-                 "--devices", self.folder / "node.json", "--nri-socket", self.runtime.nri,
+                 *known, "--nri-socket", self.runtime.nri,
                  "--journal", self.folder / "journal", "--host-root", root, "--port", "0",
                  *self.options],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out,

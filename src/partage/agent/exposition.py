@@ -21,6 +21,7 @@ from partage.agent.uses import Use
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node
+from partage.vendors.traits import NVIDIA
 
 __all__ = ["MOST", "Books", "NodeSeries"]
 
@@ -303,7 +304,7 @@ def _pod_series(node: Node, held: Sequence[_Held], cards: Sequence[Device]) -> I
 
 
 def _type(card: Device) -> str:
-    return f"NVIDIA-{card.model}" if card.vendor == "nvidia" else card.model
+    return f"NVIDIA-{card.model}" if card.vendor == NVIDIA.name else card.model
 
 
 def _gauge(

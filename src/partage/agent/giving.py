@@ -4,7 +4,8 @@ The one place where grants become things in a container; the agent gives them, `
 Environment is worked out by the families, as on the day of the Binding. Pure: what only the host knows
 (files of a network card, identities of instances) comes in as functions.
 
-Device files by vendor: kubernetes.md 6; network cards: koordinator.md 7. Shares that a vendor's own plugin cuts
+Device files by vendor are those that discovery found, else those of its row (`partage.vendors.traits`); network
+cards: koordinator.md 7. Shares that a vendor's own plugin cuts
 get their files from that plugin: the whole card's file would be more than was granted. Who keeps other shares of
 NVIDIA cards to their amounts is a provider's business (`partage.agent.isolation.providers`).
 """
@@ -18,13 +19,15 @@ from partage.agent.isolation.providers import Bind, NoIsolation, Provider, Share
 from partage.agent.isolation.rooms import Quota
 from partage.model.allocation import Grant, GrantMode, MigSlice
 from partage.model.device import DeviceType
+from partage.model.errors import InvalidValue
 from partage.vendors.base import Family, PlacedPod
 from partage.vendors.runtimes import VISIBLE
 from partage.vendors.settings import Settings
+from partage.vendors.traits import NVIDIA, Traits, traits_of
 from partage.wire.outcomes import said
 from partage.wire.render import render
 
-__all__ = ["MARK", "SILENT", "Given", "HostFacts", "Instance", "Made", "gifts"]
+__all__ = ["MARK", "SILENT", "FilesUnknown", "Given", "HostFacts", "Instance", "Made", "gifts"]
 
 MARK: Final = "PARTAGE_DEVICES_"
 """Begins a variable for each resource of which a container got units from the kubelet; they are emptied
@@ -32,21 +35,12 @@ when it gets what was granted. One for each: of two that are the same NRI would 
 SILENT: Final[Mapping[str, str]] = {"CUDA_DISABLE_CONTROL": "false"}
 """What a variable that is to say nothing is set to, where that is not nothing. Plugins of NRI may ask to take
 variables away, but containerd 1.7.24 and 2.1.9 leave them as they are."""
-_COMMON: Final[Mapping[str, tuple[str, ...]]] = {
-    "nvidia": ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),
-    "metax": ("/dev/mxcd",),
-    "huawei": ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc"),
-}
-_OWN: Final[Mapping[str, tuple[str, ...]]] = {
-    "nvidia": ("/dev/nvidia{minor}",),
-    "metax": ("/dev/dri/card{minor}", "/dev/dri/renderD{render}"),
-    "huawei": ("/dev/davinci{minor}",),
-}
-_FIRST_RENDER: Final = 128
 _RDMA: Final = "/dev/infiniband/rdma_cm"
 _QGPU_POLICY: Final = "qgpu-policy"
-_KEPT: Final = "nvidia"
-"""Whose cards' shares a provider can keep."""
+
+
+class FilesUnknown(InvalidValue):
+    """A container was granted a card that it could not open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +95,7 @@ class Given:
     cut: tuple[str, ...] = ()
 
 
-def _no_verbs(_address: str) -> tuple[str, ...]:
+def _none_found(_identity: str) -> tuple[str, ...]:
     return ()
 
 
@@ -112,6 +106,7 @@ class HostFacts:
     Attributes:
         instance: of a pod, by its UID, on a card; a look into memory.
         verbs: device files of a network card or virtual function, by PCI address.
+        found: device files of a card by its UUID, as discovery found them; empty where it does not tell.
         provider: who keeps shares of NVIDIA cards.
         vendors: files of shares that their vendor's plugin gives are given as well (a simulated
             node stands for that plugin too).
@@ -121,7 +116,8 @@ class HostFacts:
     """
 
     instance: Callable[[str, str, MigSlice], Instance]
-    verbs: Callable[[str], tuple[str, ...]] = _no_verbs
+    verbs: Callable[[str], tuple[str, ...]] = _none_found
+    found: Callable[[str], tuple[str, ...]] = _none_found
     provider: Provider = NoIsolation()
     vendors: bool = False
     cdi: str = ""
@@ -146,6 +142,7 @@ def gifts(
 
     Raises:
         InvalidValue: the pod chose limits that cannot be.
+        FilesUnknown: it has a card of which nobody knows the device files.
     """
     env = render(placed, settings, families).env
     return {
@@ -168,6 +165,9 @@ def _given(
     made = [file for one in instances.values() for file in one.files]
     files: list[str] = []
     spare: list[str] = []
+    makers = [row for one in grants if (row := _row(placed, one)) is not None]
+    if makers and NVIDIA not in makers:
+        env.pop(VISIBLE, None)  # a family names cards of every vendor in it
     for grant in grants:
         if grant in instances and instances[grant].files:
             continue
@@ -184,7 +184,7 @@ def _given(
     policy = placed.node.properties.get(_QGPU_POLICY, "")
     shares = Shares(
         placed.pod.uid, name, placed.pod.annotations, known, env, policy,
-        tuple(one for one in grants if _vendor(placed, one) == _KEPT),
+        tuple(one for one in grants if _row(placed, one) is NVIDIA),
         not host.online.isdisjoint({placed.pod.namespace, "*"}),
     )  # fmt: skip
     if not shares.shares:
@@ -201,7 +201,7 @@ def _by_name(placed: PlacedPod, grants: Sequence[Grant], kind: str) -> tuple[str
     """NVIDIA's cards by their CDI names; instances come with their own files."""
     if not kind:
         return ()
-    cards = (one for one in grants if one.mig is None and _vendor(placed, one) == _KEPT)
+    cards = (one for one in grants if one.mig is None and _row(placed, one) is NVIDIA)
     return tuple(dict.fromkeys(f"{kind}={one.uuid}" for one in cards))
 
 
@@ -222,11 +222,20 @@ def _files(placed: PlacedPod, grant: Grant, host: HostFacts) -> tuple[list[str],
         return [_RDMA, *host.verbs(address)], ()
     if grant.mode is GrantMode.VENDOR and not host.vendors:
         return [], ()
-    vendor = _vendor(placed, grant)
-    numbers = {"minor": grant.minor, "render": _FIRST_RENDER + grant.minor}
-    return [path.format(**numbers) for path in _OWN.get(vendor, ())], _COMMON.get(vendor, ())
+    row = _row(placed, grant)
+    if row is None:
+        return [], ()
+    own = host.found(grant.uuid) or row.files(grant.minor)
+    if not own:
+        raise FilesUnknown(
+            f"which device files a container needs for card {grant.uuid} of {row.name} is not known"
+        )
+    return [path for path in own if path not in row.common], row.common
 
 
-def _vendor(placed: PlacedPod, grant: Grant) -> str:
+def _row(placed: PlacedPod, grant: Grant) -> Traits | None:
+    """The traits of a card's vendor; None for other devices, and for those that are not there."""
     device = placed.device(grant)
-    return said(placed.node, device, "vendor") if device is not None else ""
+    if device is None or device.type is not DeviceType.GPU:
+        return None
+    return traits_of(said(placed.node, device, "vendor"))

@@ -12,10 +12,10 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Final
 
-from partage.agent.giving import MARK, SILENT, Given, HostFacts, Instance, gifts
+from partage.agent.giving import MARK, SILENT, FilesUnknown, Given, HostFacts, Instance, gifts
 from partage.agent.isolation.rooms import INSIDE, PRELOAD
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.model.allocation import Allocation, Charge, Grant, GrantMode, charges_of, together
@@ -27,8 +27,9 @@ from partage.model.request import PodRequest
 from partage.vendors import names
 from partage.vendors.base import ContainerView, Family, PlacedPod, PodView
 from partage.vendors.reserved import RESERVED
-from partage.vendors.runtimes import NVIDIA, VISIBLE, VOID, cdi_names, listed, opening, opens
+from partage.vendors.runtimes import VISIBLE, VOID, cdi_names, listed, opening, opens
 from partage.vendors.settings import Settings
+from partage.vendors.traits import NVIDIA, ROWS, traits_of
 from partage.wire.outcomes import said
 from partage.wire.record import decode
 
@@ -43,9 +44,7 @@ _WIDENING: Final = (
 """Variables by which a container would get more than its grant."""
 _LIMITS: Final = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
 """How limits begin that HAMi's library reads; one of a single device goes before that of all (hami.md 7.3)."""
-_CARD: Final = re.compile(
-    r"/dev/(nvidia[0-9]+|nvidia-caps/.+|davinci[0-9]+|mx[a-z]+[0-9]*|infiniband/.+)"
-)
+_NETWORK: Final = r"/dev/infiniband/.+"
 _SHOWN: Final = 200
 _PRIVILEGED: Final = "/dev/kmsg"
 """A device file that only privileged containers are given by a runtime."""
@@ -61,6 +60,7 @@ class Rule:
     CARD_FULL: Final = "CardFull"
     RECORD_CHANGED: Final = "RecordChanged"
     UNKNOWN_HELD: Final = "UnknownHeld"
+    FILES_UNKNOWN: Final = "DeviceFilesUnknown"
     BAD_WISH: Final = "BadWish"
     TAMPERED: Final = "Tampered"
     SET_TWICE: Final = "SetTwice"
@@ -223,7 +223,8 @@ def _without_record(
     if not claims:
         paths = [device.path for device in container.linux.devices] if container.linux else []
         if _PRIVILEGED not in paths:
-            claims = [f"device file {path}" for path in paths if _CARD.fullmatch(path)]
+            patterns = _protected(frozenset(_makers(place)))
+            claims = [f"device file {path}" for path in paths if patterns.fullmatch(path)]
     claims += [f"CDI name {name}" for name in _named(pod, container, place)]
     claims += [f"mount {at[:_SHOWN]}" for at in [_listed(container)] if at]
     if claims:
@@ -252,19 +253,34 @@ def _shut(
         key, _, value = text.partition("=")
         absent = absent and key != VISIBLE
         found = opening(key)
-        if found is not None and value != found.closed and found.vendor not in granted:
+        theirs = found is not None and found.vendor in granted and not found.complete
+        if found is not None and value != found.closed and not theirs:
             env[key] = found.closed
-    if absent and NVIDIA not in granted and (_may_have(place, NVIDIA) or opens(container.env)):
+    ours = NVIDIA.name in granted
+    if absent and not ours and (_may_have(place, NVIDIA.name) or opens(container.env)):
         env[VISIBLE] = VOID
     return env
 
 
 def _may_have(place: Place, vendor: str) -> bool:
     """Whether a node may have cards of a vendor: where none is known, it may."""
-    makers = {
+    makers = _makers(place)
+    return not makers or vendor in makers or "" in makers
+
+
+def _makers(place: Place) -> set[str]:
+    """Vendors of the node's cards, as they are told."""
+    return {
         said(place.node, one, "vendor") for one in place.node.devices if one.type is DeviceType.GPU
     }
-    return not makers or vendor in makers or "" in makers
+
+
+@lru_cache(maxsize=16)
+def _protected(makers: frozenset[str]) -> re.Pattern[str]:
+    """Device files that nobody has without a grant on a node with cards of some vendors."""
+    shared = {traits_of(vendor).shared for vendor in makers} - {""}
+    every = [row.tampering for row in ROWS if row.tampering]
+    return re.compile("|".join([_NETWORK, *every, *sorted(shared)]))
 
 
 def _named(
@@ -324,6 +340,8 @@ def _with_record(
     host = replace(place.host, instance=lambda _pod, card, mig: made.get((card, mig), Instance()))
     try:
         given = gifts(placed, place.settings, place.families, host, known)[container.name]
+    except FilesUnknown as error:
+        return Refusal(Rule.FILES_UNKNOWN, str(error))
     except InvalidValue as error:
         return Refusal(Rule.BAD_WISH, str(error))
     hidden = _hiding(container) if given.quota is not None else ""
@@ -336,7 +354,7 @@ def _with_record(
         removed += tuple(key for key in known if key.startswith(_LIMITS) and key not in given.env)
     granted = frozenset(_maker(place, grant.uuid) for grant in mine) - {""}
     if VISIBLE not in given.env:
-        granted -= {NVIDIA}
+        granted -= {NVIDIA.name}
     given = replace(given, env={**_shut(container, place, granted), **given.env})
     return Injected(given, removed, allocation)
 

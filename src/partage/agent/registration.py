@@ -14,11 +14,11 @@ from partage.model.device import Device, DeviceType
 from partage.vendors import names
 from partage.vendors.catalog import HamiCard, encode_hami_cards
 from partage.vendors.settings import HamiSettings
+from partage.vendors.traits import NVIDIA
 
 __all__ = ["hami_annotations", "isolation_labels", "node_labels", "registered_cards"]
 
 _MIB: Final = 2**20
-_MAKE: Final = "nvidia"
 _LINK: Final = 100
 """HAMi's score of one NVLink between two cards."""
 
@@ -60,7 +60,7 @@ def node_labels(
         names.GPU_DRIVER_VERSION: card.driver,
     }
     filled: dict[str, str] = {}
-    if card.device.vendor == _MAKE:
+    if card.device.vendor == NVIDIA.name:
         ours |= isolation
         filled[names.QGPU_MODEL_LABELS[0]] = card.product.replace(" ", "-")
         filled[names.QGPU_DRIVER_LABELS[1]] = card.driver
@@ -116,7 +116,7 @@ def hami_annotations(inventory: Inventory, hami: HamiSettings, node: str) -> dic
     cards = [
         one
         for one in inventory.found
-        if one.device.type is DeviceType.GPU and one.device.vendor == _MAKE
+        if one.device.type is DeviceType.GPU and one.device.vendor == NVIDIA.name
     ]
     if not cards:
         return {}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from partage.vendors import names
+from partage.vendors.traits import ROWS
 
 __all__ = ["meaning"]
 
@@ -12,10 +13,6 @@ _MEANINGS: Final[Mapping[str, str]] = {
     names.DEVICE_ALLOCATED: "Koordinator's record, read by its node agent and vendors' plugins",
     names.BIND_TIMESTAMP: "when it was bound; vendors' plugins take pods in this order",
     names.GPU_MINORS: "numbers of its cards, read by a vendor's plugin",
-    names.PREDICATE_TIME: "when it was placed, read by Huawei's plugin",
-    names.NPU_CORE: "its NPUs or template, read by Huawei's plugin",
-    names.ASCEND_310P: "its NPUs, read by Huawei's plugin",
-    names.METAX_DEVICES_ALLOCATED: "its cards and amounts, read by MetaX's plugin",
     names.HAMI_POD_NODE: "HAMi: the node it was placed on",
     names.HAMI_POD_TIME: "HAMi: when it was placed",
     names.HAMI_TO_ALLOCATE: "HAMi: what its plugin has still to hand out",
@@ -24,9 +21,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     names.HAMI_BIND_PHASE: "HAMi: how far its plugin is: allocating, success or failed",
     names.HAMI_BIND_TIME: "HAMi: when it was bound",
     names.QGPU_ALLOCATED: "qGPU: it has been placed",
-    names.DSMLU_ASSIGNED: "Cambricon: whether its plugin has handed out the share",
-    names.DSMLU_PROFILE: "Cambricon: card, compute and memory of the share",
-}
+} | {key: text for row in ROWS for key, text in row.annotations.items()}
 
 
 def meaning(key: str) -> str:

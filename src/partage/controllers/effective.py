@@ -12,6 +12,7 @@ from partage.controllers.picture import Picture
 from partage.model.device import Device
 from partage.model.policy import Policy
 from partage.vendors.settings import HamiSettings, Settings
+from partage.vendors.traits import METAX
 from partage.wire.nodes import device_totals
 
 __all__ = ["effective"]
@@ -58,7 +59,7 @@ def _settings(settings: Settings, name: str) -> dict[str, Any]:
     metax, koordinator = settings.metax, settings.koordinator
     return {
         "hami": _hami(settings.hami, name),
-        "metax": {"mode": metax.node_modes.get(name) or metax.cluster_mode},
+        METAX.name: {"mode": metax.node_modes.get(name) or metax.cluster_mode},
         "qgpu": asdict(settings.qgpu),
         "koordinator": {
             "templates": sorted(koordinator.templates or ()),

@@ -172,7 +172,7 @@ class AgentDaemon:
         of_pods = _no_instance if self._instances is None else self._instances.instance
         roots, chosen = self.options.roots, self.options.isolation
         facts = HostFacts(
-            of_pods, roots.verbs, chosen.provider, cdi=self.options.cdi, online=chosen.online
+            of_pods, roots.verbs, self._files, chosen.provider, cdi=self.options.cdi, online=chosen.online
         )
         self.meter = Meter(time.monotonic)
         self._told: Mapping[tuple[str, str], Use] = {}
@@ -217,6 +217,10 @@ class AgentDaemon:
     def instances(self) -> NodeInstances | None:
         """Who makes hardware instances."""
         return self._instances
+
+    def _files(self, uuid: str) -> tuple[str, ...]:
+        """Device files of a card, as the last search found them; in the keeper's thread."""
+        return next((one.files for one in self.found().found if one.device.uuid == uuid), ())
 
     def take(self, node: Node) -> None:
         """Go on with the node as it is now; whole in one step, for the keeper's thread."""

@@ -13,11 +13,11 @@ from partage.kube.client import Client, PatchKind
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.resources import NODES
 from partage.vendors import names
+from partage.vendors.traits import NVIDIA, traits_of
 
 __all__ = ["Heartbeat"]
 
 _LOG: Final = logging.getLogger("partage.daemon")
-_MAKE: Final = "nvidia"
 
 
 class Heartbeat:
@@ -66,7 +66,7 @@ class Heartbeat:
         wanted = {
             key: text for key, text in self._settings.isolation.items() if labels.get(key) != text
         }
-        if wanted and labels.get(names.GPU_VENDOR, _MAKE) == _MAKE:
+        if wanted and traits_of(labels.get(names.GPU_VENDOR, "")) is NVIDIA:
             body = {"metadata": {"uid": metadata["uid"], "labels": wanted}}
             await self._client.patch(
                 NODES, self._node, body, kind=PatchKind.MERGE, into=dict[str, Any]

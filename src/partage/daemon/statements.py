@@ -30,6 +30,7 @@ from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.kube.resources import PODS
 from partage.vendors import names
+from partage.vendors.traits import NVIDIA
 
 __all__ = ["Statements", "condition_of"]
 
@@ -160,7 +161,7 @@ class Statements:
         drivers = {
             one.device.uuid: untried(one.driver)
             for one in inventory.found
-            if one.device.vendor == "nvidia"
+            if one.device.vendor == NVIDIA.name
         }
         drivers = {uuid: text for uuid, text in drivers.items() if text}
         for text in sorted(set(drivers.values()) - set(self._untried.values())):

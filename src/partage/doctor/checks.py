@@ -19,6 +19,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     scheduling.rights,
     admission.webhooks,
     nodes.devices,
+    nodes.files,
     nodes.agents,
     nodes.noted,
     nodes.totals,

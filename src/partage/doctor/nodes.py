@@ -7,8 +7,9 @@ from typing import Any, Final
 from partage.agent.notes import Code, read_notes
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.vendors import names
+from partage.vendors.traits import ROWS, files_known
 
-__all__ = ["agents", "closed", "devices", "faults", "noted", "plugins", "runtimes", "settings", "totals",
+__all__ = ["agents", "closed", "devices", "faults", "files", "noted", "plugins", "runtimes", "settings", "totals",
            "twice", "unread"]  # fmt: skip
 
 _PLUGINS: Final = "/var/lib/kubelet/device-plugins"
@@ -33,7 +34,11 @@ _NOTED: Final[Mapping[str, str]] = {
 }
 """By code, what to do."""
 _OLD: Final = names.KUBERNETES_DOMAIN + "gpu-core"
-_COUNTS: Final = (names.COUNT_NVIDIA, names.QGPU_CORE, names.SGPU, names.KOORD_GPU_CORE)
+_COUNTS: Final = (
+    *(name for row in ROWS for name in (*row.counts, *row.wakes)),
+    names.QGPU_CORE,
+    names.KOORD_GPU_CORE,
+)
 
 
 def _allocatable(node: Object) -> dict[str, Any]:
@@ -66,6 +71,20 @@ def devices(facts: ClusterFacts) -> Iterator[Finding]:
                 f"it offers {', '.join(offered)}, yet neither a Device object, a registration nor "
                 "labels say which cards it has, so no pod is placed on it",
                 "run Partage's agent there: check the label that its DaemonSet selects nodes by",
+            )  # fmt: skip
+
+
+def files(facts: ClusterFacts) -> Iterator[Finding]:
+    """A container can be given the cards that a Device object tells of."""
+    for one in facts.devices or ():
+        vendor = str((one["metadata"].get("labels") or {}).get(names.GPU_VENDOR, "")).lower()
+        if _has_cards(facts, named(one)) and not files_known(vendor):
+            yield Finding(
+                "device-files-unknown", Level.ERROR, f"Device {named(one)}",
+                f"which device files a container needs for cards of {vendor} is not known, so no pod gets one "
+                "of them (DeviceFilesUnknown)",
+                f"correct label {names.GPU_VENDOR} of the Device object, or add the vendor's row "
+                "(partage/vendors/traits.py)",
             )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from msgspec import Meta
 from partage.agent.discovery.models import MODELS, CardModel
 from partage.model.errors import InvalidDocument, InvalidQuantity
 from partage.model.quantity import Quantity
+from partage.vendors.traits import NVIDIA, traits_of
 from partage.wire.documents import explain
 
 __all__ = ["API_VERSION", "DEFAULT_FLEET", "KIND", "RdmaCards", "SimulatedNode", "simulated_nodes"]
@@ -202,18 +203,15 @@ def _quantity(text: str, field_name: str, where: str) -> str:
     return text
 
 
-_MODES: Final = {"metax": ("", "sgpu", "native"), "nvidia": ("", "hami-core", "mig")}
-
-
 def _check(node: SimulatedNode, where: str) -> None:
     vendor = node.make.vendor
-    allowed = _MODES.get(vendor, ("",))
+    allowed = traits_of(vendor).modes
     if node.mode not in allowed:
         known = ", ".join(mode for mode in allowed if mode) or "none"
         raise InvalidDocument(
             f"{where}: field spec.mode: {node.mode} is no mode of {vendor} cards ({known})"
         )
-    if node.registers and vendor != "nvidia":
+    if node.registers and vendor != NVIDIA.name:
         raise InvalidDocument(
             f"{where}: field spec.registers: {', '.join(node.registers)} serve nvidia cards, these "
             f"are of {vendor}"

@@ -6,7 +6,7 @@ of Koordinator's names are the controller's to work out, as in a real cluster.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from partage.agent.device_document import device_document, health_condition
 from partage.agent.discovery.simulated import SimulatedHardware, faulty, simulate
@@ -17,14 +17,10 @@ from partage.model.device import DeviceType
 from partage.vendors import names
 from partage.vendors.catalog import encode_hami_cards, qgpu_totals
 from partage.vendors.settings import HamiSettings
+from partage.vendors.traits import NVIDIA, Reported, traits_of
 from partage.wire.device_objects import translate_devices
 
 __all__ = ["device_manifest", "node_manifest", "plugin_totals", "unhealthy_devices", "with_health"]
-
-_MIB: Final = 2**20
-_SGPU_SHARERS: Final = 16
-_SMLU_UNIT: Final = 256 * _MIB
-_ASCEND_DUO: Final = "Ascend-310P"
 
 
 def device_manifest(node: SimulatedNode, now: str) -> dict[str, Any]:
@@ -53,7 +49,7 @@ def node_manifest(node: SimulatedNode) -> dict[str, Any]:
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": "amd64",
     }
-    if node.make.vendor == "nvidia":
+    if node.make.vendor == NVIDIA.name:
         product = node.make.product or node.model
         labels["nvidia.com/gpu.product"] = product.replace(" ", "-")
         if node.make.driver:
@@ -100,33 +96,18 @@ def plugin_totals(
         known = registered_cards(products, HamiSettings(), node.name, mode)
         annotations[names.HAMI_REGISTER] = encode_hami_cards(known)
         totals[names.COUNT_NVIDIA] = str(sum(card.slots for card in known if card.healthy))
-    elif node.make.vendor == "nvidia":
+    elif node.make.vendor == NVIDIA.name:
         totals[names.COUNT_NVIDIA] = str(len(healthy))
     if "qgpu" in node.registers:
         reported = qgpu_totals(devices)
         totals |= {
             name: str(reported.get(name, "0")) for name in (names.QGPU_CORE, names.QGPU_MEMORY)
         }
-    totals |= _vendor_totals(node, len(healthy), sum(card.memory_bytes for card in healthy))
+    told = Reported(
+        len(healthy), sum(card.memory_bytes for card in healthy), node.model, node.mode
+    )
+    totals |= {name: str(n) for name, n in traits_of(node.make.vendor).reports(told).items()}
     return totals, annotations
-
-
-def _vendor_totals(node: SimulatedNode, healthy: int, memory: int) -> dict[str, str]:
-    """What the plugins of other vendors report: names that only wake them."""
-    match node.make.vendor:
-        case "metax" if node.mode == "native":
-            return {names.METAX_GPU: str(healthy)}
-        case "metax":
-            return {names.SGPU: str(_SGPU_SHARERS * healthy)}
-        case "huawei" if node.model.startswith(_ASCEND_DUO):
-            return {names.ASCEND_310P: str(healthy)}
-        case "cambricon":
-            return {
-                names.SMLU_VCORE: str(100 * healthy),
-                names.SMLU_VMEMORY: str(memory // _SMLU_UNIT),
-            }
-        case _:
-            return {}
 
 
 def unhealthy_devices(text: str, device: Mapping[str, Any]) -> tuple[set[tuple[str, int]], str]:

@@ -22,6 +22,7 @@ from partage.embedded.pod_status import Life, failed, finished, running
 from partage.embedded.watching import follow, now, tell
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
+from partage.vendors.locks import LOCKS
 from partage.wire.context import Context
 
 __all__ = ["Kubelet"]
@@ -34,7 +35,6 @@ _AGAIN: Final = 1.0
 _LOOK: Final = 0.2
 _OVER: Final = ("Succeeded", "Failed")
 _PLUGIN: Final = User("system:serviceaccount:partage-system:partage-agent")
-_LOCKS: Final = (names.METAX_LOCK, names.DSMLU_LOCK)
 
 
 @dataclass(slots=True)
@@ -199,7 +199,7 @@ class Kubelet:
         node = self._server.store.get("nodes", "", name)
         held = (node.metadata.get("annotations") or {}) if node is not None else {}
         mine = f",{record.namespace},{record.name}"
-        done = {key: None for key in _LOCKS if str(held.get(key, "")).endswith(mine)}
+        done = {key: None for key in LOCKS if str(held.get(key, "")).endswith(mine)}
         if done:
             body = {"metadata": {"annotations": done}}
             await self._server.patch("nodes", "", name, body, user=_user(record))

@@ -50,6 +50,7 @@ _UNRESOLVABLE: Final = frozenset(
         ReasonCode.TYPE_MISMATCH,
         ReasonCode.NODE_POLICY,
         ReasonCode.AGENT_SILENT,
+        ReasonCode.DEVICE_FILES_UNKNOWN,
     }
 )
 """Codes that no eviction can change."""

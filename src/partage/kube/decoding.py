@@ -1,6 +1,5 @@
 """Answers into the types that callers ask for, with one decoder a type."""
 
-import types
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -108,4 +107,5 @@ class Decoders:
 
 def _envelope_of(into: Any) -> Any:
     """The type of a list of these, made at run time."""
-    return types.GenericAlias(_Envelope, (into,))
+    generic: Any = _Envelope
+    return generic[into]

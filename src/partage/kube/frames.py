@@ -6,7 +6,6 @@ the caller's type becomes a `Malformed` event, so that one odd object does not e
 all; a line that is no event at all is a ProtocolError, since nothing after it can be trusted.
 """
 
-import types
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -137,7 +136,8 @@ class WatchDecoder(Generic[H]):
     """Pieces of bytes into events of a caller's type."""
 
     def __init__(self, into: type[H], longest_line: int = _LONGEST_LINE) -> None:
-        events = [types.GenericAlias(kind, (into,)) for kind in (Added, Modified, Deleted)]
+        kinds: tuple[Any, ...] = (Added, Modified, Deleted)
+        events = [kind[into] for kind in kinds]
         union: Any = events[0] | events[1] | events[2] | Bookmark | Failed
         self._decode = msgspec.json.Decoder(union).decode
         self._lines = LineSplitter(longest_line)

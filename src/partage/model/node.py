@@ -19,12 +19,14 @@ class Verdict:
         code: the code of refusal.
         message: one sentence with the value that was found.
         sharing_only: whole-card requests are not concerned.
+        cards_only: requests for other devices than cards are not concerned.
     """
 
     protocol: str
     code: ReasonCode
     message: str
     sharing_only: bool = False
+    cards_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +73,6 @@ class Node:
     @property
     def shut(self) -> bool:
         """Whether no device of the node is given to anybody new, whatever its protocol."""
-        return any(not one.protocol and not one.sharing_only for one in self.verdicts)
+        return any(
+            not (one.protocol or one.sharing_only or one.cards_only) for one in self.verdicts
+        )

@@ -22,6 +22,7 @@ class ReasonCode(StrEnum):
     INSUFFICIENT_SLOTS = "InsufficientSlots"  # as many sharers as the card may have
     INSUFFICIENT_DEVICES = "InsufficientDevices"  # rdma, fpga or a native unit of a card
     UNHEALTHY = "Unhealthy"  # the card is reported unhealthy
+    DEVICE_FILES_UNKNOWN = "DeviceFilesUnknown"  # no container could be given the node's cards
     CORDONED = "Cordoned"  # the card is closed to new pods by its operator
     AGENT_SILENT = "AgentSilent"  # the node's agent is away, so nobody would serve the pod there
     QUARANTINED = "Quarantined"  # the card's books and its records disagree
@@ -57,6 +58,7 @@ _PHRASES: Mapping[ReasonCode, str] = {
     ReasonCode.INSUFFICIENT_SLOTS: "no free slot",
     ReasonCode.INSUFFICIENT_DEVICES: "insufficient devices",
     ReasonCode.UNHEALTHY: "unhealthy",
+    ReasonCode.DEVICE_FILES_UNKNOWN: "device files unknown",
     ReasonCode.CORDONED: "card cordoned",
     ReasonCode.AGENT_SILENT: "agent silent",
     ReasonCode.QUARANTINED: "quarantined",

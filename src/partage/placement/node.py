@@ -83,8 +83,10 @@ def _protocol_objection(node: Node, request: PodRequest) -> NodeReason | None:
 def concerned(verdict: Verdict, request: PodRequest) -> bool:
     """Whether a protocol's objection to a node is one to this request."""
     for group in request.groups:
-        shares = group.request.type is DeviceType.GPU and not group.request.whole
-        if verdict.protocol in ("", group.protocol) and (shares or not verdict.sharing_only):
+        cards = group.request.type is DeviceType.GPU
+        if verdict.protocol not in ("", group.protocol) or (verdict.cards_only and not cards):
+            continue
+        if not verdict.sharing_only or (cards and not group.request.whole):
             return True
     return False
 

@@ -14,12 +14,14 @@ from typing import Final
 from partage.model.allocation import Charge, Grant, GrantMode, charges_of
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.request import DeviceRequest, RequestGroup
-from partage.vendors.base import PlacedPod, PodView, Reading
+from partage.vendors.base import NodeView, PlacedPod, PodView, Reading, Registration
 
 __all__ = [
     "GrantedCard",
     "asks_any",
     "cards_of",
+    "cut_by_plugin",
+    "gpus_of",
     "kept_off",
     "lock_value",
     "percent_of",
@@ -71,6 +73,29 @@ def cards_of(placed: PlacedPod, protocol: str) -> tuple[GrantedCard, ...]:
         mine = [g for g in grants if (g.type, g.minor) == (charge.type, charge.minor)]
         result.append(_card(placed, charge, mine, _request(placed, protocol, mine)))
     return tuple(result)
+
+
+def gpus_of(placed: PlacedPod, protocol: str, vendor: str) -> list[GrantedCard]:
+    """The cards of one vendor among them."""
+    return [
+        card
+        for card in cards_of(placed, protocol)
+        if card.type is DeviceType.GPU and card.vendor == vendor
+    ]
+
+
+def cut_by_plugin(node: NodeView, vendor: str) -> Registration:
+    """Shares of a vendor's cards are cut by its own plugin."""
+    if not any(device.vendor == vendor for device in node.devices):
+        return Registration()
+    return Registration(
+        devices=tuple(
+            replace(device, vendor_cut=True)
+            if device.vendor == vendor and device.type is DeviceType.GPU
+            else device
+            for device in node.devices
+        )
+    )
 
 
 def _request(placed: PlacedPod, protocol: str, grants: Iterable[Grant]) -> DeviceRequest | None:

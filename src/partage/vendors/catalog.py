@@ -7,7 +7,6 @@ needs of single families beside their tables is named here too.
 
 from typing import Final
 
-from partage.vendors import names
 from partage.vendors.base import Family
 from partage.vendors.families import cambricon, hami, huawei, koordinator, metax, qgpu
 from partage.vendors.families.hami.cards import RegisteredCard as HamiCard
@@ -23,6 +22,7 @@ from partage.vendors.families.koordinator.templates import templates_of
 from partage.vendors.families.koordinator.totals import totals as koordinator_totals
 from partage.vendors.families.qgpu.registration import totals as qgpu_totals
 from partage.vendors.settings import Settings
+from partage.vendors.traits import ROWS, traits_of
 
 __all__ = [
     "ADAPTING",
@@ -50,15 +50,15 @@ FAMILIES: Final[tuple[Family, ...]] = (
     cambricon.FAMILY,
 )
 
-ADAPTING: Final[tuple[Family, ...]] = (metax.FAMILY, huawei.FAMILY, cambricon.FAMILY)
+ADAPTING: Final = tuple(family for family in FAMILIES if traits_of(family.name).adapted)
 """Those that write what a vendor's own device plugin reads (Koordinator's DevicePluginAdaption)."""
 
-_COUNTED_BY_PLUGINS: Final = frozenset({names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON})
+_COUNTED_BY_PLUGINS: Final = frozenset(name for row in ROWS for name in row.counts)
 
 
 def native_units(vendor: str) -> frozenset[str]:
     """Names that a Device object's cards of a vendor have beside percent and memory."""
-    return huawei.UNITS if vendor == huawei.VENDOR else frozenset()
+    return frozenset(traits_of(vendor).units)
 
 
 def koordinator_reports(settings: Settings) -> frozenset[str]:

@@ -11,11 +11,11 @@ Source: hami.md 7 (bind); koordinator.md 5.
 from dataclasses import dataclass
 from typing import Final
 
-from partage.vendors import names
+from partage.vendors.traits import ROWS
 
 __all__ = ["LOCKS", "NodeLock", "read_lock"]
 
-LOCKS: Final = (names.METAX_LOCK, names.DSMLU_LOCK)
+LOCKS: Final = tuple(row.lock for row in ROWS if row.lock)
 """The annotations."""
 
 

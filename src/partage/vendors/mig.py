@@ -14,6 +14,7 @@ from typing import Final
 
 from partage.model.device import MILLI
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
+from partage.vendors.traits import NVIDIA
 
 __all__ = ["MIG_CARDS", "MigCard", "find_card", "find_profile", "for_driver"]
 
@@ -269,7 +270,7 @@ def _chip(alias: str) -> str:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[\s\-_]+", "", name.casefold()).removeprefix("nvidia")
+    return re.sub(r"[\s\-_]+", "", name.casefold()).removeprefix(NVIDIA.name)
 
 
 def find_profile(axis: MigAxis, name: str) -> MigProfile | None:

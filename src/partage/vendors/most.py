@@ -14,6 +14,7 @@ from partage.vendors import names
 from partage.vendors.base import ContainerView
 from partage.vendors.catalog import KOORDINATOR_ALIASES
 from partage.vendors.settings import Settings
+from partage.vendors.traits import ROWS
 
 __all__ = ["most_devices"]
 
@@ -25,9 +26,7 @@ _HUNDREDTHS: Final = frozenset(
         names.KOORD_FPGA, names.QGPU_CORE,
     }
 )  # fmt: skip
-_COUNTS: Final = frozenset(
-    {names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON, names.KOORD_GPU_SHARED}
-)
+_COUNTS: Final = frozenset({names.KOORD_GPU_SHARED}).union(*(row.counts for row in ROWS))
 _TYPES: Final[Mapping[str, DeviceType]] = {
     names.KOORD_RDMA: DeviceType.RDMA,
     names.KOORD_FPGA: DeviceType.FPGA,

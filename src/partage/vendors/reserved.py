@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partage.vendors import names
+from partage.vendors.traits import ROWS
 
 __all__ = ["RESERVED", "ReservedKeys", "reserved_keys"]
 
@@ -76,10 +77,6 @@ RESERVED: Final = ReservedKeys(
             names.DEVICE_ALLOCATED,
             names.BIND_TIMESTAMP,
             names.GPU_MINORS,
-            names.PREDICATE_TIME,
-            names.NPU_CORE,
-            names.ASCEND_310P,
-            names.METAX_DEVICES_ALLOCATED,
             names.HAMI_POD_NODE,
             names.HAMI_POD_TIME,
             names.HAMI_TO_ALLOCATE,
@@ -88,10 +85,8 @@ RESERVED: Final = ReservedKeys(
             names.HAMI_BIND_PHASE,
             names.HAMI_BIND_TIME,
             names.QGPU_ALLOCATED,
-            names.DSMLU_ASSIGNED,
-            names.DSMLU_PROFILE,
         }
-    ),
+    ).union(*(row.annotations for row in ROWS)),
     prefixes=(names.QGPU_CARDS,),
     labels=frozenset({names.HAMI_POD_NODE, names.QGPU_ALLOCATED}),
 )

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["NVIDIA", "VISIBLE", "VOID", "Opening", "cdi_names", "listed", "opening", "opens"]
+from partage.vendors.traits import NVIDIA, ROWS
 
-NVIDIA: Final = "nvidia"
-VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
-VOID: Final = "void"
+__all__ = ["VISIBLE", "VOID", "cdi_names", "listed", "opening", "opens"]
+
+VISIBLE: Final = NVIDIA.variable
+VOID: Final = NVIDIA.closed
 """No card at all, in the words of NVIDIA's runtime."""
-_NONE: Final = "none"
 _CUDA: Final = "CUDA_VERSION"
 _REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
 _RESOURCE: Final = re.compile(r"DOCKER_RESOURCE_[0-9A-Z_]+")
@@ -31,12 +31,8 @@ _RESOURCE: Final = re.compile(r"DOCKER_RESOURCE_[0-9A-Z_]+")
 _LIST: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 _ANNOTATION: Final = "cdi.k8s.io/"
 _MAKERS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "nvidia.com": NVIDIA, "huawei.com": "huawei", "ascend.com": "huawei", "amd.com": "amd",
-        "cambricon.com": "cambricon", "metax-tech.com": "metax", "habana.ai": "habana",
-        "mthreads.com": "mthreads",
-    }
-)  # fmt: skip
+    {domain: row.name for row in ROWS for domain in row.domains}
+)
 """Domains under which makers of cards have their CDI kinds."""
 
 
@@ -48,11 +44,13 @@ class Opening:
         vendor: whose cards it opens; empty for whoever's.
         closed: the value that opens none.
         others: further values that open none.
+        complete: a container with a card of the vendor has all it needs without the runtime.
     """
 
     vendor: str
     closed: str
     others: frozenset[str] = frozenset()
+    complete: bool = False
 
     def is_closed(self, value: str) -> bool:
         """Whether a value opens no card."""
@@ -61,17 +59,12 @@ class Opening:
 
 _OPENINGS: Final[Mapping[str, Opening]] = MappingProxyType(
     {
-        VISIBLE: Opening(NVIDIA, VOID, frozenset({"", _NONE})),
-        "ASCEND_VISIBLE_DEVICES": Opening("huawei", ""),
-        "AMD_VISIBLE_DEVICES": Opening("amd", _NONE),
-        "HABANA_VISIBLE_DEVICES": Opening("habana", _NONE),
-        "CAMBRICON_VISIBLE_DEVICES": Opening("cambricon", _NONE),
-        "METAX_VISIBLE_DEVICES": Opening("metax", _NONE),
-        "MTHREADS_VISIBLE_DEVICES": Opening("mthreads", _NONE),
-        "ILUVATAR_COREX_VISIBLE_DEVICES": Opening("iluvatar", _NONE),
+        row.variable: Opening(row.name, row.closed, row.others, complete=row.complete)
+        for row in ROWS
+        if row.variable
     }
 )
-_ANY: Final = Opening("", _NONE, frozenset({"", VOID}))
+_ANY: Final = Opening("", "none", frozenset({"", VOID}))
 
 
 def opening(variable: str) -> Opening | None:

@@ -6,6 +6,8 @@ They live apart from the families so that the decoder needs no family and no fam
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from partage.vendors.traits import ROWS
+
 __all__ = [
     "HamiNodeSettings",
     "HamiSettings",
@@ -91,7 +93,9 @@ class KoordinatorSettings:
     """
 
     templates: Mapping[str, Mapping[str, tuple[tuple[str, int], ...]]] | None = None
-    unshareable_models: tuple[tuple[str, str], ...] = (("huawei", "Ascend-310P3-300I-DUO"),)
+    unshareable_models: tuple[tuple[str, str], ...] = tuple(
+        (row.name, model) for row in ROWS for model in row.unshareable
+    )
 
 
 @dataclass(frozen=True, slots=True)

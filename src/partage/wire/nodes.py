@@ -7,7 +7,7 @@ or claim its registration.
 Source: koordinator.md 1 and 6, seeds 000 and 003; hami.md 3.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from partage.model.device import Device, DeviceType, Partition
 from partage.model.errors import InvalidValue
 from partage.model.node import Node, Verdict
 from partage.model.quantity import Quantity, decimal
+from partage.model.reason import ReasonCode
 from partage.model.selector import Taint
 from partage.vendors import names
 from partage.vendors.base import NodeView
@@ -28,6 +29,7 @@ from partage.vendors.catalog import (
     templates_of,
 )
 from partage.vendors.settings import Settings
+from partage.vendors.traits import files_known
 from partage.wire import shapes
 from partage.wire.amounts import quantities
 from partage.wire.context import Context
@@ -265,11 +267,25 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
         labels=view.labels,
         devices=_ordered(_kept_from(device, registrar) for device in view.devices),
         links=links,
-        verdicts=tuple(verdicts),
+        verdicts=(*verdicts, *_without_files(view.devices)),
         registrar=registrar,
         properties=properties,
     )
     return node, notes
+
+
+def _without_files(devices: Iterable[Device]) -> Iterator[Verdict]:
+    """Cards that a container could not be given: it would start without one."""
+    vendors = {one.vendor for one in devices if one.type is DeviceType.GPU}
+    for vendor in sorted(vendors):
+        if not files_known(vendor):
+            yield Verdict(
+                "",
+                ReasonCode.DEVICE_FILES_UNKNOWN,
+                f"which device files a container needs for cards of {vendor} is not known, so that none are "
+                "handed out",
+                cards_only=True,
+            )
 
 
 def _kept_from(device: Device, registrar: str) -> Device:

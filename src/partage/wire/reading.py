@@ -12,14 +12,13 @@ from partage.model.request import Fault, LabelRule
 from partage.vendors import names
 from partage.vendors.base import PodView, Reading
 from partage.vendors.settings import IsolationSettings
+from partage.vendors.traits import NVIDIA
 from partage.vendors.wishes import Policy, read_wishes
 from partage.wire.context import Context
 from partage.wire.routing import route, whole_cards
 
 __all__ = ["read_all"]
 
-_NVIDIA: Final = "nvidia"
-"""Whose cards' shares Partage's own library can keep."""
 _QUOTAS: Final = frozenset({Policy.FIXED_SHARE, Policy.BURST_SHARE})
 """Policies that hold or guarantee an amount of compute."""
 
@@ -55,7 +54,8 @@ def _wishing(view: PodView, reading: Reading, required: IsolationSettings) -> Re
     except InvalidValue as error:
         return replace(reading, fault=Fault(str(error)))
     shares = [one for one in cards if not one.whole]
-    ours = [one for one in shares if not one.filter.vendors or _NVIDIA in one.filter.vendors]
+    # Partage's own library can keep shares of these.
+    ours = [one for one in shares if not one.filter.vendors or NVIDIA.name in one.filter.vendors]
     if ours:
         rules = _needed(policy, required)
         reading = replace(reading, node_labels=(*reading.node_labels, *rules))

@@ -25,13 +25,14 @@ from partage.model.request import (
 )
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView
+from partage.vendors.traits import NVIDIA
 from partage.wire.context import Context
 
 __all__ = ["HAMI", "KOORDINATOR", "UNDECIDED", "Routes", "route", "whole_cards"]
 
 KOORDINATOR: Final = "koordinator"
 HAMI: Final = "hami"
-UNDECIDED: Final = "nvidia"
+UNDECIDED: Final = NVIDIA.name
 """Stands for HAMi or Koordinator until the node is known."""
 
 _SCHEDULERS: Final = {"hami-scheduler": HAMI, "koord-scheduler": KOORDINATOR}
@@ -113,7 +114,7 @@ def _group(container: ContainerView, count: int) -> RequestGroup:
             memory_milli=MILLI,
             whole=True,
             instances=True,
-            filter=CardFilter(vendors=("nvidia",)),
+            filter=CardFilter(vendors=(NVIDIA.name,)),
         ),
         containers=(ContainerAsk(container.name, container.phase),),
         phase=Phase.INIT if container.phase is Phase.INIT else Phase.MAIN,

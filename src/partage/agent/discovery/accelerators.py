@@ -7,29 +7,29 @@ cards only the vendor's own tools know the memory: those that no vendor file des
 Source: kubernetes.md 6; koordinator.md 7.
 """
 
+import re
 from typing import Final
 
 from partage.agent.discovery import pci
 from partage.agent.discovery.found import Found, Inventory, Roots
 from partage.agent.discovery.nvidia import label_text
 from partage.model.device import Device, DeviceType
+from partage.vendors.traits import AMD, FIRST_RENDER, FPGA_MAKER, ROWS
 
 __all__ = ["discover_amd", "discover_by_tool", "discover_fpga"]
 
-_AMD: Final = 0x1002
-_XILINX: Final = 0x10EE
-_BY_TOOL: Final = {0x19E5: ("huawei", "npu-smi"), 0xCABC: ("cambricon", "cnmon")}
+_BY_TOOL: Final = {row.pci: (row.name, row.tool) for row in ROWS if row.tool}
 _DISPLAY: Final = 0x03
 _ACCELERATOR: Final = 0x12
-_FIRST_RENDER: Final = 128
 _MOST_BYTES: Final = 2**50
+_DRI: Final = re.compile(r"(card|renderD)[0-9]{1,6}")
 
 
 def discover_amd(roots: Roots) -> Inventory:
     """AMD cards that the amdgpu driver serves."""
     found, problems = [], []
     for one in pci.functions(roots.sys):
-        if one.vendor != _AMD or one.virtual or one.kind >> 16 not in (_DISPLAY, _ACCELERATOR):
+        if one.vendor != AMD.pci or one.virtual or one.kind >> 16 not in (_DISPLAY, _ACCELERATOR):
             continue
         names = [entry.name for entry in pci.entries(one.folder / "drm")]
         render = [name.removeprefix("renderD") for name in names if name.startswith("renderD")]
@@ -38,7 +38,7 @@ def discover_amd(roots: Roots) -> Inventory:
                 f"AMD card at {one.address}: its driver shows no render node; left out"
             )
             continue
-        minor = int(render[0][:6]) - _FIRST_RENDER
+        minor = int(render[0][:6]) - FIRST_RENDER
         if minor < 0:
             problems.append(f"AMD card at {one.address}: renderD{render[0]} is no render node")
             continue
@@ -50,28 +50,33 @@ def _amd(roots: Roots, one: pci.PciFunction, minor: int, names: list[str]) -> Fo
     memory = pci.number(one.folder / "mem_info_vram_total") or 0
     memory = memory if 0 < memory <= _MOST_BYTES else 0
     mode = pci.text(one.folder / "current_compute_partition") or "SPX"
+    needed = AMD.files(minor)
+    files = dict.fromkeys(
+        (*needed, *(f"/dev/dri/{name}" for name in names if _DRI.fullmatch(name)))
+    )
+    missing = next((path for path in needed if not roots.file(path).exists()), "")
     ill, reason = "", ""
     if not memory:
         ill, reason = "the driver tells no memory", "MemoryUnknown"
     elif mode != "SPX":
         ill, reason = f"cards in compute partition mode {mode} are not handled", "Partitioned"
+    elif missing:
+        ill, reason = f"its device file {missing} is not there", "DeviceFilesMissing"
     product = pci.text(one.folder / "product_name") or one.model
     unique = pci.text(one.folder / "unique_id") or ""
     device = Device(
         type=DeviceType.GPU,
         minor=minor,
         uuid=f"GPU-{unique}" if unique.isalnum() else one.address,
-        vendor="amd",
+        vendor=AMD.name,
         model=label_text(product),
         healthy=not ill,
         memory_bytes=memory,
         topology=pci.place(one.folder),
         health_detail=ill,
     )
-    files = [roots.dev / "kfd", *(roots.dev / "dri" / name for name in names)]
-    return Found(
-        device, reason=reason, product=product, files=tuple(str(f) for f in files if f.exists())
-    )
+    there = tuple(path for path in files if roots.file(path).exists())
+    return Found(device, reason=reason, product=product, files=() if missing else there)
 
 
 def discover_by_tool(roots: Roots) -> Inventory:
@@ -106,7 +111,12 @@ def discover_fpga(roots: Roots) -> Inventory:
     found: dict[str, Found] = {}
     for one in pci.functions(roots.sys):
         card = one.address.rpartition(".")[0]
-        if one.vendor != _XILINX or one.virtual or one.kind >> 16 != _ACCELERATOR or card in found:
+        if (
+            one.vendor != FPGA_MAKER
+            or one.virtual
+            or one.kind >> 16 != _ACCELERATOR
+            or card in found
+        ):
             continue
         device = Device(
             type=DeviceType.FPGA,

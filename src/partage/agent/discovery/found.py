@@ -38,6 +38,10 @@ class Roots:
     vendor_files: Path = Path("/var/run/koordlet/xpu-device-infos")
     simulated: Path | None = None
 
+    def file(self, path: str) -> Path:
+        """Where this process sees a device file that the node calls `/dev/...`."""
+        return self.dev / path.removeprefix("/dev/")
+
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
@@ -67,7 +71,7 @@ class Found:
         driver: version of its driver; empty when unknown.
         percent: whether its compute is given in percent, beside any native units.
         mig: whether the card is in MIG mode; None where that is unknown or there is none.
-        files: device files that a container needs to use it, where they are known and there.
+        files: device files that a container needs to use it, as the node calls them, where they are known and there.
         use: what is used of it now; None where its driver does not tell.
     """
 

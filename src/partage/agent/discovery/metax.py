@@ -14,11 +14,10 @@ from partage.agent.discovery import pci
 from partage.agent.discovery.found import Found, Inventory, Roots
 from partage.agent.discovery.nvidia import label_text
 from partage.model.device import Device, DeviceType, Topology
+from partage.vendors.traits import METAX
 
 __all__ = ["discover_metax"]
 
-_VENDOR: Final = 0x9999
-_NAME: Final = "metax"
 _LIBRARY: Final = "libmxsml.so"
 _KIB: Final = 1024
 _MOST_CARDS: Final = 256
@@ -49,7 +48,9 @@ class _Memory(ctypes.Structure):
 
 def discover_metax(roots: Roots) -> Inventory:
     """The cards there are now."""
-    there = [one for one in pci.functions(roots.sys) if one.vendor == _VENDOR and not one.virtual]
+    there = [
+        one for one in pci.functions(roots.sys) if one.vendor == METAX.pci and not one.virtual
+    ]
     file = next((f / _LIBRARY for f in roots.libraries if (f / _LIBRARY).is_file()), None)
     if file is None:
         return _by_sysfs(there, f"{_LIBRARY} is in none of the folders of libraries")
@@ -102,7 +103,7 @@ def _card(roots: Roots, index: int, info: _Info, memory: int) -> Found:
         type=DeviceType.GPU,
         minor=index,
         uuid=_text(info.uuid),
-        vendor=_NAME,
+        vendor=METAX.name,
         model=label_text(name.removeprefix("MetaX ").removeprefix("MX")),
         healthy=memory > 0,
         memory_bytes=memory,
@@ -120,8 +121,10 @@ def _card(roots: Roots, index: int, info: _Info, memory: int) -> Found:
 def _files(roots: Roots, folder: Path) -> tuple[str, ...]:
     """Device files of a card and those common to all, as far as they are there."""
     names = [f"dri/{one.name}" for one in pci.entries(folder / "drm")]
-    every = [roots.dev / name for name in ("mxcd", "mxnd", "mxgd", *names)]
-    return tuple(str(path) for path in every if path.exists())
+    if not any(roots.file(f"/dev/{name}").exists() for name in names):
+        return ()  # the driver's files alone open no card
+    every = [*METAX.common, *(f"/dev/{name}" for name in names)]
+    return tuple(path for path in every if roots.file(path).exists())
 
 
 def _by_sysfs(there: list[pci.PciFunction], why: str) -> Inventory:
@@ -132,7 +135,7 @@ def _by_sysfs(there: list[pci.PciFunction], why: str) -> Inventory:
                 type=DeviceType.GPU,
                 minor=index,
                 uuid=one.address,
-                vendor=_NAME,
+                vendor=METAX.name,
                 model=one.model,
                 healthy=False,
                 topology=pci.place(one.folder),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from partage.vendors import names
+from partage.vendors.traits import AMD, CAMBRICON, HUAWEI, METAX, NVIDIA
 
 __all__ = ["MODELS", "CardModel"]
 
@@ -38,12 +38,12 @@ class CardModel:
 
 
 def _nvidia(gib: int, product: str, driver: str = "535.161.08") -> CardModel:
-    return CardModel("nvidia", gib * _GIB, product, driver=driver)
+    return CardModel(NVIDIA.name, gib * _GIB, product, driver=driver)
 
 
 def _huawei(gib: int, cores: int, cpus: int) -> CardModel:
-    units = {names.NPU_CORE: str(cores), names.NPU_CPU: str(cpus), names.NPU_DVPP: "100"}
-    return CardModel("huawei", gib * _GIB, units=units, percent=False)
+    units = dict(zip(HUAWEI.units, (str(cores), str(cpus), "100"), strict=True))
+    return CardModel(HUAWEI.name, gib * _GIB, units=units, percent=False)
 
 
 MODELS: Final[Mapping[str, CardModel]] = {
@@ -56,8 +56,9 @@ MODELS: Final[Mapping[str, CardModel]] = {
     "L40S": _nvidia(48, "NVIDIA L40S"),
     "Tesla-T4": _nvidia(15, "Tesla T4"),
     "Tesla-V100-SXM2-32GB": _nvidia(32, "Tesla V100-SXM2-32GB"),
-    "C500": CardModel("metax", 64 * _GIB),
-    "MLU-370": CardModel("cambricon", 24 * _GIB),
+    "AMD-Instinct-MI300X": CardModel(AMD.name, 192 * _GIB, "AMD Instinct MI300X"),
+    "C500": CardModel(METAX.name, 64 * _GIB),
+    "MLU-370": CardModel(CAMBRICON.name, 24 * _GIB),
     "Ascend-310P3": _huawei(24, 8, 7),
     "Ascend-910B3": _huawei(64, 20, 7),
 }

@@ -20,10 +20,10 @@ from partage.agent.discovery.found import CardUse, Found, Inventory, Roots
 from partage.agent.discovery.health import HealthBook
 from partage.model.device import Device, DeviceType, Topology
 from partage.vendors import names
+from partage.vendors.traits import NVIDIA
 
 __all__ = ["Nvidia", "label_text", "load_library"]
 
-_VENDOR: Final = 0x10DE
 _DISPLAY: Final = 0x03
 _SONAME: Final = "libnvidia-ml.so.1"
 _XID: Final = 0x8
@@ -159,7 +159,7 @@ class Nvidia:
             type=DeviceType.GPU,
             minor=minor,
             uuid=uuid,
-            vendor="nvidia",
+            vendor=NVIDIA.name,
             model=label_text(name.removeprefix(_PREFIX)),
             healthy=not reason,
             memory_bytes=memory,
@@ -167,14 +167,14 @@ class Nvidia:
             topology=self._place(roots, handle),
             health_detail=detail,
         )
-        file = roots.dev / f"nvidia{minor}"
+        files = NVIDIA.files(minor)
         return Found(
             device,
             reason=reason,
             product=name,
             driver=driver,
             mig=mig,
-            files=(str(file),) if file.exists() else (),
+            files=files if all(roots.file(path).exists() for path in files) else (),
             use=self._use(handle, int(room.used)),
         )
 
@@ -295,6 +295,6 @@ def _seen(roots: Roots, problem: str) -> tuple[str, ...]:
     cards = [
         one.address
         for one in pci.functions(roots.sys)
-        if one.vendor == _VENDOR and one.kind >> 16 == _DISPLAY and not one.virtual
+        if one.vendor == NVIDIA.pci and one.kind >> 16 == _DISPLAY and not one.virtual
     ]
     return (f"NVIDIA cards at {', '.join(cards)}: {problem}",) if cards else ()

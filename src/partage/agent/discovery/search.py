@@ -7,7 +7,7 @@ to the wrong pods.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,14 +20,22 @@ from partage.agent.discovery.nvidia import Nvidia
 from partage.agent.discovery.simulated import discover_simulated
 from partage.agent.discovery.vendor_files import discover_vendor_files
 from partage.model.device import DeviceType
+from partage.vendors.traits import AMD, METAX, NVIDIA
 
 __all__ = ["BACKENDS", "Backend", "Search", "booted", "discover", "merge"]
 
 Backend = Callable[[Roots], Inventory]
 
-BACKENDS: Final[tuple[str, ...]] = (
-    "nvidia", "files", "metax", "amd", "tools", "rdma", "fpga",
-)  # fmt: skip
+_BACKENDS: Final[Mapping[str, Backend | None]] = {
+    NVIDIA.name: None,  # it remembers; a search has its own
+    "files": discover_vendor_files,
+    METAX.name: discover_metax,
+    AMD.name: discover_amd,
+    "tools": discover_by_tool,
+    "rdma": discover_rdma,
+    "fpga": discover_fpga,
+}
+BACKENDS: Final = tuple(_BACKENDS)
 """Names of the backends, in the order in which they are asked."""
 
 
@@ -65,19 +73,14 @@ class Search:
         self.faults = ""
         self._roots, self._node = roots, node
         self._nvidia = Nvidia(self.health, clock)
-        every: dict[str, Backend] = {
-            "nvidia": self._nvidia.discover,
-            "files": discover_vendor_files,
-            "metax": discover_metax,
-            "amd": discover_amd,
-            "tools": discover_by_tool,
-            "rdma": discover_rdma,
-            "fpga": discover_fpga,
-        }
-        unknown = [name for name in backends if name not in every]
+        unknown = [name for name in backends if name not in BACKENDS]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is not one of {', '.join(BACKENDS)}")
-        self._backends = tuple(every[name] for name in BACKENDS if name in backends)
+        self._backends = tuple(
+            backend or self._nvidia.discover
+            for name, backend in _BACKENDS.items()
+            if name in backends
+        )
 
     def __call__(self) -> Inventory:
         """What there is now."""

@@ -21,6 +21,7 @@ from partage.agent.discovery.models import MODELS, CardModel
 from partage.model.device import Device, DeviceType, Topology, VirtualFunction
 from partage.model.errors import InvalidDocument, InvalidQuantity, InvalidRecord
 from partage.model.quantity import Quantity
+from partage.vendors.traits import traits_of
 from partage.wire.documents import explain
 from partage.wire.yaml_values import YamlError, yaml_values
 
@@ -209,9 +210,7 @@ def _card(hardware: SimulatedHardware, minor: int) -> Found:
 def _identity(hardware: SimulatedHardware, minor: int) -> str:
     """As the vendor's own tools print it."""
     plain = str(uuid.uuid5(_SPACE, f"{hardware.name}/{minor}"))
-    if hardware.make.vendor == "nvidia":
-        return f"GPU-{plain}"
-    return f"{plain}-{minor}" if hardware.make.vendor == "huawei" else plain
+    return traits_of(hardware.make.vendor).identity.format(plain=plain, minor=minor)
 
 
 def _nic(hardware: SimulatedHardware, minor: int) -> Found:

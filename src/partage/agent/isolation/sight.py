@@ -23,6 +23,7 @@ from partage.agent.isolation.reading import LOOK, TooMuch, Work, links, names, s
 from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.seats import Seat, read_seat
 from partage.model.errors import InvalidDocument
+from partage.vendors.traits import NVIDIA
 
 __all__ = ["Excess", "ProcessView", "RoomView", "Seen", "Sight", "look", "read_room", "see"]
 
@@ -30,8 +31,7 @@ _PRELOAD: Final = "etc/ld.so.preload"
 _LIST: Final = 1024
 """Of the loader's list; that which the agent mounts has one line."""
 _LIMITS: Final = 2**14
-_CARD: Final = re.compile(r"/dev/nvidia[0-9]+|/dev/nvidia-caps/.*")
-_MEMORY: Final = "/dev/nvidia-uvm"
+_CARD: Final = re.compile(NVIDIA.tampering)
 _HEAD: Final = 2**20
 _LOADER: Final = (b"LD_PRELOAD", b"LD_AUDIT", b"LD_LIBRARY_PATH")
 _ALL: Final = 4 * LOOK
@@ -300,7 +300,7 @@ def _opened(home: str, work: Work) -> tuple[bool, bool]:
     try:
         for target in links(f"{home}/fd", work, "open files"):
             card = card or _CARD.fullmatch(target) is not None
-            memory = memory or target == _MEMORY
+            memory = memory or target == NVIDIA.memory
     except OSError:
         pass  # it has ended
     return card, memory

@@ -17,12 +17,12 @@ from partage.agent.isolation.account import Process
 from partage.agent.isolation.processes import Numbers
 from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.sight import Seen, Sight
+from partage.vendors.traits import NVIDIA
 
 __all__ = ["Strangers"]
 
 _LOOKS: Final = 4
 """In a row: a process that initialises the driver has the device open before it has its place."""
-_DEVICE: Final = "/dev/nvidia-uvm"
 
 
 class Strangers:
@@ -66,7 +66,7 @@ def _said(one: Seen, numbers: Numbers) -> str:
             "time on the card is limited. Use CUDA, or ask for a whole card or a hardware instance"
         )
     return (
-        f"{who} computes on a card past the library: it has {_DEVICE} open and no place in the account, as with a "
+        f"{who} computes on a card past the library: it has {NVIDIA.memory} open and no place in the account, as with a "
         "copy of the driver, or an interface other than CUDA. Neither its memory nor its time on the card is limited"
     )
 

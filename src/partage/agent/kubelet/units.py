@@ -32,6 +32,7 @@ from partage.model.node import Node
 from partage.model.quantity import Quantity
 from partage.vendors import names
 from partage.vendors.settings import Settings
+from partage.vendors.traits import NVIDIA, traits_of
 from partage.wire import record, shapes
 from partage.wire.life import finished
 
@@ -39,7 +40,6 @@ __all__ = ["MOST_UNITS", "Asked", "Offer", "Unit", "advise", "asked_of", "offers
 
 MOST_UNITS: Final = 8192
 """Of one resource: 0.6 MB in a message that may have 4 MiB. What is above it is not offered."""
-_MAKE: Final = "nvidia"
 _GIB: Final = 2**30
 _PERCENT: Final = 100
 _LONGEST_ID: Final = 63
@@ -109,11 +109,11 @@ class Asked:
 def offers(node: Node, settings: Settings) -> tuple[Offer, ...]:
     """What this node's kubelet plugins serve; a name without units is left out.
 
-    qGPU's names are served where the node's label `qgpu-device-enable` says so.
+    qGPU's names are served where the node's label `qgpu-device-enable` says so. Cards of a vendor whose own plugin
+    cuts them are that plugin's to serve; of all others, the vendor's name counts whole cards.
     """
-    cards = [
-        one for one in node.devices if one.type is DeviceType.GPU and one.vendor in {"", _MAKE}
-    ]
+    every = [one for one in node.devices if one.type is DeviceType.GPU]
+    cards = [one for one in every if traits_of(one.vendor) is NVIDIA]
     hami = settings.hami
     known = registered_cards([(card, card.model) for card in cards], hami, node.name)
     sharers = {card.uuid: card.slots for card in known}
@@ -122,6 +122,11 @@ def offers(node: Node, settings: Settings) -> tuple[Offer, ...]:
         seen = [card for card in cards if "qgpu" not in card.hidden_from]
         counted[names.QGPU_CORE] = [(card, _PERCENT) for card in seen]
         counted[names.QGPU_MEMORY] = [(card, card.memory_bytes // _GIB) for card in seen]
+    for card in every:
+        row = traits_of(card.vendor)
+        if row is not NVIDIA and row.own and not row.adapted:
+            for name in row.counts:
+                counted.setdefault(name, []).append((card, 1))
     found = (_offer(resource, amounts) for resource, amounts in counted.items())
     return tuple(one for one in found if one.units)
 

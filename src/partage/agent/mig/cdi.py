@@ -19,6 +19,7 @@ import msgspec
 
 from partage.agent.mig.journal import replace_file
 from partage.model.errors import InvalidDocument
+from partage.vendors.traits import NVIDIA
 
 __all__ = [
     "KIND",
@@ -74,12 +75,12 @@ def read_numbers(proc: Path = Path("/proc")) -> Numbers:
     majors = {
         name: int(major) for major, name in re.findall(r"^ *(\d+) (\S+)$", devices, re.MULTILINE)
     }
-    majors.setdefault("nvidia", majors.get("nvidia-frontend", 195))
+    majors.setdefault(NVIDIA.name, majors.get("nvidia-frontend", 195))
     lacking = [name for name in ("nvidia-uvm", "nvidia-caps") if name not in majors]
     if lacking:
         raise InvalidDocument(f"{proc / 'devices'}: no {lacking[0]}; is its kernel module loaded?")
     return Numbers(
-        majors["nvidia"],
+        majors[NVIDIA.name],
         majors["nvidia-uvm"],
         majors["nvidia-caps"],
         {path: int(minor) for path, minor in re.findall(r"^(\S+) (\d+)$", minors, re.MULTILINE)},
@@ -122,7 +123,7 @@ def render(
     minor, gpu, compute = place
     nodes = [
         _node("nvidiactl", numbers.cards, _CONTROL),
-        _node(f"nvidia{minor}", numbers.cards, minor),
+        *(_node(path.removeprefix("/dev/"), numbers.cards, minor) for path in NVIDIA.files(minor)),
         _node("nvidia-uvm", numbers.memory, 0),
         _node("nvidia-uvm-tools", numbers.memory, 1),
     ]

@@ -5,10 +5,8 @@ These cards report AI cores and no percent of compute, so only requests for AI c
 (facts: koordinator.md 2.3 and 5).
 """
 
-from dataclasses import replace
 from typing import Final
 
-from partage.model.device import DeviceType
 from partage.model.request import DeviceRequest
 from partage.vendors import names
 from partage.vendors.base import (
@@ -20,21 +18,18 @@ from partage.vendors.base import (
     Registration,
     Rendering,
 )
-from partage.vendors.cards import cards_of, kept_off
+from partage.vendors.cards import cut_by_plugin, gpus_of, kept_off
 from partage.vendors.settings import Settings
+from partage.vendors.traits import HUAWEI
 
-__all__ = ["FAMILY", "UNITS", "VENDOR"]
+__all__ = ["FAMILY"]
 
-VENDOR: Final = "huawei"
-UNITS: Final = frozenset({names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP})
-"""What its cards have beside memory."""
 _PROTOCOL: Final = "koordinator"
-_DUO: Final = "Ascend-310P3-300I-DUO"
 
 
 def _refine(_pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """Keep requests without AI cores off the vendor's cards."""
-    return kept_off(reading, _PROTOCOL, VENDOR, _without_cores)
+    return kept_off(reading, _PROTOCOL, HUAWEI.name, _without_cores)
 
 
 def _without_cores(request: DeviceRequest) -> bool:
@@ -43,28 +38,15 @@ def _without_cores(request: DeviceRequest) -> bool:
 
 def _register(node: NodeView, _settings: Settings) -> Registration:
     """Parts of a card are cut by the vendor's plugin."""
-    if not any(device.vendor == VENDOR for device in node.devices):
-        return Registration()
-    return Registration(
-        devices=tuple(
-            replace(device, vendor_cut=True)
-            if device.vendor == VENDOR and device.type is DeviceType.GPU
-            else device
-            for device in node.devices
-        )
-    )
+    return cut_by_plugin(node, HUAWEI.name)
 
 
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
-    cards = [
-        card
-        for card in cards_of(placed, _PROTOCOL)
-        if card.type is DeviceType.GPU and card.vendor == VENDOR
-    ]
+    cards = gpus_of(placed, _PROTOCOL, HUAWEI.name)
     if not cards:
         return Rendering()
     annotations = {names.PREDICATE_TIME: str(placed.now)}
-    if cards[0].model == _DUO:
+    if cards[0].model in HUAWEI.unshareable:
         annotations[names.ASCEND_310P] = ",".join(f"Ascend310P-{card.minor}" for card in cards)
     elif all(card.whole or card.template for card in cards):
         # A share without a template has no name that the plugin would not take for a whole card.
@@ -75,8 +57,8 @@ def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
 
 
 FAMILY: Final = Family(
-    name=VENDOR,
-    triggers=frozenset({names.ASCEND_310P}),
+    name=HUAWEI.name,
+    triggers=frozenset(HUAWEI.wakes),
     refine=_refine,
     register=_register,
     render=_render,

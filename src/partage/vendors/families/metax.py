@@ -30,18 +30,14 @@ from partage.vendors.base import (
     Registration,
     Rendering,
 )
-from partage.vendors.cards import asks_any, cards_of, kept_off, lock_value
+from partage.vendors.cards import asks_any, gpus_of, kept_off, lock_value
 from partage.vendors.settings import MetaxSettings, Settings
+from partage.vendors.traits import METAX
 
-__all__ = ["FAMILY", "SHARERS"]
+__all__ = ["FAMILY"]
 
-SHARERS: Final = 16
-"""Virtual cards that one physical card can be cut into (seed 000)."""
-
-_VENDOR: Final = "metax"
 _PROTOCOL: Final = "koordinator"
 _MODE: Final = "metax-mode"
-_MIB: Final = 2**20
 _PERCENT: Final = MILLI // 100
 _POLICIES: Final = ("fixed-share", "best-effort", "burst-share")
 _DEFAULT_POLICY: Final = "best-effort"
@@ -58,8 +54,8 @@ def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """The rules of a pod that wakes the plugin: quality of service, one card, vendor's cards."""
     if reading.fault is not None:
         return reading
-    if not asks_any(pod, (names.SGPU,)):
-        return kept_off(reading, _PROTOCOL, _VENDOR, lambda request: bool(_problem(request)))
+    if not asks_any(pod, METAX.wakes):
+        return kept_off(reading, _PROTOCOL, METAX.name, lambda request: bool(_problem(request)))
     groups = [_ours(group) for group in reading.groups]
     requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
     problem = _policy_problem(pod) or next(filter(None, map(_problem, requests)), "")
@@ -107,8 +103,10 @@ def _ours(group: RequestGroup) -> RequestGroup:
     request = group.request
     if request.type is not DeviceType.GPU:
         return group
-    cards = replace(request.filter, vendors=(_VENDOR,))
-    sharers = request.sharers if request.whole else min(SHARERS, request.sharers or SHARERS)
+    cards = replace(request.filter, vendors=(METAX.name,))
+    sharers = (
+        request.sharers if request.whole else min(METAX.sharers, request.sharers or METAX.sharers)
+    )
     return replace(group, request=replace(request, filter=cards, sharers=sharers))
 
 
@@ -124,10 +122,10 @@ def _problem(request: DeviceRequest) -> str:
         )
     if not request.core_milli:
         problem = "gpu core resource is required"
-    elif not request.memory_milli and request.memory_bytes < _MIB:
-        problem = f"gpu memory must not be less than {_MIB} bytes"
+    elif not request.memory_milli and request.memory_bytes < METAX.unit:
+        problem = f"gpu memory must not be less than {METAX.unit} bytes"
     if problem:
-        return f'failed to adapt for GPU device plugin of vendor "{_VENDOR}": {problem}'
+        return f'failed to adapt for GPU device plugin of vendor "{METAX.name}": {problem}'
     return problem
 
 
@@ -140,7 +138,7 @@ def _register(node: NodeView, settings: Settings) -> Registration:
     devices = None
     if mode in (_SHARING, ""):
         devices = tuple(
-            replace(device, slots=min(device.slots, SHARERS), vendor_cut=True)
+            replace(device, slots=min(device.slots, METAX.sharers), vendor_cut=True)
             if _is_ours(device, named)
             else device
             for device in node.devices
@@ -154,7 +152,7 @@ def _register(node: NodeView, settings: Settings) -> Registration:
 
 
 def _is_ours(device: Device, vendor: str) -> bool:
-    return device.type is DeviceType.GPU and (device.vendor or vendor) == _VENDOR
+    return device.type is DeviceType.GPU and (device.vendor or vendor) == METAX.name
 
 
 def _mode(node: NodeView, settings: MetaxSettings) -> str:
@@ -180,18 +178,14 @@ def _verdicts(mode: str) -> tuple[Verdict, ...]:
 
 
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
-    cards = [
-        card
-        for card in cards_of(placed, _PROTOCOL)
-        if card.type is DeviceType.GPU and card.vendor == _VENDOR
-    ]
+    cards = gpus_of(placed, _PROTOCOL, METAX.name)
     if not cards:
         return Rendering()
     entries = [
         {
             "uuid": card.uuid,
             "compute": card.core or (100 if card.whole else 0),
-            "vRam": card.memory_bytes // _MIB,
+            "vRam": card.memory_bytes // METAX.unit,
         }
         for card in cards
     ]
@@ -200,7 +194,7 @@ def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
             [entries], separators=(",", ":"), ensure_ascii=False
         )
     }
-    woken = asks_any(placed.pod, (names.SGPU,))
+    woken = asks_any(placed.pod, METAX.wakes)
     value = placed.pod.annotations.get(names.SGPU_QOS_POLICY)
     if value is None and woken and not all(card.whole for card in cards):
         value = _DEFAULT_POLICY
@@ -229,8 +223,8 @@ def _recover(pod: PodView, node: Node, _settings: Settings) -> Record | None:
         grants = tuple(_grant(entry, pod, node) for part in document for entry in part)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         problem = f"annotation {names.METAX_DEVICES_ALLOCATED}: {error}"
-        return Record(source=_VENDOR, problem=problem)
-    return Record(grants=grants, source=_VENDOR) if grants else None
+        return Record(source=METAX.name, problem=problem)
+    return Record(grants=grants, source=METAX.name) if grants else None
 
 
 def _grant(entry: _Entry, pod: PodView, node: Node) -> Grant:
@@ -239,11 +233,14 @@ def _grant(entry: _Entry, pod: PodView, node: Node) -> Grant:
         raise InvalidValue(f"the node has no card {entry.uuid}")
     if entry.compute < 0 or entry.memory < 0:
         raise InvalidValue(f"card {entry.uuid} has a negative amount")
-    if entry.compute * _PERCENT > device.core_milli or entry.memory * _MIB > device.memory_bytes:
+    if (
+        entry.compute * _PERCENT > device.core_milli
+        or entry.memory * METAX.unit > device.memory_bytes
+    ):
         raise InvalidValue(
             f"card {entry.uuid} has less than {entry.compute} % or {entry.memory} MiB"
         )
-    whole = entry.compute == 100 and entry.memory == device.memory_bytes // _MIB
+    whole = entry.compute == 100 and entry.memory == device.memory_bytes // METAX.unit
     owner = next(
         (c for c in pod.containers if c.phase is not Phase.INIT and names.SGPU in c.names), None
     )
@@ -253,7 +250,7 @@ def _grant(entry: _Entry, pod: PodView, node: Node) -> Grant:
         minor=device.minor,
         uuid=device.uuid,
         core_milli=device.core_milli if whole else entry.compute * _PERCENT,
-        memory_bytes=device.memory_bytes if whole else entry.memory * _MIB,
+        memory_bytes=device.memory_bytes if whole else entry.memory * METAX.unit,
         mode=GrantMode.WHOLE if whole else GrantMode.VENDOR,
         phase=owner.phase if owner else Phase.MAIN,
         protocol=_PROTOCOL,
@@ -261,7 +258,7 @@ def _grant(entry: _Entry, pod: PodView, node: Node) -> Grant:
 
 
 FAMILY: Final = Family(
-    name=_VENDOR,
+    name=METAX.name,
     triggers=frozenset({names.SGPU}),
     refine=_refine,
     register=_register,

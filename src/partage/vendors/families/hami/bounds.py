@@ -20,6 +20,7 @@ from partage.model.mig import MigAxis, MigProfile, layouts
 from partage.vendors.families.hami.cards import RegisteredProfile
 from partage.vendors.mig import MIG_CARDS, MigCard, find_card, find_profile, for_driver
 from partage.vendors.settings import HamiSettings, MigGeometry
+from partage.vendors.traits import NVIDIA
 
 __all__ = ["CardFacts", "cutting_of", "foreign_of"]
 
@@ -249,6 +250,6 @@ def _names(card: MigCard) -> list[frozenset[str]]:
 
 def _words(name: str) -> tuple[frozenset[str], frozenset[str]]:
     """The words of a model's name, and those that are a size of memory."""
-    words = {word for word in re.split(r"[\s\-_/]+", name.casefold()) if word} - {"nvidia"}
+    words = {word for word in re.split(r"[\s\-_/]+", name.casefold()) if word} - {NVIDIA.name}
     sizes = {word for word in words if _GIGABYTES.fullmatch(word)}
     return frozenset(words - sizes), frozenset(sizes)

@@ -25,10 +25,10 @@ from partage.vendors.families.hami.cards import RegisteredCard, decode_cards, de
 from partage.vendors.families.hami.request import MIB, NAME, sharers
 from partage.vendors.families.hami.wishes import split_list
 from partage.vendors.settings import HamiNodeSettings, Settings
+from partage.vendors.traits import NVIDIA, traits_of
 
-__all__ = ["VENDOR", "memory_scaling", "register"]
+__all__ = ["memory_scaling", "register"]
 
-VENDOR: Final = "nvidia"
 _MODES: Final = {
     "": SliceMode.SHARE,
     "hami-core": SliceMode.SHARE,
@@ -136,7 +136,7 @@ def _from_registration(
             type=DeviceType.GPU,
             minor=card.index if distinct else position,
             uuid=card.uuid,
-            vendor=VENDOR,
+            vendor=NVIDIA.name,
             model=card.model,
             healthy=card.healthy,
             core_milli=card.cores * 10,
@@ -164,7 +164,7 @@ def _described(
     notes: list[str],
 ) -> Device:
     """A card of a Device object with HAMi's view of it; other vendors' cards stay as they are."""
-    if device.type is not DeviceType.GPU or device.vendor not in ("", VENDOR):
+    if device.type is not DeviceType.GPU or traits_of(device.vendor) is not NVIDIA:
         return device
     card = next((card for card in cards or () if card.uuid == device.uuid), None)
     if card is None:

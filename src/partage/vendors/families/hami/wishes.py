@@ -16,6 +16,7 @@ from partage.model.policy import CardOrder, CardWeights, Strategy
 from partage.model.reason import ReasonCode
 from partage.model.request import CardFilter, Fault
 from partage.vendors import names
+from partage.vendors.traits import NVIDIA
 
 __all__ = ["Wishes", "parse_bool", "read_wishes", "split_list"]
 
@@ -41,7 +42,7 @@ class Wishes:
         notes: annotations that were read otherwise than their author may think.
     """
 
-    filter: CardFilter = CardFilter(vendors=("nvidia",))
+    filter: CardFilter = CardFilter(vendors=(NVIDIA.name,))
     numa_bind: bool = False
     unused: bool = False
     node_strategy: Strategy | None = None
@@ -77,7 +78,7 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
             avoid_types=split_list(annotations.get(names.HAMI_AVOID_TYPE, "")),
             use_uuids=split_list(annotations.get(names.HAMI_USE_UUID, "")),
             avoid_uuids=split_list(annotations.get(names.HAMI_AVOID_UUID, "")),
-            vendors=("nvidia",),
+            vendors=(NVIDIA.name,),
             modes=modes,
         ),
         numa_bind=numa_bind,

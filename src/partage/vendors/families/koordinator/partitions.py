@@ -14,6 +14,7 @@ from partage.model.errors import InvalidValue
 from partage.model.quantity import Quantity
 from partage.vendors import names
 from partage.vendors.families.koordinator.hints import decode
+from partage.vendors.traits import NVIDIA, traits_of
 
 __all__ = ["honoured", "parse_partitions", "partitions_of"]
 
@@ -51,7 +52,7 @@ def partitions_of(
     vendor = labels.get(names.GPU_VENDOR, vendor)
     words = labels.get(names.GPU_MODEL, model).upper().split("-")
     hopper = words[0] in _HOPPER and _UNLINKED.isdisjoint(words)
-    return _HOPPER_TABLE if hopper and vendor in ("", "nvidia") else {}
+    return _HOPPER_TABLE if hopper and traits_of(vendor) is NVIDIA else {}
 
 
 def honoured(device_labels: Mapping[str, str], node_labels: Mapping[str, str]) -> bool:

@@ -25,6 +25,7 @@ from partage.vendors.families.koordinator.amounts import ALIASES, NAMES, most_of
 from partage.vendors.families.koordinator.hints import decode, hints_of
 from partage.vendors.families.koordinator.request import PROTOCOL, owned
 from partage.vendors.settings import Settings
+from partage.vendors.traits import HUAWEI
 
 __all__ = ["recorded", "recover"]
 
@@ -37,7 +38,6 @@ _OF_KIND: Final = {
     for kind, found in NAMES.items()
 }
 _TYPES: Final = {kind.value: kind for kind in DeviceType}
-_NATIVE: Final = tuple(sorted((names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP)))
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -171,7 +171,7 @@ def _is_ours(count: str, beside: frozenset[str], settings: Settings) -> bool:
 
 def _grant(device: Device, entry: _Entry, owner: _Owner, fence: Scope | None) -> Grant:
     amounts = _amounts(entry)
-    extras = tuple([(unit, amounts[unit]) for unit in _NATIVE if amounts.get(unit)])
+    extras = tuple([(unit, amounts[unit]) for unit in sorted(HUAWEI.units) if amounts.get(unit)])
     core, memory, whole = _compute(device, amounts, dict(extras))
     extension = entry.extension or _NO_EXTENSION
     functions = extension.functions or []

@@ -20,12 +20,12 @@ from partage.vendors.cards import GrantedCard, cards_of
 from partage.vendors.families.koordinator.amounts import DIALECT_V14, old_name
 from partage.vendors.families.koordinator.request import PROTOCOL
 from partage.vendors.settings import Settings
+from partage.vendors.traits import NVIDIA, traits_of
 
 __all__ = ["labels", "render"]
 
 _HAMI_CORE: Final = "HAMi-core"
 _LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
-_ADAPTED: Final = frozenset({"huawei", "cambricon", "metax"})
 _PERCENT: Final = MILLI // 100
 
 
@@ -40,7 +40,7 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
     )
     annotations = {names.DEVICE_ALLOCATED: _record(cards, old=old)}
     gpus = [card for card in cards if card.type is DeviceType.GPU]
-    if not old or any(card.vendor in _ADAPTED for card in gpus):
+    if not old or any(traits_of(card.vendor).adapted for card in gpus):
         annotations[names.BIND_TIMESTAMP] = str(placed.now)
         if gpus:
             annotations[names.GPU_MINORS] = ",".join(str(card.minor) for card in gpus)
@@ -118,7 +118,7 @@ def _environment(grants: Sequence[Grant], *, isolated: bool) -> dict[str, Mappin
     result: dict[str, Mapping[str, str]] = {}
     for container, held in mine.items():
         held.sort(key=lambda grant: grant.minor)
-        env = {"NVIDIA_VISIBLE_DEVICES": ",".join(str(grant.minor) for grant in held)}
+        env = {NVIDIA.variable: ",".join(str(grant.minor) for grant in held)}
         if isolated and held[0].mode is not GrantMode.WHOLE:
             env["CUDA_DEVICE_MEMORY_LIMIT"] = str(held[0].memory_bytes)
             if held[0].core_milli:

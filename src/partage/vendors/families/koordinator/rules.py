@@ -12,6 +12,7 @@ from typing import Final
 from partage.model.errors import InvalidValue
 from partage.model.quantity import Quantity
 from partage.vendors import names
+from partage.vendors.traits import HUAWEI, ROWS
 
 __all__ = ["CardShape", "percentage", "shape_of"]
 
@@ -21,13 +22,11 @@ _CORE: Final = names.KOORD_GPU_CORE
 _MEMORY: Final = names.KOORD_GPU_MEMORY
 _RATIO: Final = names.KOORD_GPU_MEMORY_RATIO
 _SHARED: Final = names.KOORD_GPU_SHARED
-_NATIVE: Final = (names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP)
+_COUNTS: Final = tuple(name for row in ROWS for name in row.counts)
 
 _VENDORS: Final[Mapping[str, tuple[str, ...]]] = {
-    names.COUNT_NVIDIA: ("nvidia",),
-    names.COUNT_AMD: ("amd",),
-    names.COUNT_HYGON: ("hygon", "dcu"),
-    names.NPU_CORE: ("huawei",),
+    **{name: (row.name, *row.aliases) for row in ROWS for name in row.counts},
+    names.NPU_CORE: (HUAWEI.name,),
 }
 
 Amounts = Mapping[str, int]
@@ -91,9 +90,7 @@ _DVPP: Final = _Rule(
 )
 
 _COMBINATIONS: Final[Mapping[frozenset[str], tuple[_Rule, ...]]] = {
-    frozenset({names.COUNT_NVIDIA}): (),
-    frozenset({names.COUNT_AMD}): (),
-    frozenset({names.COUNT_HYGON}): (),
+    **{frozenset({name}): () for name in _COUNTS},
     frozenset({names.KOORD_GPU}): (_percent(names.KOORD_GPU),),
     frozenset({_MEMORY}): (),
     frozenset({_RATIO}): (_percent(_RATIO),),
@@ -105,7 +102,7 @@ _COMBINATIONS: Final[Mapping[frozenset[str], tuple[_Rule, ...]]] = {
     frozenset({_SHARED, _CORE, _MEMORY}): (_even(_CORE),),
     frozenset({_SHARED, _CORE, _RATIO}): (_even(_CORE), _even(_RATIO)),
     frozenset({_SHARED, names.NPU_CORE, names.NPU_CPU, _MEMORY}): (_SINGLE,),
-    frozenset({_SHARED, *_NATIVE, _MEMORY}): (_SINGLE, _DVPP),
+    frozenset({_SHARED, *HUAWEI.units, _MEMORY}): (_SINGLE, _DVPP),
 }
 
 
@@ -149,7 +146,7 @@ def _invalid(written: Mapping[str, str], amounts: Amounts, rule: str) -> Invalid
 
 def _convert(amounts: Amounts) -> CardShape:
     vendors = next((_VENDORS[name] for name in _VENDORS if name in amounts), ())
-    for name in (names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON):
+    for name in _COUNTS:
         if name in amounts:
             return CardShape(amounts[name], _WHOLE, _WHOLE, 0, (), shared=False, vendors=vendors)
     both = amounts.get(names.KOORD_GPU)
@@ -164,7 +161,7 @@ def _convert(amounts: Amounts) -> CardShape:
         ratio=ratio // count,
         memory=amounts.get(_MEMORY, 0) // count,
         extras=tuple(
-            (name, amounts[name] // count) for name in sorted(_NATIVE) if name in amounts
+            (name, amounts[name] // count) for name in sorted(HUAWEI.units) if name in amounts
         ),
         shared=ratio // count < _WHOLE,
         vendors=vendors,

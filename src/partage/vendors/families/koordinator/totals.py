@@ -12,12 +12,11 @@ from partage.model.device import MILLI, Device, DeviceType
 from partage.model.quantity import Quantity, binary, decimal
 from partage.vendors import names
 from partage.vendors.families.koordinator.amounts import ALIASES, DIALECT_V14, old_name
+from partage.vendors.traits import HUAWEI, traits_of
 
 __all__ = ["totals"]
 
 _PERCENT: Final = MILLI // 100
-_NATIVE: Final = (names.NPU_CORE, names.NPU_CPU, names.NPU_DVPP)
-_GENERIC: Final = frozenset({"", "nvidia"})
 _TODAY: Final = frozenset(ALIASES.values())
 
 
@@ -27,8 +26,8 @@ def totals(
     """Resource names and amounts of a node, ordered by name.
 
     Names without healthy devices are left out, so a caller who finds one on the node removes it.
-    Amounts are those of the devices, scaling included. `gpu` exists only where the vendor is
-    NVIDIA or unknown; `gpu.shared` counts 100 a healthy card; it and native units have no name in v1.4.
+    Amounts are those of the devices, scaling included. `gpu` exists only where the vendor's
+    cards are asked for by it (upstream: NVIDIA's, and of no vendor); `gpu.shared` counts 100 a healthy card; it and native units have no name in v1.4.
 
     Args:
         devices: the node's devices.
@@ -51,7 +50,7 @@ def _cards(devices: Sequence[Device], vendor: str) -> dict[str, Quantity]:
         return {}
     native = {
         unit: sum(amount for card in cards for name, amount in card.extras if name == unit)
-        for unit in _NATIVE
+        for unit in HUAWEI.units
     }
     # A card that counts its own cores has no gpu-core beside them.
     core = sum(c.core_milli for c in cards if names.NPU_CORE not in dict(c.extras)) // _PERCENT
@@ -64,7 +63,7 @@ def _cards(devices: Sequence[Device], vendor: str) -> dict[str, Quantity]:
         result[names.KOORD_GPU_MEMORY] = binary(memory)
     if core:
         result[names.KOORD_GPU_CORE] = decimal(core)
-    if core and vendor in _GENERIC:
+    if core and traits_of(vendor).generic:
         result[names.KOORD_GPU] = decimal(core)
     return result | {unit: decimal(amount) for unit, amount in native.items() if amount}
 

@@ -15,7 +15,7 @@ from partage.model.quantity import Quantity, decimal
 from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.base import NodeView, Registration
-from partage.vendors.families.qgpu.request import NAME, VENDOR
+from partage.vendors.families.qgpu.request import NAME
 from partage.vendors.families.qgpu.rules import CARD, GIB
 from partage.vendors.families.qgpu.support import (
     ARCHITECTURES,
@@ -24,6 +24,7 @@ from partage.vendors.families.qgpu.support import (
     driver_version,
 )
 from partage.vendors.settings import Settings
+from partage.vendors.traits import NVIDIA, traits_of
 
 __all__ = ["POLICY_PROPERTY", "WARNING_PROPERTY", "is_synthetic", "register", "totals"]
 
@@ -88,7 +89,7 @@ def is_synthetic(uuid: str) -> bool:
 
 
 def _concerned(device: Device) -> bool:
-    return device.type is DeviceType.GPU and device.vendor in ("", VENDOR)
+    return device.type is DeviceType.GPU and traits_of(device.vendor) is NVIDIA
 
 
 def _from_totals(
@@ -111,7 +112,7 @@ def _from_totals(
             type=DeviceType.GPU,
             minor=minor,
             uuid=f"{_SYNTHETIC}{node.name}-{minor}",
-            vendor=VENDOR,
+            vendor=NVIDIA.name,
             model=_labelled_model(node),
             memory_bytes=min(gib, 2**33 - 1) * GIB,
             slots=settings.qgpu.sharers,

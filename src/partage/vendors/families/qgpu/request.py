@@ -21,12 +21,12 @@ from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
 from partage.vendors.families.qgpu.rules import GIB, OFFLINE, ONLINE, Ask, RuleBroken, ask_of
 from partage.vendors.settings import Settings
+from partage.vendors.traits import NVIDIA
 from partage.vendors.wishes import read_class
 
-__all__ = ["NAME", "VENDOR", "asking", "owned", "read"]
+__all__ = ["NAME", "asking", "owned", "read"]
 
 NAME: Final = "qgpu"
-VENDOR: Final = "nvidia"
 _OWNED: Final = frozenset({names.QGPU_CORE, names.QGPU_MEMORY, names.QGPU_GREEDY})
 _ORDERS: Final = {
     ONLINE: CardOrder(strategy=Strategy.SPREAD),
@@ -91,7 +91,7 @@ def _group(container: ContainerView, ask: Ask, app_class: str, settings: Setting
         memory_milli=MILLI if ask.whole else 0,
         whole=ask.whole,
         sharers=settings.qgpu.sharers,
-        filter=CardFilter(vendors=(VENDOR,)),
+        filter=CardFilter(vendors=(NVIDIA.name,)),
     )
     return RequestGroup(
         protocol=NAME,
