@@ -112,8 +112,6 @@ def test_an_ordinary_pod_beside_hard_ones_gets_its_node(monkeypatch: pytest.Monk
     [
         ("apps/v1", "Deployment", {"replicas": 30}),
         ("apps/v1", "ReplicaSet", {"replicas": 30}),
-        ("apps/v1", "StatefulSet", {"replicas": 30, "podManagementPolicy": "Parallel"}),
-        ("apps/v1", "DaemonSet", {}),
         ("batch/v1", "Job", {"parallelism": 30, "completions": 30}),
     ],
 )
@@ -123,8 +121,7 @@ def test_others_have_their_turn_between_two_pods_of_a_workload(
     """Thirty at once are thirty steps: each is admitted, which takes long where it has many containers."""
 
     async def story() -> None:
-        nodes = [node(f"n{index}", cards=1) for index in range(30 if kind == "DaemonSet" else 1)]
-        async with running(nodes) as w:
+        async with running([node("n0", cards=1)]) as w:
             pods, seen = w.cluster.server.store, [0]
 
             async def look() -> None:

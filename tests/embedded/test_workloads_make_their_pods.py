@@ -1,4 +1,4 @@
-"""Deployments, StatefulSets, DaemonSets and Jobs in the embedded cluster."""
+"""Deployments and Jobs in the embedded cluster, and what it says of other workloads."""
 
 from typing import Any
 
@@ -77,61 +77,21 @@ def test_a_deployment_grows_rolls_and_goes() -> None:
     run(story())
 
 
-def test_a_stateful_set_goes_in_order_and_waits() -> None:
-    """The second pod is made once the first serves; with cards for one, the second waits."""
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
+def test_a_workload_that_nothing_acts_on_says_so(kind: str) -> None:
+    """It is stored; an event says that no pods come of it."""
 
     async def story() -> None:
-        async with running([node(cards=1)]) as w:
-            await w.create(f"{APPS}/statefulsets", workload("StatefulSet", WHOLE, replicas=2))
-            await eventually(lambda: w.get(PODS), lambda found: len(found["items"]) == 2)
-            assert (await w.phase("web-0", "Running"))["metadata"]["labels"]["app"] == "web"
-            assert await w.refused("web-1")
-            await w.patch(f"{APPS}/statefulsets/web", {"spec": {"replicas": 1}})
-            await eventually(lambda: w.get(PODS), lambda found: len(found["items"]) == 1)
-
-    run(story())
-
-
-def test_a_daemon_set_is_on_every_node_that_takes_it() -> None:
-    """Nodes that come get a pod, repelled ones none; a new template replaces them one by one."""
-    sets, path = f"{APPS}/daemonsets", f"{APPS}/daemonsets/web"
-    later = {
-        "apiVersion": "partage.io/v1alpha1", "kind": "SimulatedNode",
-        "metadata": {"name": "n9"}, "spec": {"model": "H200", "cards": 1},
-    }  # fmt: skip
-    taint = {"key": "team", "value": "x", "effect": "NoSchedule"}
-
-    async def serving(w: World, count: int) -> set[str]:
-        """Where so many of its pods serve."""
-        await eventually(
-            lambda: w.get(path),
-            lambda found: (
-                found["status"].get("observedGeneration") == found["metadata"]["generation"]
-                and found["status"].get("updatedNumberScheduled") == count
-                and found["status"].get("numberReady") == count
-                and found["status"].get("desiredNumberScheduled") == count
-            ),
-        )
-        return {one["spec"]["nodeName"] for one in await running_pods(w)}
-
-    async def story() -> None:
-        async with running([node("n0"), node("n1"), node("n2")]) as w:
-            await w.patch("/api/v1/nodes/n2", {"spec": {"taints": [taint]}})
-            await w.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
-            await w.create(sets, workload("DaemonSet", {}))
-            assert await serving(w, 2) == {"n0", "n1"}  # a cordon keeps no DaemonSet away
-
-            await w.create("/apis/partage.io/v1alpha1/simulatednodes", later)
-            assert await serving(w, 3) == {"n0", "n1", "n9"}
-
-            before = {one["metadata"]["uid"] for one in await running_pods(w)}
-            template = {"spec": {"containers": [{"name": "main", "image": "busybox:2"}]}}
-            await w.patch(path, {"spec": {"template": template}})
-            assert await serving(w, 3) == {"n0", "n1", "n9"}
-            assert not before & {one["metadata"]["uid"] for one in await running_pods(w)}
-
-            await w.send("DELETE", path, {})
-            await eventually(lambda: w.get(PODS), lambda found: not found["items"])
+        async with running([node()]) as w:
+            await w.create(f"{APPS}/{kind.lower()}s", workload(kind, SHARE))
+            found = await eventually(
+                lambda: w.get("/api/v1/namespaces/default/events"),
+                lambda found: [one for one in found["items"] if one["reason"] == "NotActedUpon"],
+            )
+            (event,) = [one for one in found["items"] if one["reason"] == "NotActedUpon"]
+            assert event["involvedObject"]["kind"] == kind
+            assert "makes no pods of it" in event["message"]
+            assert not (await w.get(PODS))["items"]
 
     run(story())
 

@@ -94,28 +94,16 @@ def _owner(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def pod_of(
-    value: Mapping[str, Any],
-    kind: str,
-    version: str,
-    name: str = "",
-    labels: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """A pod that a workload makes.
-
-    Args:
-        name: its name; empty for one that the API server makes up.
-        labels: beside the template's.
-    """
+def pod_of(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
+    """A pod that a workload makes; the API server makes up the rest of its name."""
     template = value["spec"]["template"]
     inner = template.get("metadata") or {}
-    named = {"name": name} if name else {"generateName": f"{value['metadata']['name']}-"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            **named,
-            "labels": {**(inner.get("labels") or {}), **(labels or {})},
+            "generateName": f"{value['metadata']['name']}-",
+            "labels": dict(inner.get("labels") or {}),
             "annotations": dict(inner.get("annotations") or {}),
             "ownerReferences": [_owner(value, kind, version)],
         },

@@ -1,8 +1,8 @@
-"""Stand-ins for the controllers of workloads: Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs.
+"""Stand-ins for the controllers of workloads that people try with: Deployments, ReplicaSets, Jobs.
 
 Each change of a workload, or of what it owns, puts it on a list; one at a time is compared with
-what it should have, and the difference is created or deleted. CronJobs are stored and not acted
-upon.
+what it should have, and the difference is created or deleted. Other workloads are stored, and an event says
+that nothing acts on them.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
-from partage.embedded.daemon_sets import plan
 from partage.embedded.replicas import (
     Rollout,
     active,
@@ -33,21 +32,16 @@ __all__ = ["Workloads"]
 _LOG: Final = logging.getLogger("partage.embedded")
 _DEPLOYMENTS: Final = "deployments.apps"
 _REPLICA_SETS: Final = "replicasets.apps"
-_STATEFUL_SETS: Final = "statefulsets.apps"
-_DAEMON_SETS: Final = "daemonsets.apps"
 _JOBS: Final = "jobs.batch"
 _KINDS: Final = {
     "Deployment": _DEPLOYMENTS,
     "ReplicaSet": _REPLICA_SETS,
-    "StatefulSet": _STATEFUL_SETS,
-    "DaemonSet": _DAEMON_SETS,
     "Job": _JOBS,
 }
 _USER: Final = User("system:serviceaccount:kube-system:workload-controller")
 _AGAIN: Final = 5.0
 """Seconds after which what was refused is tried again."""
-_REVISION: Final = "controller-revision-hash"
-_INDEX: Final = "apps.kubernetes.io/pod-index"
+_OTHERS: Final = ("statefulsets.apps", "daemonsets.apps", "cronjobs.batch")
 _SHOWN: Final = "deployment.kubernetes.io/revision"
 
 _Key = tuple[str, str, str]
@@ -58,14 +52,11 @@ class Workloads:
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
-        self._nodes: dict[str, object] = {}
         self._dirty: OrderedDict[_Key, None] = OrderedDict()
         self._changed = asyncio.Event()
         self._work: Mapping[str, Callable[[Record], Awaitable[None]]] = {
             _DEPLOYMENTS: self._deployment,
             _REPLICA_SETS: self._replica_set,
-            _STATEFUL_SETS: self._stateful_set,
-            _DAEMON_SETS: self._daemon_set,
             _JOBS: self._job,
         }
 
@@ -74,7 +65,8 @@ class Workloads:
         async with asyncio.TaskGroup() as group:
             for resource in (*self._work, "pods"):
                 group.create_task(follow(self._server, resource, self._saw))
-            group.create_task(follow(self._server, "nodes", self._saw_node))
+            for resource in _OTHERS:
+                group.create_task(follow(self._server, resource, self._saw_other))
             group.create_task(self._reconcile())
 
     async def _saw(self, change: Change) -> None:
@@ -86,15 +78,12 @@ class Workloads:
             if owner.get("controller") and resource:
                 self._look((resource, record.namespace, owner["name"]))
 
-    async def _saw_node(self, change: Change) -> None:
-        """A node came, went or changed in what decides who runs on it."""
-        node = change.record
-        told = node.labels, node.value.get("spec") if change.kind != "DELETED" else None
-        if self._nodes.get(node.name) == told:
-            return
-        self._nodes[node.name] = told
-        for record in self._server.store.all(_DAEMON_SETS):
-            self._look((record.resource, record.namespace, record.name))
+    async def _saw_other(self, change: Change) -> None:
+        """Say that nothing will come of a workload, or its author waits for pods."""
+        if change.kind == "ADDED":
+            message = "it is stored, and partage up makes no pods of it; try a Deployment or a Job"
+            about = {**change.record.value}
+            await tell(self._server, about, "NotActedUpon", message, user=_USER, warning=True)
 
     def _look(self, key: _Key) -> None:
         self._dirty[key] = None
@@ -188,58 +177,6 @@ class Workloads:
             record, deployment_status(record.value, present, earlier, now(self._server))
         )
 
-    async def _stateful_set(self, record: Record) -> None:
-        spec = record.value["spec"]
-        wanted = int(spec.get("replicas", 1))
-        digest = template_hash(spec["template"])
-        first = int((spec.get("ordinals") or {}).get("start", 0))
-        names = [f"{record.name}-{first + index}" for index in range(wanted)]
-        pods = {pod.name: pod for pod in self._pods(record)}
-        ordered = spec.get("podManagementPolicy", "OrderedReady") != "Parallel"
-        steady = True
-        for index, name in enumerate(names):
-            pod = pods.get(name)
-            if pod is None:
-                labels = {
-                    _REVISION: f"{record.name}-{digest}", _INDEX: str(first + index),
-                    "statefulset.kubernetes.io/pod-name": name,
-                }  # fmt: skip
-                made = pod_of(record.value, "StatefulSet", "apps/v1", name, labels)
-                await self._create(made, record)
-            if pod is None or not ready(pod):
-                steady = False
-                if ordered:
-                    break
-        for pod in [one for one in pods.values() if one.name not in names]:
-            await self._delete(pod)
-        stale = [
-            pods[name] for name in reversed(names)
-            if name in pods and pods[name].labels.get(_REVISION) != f"{record.name}-{digest}"
-        ]  # fmt: skip
-        if stale and steady and (spec.get("updateStrategy") or {}).get("type") != "OnDelete":
-            await self._delete(stale[0])
-        living = active(self._pods(record))
-        serving = sum(map(ready, living))
-        await self._tell_status(
-            record,
-            {
-                "observedGeneration": record.metadata.get("generation", 1),
-                "replicas": len(living), "readyReplicas": serving, "availableReplicas": serving,
-                "currentReplicas": len(living) - len(stale),
-                "updatedReplicas": len(living) - len(stale),
-                "currentRevision": f"{record.name}-{digest}",
-                "updateRevision": f"{record.name}-{digest}",
-            },
-        )  # fmt: skip
-
-    async def _daemon_set(self, record: Record) -> None:
-        step = plan(record.value, self._server.store.all("nodes"), self._living(record))
-        for pod in step.gone:
-            await self._delete(pod)
-        for made in step.made:
-            await self._create(made, record)
-        await self._tell_status(record, step.status)
-
     async def _job(self, record: Record) -> None:
         pods = self._pods(record)
         status, lacking = job_status(record.value, pods, now(self._server))
@@ -254,14 +191,6 @@ class Workloads:
 
     def _pods(self, record: Record) -> list[Record]:
         return owned(self._server.store.all("pods", record.namespace), record.uid)
-
-    def _living(self, record: Record) -> list[Record]:
-        """Its pods that are not over; a node is free for another once the pod there is gone."""
-        return [
-            pod
-            for pod in self._pods(record)
-            if (pod.value.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
-        ]
 
     async def _delete(self, pod: Record) -> None:
         if not pod.metadata.get("deletionTimestamp"):
