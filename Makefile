@@ -53,7 +53,7 @@ coverage: venv ## Run the tests; branch coverage of the core by its own must be 
 	$(BIN)/python -m pytest -n $(WAITING) --dist worksteal $(CORE_TESTS:%=--ignore=tests/%)
 
 conformance: venv ## Write docs/conformance.md: every manifest and result of the four published documents
-	$(BIN)/python -m partage.testing.conformance
+	PYTHONPATH=tests/tools $(BIN)/python -m published
 
 reference: venv ## Write the pages of docs/reference that are made from the program
 	$(BIN)/python -m partage.testing.reference

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from partage.testing.conformance.case import Case
-from partage.testing.conformance.parts import device_object, join, node, pod
-from partage.testing.conformance.program import run
+from published.case import Case
+from published.parts import device_object, join, node, pod
+from published.program import run
 
 KOORDINATOR = "koordinator.sh/"
 HINT = "scheduling.koordinator.sh/device-allocate-hint"

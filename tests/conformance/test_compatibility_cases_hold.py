@@ -13,10 +13,9 @@ from original_manifests import (
     registered,
     slice_,
 )
-
-from partage.testing.conformance.case import Case
-from partage.testing.conformance.parts import device_object, join, node, pod
-from partage.testing.conformance.program import run
+from published.case import Case
+from published.parts import device_object, join, node, pod
+from published.program import run
 
 H800 = {"gpu_vendor": "nvidia", "gpu_model": "H800", "gpu_partition_policy": "Honor"}
 EVERY = '{"rdma":{"allocateStrategy":"ApplyForAll","selector":{"matchLabels":{"type":"%s"}}}}'

@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from published.case import Case
+from published.parts import join, node, pod
+from published.program import run
 
-from partage.testing.conformance.case import Case
-from partage.testing.conformance.parts import join, node, pod
-from partage.testing.conformance.program import run
 from partage.vendors import names
 
 NODE = node(

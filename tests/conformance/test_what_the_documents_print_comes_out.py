@@ -5,12 +5,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-from partage.testing.conformance.__main__ import main
-from partage.testing.conformance.case import Case, Expectation, Verdict, observe
-from partage.testing.conformance.cases import CASES, ELSEWHERE, MISPRINTS, TITLES
-from partage.testing.conformance.page import page
-from partage.testing.conformance.program import Output, actual, holds, run, verdict
+from published.__main__ import main
+from published.case import Case, Expectation, Verdict, observe
+from published.cases import CASES, ELSEWHERE, MISPRINTS, TITLES
+from published.page import page
+from published.program import Output, actual, holds, run, verdict
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 
@@ -92,7 +91,7 @@ def test_places_in_the_output_are_found_by_name_and_number(
 def test_the_page_is_written_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`python -m partage.testing.conformance FILE` writes FILE and says how many cases pass."""
+    """`python -m published FILE` writes FILE and says how many cases pass."""
     target = tmp_path / "page.md"
 
     code = main([os.fspath(target)])

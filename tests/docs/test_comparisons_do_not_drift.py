@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from published.cases import ELSEWHERE
 
-from partage.testing.conformance.cases import ELSEWHERE
 from partage.vendors.catalog import ADAPTING
 
 ROOT: Final = Path(__file__).parents[2]

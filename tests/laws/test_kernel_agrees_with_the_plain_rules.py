@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import plain_kernel
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from ledgers import ledgers
@@ -15,7 +16,7 @@ from partage.model.device import DeviceType, SliceMode
 from partage.model.policy import Scoring, Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
-from partage.placement import kernel, scoring, twin
+from partage.placement import kernel, scoring
 from partage.placement.card import refusal, unsuitable
 from partage.placement.fast import choose, is_plain, simple
 from partage.placement.instance_kernel import pool_ranks
@@ -128,8 +129,8 @@ def test_each_node_is_scored_alike(data: st.DataObject) -> None:
         plain = scoring.score(Scene(ledger, {}, None, None, EVERY_NODE, Tables()), strategy)
         for index in ledger.index.values():
             cards = ledger.cards(request.type, index)
-            assert scores[index] == twin.score(cards, strategy, compared)
-            assert plain[index] == twin.host_score(ledger, index, strategy)
+            assert scores[index] == plain_kernel.score(cards, strategy, compared)
+            assert plain[index] == plain_kernel.host_score(ledger, index, strategy)
 
 
 @given(st.data())

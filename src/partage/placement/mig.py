@@ -3,7 +3,7 @@
 Cards come as an array of states (`placement.layouts`), so that a decision is one look-up a card and
 one minimum. Cards in use come before idle ones, which stay whole for those who need them. Best is
 the place that takes the least of what its card's room is worth; among equals the fuller card, then
-the higher start, then the card that comes first. `placement.mig_twin` says the same in plain words,
+the higher start, then the card that comes first. `tests/tools/plain_instances.py` says the same in plain words,
 and a law under test keeps both equal.
 """
 

@@ -1,4 +1,4 @@
-"""`python -m partage.testing.conformance [FILE]`: writes the page, default docs/conformance.md.
+"""`python -m published [FILE]`: writes the page, default docs/conformance.md.
 
 Without FILE, the captures in README.md are brought up to date as well.
 """
@@ -6,11 +6,11 @@ Without FILE, the captures in README.md are brought up to date as well.
 import sys
 from pathlib import Path
 
-from partage.testing.conformance.captures import refreshed
-from partage.testing.conformance.case import Verdict
-from partage.testing.conformance.cases import CASES
-from partage.testing.conformance.page import page
-from partage.testing.conformance.program import run, verdict
+from published.captures import refreshed
+from published.case import Verdict
+from published.cases import CASES
+from published.page import page
+from published.program import run, verdict
 
 __all__ = ["main"]
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from partage.testing.conformance.case import Case, Elsewhere, Expectation, Misprint
-from partage.testing.conformance.parts import exits, join, node, node_says, placed, pod, pod_says
+from published.case import Case, Elsewhere, Expectation, Misprint
+from published.parts import exits, join, node, node_says, placed, pod, pod_says
 
 __all__ = ["CASES", "ELSEWHERE", "MISPRINTS"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.testing import CliRunner
 
-from partage.testing.conformance.case import Case, Expectation, Verdict, observe
+from published.case import Case, Expectation, Verdict, observe
 
 __all__ = ["actual", "holds", "run", "verdict"]
 

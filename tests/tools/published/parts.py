@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from partage.testing.conformance.case import Expectation
+from published.case import Expectation
 
 __all__ = [
     "device_object",

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from partage.testing.conformance.case import Case, Elsewhere, Misprint
-from partage.testing.conformance.parts import (
+from published.case import Case, Elsewhere, Misprint
+from published.parts import (
     device_object,
     exits,
     join,

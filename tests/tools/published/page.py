@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from partage.testing.conformance.case import Case, Elsewhere, Expectation, Misprint, Verdict
-from partage.testing.conformance.cases import CASES, ELSEWHERE, MISPRINTS, TITLES
-from partage.testing.conformance.program import Output, actual, verdict
+from published.case import Case, Elsewhere, Expectation, Misprint, Verdict
+from published.cases import CASES, ELSEWHERE, MISPRINTS, TITLES
+from published.program import Output, actual, verdict
 
 __all__ = ["page"]
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from partage.testing.conformance.case import Case, Elsewhere, Expectation, Misprint
-from partage.testing.conformance.manifests003 import (
+from published.case import Case, Elsewhere, Expectation, Misprint
+from published.manifests003 import (
     DEVICE,
     NODE,
     POD,
@@ -11,7 +11,7 @@ from partage.testing.conformance.manifests003 import (
     RECORD,
     RUNNING,
 )
-from partage.testing.conformance.parts import (
+from published.parts import (
     device_object,
     exits,
     join,

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from partage.testing.conformance import seed000, seed001, seed002, seed003
-from partage.testing.conformance.case import Case, Elsewhere, Misprint
+from published import seed000, seed001, seed002, seed003
+from published.case import Case, Elsewhere, Misprint
 
 __all__ = ["CASES", "ELSEWHERE", "MISPRINTS", "TITLES"]
 
