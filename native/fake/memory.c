@@ -346,9 +346,9 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, ui
     fake_asked(symbol, version, flags);
     for (int i = first; endings[i] && !*address; i++) {
         snprintf(name, sizeof name, "%s%s%s", symbol, endings[i], flags & CU_PROC_PER_THREAD_STREAM ? "_ptsz" : "");
-        *address = symbol_of("libcuda.so.1", name);
+        *address = symbols_of("libcuda.so.1", name);
         snprintf(name, sizeof name, "%s%s", symbol, endings[i]);
-        if (!*address) *address = symbol_of("libcuda.so.1", name);
+        if (!*address) *address = symbols_of("libcuda.so.1", name);
     }
     if (status) *status = *address ? 0 : 1;
     return *address ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

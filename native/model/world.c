@@ -180,20 +180,26 @@ uint64_t clock_now(void) { return moment; }
 
 static bool is_free(void *lock) { return ((struct lock *)lock)->word == 0; }
 
-void lock_take(struct lock *lock)
+void lock_take(struct lock *lock, enum lock_rank rank)
 {
+    (void)rank;
     while (lock->word) world_until(is_free, lock, MODEL_NEVER);
     lock->word = 1;
 }
 
-bool lock_try(struct lock *lock)
+bool lock_try(struct lock *lock, enum lock_rank rank)
 {
+    (void)rank;
     if (lock->word) return false;
     lock->word = 1;
     return true;
 }
 
-void lock_give(struct lock *lock) { lock->word = 0; }
+void lock_give(struct lock *lock, enum lock_rank rank)
+{
+    (void)rank;
+    lock->word = 0;
+}
 
 void bell_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
 {

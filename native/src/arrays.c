@@ -4,8 +4,12 @@
  * A sparse array and one whose mapping is deferred have no memory of their own: what is mapped to them is memory by
  * handle, which counts already, and is held by them as by a mapping.
  */
-#include "memory.h"
+#include "cards.h"
+#include "contexts.h"
 #include "driver.h"
+#include "ledger.h"
+#include "memory.h"
+#include "physical.h"
 #include <stdlib.h>
 
 /* Of one channel. */
@@ -44,7 +48,7 @@ static CUresult keep(struct card *card, enum kind kind, CUresult result, uint64_
         return result;
     }
     ledger_put((struct entry){.key = key, .bytes = bytes, .other = flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED),
-                              .context = context_now(), .card = card->index, .kind = (uint32_t)kind});
+                              .context = contexts_now(), .card = card->index, .kind = (uint32_t)kind});
     return result;
 }
 
@@ -129,7 +133,7 @@ static void note_maps(const CUarrayMap *list, unsigned count, const bool *held, 
         struct entry tile, old;
         bool known = good && tile_of(&list[i], &tile);
         if (known && ledger_take(KIND_TILE, tile.key, &old)) memory_release(&old);
-        if (held[i] && !(known && ledger_put(tile))) handle_give_up(list[i].memHandle);
+        if (held[i] && !(known && ledger_put(tile))) physical_give_up(list[i].memHandle);
     }
 }
 
@@ -141,7 +145,7 @@ static void note_maps(const CUarrayMap *list, unsigned count, const bool *held, 
         /* Before its cuInit the driver reads no list. */                                                \
         bool *held = list && all && all->place ? calloc(count + 1, sizeof *held) : NULL;                 \
         for (unsigned i = 0; held && i < count; i++)                                                     \
-            held[i] = list[i].memOperationType == CU_ARRAY_MAP && handle_borrow(list[i].memHandle, &entry); \
+            held[i] = list[i].memOperationType == CU_ARRAY_MAP && physical_borrow(list[i].memHandle, &entry); \
         CUresult result = CALL(name, list, count, stream);                                               \
         if (held) note_maps(list, count, held, result == CUDA_SUCCESS);                                  \
         free(held);                                                                                      \

@@ -14,7 +14,7 @@
 _Atomic uint32_t captures;
 _Atomic bool streams_join;
 
-void launches_forget(void) { atomic_store(&captures, 0); }
+void batch_forget(void) { atomic_store(&captures, 0); }
 
 /* Own driver calls must not end another's capture, and need the batch's context in whatever thread they run. */
 struct aside {
@@ -215,7 +215,7 @@ void batch_charge(struct gate *gate, uint64_t ns, uint64_t now)
     atomic_fetch_add(&gate->books->served, ns);
 }
 
-static void settle(struct gate *gate, struct batch *batch, uint64_t ns, uint64_t now)
+static void count_batch(struct gate *gate, struct batch *batch, uint64_t ns, uint64_t now)
 {
     gate->pending -= batch->expected < gate->pending ? batch->expected : gate->pending;
     batch->state = BATCH_FREE;
@@ -284,7 +284,7 @@ static void estimate(struct gate *gate, struct batch *batch, uint64_t now)
         if (other == batch || other->state == BATCH_FREE || other->context != batch->context) continue;
         if (other->opened <= batch->opened) other->counted += span;
     }
-    settle(gate, batch, span, now);
+    count_batch(gate, batch, span, now);
 }
 
 struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, uint64_t graph, bool alone, uint64_t now)
@@ -319,7 +319,7 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     return fresh;
 }
 
-void batch_drop(struct gate *gate, struct batch *batch) { settle(gate, batch, 0, 0); }
+void batch_drop(struct gate *gate, struct batch *batch) { count_batch(gate, batch, 0, 0); }
 
 void batch_mix(struct gate *gate, CUcontext context, CUstream stream)
 {
@@ -338,7 +338,7 @@ bool batch_mark(const struct batch *batch)
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
 {
     if (batch->mixed) { /* not measured: it counts as what was expected */
-        settle(gate, batch, batch->expected, now);
+        count_batch(gate, batch, batch->expected, now);
         return;
     }
     if (!batch->marks && now - batch->last > gate->kernel_ns && is_dry(batch)) {
@@ -421,7 +421,7 @@ void batch_harvest(struct gate *gate, uint64_t now)
         uint64_t end = (batch->lead && batch->began > begun ? batch->began : begun) + fresh;
         gate->last_end = end < now ? end : now;
         if (whole) learn(gate, batch, whole, fresh);
-        settle(gate, batch, fresh, now);
+        count_batch(gate, batch, fresh, now);
     }
 }
 

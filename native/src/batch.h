@@ -38,4 +38,10 @@ void batch_forget_graph(struct gate *gate, uint64_t graph);
 /* Lets go of a context's events, and of what its graphs took. */
 void batch_forget_context(struct gate *gate, CUcontext context);
 
+/* Captures in progress in this process; while there are any, own event calls step aside. */
+extern _Atomic uint32_t captures;
+void batch_forget(void);
+/* A stream of this process waits for the legacy one, and it for that. */
+extern _Atomic bool streams_join;
+
 #endif

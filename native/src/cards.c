@@ -1,5 +1,5 @@
 /* On which card an object lies: asked of the driver, since it need not be the card of the thread's context. */
-#include "container.h"
+#include "cards.h"
 #include "driver.h"
 
 struct card *card_at(const CUlocation *location)

@@ -1,11 +1,8 @@
 #include "container.h"
 #include "driver.h"
-#include "ledger.h"
-#include "memory.h"
 #include "symbols.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +12,10 @@
 #define STATUS_CLOSED 2
 #define STATUS_OPEN 1
 #define DEVICES 64
+
+#ifdef PARTAGE_CHECKED
+_Thread_local uint32_t locks_held;
+#endif
 
 static struct container container;
 static char home[1024]; /* the folder that the library lies in, with a slash */
@@ -36,7 +37,7 @@ void container_complain(const char *what, const char *why, uint32_t line)
 /* Learns the library's own folder; false when its path is not absolute or too long. */
 static bool find_home(void)
 {
-    if (!symbol_home((const void *)&container_get, home, sizeof home) || home[0] != '/') return false;
+    if (!symbols_home((const void *)&container_get, home, sizeof home) || home[0] != '/') return false;
     strrchr(home, '/')[1] = 0;
     return true;
 }
@@ -95,23 +96,10 @@ static void *map_shared(const char *name, size_t bytes, uint64_t magic)
     return memory;
 }
 
-/*
- * After a fork the child is another process: nothing of the parent's work is its own, and a lock may have been held by
- * a thread that the child does not have. Every file's own state goes here, lock and counts together.
- */
-static void in_child(void)
+void container_forget(void)
 {
     uint32_t seen = atomic_load(&status);
     opening = (struct lock){0};
-    contexts_forget();
-    graphs_forget();
-    launches_forget();
-    ledger_forget();
-    physical_forget();
-    settings_forget();
-    pools_forget();
-    symbols_forget();
-    watch_forget();
     if (seen != STATUS_OPEN) return; /* nothing was opened: most processes of a container know no card */
     atomic_store(&joined, 0);
     atomic_store(&container.place, NULL);
@@ -124,12 +112,6 @@ static void in_child(void)
     }
     for (int i = 0; i < DEVICES; i++) atomic_store(&card_of_device[i], 0);
     if (!self_read(&container.self)) atomic_store(&status, STATUS_CLOSED);
-}
-
-/* Before the first call, so that a fork while another thread opens the container is covered as well. */
-__attribute__((constructor)) static void at_load(void)
-{
-    pthread_atfork(symbols_before_fork, symbols_after_fork, in_child);
 }
 
 static bool open_all(void)
@@ -154,13 +136,13 @@ struct container *container_get(void)
 {
     uint32_t seen = atomic_load_explicit(&status, memory_order_acquire);
     if (seen == 0) {
-        lock_take(&opening);
+        lock_take(&opening, LOCK_OPENING);
         seen = atomic_load(&status);
         if (seen == 0) {
             seen = open_all() ? STATUS_OPEN : STATUS_CLOSED;
             atomic_store_explicit(&status, seen, memory_order_release);
         }
-        lock_give(&opening);
+        lock_give(&opening, LOCK_OPENING);
     }
     return seen == STATUS_OPEN ? &container : NULL;
 }
@@ -249,7 +231,7 @@ bool container_join(void)
     struct container *all = container_get();
     if (!all) return false;
     if (atomic_load_explicit(&joined, memory_order_acquire)) return true;
-    lock_take(&opening);
+    lock_take(&opening, LOCK_OPENING);
     bool good = atomic_load(&joined);
     if (!good) {
         /* One that failed keeps its place, which says so: the next attempt has it. */
@@ -266,7 +248,7 @@ bool container_join(void)
         if (place) atomic_store(&place->state, good ? state : PLACE_FAULT);
         atomic_store_explicit(&joined, good, memory_order_release);
     }
-    lock_give(&opening);
+    lock_give(&opening, LOCK_OPENING);
     return good;
 }
 

@@ -34,16 +34,13 @@ struct container {
 struct container *container_get(void);
 /* Takes a place in the account and learns the devices' names; after the driver's cuInit. */
 bool container_join(void);
-/* The card of a device or of the thread's context; NULL: no limits are set for it. */
+/* The card of a device; NULL: no limits are set for it. */
 struct card *card_of(CUdevice device);
-struct card *card_current(void);
-/* The card that memory at a location is of; NULL: of none, as the host's. */
-struct card *card_at(const CUlocation *location);
-/* The card that a stream's work runs on, and the one that memory lies on; the context's where the driver does not say. */
-struct card *card_of_stream(CUstream stream);
-struct card *card_of_pointer(CUdeviceptr pointer);
 struct card *card_named(const char *uuid);
 /* Writes one line to standard error, once a process. */
 void container_complain(const char *what, const char *why, uint32_t line);
+
+/* In a child after fork: the container is to be joined anew. */
+void container_forget(void);
 
 #endif

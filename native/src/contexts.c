@@ -1,6 +1,9 @@
 /* The driver's start and contexts: what they cost in memory, and what ends with them. */
-#include "memory.h"
+#include "contexts.h"
 #include "driver.h"
+#include "ledger.h"
+#include "memory.h"
+#include "watch.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,40 +48,8 @@ EXPORT CUresult cuInit(unsigned flags)
     return result;
 }
 
-static struct holding *holding(struct card *card) { return &container_get()->place->cards[card->index]; }
-
-/* By the estimate, and where the process was measured already, on top of that until it is measured anew. */
-static void count(struct card *card, uint64_t bytes)
-{
-    uint64_t seen = atomic_load(&holding(card)->overhead);
-    atomic_fetch_add(&holding(card)->allowance, bytes);
-    while (seen && !atomic_compare_exchange_weak(&holding(card)->overhead, &seen, seen + bytes)) {
-    }
-}
-
-void memory_unestimate(struct card *card, uint64_t bytes)
-{
-    uint64_t seen = atomic_load(&holding(card)->overhead);
-    memory_give(&holding(card)->allowance, bytes);
-    while (seen > bytes && !atomic_compare_exchange_weak(&holding(card)->overhead, &seen, seen - bytes)) {
-    }
-}
-
-bool memory_estimate(struct card *card, uint64_t bytes)
-{
-    struct container *all = container_get();
-    uint64_t most = card->limits->memory;
-    for (int attempt = 0; attempt < 3; attempt++) {
-        count(card, bytes);
-        if (most == 0 || memory_used(all->account, card->index, &all->self, clock_now()) <= most) return true;
-        memory_unestimate(card, bytes);
-        pools_refresh(card, attempt > 0); /* what pools no longer hold is free again */
-    }
-    return false;
-}
-
 /* Counts a context until the agent has measured what it really costs. */
-static bool admit(struct card *card)
+static bool admit_context(struct card *card)
 {
     if (memory_estimate(card, card->limits->context)) return true;
     memory_count_refusal(card);
@@ -99,7 +70,7 @@ static CUresult made(struct card *card, CUcontext *context, CUresult result)
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
         struct card *card = context ? card_of(device) : NULL;                                            \
-        if (card && !admit(card)) return CUDA_ERROR_OUT_OF_MEMORY;                                       \
+        if (card && !admit_context(card)) return CUDA_ERROR_OUT_OF_MEMORY;                                       \
         return made(card, context, CALL(name, __VA_ARGS__));                                             \
     }
 
@@ -176,13 +147,13 @@ static struct lock *holders_of(CUdevice device) { return &holders[(unsigned)devi
 static bool hold_by(uint64_t context, int64_t more)
 {
     struct entry entry;
-    lock_take(&users);
+    lock_take(&users, LOCK_USERS);
     bool known = ledger_find(KIND_CONTEXT, context, &entry) && (more > 0 || entry.other > 0);
     if (known) {
         entry.other += (uint64_t)more;
         ledger_put(entry);
     }
-    lock_give(&users);
+    lock_give(&users, LOCK_USERS);
     return known;
 }
 
@@ -209,7 +180,7 @@ EXPORT CUresult cuCtxDetach(CUcontext context)
 /* The primary context of a device is one, however often it is retained: by device, its address is known only after. */
 static uint64_t primary_key(CUdevice device) { return (uint64_t)(unsigned)device | 1ull << 63; }
 
-uint64_t context_now(void)
+uint64_t contexts_now(void)
 {
     CUcontext context = NULL;
     CUdevice device;
@@ -228,7 +199,7 @@ static CUresult retain(CUcontext *context, CUdevice device)
     struct entry entry = {.key = primary_key(device), .kind = KIND_CONTEXT};
     if (!card) return CALL(cuDevicePrimaryCtxRetain, context, device);
     bool active = ledger_find(KIND_CONTEXT, entry.key, &entry) && entry.context; /* it was not reset since */
-    if (!active && !admit(card)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!active && !admit_context(card)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CALL(cuDevicePrimaryCtxRetain, context, device);
     if (result == CUDA_SUCCESS) {
         entry.other++;
@@ -244,9 +215,9 @@ static CUresult retain(CUcontext *context, CUdevice device)
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    lock_take(holders_of(device));
+    lock_take(holders_of(device), LOCK_HOLDERS);
     CUresult result = retain(context, device);
-    lock_give(holders_of(device));
+    lock_give(holders_of(device), LOCK_HOLDERS);
     return result;
 }
 
@@ -255,7 +226,7 @@ static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset)
 {
     struct entry entry = {0};
     struct estate estate = {0};
-    lock_take(holders_of(device));
+    lock_take(holders_of(device), LOCK_HOLDERS);
     bool known = ledger_find(KIND_CONTEXT, primary_key(device), &entry), last = known && (reset || entry.other <= 1);
     if (last && entry.context) estate = open_estate(entry.context);
     else if (last) ledger_take(KIND_CONTEXT, entry.key, &entry);
@@ -268,7 +239,7 @@ static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset)
         if (reset) entry.bytes = entry.context = 0;
         ledger_put(entry);
     }
-    lock_give(holders_of(device));
+    lock_give(holders_of(device), LOCK_HOLDERS);
     return result;
 }
 
@@ -288,9 +259,9 @@ EXPORT CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice devic
 {
     CUcontext context;
     if (!green || !card_of(device)) return CALL(cuGreenCtxCreate, green, resources, device, flags);
-    lock_take(holders_of(device));
+    lock_take(holders_of(device), LOCK_HOLDERS);
     CUresult result = retain(&context, device);
-    lock_give(holders_of(device));
+    lock_give(holders_of(device), LOCK_HOLDERS);
     if (result != CUDA_SUCCESS) return result;
     result = CALL(cuGreenCtxCreate, green, resources, device, flags);
     struct entry entry = {.other = (uint64_t)(unsigned)device, .kind = KIND_GREEN};

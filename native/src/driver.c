@@ -30,7 +30,7 @@ static void stay(const char *soname)
     static _Atomic bool stays[2];
     _Atomic bool *known = &stays[strcmp(soname, CUDA_SONAME) == 0];
     if (atomic_load(known)) return;
-    __typeof__(&dlopen) open = (__typeof__(open))symbol_of_libc("dlopen");
+    __typeof__(&dlopen) open = (__typeof__(open))symbols_of_libc("dlopen");
     if (open && open(soname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE)) atomic_store(known, true);
 }
 
@@ -38,9 +38,9 @@ static void *function_of(void *_Atomic *slot, const char *soname, const char *na
 {
     void *found = atomic_load_explicit(slot, memory_order_acquire);
     if (!found) {
-        found = symbol_of(soname, name);
+        found = symbols_of(soname, name);
         if (found) stay(soname);
-        if (found || symbol_of(soname, "cuInit") || symbol_of(soname, "nvmlDeviceGetUUID"))
+        if (found || symbols_of(soname, "cuInit") || symbols_of(soname, "nvmlDeviceGetUUID"))
             atomic_store_explicit(slot, found ? found : &absent, memory_order_release);
     }
     return found == &absent ? NULL : found;
@@ -75,7 +75,7 @@ void *driver_standin(const char *name, void *found)
 {
     for (int i = 0; i < HOOK_COUNT; i++)
         if (strcmp(rows[i].name, name) == 0)
-            return symbol_is_from(rows[i].soname, found) ? rows[i].ours : found;
+            return symbols_is_from(rows[i].soname, found) ? rows[i].ours : found;
     return found;
 }
 
@@ -91,7 +91,7 @@ static bool is_unknown_variant(const char *base, const void *found)
         for (int i = 0; i < 3; i++) {
             name[length] = '_', name[length + 1] = 'v', name[length + 2] = version;
             strcpy(name + length + 3, endings[i]);
-            if (symbol_of(CUDA_SONAME, name) == found) return true;
+            if (symbols_of(CUDA_SONAME, name) == found) return true;
         }
     }
     return false;

@@ -1,6 +1,7 @@
 #include "gate.h"
 #include "batch.h"
 #include "container.h"
+#include "watch.h"
 #include <stdatomic.h>
 
 #define AHEAD_NS (8 * MS)        /* launched and not counted: at most this much, or one launch, where that is bounded */
@@ -192,10 +193,10 @@ static void sleep_for(struct gate *gate, uint32_t own, uint32_t rings, uint64_t 
 {
     uint32_t whose = arbiter_bell(&gate->outer, now);
     uint32_t seen = whose == gate->outer.index ? own : atomic_load(&gate->seats.view[whose].bell);
-    lock_give(&gate->lock);
+    lock_give(&gate->lock, LOCK_GATE);
     /* A bell that never stops ringing is no reason to spin. */
     seats_wait(&gate->seats, rings < RINGS ? whose : SEATS, seen, ns);
-    lock_take(&gate->lock);
+    lock_take(&gate->lock, LOCK_GATE);
 }
 
 /* What is known of a function; NULL for none, and of those that are more than are told apart. */
@@ -219,10 +220,10 @@ static bool is_free(struct gate *gate)
     if (terms_policy(gate->outer.terms) != POLICY_BEST_EFFORT) return false;
     uint64_t now = clock_now();
     if (now < atomic_load_explicit(&gate->free_until, memory_order_relaxed)) return true;
-    lock_take(&gate->lock);
+    lock_take(&gate->lock, LOCK_GATE);
     bool free = arbiter_is_free(&gate->outer, now);
     if (free) atomic_store_explicit(&gate->free_until, now + CHECK_NS, memory_order_relaxed);
-    lock_give(&gate->lock);
+    lock_give(&gate->lock, LOCK_GATE);
     return free;
 }
 
@@ -233,7 +234,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     uint64_t wait, begun = clock_now(), now = begun;
     uint32_t rings = 0, bell;
     bool queued = false;
-    lock_take(&gate->lock);
+    lock_take(&gate->lock, LOCK_GATE);
     struct function_cost *cost = cost_of(gate, function);
     bell = atomic_load(&gate->outer.own->bell);
     ticket->begun = begun;
@@ -275,7 +276,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     }
     if (gate->pending == ticket->expected) gate->last_launch = now; /* the device was idle until now */
     gate->last_work = ticket->passed = now;
-    lock_give(&gate->lock);
+    lock_give(&gate->lock, LOCK_GATE);
 }
 
 void gate_leave(struct ticket *ticket, bool launched)
@@ -283,7 +284,7 @@ void gate_leave(struct ticket *ticket, bool launched)
     struct gate *gate = ticket->gate;
     struct batch *batch = ticket->batch;
     if (!batch) return;
-    lock_take(&gate->lock);
+    lock_take(&gate->lock, LOCK_GATE);
     batch->busy--;
     if (launched) {
         if (ticket->passed > batch->last) batch->last = ticket->passed;
@@ -299,21 +300,21 @@ void gate_leave(struct ticket *ticket, bool launched)
                 batch->alone || batch->mixed || batch_is_sample(gate);
     if ((batch->count == 0 && batch->busy == 0) || !batch_mark(batch)) batch_drop(gate, batch);
     else if (full && batch->busy == 0 && batch->state == BATCH_OPEN) batch_close(gate, batch, batch->last);
-    lock_give(&gate->lock);
+    lock_give(&gate->lock, LOCK_GATE);
 }
 
 void gate_settle(struct gate *gate)
 {
     if (!gate->open) return;
-    lock_take(&gate->lock);
+    lock_take(&gate->lock, LOCK_GATE);
     if (gate->wanting) batch_close_old(gate, 0, clock_now());
-    lock_give(&gate->lock);
+    lock_give(&gate->lock, LOCK_GATE);
 }
 
 void gate_part(struct gate *gate, CUcontext context, CUstream stream, bool hosted)
 {
     if (!gate->open) return;
-    lock_take(&gate->lock);
+    lock_take(&gate->lock, LOCK_GATE);
     gate->hosted |= hosted && gate->pending;
     for (uint32_t i = 0; gate->wanting && i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
@@ -323,34 +324,34 @@ void gate_part(struct gate *gate, CUcontext context, CUstream stream, bool hoste
         if (batch->state == BATCH_OPEN && batch->busy == 0 && waits && batch->context == context)
             batch_close(gate, batch, clock_now());
     }
-    lock_give(&gate->lock);
+    lock_give(&gate->lock, LOCK_GATE);
 }
 
 void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all)
 {
     if (!gate->open) return;
-    lock_take(&gate->lock);
+    lock_take(&gate->lock, LOCK_GATE);
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         if (batch->state == BATCH_OPEN && batch->busy == 0 && batch->stream == stream && !all)
             batch_close(gate, batch, clock_now());
     }
     if (all) batch_forget_context(gate, context);
-    lock_give(&gate->lock);
+    lock_give(&gate->lock, LOCK_GATE);
 }
 
 void gate_forget_graph(struct gate *gate, uint64_t graph)
 {
     if (!gate->open) return;
-    lock_take(&gate->lock);
+    lock_take(&gate->lock, LOCK_GATE);
     batch_forget_graph(gate, graph);
-    lock_give(&gate->lock);
+    lock_give(&gate->lock, LOCK_GATE);
 }
 
 bool gate_watch(struct gate *gate)
 {
     uint64_t now = clock_now();
-    if (!lock_try(&gate->lock)) {
+    if (!lock_try(&gate->lock, LOCK_GATE)) {
         /* A thread may be in the driver with it, which waits where a channel is full. That the tenant lives is said all the same. */
         for (int i = 0; i < 2; i++)
             if (arbiters(gate, i)) arbiter_live(arbiters(gate, i), now);
@@ -380,7 +381,7 @@ bool gate_watch(struct gate *gate)
         }
     }
     bool works = gate->wanting;
-    lock_give(&gate->lock);
+    lock_give(&gate->lock, LOCK_GATE);
     return works;
 }
 
@@ -388,11 +389,11 @@ void gate_shut(struct gate *gate)
 {
     if (!gate->open) return;
     _Atomic uint32_t never = 0;
-    bool ours = lock_try(&gate->lock);
+    bool ours = lock_try(&gate->lock, LOCK_GATE);
     /* Bounded: a thread may be in a driver call that does not return, and must not keep the process from ending. */
     for (int i = 0; i < 100 && !ours; i++) {
         bell_wait(&never, 0, MS);
-        ours = lock_try(&gate->lock);
+        ours = lock_try(&gate->lock, LOCK_GATE);
     }
     gate->open = false;
     if (ours) {
@@ -403,5 +404,5 @@ void gate_shut(struct gate *gate)
         if (gate->has_inner) atomic_store(&gate->inner.own->wants, 0);
     }
     if (gate->has_inner) atomic_store(&gate->inner.own->tenant, 0);
-    if (ours) lock_give(&gate->lock);
+    if (ours) lock_give(&gate->lock, LOCK_GATE);
 }

@@ -115,15 +115,4 @@ bool gate_watch(struct gate *gate);
 /* The process ends: gives back its turns. */
 void gate_shut(struct gate *gate);
 
-/* The watch: one thread a process, awake only while a gate has work. */
-void watch_wake(void);
-void watch_stop(void);
-void watch_forget(void);
-
-/* Captures in progress in this process; while there are any, own event calls step aside. */
-extern _Atomic uint32_t captures;
-void launches_forget(void);
-/* A stream of this process waits for the legacy one, and it for that. */
-extern _Atomic bool streams_join;
-
 #endif

@@ -6,8 +6,14 @@
  * captured, in a child graph), and each card's part is the span of all addresses, those used twice counted once.
  * Before a launch as much is counted as it can add at most; after it, what the driver says that all graphs hold.
  */
-#include "memory.h"
+#include "graphs.h"
+#include "batch.h"
+#include "cards.h"
+#include "contexts.h"
 #include "driver.h"
+#include "ledger.h"
+#include "memory.h"
+#include "pools.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,14 +143,14 @@ static uint64_t refresh(struct card *card)
 void graphs_refresh(struct card *card, bool trim)
 {
     if (!atomic_load(&any)) return;
-    lock_take(&graphs);
+    lock_take(&graphs, LOCK_GRAPHS);
     if (trim && card->device >= 0) {
         int mode = driver_step_aside();
         ASK((CUdevice), cuDeviceGraphMemTrim, card->device);
         driver_step_back(mode);
     }
     refresh(card);
-    lock_give(&graphs);
+    lock_give(&graphs, LOCK_GRAPHS);
 }
 
 /*
@@ -155,24 +161,24 @@ static bool hold(struct card *card, uint64_t need, uint64_t fresh, uint64_t *hel
 {
     struct container *all = container_get();
     uint32_t i = card->index;
-    lock_take(&graphs);
+    lock_take(&graphs, LOCK_GRAPHS);
     uint64_t now = refresh(card) + launching[i], most = existing[i] + orphaned[i] + fresh;
     if (most < now) most = now;
     if (most > now + need) most = now + need;
     uint64_t more = most - now;
     bool good = more == 0 || memory_take(all->account, all->place, i, more, card->limits->memory, &all->self, clock_now());
     if (good) launching[i] += *held = more;
-    lock_give(&graphs);
+    lock_give(&graphs, LOCK_GRAPHS);
     return good;
 }
 
-static void settle(struct card *card, uint64_t held)
+static void settle_card(struct card *card, uint64_t held)
 {
-    lock_take(&graphs);
+    lock_take(&graphs, LOCK_GRAPHS);
     refresh(card);
     launching[card->index] -= held;
     memory_return(card, held);
-    lock_give(&graphs);
+    lock_give(&graphs, LOCK_GRAPHS);
 }
 
 /* Waits for what must end anyway before work on this stream begins. */
@@ -202,22 +208,22 @@ static bool obtain(struct card *card, uint64_t need, uint64_t fresh, CUstream st
     return false;
 }
 
-void graph_settle(const struct graph_hold *kept)
+void graphs_settle(const struct graphs_hold *kept)
 {
     struct container *all = kept->any ? container_get() : NULL;
     for (uint32_t i = 0; all && i < all->limits.count; i++)
-        if (kept->cards >> i & 1) settle(&all->cards[i], kept->held[i]);
+        if (kept->cards >> i & 1) settle_card(&all->cards[i], kept->held[i]);
 }
 
-static bool obtain_all(const struct weight *weight, bool fresh, CUstream stream, struct graph_hold *kept)
+static bool obtain_all(const struct weight *weight, bool fresh, CUstream stream, struct graphs_hold *kept)
 {
     struct container *all = weight->any ? container_get() : NULL;
-    *kept = (struct graph_hold){.any = weight->any};
+    *kept = (struct graphs_hold){.any = weight->any};
     for (uint32_t i = 0; all && i < all->limits.count; i++) {
         uint64_t need = weight->need[i];
         if (need == 0) continue;
         if (!obtain(&all->cards[i], need, fresh ? need : 0, stream, &kept->held[i])) {
-            graph_settle(kept);
+            graphs_settle(kept);
             return false;
         }
         kept->cards |= 1u << i;
@@ -227,7 +233,7 @@ static bool obtain_all(const struct weight *weight, bool fresh, CUstream stream,
 
 static uint64_t key_of(CUgraphExec exec, uint32_t card) { return (uint64_t)(uintptr_t)exec ^ (uint64_t)card << 56; }
 
-bool graph_admit(CUgraphExec exec, CUstream stream, struct graph_hold *kept)
+bool graphs_admit(CUgraphExec exec, CUstream stream, struct graphs_hold *kept)
 {
     struct container *all = atomic_load(&any) ? container_get() : NULL;
     struct weight weight = {0};
@@ -245,9 +251,9 @@ static bool keep(CUgraphExec exec, const struct weight *weight)
 {
     struct container *all = weight->any ? container_get() : NULL;
     bool good = true;
-    lock_take(&graphs);
+    lock_take(&graphs, LOCK_GRAPHS);
     for (uint32_t i = 0; all && i < all->limits.count && good; i++) {
-        struct entry entry = {.key = key_of(exec, i), .context = context_now(), .card = i, .kind = KIND_EXEC};
+        struct entry entry = {.key = key_of(exec, i), .context = contexts_now(), .card = i, .kind = KIND_EXEC};
         if (weight->need[i] == 0) continue;
         ledger_find(KIND_EXEC, entry.key, &entry);
         entry.other |= weight->keeps;
@@ -256,20 +262,20 @@ static bool keep(CUgraphExec exec, const struct weight *weight)
         good = ledger_put(entry);
         if (good) existing[i] += more;
     }
-    lock_give(&graphs);
+    lock_give(&graphs, LOCK_GRAPHS);
     return good;
 }
 
 /* An instance is gone; what its launches left may be there still. */
 static void drop(const struct entry *entry)
 {
-    lock_take(&graphs);
+    lock_take(&graphs, LOCK_GRAPHS);
     existing[entry->card] -= entry->bytes;
     if (entry->other) orphaned[entry->card] += entry->bytes;
-    lock_give(&graphs);
+    lock_give(&graphs, LOCK_GRAPHS);
 }
 
-void graph_ended(const struct entry *entry) { drop(entry); }
+void graphs_ended(const struct entry *entry) { drop(entry); }
 
 static void forget_cost(CUgraphExec exec)
 {
@@ -328,14 +334,14 @@ static bool is_within(const struct weight *weight)
 #define INSTANTIATES(name, upload, stream, args, ...)                                                    \
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
-        struct graph_hold kept = {0};                                                                    \
+        struct graphs_hold kept = {0};                                                                    \
         struct weight weight;                                                                            \
         if (!exec || !graph || !container_get()) return CALL(name, __VA_ARGS__);                          \
         if (!weigh(graph, &weight) || !could_fit(&weight)) return CUDA_ERROR_OUT_OF_MEMORY;              \
         if ((upload) && !obtain_all(&weight, true, stream, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;      \
         CUresult result = CALL(name, __VA_ARGS__);                                                       \
         bool good = result != CUDA_SUCCESS || keep(*exec, &weight);                                      \
-        graph_settle(&kept);                                                                             \
+        graphs_settle(&kept);                                                                             \
         if (result != CUDA_SUCCESS || (good && is_within(&weight))) return result;                       \
         destroy(*exec);                                                                                  \
         *exec = NULL;                                                                                    \
@@ -356,10 +362,10 @@ INSTANTIATES(cuGraphInstantiateWithParams_ptsz, PARAMS_UPLOAD,
 #define UPLOADS(name, own)                                                                               \
     EXPORT CUresult name(CUgraphExec exec, CUstream stream)                                              \
     {                                                                                                    \
-        struct graph_hold kept;                                                                          \
-        if (!graph_admit(exec, stream ? stream : (own), &kept)) return CUDA_ERROR_OUT_OF_MEMORY;         \
+        struct graphs_hold kept;                                                                          \
+        if (!graphs_admit(exec, stream ? stream : (own), &kept)) return CUDA_ERROR_OUT_OF_MEMORY;         \
         CUresult result = CALL(name, exec, stream);                                                      \
-        graph_settle(&kept);                                                                             \
+        graphs_settle(&kept);                                                                             \
         return result;                                                                                   \
     }
 
@@ -388,7 +394,7 @@ EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *info
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) { return destroy(exec); }
 
 /* What can never fit is refused when it is added; the rest shows when the graph is instantiated. */
-bool graph_may_add(struct card *card, uint64_t bytes)
+bool graphs_may_add(struct card *card, uint64_t bytes)
 {
     if (card->limits->memory == 0 || whole_granules(bytes) <= card->limits->memory) return true;
     memory_count_refusal(card);
@@ -398,7 +404,7 @@ bool graph_may_add(struct card *card, uint64_t bytes)
 static bool may_add(const CUmemAllocNode *params)
 {
     struct card *card = params ? card_at(&params->poolProps.location) : NULL;
-    return !card || graph_may_add(card, params->bytesize);
+    return !card || graphs_may_add(card, params->bytesize);
 }
 
 #define ADDS(name, node_params, args, ...)                                                               \

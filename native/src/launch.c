@@ -1,8 +1,12 @@
 /* Launches of kernels and graphs, the capture of graphs, and waiting for the device. */
-#include "batch.h"
-#include "container.h"
 #include "launch.h"
+#include "batch.h"
+#include "cards.h"
+#include "container.h"
+#include "contexts.h"
 #include "driver.h"
+#include "graphs.h"
+#include "ledger.h"
 #include "memory.h"
 #include <stdatomic.h>
 
@@ -23,7 +27,7 @@ static CUstream used_stream(CUstream stream, bool per_thread)
     return stream == CU_STREAM_LEGACY ? NULL : stream;
 }
 
-static bool is_captured(CUstream stream)
+static bool is_ungated(CUstream stream)
 {
     struct entry entry;
     int status = 0;
@@ -72,7 +76,7 @@ void launch_enter(struct ticket *ticket, CUstream stream, bool per_thread, uint6
     ticket->batch = NULL;
     stream = used_stream(stream, per_thread);
     if (stream == CU_STREAM_PER_THREAD && !atomic_load_explicit(&streams_join, memory_order_relaxed)) joins(0);
-    if (gate && !is_captured(stream)) gate_enter(gate, ticket, context, stream, graph, what);
+    if (gate && !is_ungated(stream)) gate_enter(gate, ticket, context, stream, graph, what);
 }
 
 bool launch_is_gated(void)
@@ -114,14 +118,14 @@ EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(void *list, unsigned count,
 static CUresult launch_graph(CUgraphExec graph, CUstream stream, bool per_thread)
 {
     struct ticket ticket;
-    struct graph_hold kept = {0};
+    struct graphs_hold kept = {0};
     CUstream used = used_stream(stream, per_thread);
     /* Launched into a capture it becomes part of another graph, and is weighed with that. */
-    if (!is_captured(used) && !graph_admit(graph, used, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!is_ungated(used) && !graphs_admit(graph, used, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t name = (uint64_t)(uintptr_t)graph;
     launch_enter(&ticket, stream, per_thread, name, name);
     CUresult result = per_thread ? CALL(cuGraphLaunch_ptsz, graph, stream) : CALL(cuGraphLaunch, graph, stream);
-    graph_settle(&kept);
+    graphs_settle(&kept);
     return launch_leave(&ticket, result);
 }
 
@@ -129,7 +133,7 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launc
 
 EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch_graph(graph, stream, true); }
 
-void capture_ended(const struct entry *entry)
+void launch_capture_ended(const struct entry *entry)
 {
     if (entry->other == TO_GRAPHICS) atomic_fetch_sub(&graphics, 1);
     atomic_fetch_sub(&captures, 1);
@@ -151,8 +155,8 @@ static CUresult began(CUstream stream, uint64_t to, CUresult result)
     struct entry entry = {.key = name_of(stream), .other = to, .kind = KIND_CAPTURE}, before;
     if (result == CUDA_SUCCESS) {
         /* One of this name that is known still is not there any more. */
-        if (ledger_take(KIND_CAPTURE, entry.key, &before)) capture_ended(&before);
-        entry.context = context_now();
+        if (ledger_take(KIND_CAPTURE, entry.key, &before)) launch_capture_ended(&before);
+        entry.context = contexts_now();
         atomic_fetch_add(&graphics, to == TO_GRAPHICS);
         ledger_put(entry);
     } else {
@@ -202,7 +206,7 @@ static bool is_over(CUstream stream, uint64_t to, CUresult result)
         CUstream used = used_stream(stream, per_thread);                                                 \
         bool known = ledger_take(KIND_CAPTURE, name_of(used), &entry);                                   \
         CUresult result = CALL(name, __VA_ARGS__);                                                       \
-        if (known && entry.other == (to) && is_over(used, to, result)) capture_ended(&entry);            \
+        if (known && entry.other == (to) && is_over(used, to, result)) launch_capture_ended(&entry);            \
         else if (known) ledger_put(entry);                                                               \
         return result;                                                                                   \
     }
@@ -212,7 +216,7 @@ END(cuStreamEndCapture_ptsz, true, TO_GRAPH, (CUstream stream, CUgraph *graph), 
 END(cuStreamEndCaptureToCig, false, TO_GRAPHICS, (CUstream stream), stream)
 END(cuStreamEndCaptureToCig_ptsz, true, TO_GRAPHICS, (CUstream stream), stream)
 
-static void settle(void)
+static void settle_gates(void)
 {
     CUcontext context = NULL;
     struct gate *gate = current_gate(&context);
@@ -221,25 +225,25 @@ static void settle(void)
 
 EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
-    settle();
+    settle_gates();
     return CALL(cuStreamSynchronize, stream);
 }
 
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-    settle();
+    settle_gates();
     return CALL(cuStreamSynchronize_ptsz, stream);
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event)
 {
-    settle();
+    settle_gates();
     return CALL(cuEventSynchronize, event);
 }
 
 EXPORT CUresult cuCtxSynchronize(void)
 {
-    settle();
+    settle_gates();
     return CALL(cuCtxSynchronize);
 }
 
@@ -254,7 +258,7 @@ static void part(CUstream stream, bool hosted)
 {
     CUcontext context = NULL;
     struct gate *gate = current_gate(&context);
-    if (gate && !is_captured(stream)) gate_part(gate, context, stream, hosted);
+    if (gate && !is_ungated(stream)) gate_part(gate, context, stream, hosted);
 }
 
 /* Without a context, or with more than it takes (256), the driver refuses the list unread. */

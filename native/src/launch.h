@@ -3,6 +3,7 @@
 #define PARTAGE_LAUNCH_H
 
 #include "container.h"
+#include "ledger.h"
 
 /*
  * Before a launch on `stream`, which may wait; none is gated that is captured. `graph` names a graph, or is 0; `what` is
@@ -13,6 +14,9 @@ void launch_enter(struct ticket *ticket, CUstream stream, bool per_thread, uint6
 CUresult launch_leave(struct ticket *ticket, CUresult result);
 /* Are launches of this thread's context gated at all? */
 bool launch_is_gated(void);
+
+/* A capture that is over: with its stream's or its context's end, too. */
+void launch_capture_ended(const struct entry *entry);
 
 /* Defines NAME as the driver's own call between the two, where `when` holds. */
 #define GATED_WHEN(when, name, args, stream, per_thread, what, ...)                                      \

@@ -53,25 +53,25 @@ static void erase(struct entry *entry)
 
 bool ledger_put(struct entry entry)
 {
-    lock_take(&ledger.lock);
+    lock_take(&ledger.lock, LOCK_LEDGER);
     bool good = ledger.used + 1 <= ledger.room / 2 || grow();
     if (good) {
         struct entry *at = seek(entry.kind, entry.key);
         ledger.used += at->kind == 0;
         *at = entry;
     }
-    lock_give(&ledger.lock);
+    lock_give(&ledger.lock, LOCK_LEDGER);
     return good;
 }
 
 static bool get(enum kind kind, uint64_t key, struct entry *found, bool remove)
 {
-    lock_take(&ledger.lock);
+    lock_take(&ledger.lock, LOCK_LEDGER);
     struct entry *at = ledger.room ? seek(kind, key) : NULL;
     bool good = at && at->kind;
     if (good) *found = *at;
     if (good && remove) erase(at);
-    lock_give(&ledger.lock);
+    lock_give(&ledger.lock, LOCK_LEDGER);
     return good;
 }
 
@@ -82,7 +82,7 @@ bool ledger_take(enum kind kind, uint64_t key, struct entry *found) { return get
 bool ledger_take_any(uint32_t kinds, uint64_t key, struct entry *found)
 {
     struct entry *at = NULL;
-    lock_take(&ledger.lock);
+    lock_take(&ledger.lock, LOCK_LEDGER);
     for (uint32_t kind = 1; ledger.room && !at && kinds >> kind; kind++) {
         if (kinds >> kind & 1) at = seek(kind, key);
         if (at && !at->kind) at = NULL;
@@ -91,7 +91,7 @@ bool ledger_take_any(uint32_t kinds, uint64_t key, struct entry *found)
         *found = *at;
         erase(at);
     }
-    lock_give(&ledger.lock);
+    lock_give(&ledger.lock, LOCK_LEDGER);
     return at != NULL;
 }
 
@@ -106,7 +106,7 @@ static uint32_t take_all(bool (*is)(const struct entry *, uint64_t), uint64_t wh
 {
     uint32_t count = 0, room = 0;
     *found = NULL;
-    lock_take(&ledger.lock);
+    lock_take(&ledger.lock, LOCK_LEDGER);
     for (uint32_t i = 0; what && i < ledger.room; i++) room += is(&ledger.entries[i], what);
     if (room) *found = malloc(room * sizeof **found);
     for (uint32_t i = 0; *found && i < ledger.room; i++) {
@@ -115,7 +115,7 @@ static uint32_t take_all(bool (*is)(const struct entry *, uint64_t), uint64_t wh
             erase(&ledger.entries[i]);
         }
     }
-    lock_give(&ledger.lock);
+    lock_give(&ledger.lock, LOCK_LEDGER);
     return count;
 }
 
@@ -126,13 +126,13 @@ uint32_t ledger_take_tiles(uint64_t array, struct entry **found) { return take_a
 bool ledger_nth(enum kind kind, uint32_t n, struct entry *found)
 {
     bool good = false;
-    lock_take(&ledger.lock);
+    lock_take(&ledger.lock, LOCK_LEDGER);
     for (uint32_t i = 0; i < ledger.room && !good; i++) {
         if (ledger.entries[i].kind != (uint32_t)kind || n-- > 0) continue;
         *found = ledger.entries[i];
         good = true;
     }
-    lock_give(&ledger.lock);
+    lock_give(&ledger.lock, LOCK_LEDGER);
     return good;
 }
 

@@ -22,7 +22,7 @@ static void *own_libc(void *_Atomic *slot, const char *name)
 {
     void *found = atomic_load_explicit(slot, memory_order_acquire);
     if (found) return found;
-    found = symbol_of_libc(name);
+    found = symbols_of_libc(name);
     atomic_store_explicit(slot, found, memory_order_release);
     return found;
 }

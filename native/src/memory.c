@@ -1,6 +1,13 @@
 /* Plain, pitched and managed allocations, and what the cap makes visible of memory. */
 #include "memory.h"
+#include "cards.h"
+#include "contexts.h"
 #include "driver.h"
+#include "graphs.h"
+#include "launch.h"
+#include "ledger.h"
+#include "physical.h"
+#include "pools.h"
 #include <stdatomic.h>
 
 static bool take(struct card *card, uint64_t bytes)
@@ -41,11 +48,11 @@ bool memory_reserve_plain(struct card *card, uint64_t bytes, enum kind *kind)
         return memory_reserve(card, whole_granules(bytes));
     }
     *kind = KIND_SMALL;
-    lock_take(&card->small_lock);
+    lock_take(&card->small_lock, LOCK_SMALL);
     uint64_t before = whole_granules(card->small_bytes), after = whole_granules(card->small_bytes + bytes);
     bool good = after == before || memory_reserve(card, after - before);
     if (good) card->small_bytes += bytes;
-    lock_give(&card->small_lock);
+    lock_give(&card->small_lock, LOCK_SMALL);
     return good;
 }
 
@@ -82,17 +89,17 @@ void memory_release(const struct entry *entry)
     } else if (entry->kind == KIND_MODULE || entry->kind == KIND_LIBRARY) {
         give_module(card, &all->place->cards[entry->card], entry->bytes);
     } else if (entry->kind == KIND_TILE) {
-        handle_give_up(entry->other);
+        physical_give_up(entry->other);
     } else if (entry->kind == KIND_EXEC) {
-        graph_ended(entry);
+        graphs_ended(entry);
     } else if (entry->kind == KIND_CAPTURE) {
-        capture_ended(entry);
+        launch_capture_ended(entry);
     } else if (entry->kind == KIND_SMALL) {
-        lock_take(&card->small_lock);
+        lock_take(&card->small_lock, LOCK_SMALL);
         uint64_t before = whole_granules(card->small_bytes);
         card->small_bytes -= entry->bytes < card->small_bytes ? entry->bytes : card->small_bytes;
         memory_return(card, before - whole_granules(card->small_bytes));
-        lock_give(&card->small_lock);
+        lock_give(&card->small_lock, LOCK_SMALL);
     } else {
         memory_return(card, entry->bytes);
     }
@@ -104,7 +111,7 @@ static uint64_t small_size(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
 static struct entry entry_of(struct card *card, enum kind kind, uint64_t bytes, uint64_t key)
 {
     uint64_t counted = kind == KIND_SMALL ? small_size(bytes) : whole_granules(bytes);
-    return (struct entry){.key = key, .bytes = counted, .context = context_now(), .card = card->index,
+    return (struct entry){.key = key, .bytes = counted, .context = contexts_now(), .card = card->index,
                           .kind = (uint32_t)kind};
 }
 
@@ -231,4 +238,63 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     struct card *card = result == CUDA_SUCCESS && bytes ? card_of(device) : NULL;
     if (card && card->limits->memory && card->limits->memory < *bytes) *bytes = card->limits->memory;
     return result;
+}
+
+bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force)
+{
+    struct container *all = container_get();
+    struct entry entry = {.key = key, .card = card->index, .kind = (uint32_t)kind};
+    ledger_find(kind, key, &entry);
+    if (bytes > entry.bytes) {
+        uint64_t more = bytes - entry.bytes;
+        if (force) memory_force(card, more);
+        else if (!memory_take(all->account, all->place, card->index, more, card->limits->memory, &all->self, clock_now()))
+            return false;
+    } else {
+        memory_return(card, entry.bytes - bytes);
+    }
+    entry.bytes = bytes;
+    ledger_put(entry);
+    return true;
+}
+
+static struct holding *holding(struct card *card) { return &container_get()->place->cards[card->index]; }
+
+/* By the estimate, and where the process was measured already, on top of that until it is measured anew. */
+static void add_estimate(struct card *card, uint64_t bytes)
+{
+    uint64_t seen = atomic_load(&holding(card)->overhead);
+    atomic_fetch_add(&holding(card)->allowance, bytes);
+    while (seen && !atomic_compare_exchange_weak(&holding(card)->overhead, &seen, seen + bytes)) {
+    }
+}
+
+void memory_unestimate(struct card *card, uint64_t bytes)
+{
+    uint64_t seen = atomic_load(&holding(card)->overhead);
+    memory_give(&holding(card)->allowance, bytes);
+    while (seen > bytes && !atomic_compare_exchange_weak(&holding(card)->overhead, &seen, seen - bytes)) {
+    }
+}
+
+bool memory_estimate(struct card *card, uint64_t bytes)
+{
+    struct container *all = container_get();
+    uint64_t most = card->limits->memory;
+    for (int attempt = 0; attempt < 3; attempt++) {
+        add_estimate(card, bytes);
+        if (most == 0 || memory_used(all->account, card->index, &all->self, clock_now()) <= most) return true;
+        memory_unestimate(card, bytes);
+        pools_refresh(card, attempt > 0); /* what pools no longer hold is free again */
+    }
+    return false;
+}
+
+uint64_t memory_free(struct card *card)
+{
+    size_t free = 0, total;
+    int mode = card ? driver_step_aside() : -1;
+    if (card) CALL(cuMemGetInfo_v2, &free, &total);
+    driver_step_back(mode);
+    return free;
 }

@@ -1,17 +1,11 @@
 /* Modules and libraries: nobody knows before what they take, so it is measured. */
-#include "memory.h"
+#include "cards.h"
+#include "contexts.h"
 #include "driver.h"
+#include "ledger.h"
+#include "memory.h"
 
 #define MODULE_LOADS 3 /* so often at most a load is measured */
-
-uint64_t memory_free(struct card *card)
-{
-    size_t free = 0, total;
-    int mode = card ? driver_step_aside() : -1;
-    if (card) CALL(cuMemGetInfo_v2, &free, &total);
-    driver_step_back(mode);
-    return free;
-}
 
 /* Device memory that a load took: the fall of free memory while it ran. */
 static uint64_t fall_since(struct card *card, uint64_t before)
@@ -23,7 +17,7 @@ static uint64_t fall_since(struct card *card, uint64_t before)
 /* Counts what a load seems to have taken, until the agent measures the process; false: past the cap. */
 static bool charge_load(struct card *card, enum kind kind, void *key, uint64_t bytes)
 {
-    struct entry entry = {.key = (uint64_t)(uintptr_t)key, .bytes = bytes, .context = context_now(),
+    struct entry entry = {.key = (uint64_t)(uintptr_t)key, .bytes = bytes, .context = contexts_now(),
                           .card = card ? card->index : 0, .kind = (uint32_t)kind};
     if (bytes == 0) return true;
     if (!memory_estimate(card, bytes)) return false;

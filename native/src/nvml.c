@@ -1,6 +1,6 @@
 /* NVML's view of memory: the container's cap and use instead of the card's. */
-#include "memory.h"
 #include "driver.h"
+#include "memory.h"
 #include <string.h>
 
 static struct card *card_of_handle(nvmlDevice device)

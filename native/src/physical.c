@@ -1,6 +1,10 @@
 /* Physical memory by handle: created, imported, mapped. It is free when no handle and no mapping is left. */
-#include "memory.h"
+#include "physical.h"
+#include "cards.h"
+#include "contexts.h"
 #include "driver.h"
+#include "ledger.h"
+#include "memory.h"
 
 #define MAPPED (1ull << 32) /* entry.other of a handle: references below, mappings above */
 #define IMPORTED (1ull << 63) /* and whether its size shows only when it is mapped */
@@ -23,12 +27,12 @@ static void change(CUmemHandle handle, uint64_t plus, uint64_t minus)
 static CUresult hold(CUmemHandle handle, struct card *card, uint64_t bytes, uint64_t imported)
 {
     struct entry entry = {.key = handle, .bytes = bytes, .other = 1 | imported, .card = card->index, .kind = KIND_HANDLE};
-    lock_take(&physical);
+    lock_take(&physical, LOCK_PHYSICAL);
     /* What is imported may have the name that it has here already. */
     bool again = imported && ledger_find(KIND_HANDLE, handle, &entry);
     entry.other += again;
     bool good = ledger_put(entry);
-    lock_give(&physical);
+    lock_give(&physical, LOCK_PHYSICAL);
     if (good) return CUDA_SUCCESS;
     CALL(cuMemRelease, handle);
     memory_return(card, bytes);
@@ -63,19 +67,19 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemHandle *handle, void *shared
 
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
 {
-    lock_take(&physical);
+    lock_take(&physical, LOCK_PHYSICAL);
     CUresult result = CALL(cuMemRetainAllocationHandle, handle, address);
     if (result == CUDA_SUCCESS && handle) change(*handle, 1, 0);
-    lock_give(&physical);
+    lock_give(&physical, LOCK_PHYSICAL);
     return result;
 }
 
 EXPORT CUresult cuMemRelease(CUmemHandle handle)
 {
-    lock_take(&physical);
+    lock_take(&physical, LOCK_PHYSICAL);
     CUresult result = CALL(cuMemRelease, handle);
     if (result == CUDA_SUCCESS) change(handle, 0, 1);
-    lock_give(&physical);
+    lock_give(&physical, LOCK_PHYSICAL);
     return result;
 }
 
@@ -83,48 +87,48 @@ EXPORT CUresult cuMemRelease(CUmemHandle handle)
  * What waits for other threads goes without the lock: a bind or map to a multicast object blocks until every device was
  * added to it, which another thread does. The handle is held meanwhile, as if the call had been made already.
  */
-bool handle_borrow(CUmemHandle handle, struct entry *entry)
+bool physical_borrow(CUmemHandle handle, struct entry *entry)
 {
-    lock_take(&physical);
+    lock_take(&physical, LOCK_PHYSICAL);
     bool known = ledger_find(KIND_HANDLE, handle, entry);
     if (known) change(handle, MAPPED, 0);
-    lock_give(&physical);
+    lock_give(&physical, LOCK_PHYSICAL);
     return known;
 }
 
-void handle_give_up(CUmemHandle handle)
+void physical_give_up(CUmemHandle handle)
 {
-    lock_take(&physical);
+    lock_take(&physical, LOCK_PHYSICAL);
     change(handle, 0, MAPPED);
-    lock_give(&physical);
+    lock_give(&physical, LOCK_PHYSICAL);
 }
 
 static void mapped(CUdeviceptr pointer, size_t bytes, CUmemHandle handle, uint32_t card)
 {
     struct entry mapping = {.key = pointer, .bytes = bytes, .other = handle, .card = card, .kind = KIND_MAPPING};
-    lock_take(&physical);
+    lock_take(&physical, LOCK_PHYSICAL);
     ledger_put(mapping);
-    lock_give(&physical);
+    lock_give(&physical, LOCK_PHYSICAL);
 }
 
 /* Counts what an imported handle is found to hold, once and until it is gone; false: past the cap. */
 static bool found_to_hold(CUmemHandle handle, struct card *card, uint64_t bytes)
 {
     struct entry entry;
-    lock_take(&physical);
+    lock_take(&physical, LOCK_PHYSICAL);
     bool good = !ledger_find(KIND_HANDLE, handle, &entry) || bytes <= entry.bytes;
     if (!good && memory_reserve(card, bytes - entry.bytes)) {
         entry.bytes = bytes;
         good = ledger_put(entry);
     }
-    lock_give(&physical);
+    lock_give(&physical, LOCK_PHYSICAL);
     return good;
 }
 
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
 {
     struct entry entry;
-    if (!handle_borrow(handle, &entry)) {
+    if (!physical_borrow(handle, &entry)) {
         CUresult result = CALL(cuMemMap, pointer, bytes, offset, handle, flags);
         /* Of no handle that counts, but it may be unmapped together with what does. */
         if (result == CUDA_SUCCESS && container_get()) mapped(pointer, bytes, 0, 0);
@@ -132,7 +136,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmem
     }
     struct card *card = &container_get()->cards[entry.card];
     if ((entry.other & IMPORTED) && !found_to_hold(handle, card, bytes)) {
-        handle_give_up(handle);
+        physical_give_up(handle);
         memory_count_refusal(card);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -141,20 +145,20 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmem
         mapped(pointer, bytes, handle, entry.card);
         return result;
     }
-    handle_give_up(handle);
+    physical_give_up(handle);
     return result;
 }
 
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 {
     struct entry mapping;
-    lock_take(&physical);
+    lock_take(&physical, LOCK_PHYSICAL);
     CUresult result = CALL(cuMemUnmap, pointer, bytes);
     for (CUdeviceptr at = pointer; result == CUDA_SUCCESS && at < pointer + bytes; at += mapping.bytes) {
         if (!ledger_take(KIND_MAPPING, at, &mapping) || mapping.bytes == 0) break;
         change(mapping.other, 0, MAPPED);
     }
-    lock_give(&physical);
+    lock_give(&physical, LOCK_PHYSICAL);
     return result;
 }
 
@@ -172,7 +176,7 @@ static uint64_t binding_key(CUmemHandle many, size_t offset, CUdevice device)
 static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const struct entry *entry, CUresult result)
 {
     if (result != CUDA_SUCCESS) {
-        handle_give_up(handle);
+        physical_give_up(handle);
         return result;
     }
     CUdevice device = container_get()->cards[entry->card].device;
@@ -185,7 +189,7 @@ static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
         struct entry entry;                                                                              \
-        bool known = handle_borrow(handle, &entry);                                                             \
+        bool known = physical_borrow(handle, &entry);                                                             \
         CUresult result = CALL(name, __VA_ARGS__);                                                       \
         return known ? bound(many, many_offset, handle, &entry, result) : result;                        \
     }
@@ -197,7 +201,7 @@ static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const
         CUmemHandle handle;                                                                              \
         if (CALL(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)pointer) != CUDA_SUCCESS)      \
             return CALL(name, __VA_ARGS__);                                                              \
-        bool known = handle_borrow(handle, &entry);                                                             \
+        bool known = physical_borrow(handle, &entry);                                                             \
         CUresult result = CALL(name, __VA_ARGS__);                                                       \
         CALL(cuMemRelease, handle);                                                                      \
         return known ? bound(many, many_offset, handle, &entry, result) : result;                        \
@@ -224,7 +228,7 @@ EXPORT CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many
     struct entry entry;
     bool known = ledger_take(KIND_BINDING, binding_key(many, many_offset, device), &entry);
     CUresult result = CALL(cuMulticastUnbind, many, device, many_offset, bytes);
-    if (known && result == CUDA_SUCCESS) handle_give_up(entry.other);
+    if (known && result == CUDA_SUCCESS) physical_give_up(entry.other);
     else if (known) ledger_put(entry);
     return result;
 }
@@ -238,7 +242,7 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
     return result;
 }
 
-bool memory_import(const CUdeviceptr *pointer, uint64_t handle, uint64_t context)
+bool physical_import(const CUdeviceptr *pointer, uint64_t handle, uint64_t context)
 {
     struct container *all = container_get();
     struct card *card = pointer ? card_of_pointer(*pointer) : NULL;
@@ -273,23 +277,23 @@ static bool open_again(CUdeviceptr pointer)
 /* Before a close: one opening less; true: it was the last, whose entry is out of the ledger. */
 static bool close_once(CUdeviceptr pointer, struct entry *entry, bool *known)
 {
-    lock_take(&opens);
+    lock_take(&opens, LOCK_OPENS);
     *known = ledger_take(KIND_IMPORT, pointer, entry);
     bool last = *known && entry->other == 0;
     if (*known && !last) {
         entry->other--;
         ledger_put(*entry);
     }
-    lock_give(&opens);
+    lock_give(&opens, LOCK_OPENS);
     return last;
 }
 
 static CUresult opened(CUresult result, CUdeviceptr *pointer, const CUipcMem *handle)
 {
     if (result != CUDA_SUCCESS || !pointer) return result;
-    lock_take(&opens);
-    bool good = open_again(*pointer) || memory_import(pointer, handle_hash(handle, sizeof *handle), context_now());
-    lock_give(&opens);
+    lock_take(&opens, LOCK_OPENS);
+    bool good = open_again(*pointer) || physical_import(pointer, handle_hash(handle, sizeof *handle), contexts_now());
+    lock_give(&opens, LOCK_OPENS);
     if (good) return result;
     CALL(cuIpcCloseMemHandle, *pointer);
     *pointer = 0;
@@ -313,10 +317,10 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
     CUresult result = CALL(cuIpcCloseMemHandle, pointer);
     if (result == CUDA_SUCCESS && last) memory_release(&entry);
     if (result == CUDA_SUCCESS || !known) return result;
-    lock_take(&opens);
+    lock_take(&opens, LOCK_OPENS);
     if (last) ledger_put(entry);
     else open_again(pointer);
-    lock_give(&opens);
+    lock_give(&opens, LOCK_OPENS);
     return result;
 }
 
@@ -331,7 +335,7 @@ EXPORT CUresult cuImportExternalMemory(CUexternal *external, const CUexternalMem
     CUresult result = CALL(cuImportExternalMemory, external, description);
     if (!card) return result;
     struct entry entry = {.key = result == CUDA_SUCCESS ? (uint64_t)(uintptr_t)*external : 0, .bytes = bytes,
-                          .context = context_now(), .card = card->index, .kind = KIND_EXTERNAL};
+                          .context = contexts_now(), .card = card->index, .kind = KIND_EXTERNAL};
     if (result != CUDA_SUCCESS || !ledger_put(entry)) memory_return(card, bytes);
     return result;
 }

@@ -1,6 +1,12 @@
 /* Stream-ordered allocation: a pool is counted by what it really holds, as the driver says. */
-#include "memory.h"
+#include "pools.h"
+#include "batch.h"
+#include "cards.h"
 #include "driver.h"
+#include "graphs.h"
+#include "ledger.h"
+#include "memory.h"
+#include "physical.h"
 #include <stdatomic.h>
 
 #define DOOMED 1 /* entry.other of a pool that the program destroyed; above it: since when nothing of it is in use */
@@ -19,24 +25,6 @@ static bool ask_pool(CUpool pool, int attribute, uint64_t *value)
     bool good = ASK((CUpool, int, void *), cuMemPoolGetAttribute, pool, attribute, value) == CUDA_SUCCESS;
     driver_step_back(mode);
     return good;
-}
-
-bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force)
-{
-    struct container *all = container_get();
-    struct entry entry = {.key = key, .card = card->index, .kind = (uint32_t)kind};
-    ledger_find(kind, key, &entry);
-    if (bytes > entry.bytes) {
-        uint64_t more = bytes - entry.bytes;
-        if (force) memory_force(card, more);
-        else if (!memory_take(all->account, all->place, card->index, more, card->limits->memory, &all->self, clock_now()))
-            return false;
-    } else {
-        memory_return(card, entry.bytes - bytes);
-    }
-    entry.bytes = bytes;
-    ledger_put(entry);
-    return true;
 }
 
 /*
@@ -72,7 +60,7 @@ void pools_refresh(struct card *card, bool trim)
     struct entry entry;
     uint64_t bytes;
     int mode = driver_step_aside();
-    lock_take(&pools);
+    lock_take(&pools, LOCK_POOLS);
     for (uint32_t i = 0; ledger_nth(KIND_POOL, i, &entry); i++) {
         CUpool pool = (CUpool)(uintptr_t)entry.key;
         if (entry.card != card->index) continue;
@@ -83,7 +71,7 @@ void pools_refresh(struct card *card, bool trim)
         if (trim) CALL(cuMemPoolTrimTo, pool, 0);
         if (ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes)) memory_bring(card, KIND_POOL, entry.key, bytes, true);
     }
-    lock_give(&pools);
+    lock_give(&pools, LOCK_POOLS);
     driver_step_back(mode);
     graphs_refresh(card, trim);
 }
@@ -100,9 +88,9 @@ static void note(CUpool pool, uint32_t card)
 {
     struct entry entry = {.key = (uint64_t)(uintptr_t)pool, .card = card, .kind = KIND_POOL};
     if (ledger_find(KIND_POOL, entry.key, &entry)) return;
-    lock_take(&pools); /* another thread may have noted it, and counted what it holds, meanwhile */
+    lock_take(&pools, LOCK_POOLS); /* another thread may have noted it, and counted what it holds, meanwhile */
     if (!ledger_find(KIND_POOL, entry.key, &entry)) ledger_put(entry);
-    lock_give(&pools);
+    lock_give(&pools, LOCK_POOLS);
 }
 
 /* Room in the pool, or below the cap: counted before the driver grows the pool. */
@@ -118,12 +106,12 @@ static bool prepare(struct card *card, CUpool pool, uint64_t bytes, uint64_t *gr
     return *grown == 0 || memory_reserve(card, *grown);
 }
 
-static CUresult settle(struct card *card, CUpool pool, CUdeviceptr *pointer, CUstream stream, CUresult result)
+static CUresult count_pool(struct card *card, CUpool pool, CUdeviceptr *pointer, CUstream stream, CUresult result)
 {
     uint64_t reserved, key = (uint64_t)(uintptr_t)pool;
-    lock_take(&pools);
+    lock_take(&pools, LOCK_POOLS);
     bool good = ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) && memory_bring(card, KIND_POOL, key, reserved, false);
-    lock_give(&pools);
+    lock_give(&pools, LOCK_POOLS);
     if (good || result != CUDA_SUCCESS) return result;
     /* The pool grew by more than was asked, and past the cap: give back, then say what the driver would. */
     int mode = driver_step_aside();
@@ -137,10 +125,10 @@ static CUresult settle(struct card *card, CUpool pool, CUdeviceptr *pointer, CUs
 }
 
 /* Opens an allocation from `pool`; false: refused. */
-static bool admit(struct card *card, CUpool pool, uint64_t bytes, CUstream stream)
+static bool admit_allocation(struct card *card, CUpool pool, uint64_t bytes, CUstream stream)
 {
     uint64_t grown;
-    if (is_captured(stream)) return graph_may_add(card, bytes);
+    if (is_captured(stream)) return graphs_may_add(card, bytes);
     if (!prepare(card, pool, bytes, &grown)) {
         memory_count_refusal(card);
         return false;
@@ -195,9 +183,9 @@ static struct card *card_of_pool(CUpool pool)
         CUstream used = stream ? stream : own;                                                           \
         struct card *card = pointer && bytes ? card_and_pool(&pool, used) : NULL;                        \
         if (!card) return CALL(name, pointer, bytes, stream);                                            \
-        if (!admit(card, pool, bytes, used)) return CUDA_ERROR_OUT_OF_MEMORY;                            \
+        if (!admit_allocation(card, pool, bytes, used)) return CUDA_ERROR_OUT_OF_MEMORY;                            \
         CUresult result = CALL(name, pointer, bytes, stream);                                            \
-        return is_captured(used) ? result : settle(card, pool, pointer, used, result);                   \
+        return is_captured(used) ? result : count_pool(card, pool, pointer, used, result);                   \
     }
 #define FROM_POOL(name, own)                                                                             \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)               \
@@ -205,9 +193,9 @@ static struct card *card_of_pool(CUpool pool)
         CUstream used = stream ? stream : own;                                                           \
         struct card *card = pointer && bytes && pool ? card_of_pool(pool) : NULL;                        \
         if (!card) return CALL(name, pointer, bytes, pool, stream);                                      \
-        if (!admit(card, pool, bytes, used)) return CUDA_ERROR_OUT_OF_MEMORY;                            \
+        if (!admit_allocation(card, pool, bytes, used)) return CUDA_ERROR_OUT_OF_MEMORY;                            \
         CUresult result = CALL(name, pointer, bytes, pool, stream);                                      \
-        return is_captured(used) ? result : settle(card, pool, pointer, used, result);                   \
+        return is_captured(used) ? result : count_pool(card, pool, pointer, used, result);                   \
     }
 
 STREAM_ORDERED(cuMemAllocAsync, NULL)
@@ -248,14 +236,14 @@ EXPORT CUresult cuMemPoolDestroy(CUpool pool)
     struct card *card = &container_get()->cards[entry.card];
     ASK((CUpool *, CUdevice), cuDeviceGetDefaultMemPool, &own, card->device);
     if (own == pool) return CALL(cuMemPoolDestroy, pool); /* which the driver refuses */
-    lock_take(&pools);
+    lock_take(&pools, LOCK_POOLS);
     bool known = ledger_find(KIND_POOL, entry.key, &entry) && !entry.other;
     entry.other = DOOMED;
     if (known) {
         retire(pool, card->device);
         ledger_put(entry);
     }
-    lock_give(&pools);
+    lock_give(&pools, LOCK_POOLS);
     if (!known) return CUDA_ERROR_INVALID_VALUE;
     pools_refresh(card, false);
     return CUDA_SUCCESS;
@@ -283,7 +271,7 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpool
     uint64_t handle = shared ? handle_hash(shared, sizeof *shared) : 0; /* before the driver could change it */
     CUresult result = CALL(cuMemPoolImportPointer, pointer, pool, shared);
     /* It is of no context, as nothing of a pool is. */
-    if (result != CUDA_SUCCESS || memory_import(pointer, handle, 0)) return result;
+    if (result != CUDA_SUCCESS || physical_import(pointer, handle, 0)) return result;
     CALL(cuMemFree_v2, *pointer);
     *pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -5,8 +5,12 @@
  * asked, and stacks as much for every thread that the card can have at a time. What the rest takes is told by nobody,
  * so it is measured.
  */
-#include "memory.h"
+#include "settings.h"
+#include "cards.h"
+#include "contexts.h"
 #include "driver.h"
+#include "ledger.h"
+#include "memory.h"
 
 #define TRIES 3 /* so often at most a setting is measured */
 
@@ -40,7 +44,7 @@ static uint64_t cost(const struct card *card, int limit, uint64_t value, uint64_
 /* What is counted of a setting, with what its context has anyway. The lock is held. */
 static struct entry entry_of(const struct card *card, int limit)
 {
-    uint64_t context = context_now();
+    uint64_t context = contexts_now();
     struct entry entry = {.key = context ^ (uint64_t)limit << 56, .context = context, .card = card->index,
                           .kind = KIND_SETTING};
     if (ledger_find(KIND_SETTING, entry.key, &entry)) return entry;
@@ -55,14 +59,14 @@ static struct entry entry_of(const struct card *card, int limit)
  */
 static CUresult set_known(struct card *card, int limit, size_t value)
 {
-    lock_take(&settings);
+    lock_take(&settings, LOCK_SETTINGS);
     struct entry entry = entry_of(card, limit);
     uint64_t bytes = cost(card, limit, value, entry.other), more = bytes > entry.bytes ? bytes - entry.bytes : 0;
     bool good = more == 0 || memory_reserve(card, more);
-    lock_give(&settings);
+    lock_give(&settings, LOCK_SETTINGS);
     if (!good) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CALL(cuCtxSetLimit, limit, value);
-    lock_take(&settings);
+    lock_take(&settings, LOCK_SETTINGS);
     entry = entry_of(card, limit);
     /* The driver may have made it more or less than was asked. */
     bytes = result == CUDA_SUCCESS ? cost(card, limit, setting(limit), entry.other) : entry.bytes;
@@ -70,21 +74,21 @@ static CUresult set_known(struct card *card, int limit, size_t value)
     else memory_return(card, entry.bytes + more - bytes);
     entry.bytes = bytes;
     ledger_put(entry);
-    lock_give(&settings);
+    lock_give(&settings, LOCK_SETTINGS);
     return result;
 }
 
 /* Counts what was measured; with nothing to measure, what the setting took is given back. False: past the cap. */
 static bool charge(struct card *card, int limit, size_t value, uint64_t bytes, bool force)
 {
-    lock_take(&settings);
+    lock_take(&settings, LOCK_SETTINGS);
     struct entry entry = entry_of(card, limit);
     bool less = value <= entry.other, good = less || memory_reserve(card, bytes);
     if (!good && force) memory_force(card, bytes);
     if (less) memory_return(card, entry.bytes);
     if (good || force) entry.bytes = less ? 0 : entry.bytes + bytes;
     ledger_put(entry);
-    lock_give(&settings);
+    lock_give(&settings, LOCK_SETTINGS);
     return good || force;
 }
 
@@ -92,9 +96,9 @@ static bool charge(struct card *card, int limit, size_t value, uint64_t bytes, b
 static CUresult set_measured(struct card *card, int limit, size_t value)
 {
     uint64_t least = UINT64_MAX;
-    lock_take(&settings);
+    lock_take(&settings, LOCK_SETTINGS);
     entry_of(card, limit);
-    lock_give(&settings);
+    lock_give(&settings, LOCK_SETTINGS);
     for (int i = 1;; i++) {
         uint64_t old = setting(limit), before = memory_free(card);
         CUresult result = CALL(cuCtxSetLimit, limit, value);

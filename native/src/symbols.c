@@ -176,28 +176,28 @@ static void walk(struct question *question)
     atomic_fetch_sub(&walking, 1);
 }
 
-void *symbol_of(const char *soname, const char *name)
+void *symbols_of(const char *soname, const char *name)
 {
     struct question question = {.soname = soname, .name = name};
     walk(&question);
     return question.answer;
 }
 
-void *symbol_of_libc(const char *name)
+void *symbols_of_libc(const char *name)
 {
     struct question question = {.name = name};
     walk(&question);
     return question.answer;
 }
 
-bool symbol_is_from(const char *soname, const void *address)
+bool symbols_is_from(const char *soname, const void *address)
 {
     struct question question = {.soname = soname, .address = (uintptr_t)address};
     walk(&question);
     return question.answer != NULL;
 }
 
-bool symbol_home(const void *address, char *path, size_t room)
+bool symbols_home(const void *address, char *path, size_t room)
 {
     struct question question = {.address = (uintptr_t)address, .path = path, .room = room};
     walk(&question);

@@ -10,13 +10,13 @@
 #include <stddef.h>
 
 /* Address of `name`, default version, in the loaded object whose soname is `soname`; NULL if absent. */
-void *symbol_of(const char *soname, const char *name);
+void *symbols_of(const char *soname, const char *name);
 /* The same in whichever C library object (libc, libdl, libpthread) defines it. */
-void *symbol_of_libc(const char *name);
+void *symbols_of_libc(const char *name);
 /* Does `address` lie in the object named `soname`? */
-bool symbol_is_from(const char *soname, const void *address);
+bool symbols_is_from(const char *soname, const void *address);
 /* Path of the object that holds `address`, as the loader knows it; false if it is not known or too long. */
-bool symbol_home(const void *address, char *path, size_t room);
+bool symbols_home(const void *address, char *path, size_t room);
 
 /* Around a fork: in its parent before and after it, and in the child. */
 void symbols_before_fork(void);

@@ -2,6 +2,7 @@
  * The watch: a thread that closes and counts batches when the program itself is silent, keeps the seat's
  * beat, and passes the turn on. It sleeps without a timer while no gate has work.
  */
+#include "watch.h"
 #include "container.h"
 #include "driver.h"
 #include "symbols.h"
@@ -55,7 +56,7 @@ static void start(void)
     pthread_attr_t detached;
     pthread_t thread;
     make_thread *make = pthread_create_oldest;
-    if (!make) make = (make_thread *)symbol_of_libc("pthread_create");
+    if (!make) make = (make_thread *)symbols_of_libc("pthread_create");
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
     pthread_attr_init(&detached);
