@@ -80,9 +80,11 @@ class NodeSeries(Collector):
         left_out = max(len(shown) - MOST, 0)
         shown = shown[:MOST]
         yield _gauge(
-            "partage_agent_containers_left_out", "Parts of cards without series of their own.", (),
+            "partage_agent_containers_left_out",
+            "Parts of cards without series of their own.",
+            (),
             [((), left_out)],
-        )  # fmt: skip
+        )
         yield from _card_series(books, cards, held)
         yield from _container_series(shown)
         yield _tenants(books.node, shown)
@@ -124,28 +126,41 @@ def _card_series(books: Books, cards: Sequence[Device], held: Sequence[_Held]) -
     used = [(card, books.cards[card.uuid]) for card in cards if card.uuid in books.cards]
     busy = [(card, use.busy * 100) for card, use in used if use.busy is not None]
     yield _gauge(
-        "hami_host_gpu_memory_used_bytes", "Memory used of a card, as its driver says.", labels,
+        "hami_host_gpu_memory_used_bytes",
+        "Memory used of a card, as its driver says.",
+        labels,
         [(of[card.uuid], use.memory_bytes) for card, use in used],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "hami_host_gpu_utilization_ratio", "Percent of the time in which a card was busy.", labels,
+        "hami_host_gpu_utilization_ratio",
+        "Percent of the time in which a card was busy.",
+        labels,
         [(of[card.uuid], percent) for card, percent in busy],
-    )  # fmt: skip
+    )
     pair = ("card", "node")
     at = {card.uuid: (str(card.minor), node) for card in cards}
     yield _gauge(
-        "gpu_core_usage", "Compute used of a card, in percent.", pair,
+        "gpu_core_usage",
+        "Compute used of a card, in percent.",
+        pair,
         [(at[card.uuid], percent) for card, percent in busy],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "gpu_mem_usage", "Memory used of a card, in MiB.", pair,
+        "gpu_mem_usage",
+        "Memory used of a card, in MiB.",
+        pair,
         [(at[card.uuid], use.memory_bytes / _MIB) for card, use in used],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "gpu_power_usage", "Watts that a card draws.", pair,
-        [(at[card.uuid], use.milliwatts / 1000)
-         for card, use in used if use.milliwatts is not None],
-    )  # fmt: skip
+        "gpu_power_usage",
+        "Watts that a card draws.",
+        pair,
+        [
+            (at[card.uuid], use.milliwatts / 1000)
+            for card, use in used
+            if use.milliwatts is not None
+        ],
+    )
     yield _gauge("gpu_count", "Cards of the node.", ("node",), [((node,), len(cards))])
     given = dict.fromkeys(at, (0, 0))
     for one in held:
@@ -163,70 +178,96 @@ def _card_series(books: Books, cards: Sequence[Device], held: Sequence[_Held]) -
             ("available", {uuid: max(total - part, 0) for uuid, (total, part) in both.items()}),
         ):
             yield _gauge(
-                f"gpu_{what}_{word}", f"Of a card, {word}: by containers that are here, in {unit}.",
-                pair, [(at[uuid], value / size) for uuid, value in values.items()],
-            )  # fmt: skip
+                f"gpu_{what}_{word}",
+                f"Of a card, {word}: by containers that are here, in {unit}.",
+                pair,
+                [(at[uuid], value / size) for uuid, value in values.items()],
+            )
 
 
 def _container_series(held: Sequence[_Held]) -> Iterator[Metric]:
     labels = ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid")
     of = {
         id(one): (
-            _ZONE, one.allocation.namespace, one.allocation.name, one.container,
-            str(one.position), one.grant.uuid,
+            _ZONE,
+            one.allocation.namespace,
+            one.allocation.name,
+            one.container,
+            str(one.position),
+            one.grant.uuid,
         )
         for one in held
-    }  # fmt: skip
+    }
     yield _gauge(
-        "hami_vgpu_memory_limit_bytes", "Memory that a container was granted of a card.", labels,
+        "hami_vgpu_memory_limit_bytes",
+        "Memory that a container was granted of a card.",
+        labels,
         [(of[id(one)], one.grant.memory_bytes) for one in held],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "hami_vgpu_memory_used_bytes", "Memory that a container uses of a card.", labels,
+        "hami_vgpu_memory_used_bytes",
+        "Memory that a container uses of a card.",
+        labels,
         [(of[id(one)], one.use.memory_bytes) for one in held if one.use is not None],
-    )  # fmt: skip
+    )
     yield _gauge(
         "hami_container_device_utilization_ratio",
-        "Percent of a card's time that a container received.", labels,
-        [(of[id(one)], one.use.busy * 100)
-         for one in held if one.use is not None and one.use.busy is not None],
-    )  # fmt: skip
+        "Percent of a card's time that a container received.",
+        labels,
+        [
+            (of[id(one)], one.use.busy * 100)
+            for one in held
+            if one.use is not None and one.use.busy is not None
+        ],
+    )
     mine = ("namespace", "node", "pod", "container", "card")
     own: dict[tuple[str, ...], list[_Held]] = {}  # a container may have two parts of a card
     for one in held:
         key = (
-            one.allocation.namespace, one.allocation.node, one.allocation.name, one.container,
+            one.allocation.namespace,
+            one.allocation.node,
+            one.allocation.name,
+            one.container,
             str(one.grant.minor),
-        )  # fmt: skip
+        )
         own.setdefault(key, []).append(one)
     uses = {key: use for key, parts in own.items() if (use := parts[0].use) is not None}
     yield _gauge(
-        "container_request_gpu_utilization", "Compute granted to a container, in percent.", mine,
+        "container_request_gpu_utilization",
+        "Compute granted to a container, in percent.",
+        mine,
         [(key, sum(o.grant.core_milli for o in parts) // _PERCENT) for key, parts in own.items()],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "container_request_gpu_memory", "Memory granted to a container, in MiB.", mine,
+        "container_request_gpu_memory",
+        "Memory granted to a container, in MiB.",
+        mine,
         [(key, sum(o.grant.memory_bytes for o in parts) // _MIB) for key, parts in own.items()],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "container_gpu_memory_total", "Memory that a container uses, in MiB.", mine,
+        "container_gpu_memory_total",
+        "Memory that a container uses, in MiB.",
+        mine,
         [(key, use.memory_bytes / _MIB) for key, use in uses.items()],
-    )  # fmt: skip
+    )
     yield _gauge(
         "partage_agent_container_overhead_bytes",
         "Memory of a card that a container's processes use beyond what was counted: contexts, modules, stacks.",
         mine,
         [(key, use.overhead_bytes) for key, use in uses.items() if use.overhead_bytes is not None],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "container_gpu_utilization", "Percent of a card's time that a container received.", mine,
+        "container_gpu_utilization",
+        "Percent of a card's time that a container received.",
+        mine,
         [(key, use.busy * 100) for key, use in uses.items() if use.busy is not None],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "partage_agent_container_seconds", "Device time that a container received of a card.",
+        "partage_agent_container_seconds",
+        "Device time that a container received of a card.",
         mine,
         [(key, use.served_ns / 1e9) for key, use in uses.items() if use.served_ns is not None],
-    )  # fmt: skip
+    )
 
 
 def _tenants(node: Node, held: Sequence[_Held]) -> Metric:
@@ -260,13 +301,17 @@ def _pod_series(node: Node, held: Sequence[_Held], cards: Sequence[Device]) -> I
     all_core = sum(card.core_milli for card in cards) / _PERCENT or 1
     all_memory = sum(card.memory_bytes for card in cards) or 1
     yield _gauge(
-        "pod_core_request", "Compute granted to a pod, in percent of a card.", labels,
+        "pod_core_request",
+        "Compute granted to a pod, in percent of a card.",
+        labels,
         list(core.items()),
-    )  # fmt: skip
+    )
     yield _gauge(
-        "pod_mem_request", "Memory granted to a pod, in MiB.", labels,
+        "pod_mem_request",
+        "Memory granted to a pod, in MiB.",
+        labels,
         [(key, value / _MIB) for key, value in memory.items()],
-    )  # fmt: skip
+    )
     busy = {
         key: sum((o.use.busy or 0.0) * 100 for o in parts if o.use is not None)
         for key, parts in pods.items()
@@ -278,29 +323,41 @@ def _pod_series(node: Node, held: Sequence[_Held], cards: Sequence[Device]) -> I
         if any(o.use is not None for o in parts)
     }
     yield _gauge(
-        "pod_core_usage", "Compute that a pod uses, in percent of a card.", labels,
+        "pod_core_usage",
+        "Compute that a pod uses, in percent of a card.",
+        labels,
         list(busy.items()),
-    )  # fmt: skip
+    )
     yield _gauge(
-        "pod_mem_usage", "Memory that a pod uses, in MiB.", labels,
+        "pod_mem_usage",
+        "Memory that a pod uses, in MiB.",
+        labels,
         [(key, value / _MIB) for key, value in used.items()],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "pod_core_utilization_percentage", "Of the compute that it was granted, in use.", labels,
+        "pod_core_utilization_percentage",
+        "Of the compute that it was granted, in use.",
+        labels,
         [(key, 100 * value / core[key]) for key, value in busy.items() if core[key]],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "pod_mem_utilization_percentage", "Of the memory that it was granted, in use.", labels,
+        "pod_mem_utilization_percentage",
+        "Of the memory that it was granted, in use.",
+        labels,
         [(key, 100 * value / memory[key]) for key, value in used.items() if memory[key]],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "pod_core_occupy_node_percentage", "Of the node's compute, granted to a pod.", labels,
+        "pod_core_occupy_node_percentage",
+        "Of the node's compute, granted to a pod.",
+        labels,
         [(key, 100 * value / all_core) for key, value in core.items()],
-    )  # fmt: skip
+    )
     yield _gauge(
-        "pod_mem_occupy_node_percentage", "Of the node's memory of cards, granted to a pod.",
-        labels, [(key, 100 * value / all_memory) for key, value in memory.items()],
-    )  # fmt: skip
+        "pod_mem_occupy_node_percentage",
+        "Of the node's memory of cards, granted to a pod.",
+        labels,
+        [(key, 100 * value / all_memory) for key, value in memory.items()],
+    )
 
 
 def _type(card: Device) -> str:

@@ -57,11 +57,15 @@ def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
     """
     told = [
         Told(
-            one.kind, f"{one.namespace}/{one.pod}", one.container, one.message,
-            TABLE[one.kind].done, TABLE[one.kind].fix,
+            one.kind,
+            f"{one.namespace}/{one.pod}",
+            one.container,
+            one.message,
+            TABLE[one.kind].done,
+            TABLE[one.kind].fix,
         )
         for one in findings[:_MOST]
-    ]  # fmt: skip
+    ]
     data = msgspec.json.encode(_Document(_VERSION, at, told))
     replace_file(folder / NAME, data)
 

@@ -183,18 +183,27 @@ def _given(
     )
     policy = placed.node.properties.get(_QGPU_POLICY, "")
     shares = Shares(
-        placed.pod.uid, name, placed.pod.annotations, known, env, policy,
+        placed.pod.uid,
+        name,
+        placed.pod.annotations,
+        known,
+        env,
+        policy,
         tuple(one for one in grants if _row(placed, one) is NVIDIA),
         not host.online.isdisjoint({placed.pod.namespace, "*"}),
-    )  # fmt: skip
+    )
     if not shares.shares:
         env.pop("LD_PRELOAD", None)  # there is nothing to load
         return replace(given, limits=_kept_by(grants))
     kept = host.provider.keep(shares)
     return replace(
-        given, env=kept.env, binds=kept.binds, limits=host.provider.name, quota=kept.quota,
+        given,
+        env=kept.env,
+        binds=kept.binds,
+        limits=host.provider.name,
+        quota=kept.quota,
         cut=kept.cut,
-    )  # fmt: skip
+    )
 
 
 def _by_name(placed: PlacedPod, grants: Sequence[Grant], kind: str) -> tuple[str, ...]:
@@ -208,8 +217,10 @@ def _by_name(placed: PlacedPod, grants: Sequence[Grant], kind: str) -> tuple[str
 def _kept_by(grants: Sequence[Grant]) -> str:
     modes = {grant.mode for grant in grants if grant.type is DeviceType.GPU}
     for mode, who in (
-        (GrantMode.SHARE, "none"), (GrantMode.VENDOR, "vendor"), (GrantMode.MIG, "mig"),
-    ):  # fmt: skip
+        (GrantMode.SHARE, "none"),
+        (GrantMode.VENDOR, "vendor"),
+        (GrantMode.MIG, "mig"),
+    ):
         if mode in modes:
             return who
     return "whole"

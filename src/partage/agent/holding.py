@@ -117,9 +117,11 @@ class Holdings:
             return
         namespace, _, name = entry.pod.partition("/")
         known = PodSandbox(
-            uid=entry.uid, namespace=namespace, name=name,
+            uid=entry.uid,
+            namespace=namespace,
+            name=name,
             annotations={names.ALLOCATION: entry.record},
-        )  # fmt: skip
+        )
         allocation = recorded(known, self._node())
         if isinstance(allocation, Allocation):
             self._held[entry.container] = Holding(entry.container, entry.name, allocation)
@@ -127,8 +129,10 @@ class Holdings:
         self.unknown[entry.container] = entry
         _LOG.warning(
             "pod %s, container %s: what it was given cannot be read back, so no card is given to others "
-            "while it runs", entry.pod, entry.name,
-        )  # fmt: skip
+            "while it runs",
+            entry.pod,
+            entry.name,
+        )
 
     def runs(self, one: Running) -> None:
         """The runtime makes a container now."""

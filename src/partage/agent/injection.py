@@ -331,10 +331,14 @@ def _with_record(
                 )
     containers = tuple(dict.fromkeys((g.container, g.phase) for g in allocation.grants))
     view = PodView(
-        pod.namespace, pod.name, pod.uid, place.node.name,
-        labels=pod.labels, annotations=pod.annotations,
+        pod.namespace,
+        pod.name,
+        pod.uid,
+        place.node.name,
+        labels=pod.labels,
+        annotations=pod.annotations,
         containers=tuple(ContainerView(name, phase) for name, phase in containers),
-    )  # fmt: skip
+    )
     placed = PlacedPod(view, PodRequest(), allocation, place.node, 0)
     # What was found ready is given: asked once more, it might be gone meanwhile.
     host = replace(place.host, instance=lambda _pod, card, mig: made.get((card, mig), Instance()))

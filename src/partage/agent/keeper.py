@@ -133,10 +133,15 @@ class Keeper:
         self.tallies.injected.labels(given.limits).inc()
         _LOG.info(
             "pod %s/%s, container %s: given %d variables, %d device files, %d mounts; limits: %s",
-            pod.namespace, pod.name, container.name, len(given.env),
-            len(given.files) + len(given.spare) + len(given.made), len(given.binds), given.limits,
+            pod.namespace,
+            pod.name,
+            container.name,
+            len(given.env),
+            len(given.files) + len(given.spare) + len(given.made),
+            len(given.binds),
+            given.limits,
             extra={"trace": self.stories.trace_id(pod)},
-        )  # fmt: skip
+        )
         return adjustment
 
     def _given(
@@ -156,9 +161,14 @@ class Keeper:
             room = self.isolation.rooms.open(container.id, given.quota)
             given = replace(given, binds=(*given.binds, *binds_of(room)))
         entry = Entry(
-            container.id, pod.uid, f"{pod.namespace}/{pod.name}", container.name,
-            pod.annotations[names.ALLOCATION], given.limits, cut="; ".join(given.cut),
-        )  # fmt: skip
+            container.id,
+            pod.uid,
+            f"{pod.namespace}/{pod.name}",
+            container.name,
+            pod.annotations[names.ALLOCATION],
+            given.limits,
+            cut="; ".join(given.cut),
+        )
         self.journal.give(entry)
         self.books.hold(Holding(container.id, container.name, allocation))
         self._count()
@@ -236,8 +246,10 @@ class Keeper:
         self.stories.refused(pod, container, self.stories.now(), Rule.LATE, why)
         _LOG.warning(
             "pod %s/%s, container %s: refused, decided too late",
-            pod.namespace, pod.name, container.name,
-        )  # fmt: skip
+            pod.namespace,
+            pod.name,
+            container.name,
+        )
 
     def remove(self, container: Container) -> None:
         """A container has ended: what it held may be held by others.
@@ -340,15 +352,22 @@ class Keeper:
             if not isinstance(recorded(pod, self._place().node.name), Allocation):
                 return
             lost = Entry(
-                container.id, pod.uid, f"{pod.namespace}/{pod.name}", container.name,
-                pod.annotations[names.ALLOCATION], served, self._rooms_before.get(container.id, ""),
-            )  # fmt: skip
+                container.id,
+                pod.uid,
+                f"{pod.namespace}/{pod.name}",
+                container.name,
+                pod.annotations[names.ALLOCATION],
+                served,
+                self._rooms_before.get(container.id, ""),
+            )
             self._tried("the journal", lambda: self.journal.give(lost))
             self.tallies.repaired.inc()
             _LOG.warning(
                 "pod %s, container %s: was not in the journal, though the runtime has it as served; "
-                "written down again", lost.pod, lost.name,
-            )  # fmt: skip
+                "written down again",
+                lost.pod,
+                lost.name,
+            )
             entry = lost
         if entry is not None:
             self.books.remember(entry)
@@ -430,6 +449,4 @@ def _running(pod: PodSandbox | None, container: Container, served: str | None) -
     if pod is None:
         return Running(container.id, "", "", "", container.name, None, served)
     record = pod.annotations.get(names.ALLOCATION)
-    return Running(
-        container.id, pod.uid, pod.namespace, pod.name, container.name, record, served
-    )  # fmt: skip
+    return Running(container.id, pod.uid, pod.namespace, pod.name, container.name, record, served)

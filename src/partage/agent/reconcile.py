@@ -94,11 +94,14 @@ def bound_pods(pods: Iterable[shapes.Pod], node: str) -> tuple[Bound, ...]:
         containers = (*(spec.init_containers or ()), *(spec.containers or ()))
         found.append(
             Bound(
-                metadata.uid, metadata.namespace or "default", metadata.name or "",
-                (metadata.annotations or {}).get(names.ALLOCATION), finished(pod),
+                metadata.uid,
+                metadata.namespace or "default",
+                metadata.name or "",
+                (metadata.annotations or {}).get(names.ALLOCATION),
+                finished(pod),
                 {one.name or "": requests_of(one) for one in containers},
             )
-        )  # fmt: skip
+        )
     return tuple(found)
 
 
@@ -199,9 +202,13 @@ def _of_cards(facts: Facts) -> Iterator[Finding]:
         if refusal is not None:
             gone = refusal.rule == Rule.UNKNOWN_DEVICE
             yield Finding(
-                Kind.DEVICE_GONE if gone else Kind.CARD_OVERFULL, allocation.namespace,
-                allocation.name, allocation.uid, name, refusal.message,
-            )  # fmt: skip
+                Kind.DEVICE_GONE if gone else Kind.CARD_OVERFULL,
+                allocation.namespace,
+                allocation.name,
+                allocation.uid,
+                name,
+                refusal.message,
+            )
 
 
 # --- what the kubelet counts -------------------------------------------------------------------

@@ -206,9 +206,12 @@ class AgentReporting:
         node, before = seen.node or {}, seen.device or {}
         metadata = node.get("metadata") or {}
         wanted = device_document(
-            self._node, inventory, before or None, f"{self._now():%Y-%m-%dT%H:%M:%SZ}",
+            self._node,
+            inventory,
+            before or None,
+            f"{self._now():%Y-%m-%dT%H:%M:%SZ}",
             str(metadata.get("uid") or ""),
-        )  # fmt: skip
+        )
         self._heard(node, wanted, inventory)  # whether or not it can be written
         wrote = []
         if before:
@@ -236,9 +239,11 @@ class AgentReporting:
     def _node_changes(self, metadata: Mapping[str, Any], inventory: Inventory) -> Body:
         """Labels and annotations of the Node that are not what they should be."""
         labels = node_labels(
-            inventory, metadata.get("labels") or {}, qgpu=self._settings.qgpu,
+            inventory,
+            metadata.get("labels") or {},
+            qgpu=self._settings.qgpu,
             isolation=self._settings.isolation,
-        )  # fmt: skip
+        )
         wanted = (
             hami_annotations(inventory, self._hami(), self._node) if self._settings.hami else {}
         )
@@ -314,9 +319,11 @@ async def renew_lease(
         await client.patch(LEASES, name, body, kind=PatchKind.MERGE, namespace=space, into=Body)
     except NotFound:
         made = {
-            "apiVersion": LEASES.api_version, "kind": "Lease",
-            "metadata": {**metadata, "name": name, "namespace": space}, "spec": spec,
-        }  # fmt: skip
+            "apiVersion": LEASES.api_version,
+            "kind": "Lease",
+            "metadata": {**metadata, "name": name, "namespace": space},
+            "spec": spec,
+        }
         await client.create(LEASES, made, namespace=space, into=Body)
 
 

@@ -134,15 +134,22 @@ class NodeStories:
         self._tell(pod, container, start, said, problem)
 
     def _tell(
-        self, pod: PodSandbox, container: Container, start: int, said: Mapping[str, Value],
+        self,
+        pod: PodSandbox,
+        container: Container,
+        start: int,
+        said: Mapping[str, Value],
         problem: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         end = self.now()
         trace = trace_of(pod.uid, pod.annotations)
         who: dict[str, Value] = {
-            "k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name, "k8s.pod.uid": pod.uid,
-            "k8s.node.name": self._node, "k8s.container.name": container.name,
-        }  # fmt: skip
+            "k8s.namespace.name": pod.namespace,
+            "k8s.pod.name": pod.name,
+            "k8s.pod.uid": pod.uid,
+            "k8s.node.name": self._node,
+            "k8s.container.name": container.name,
+        }
 
         def emit(kind: Kind, times: tuple[int, int], more: Mapping[str, Value], why: str) -> None:
             span = Span(kind, *times, {**who, **more}, cut(why), parent=trace.above)
@@ -230,12 +237,20 @@ class InstanceStories:
         told = {key: text for key, text in (pod.annotations or {}).items() if text is not None}
         trace = trace_of(pod.uid or "", told)
         said: dict[str, Value] = {
-            "k8s.namespace.name": pod.namespace or "", "k8s.pod.name": pod.name or "",
-            "k8s.pod.uid": pod.uid or "", "k8s.node.name": self._node, "partage.card": card,
-            "partage.profile": place.profile, "partage.start": place.start,
-        }  # fmt: skip
+            "k8s.namespace.name": pod.namespace or "",
+            "k8s.pod.name": pod.name or "",
+            "k8s.pod.uid": pod.uid or "",
+            "k8s.node.name": self._node,
+            "partage.card": card,
+            "partage.profile": place.profile,
+            "partage.start": place.start,
+        }
         span = Span(
-            INSTANCE, making.start, self._tracer.now(), said, events=tuple(making.events),
+            INSTANCE,
+            making.start,
+            self._tracer.now(),
+            said,
+            events=tuple(making.events),
             parent=trace.above,
-        )  # fmt: skip
+        )
         self._tracer.emit(trace.trace, trace.parent, lambda: span)

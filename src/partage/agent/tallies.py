@@ -15,68 +15,85 @@ class Tallies:
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self.injected = Counter(
-            "partage_agent_injected", "Containers that were given devices or kept from choosing them.",
-            ["limits"], registry=self.registry,
-        )  # fmt: skip
-        self.refused = Counter(
-            "partage_agent_refused", "Containers that were not made, by rule.",
-            ["rule"], registry=self.registry,
-        )  # fmt: skip
-        self.holding = Gauge(
-            "partage_agent_containers", "Containers on this node that hold devices.",
+            "partage_agent_injected",
+            "Containers that were given devices or kept from choosing them.",
+            ["limits"],
             registry=self.registry,
-        )  # fmt: skip
+        )
+        self.refused = Counter(
+            "partage_agent_refused",
+            "Containers that were not made, by rule.",
+            ["rule"],
+            registry=self.registry,
+        )
+        self.holding = Gauge(
+            "partage_agent_containers",
+            "Containers on this node that hold devices.",
+            registry=self.registry,
+        )
         self.unprotected = Gauge(
             "partage_agent_unprotected_containers",
             "Containers that run with a record, or claim one, and were not served by this agent.",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.evicted = Counter(
-            "partage_agent_evicted", "Pods of unprotected containers that were evicted.",
+            "partage_agent_evicted",
+            "Pods of unprotected containers that were evicted.",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.units = Gauge(
-            "partage_agent_kubelet_units", "Healthy units that the kubelet is told of.",
-            ["resource"], registry=self.registry,
-        )  # fmt: skip
+            "partage_agent_kubelet_units",
+            "Healthy units that the kubelet is told of.",
+            ["resource"],
+            registry=self.registry,
+        )
         self.registered = Gauge(
-            "partage_agent_kubelet_registered", "Whether the kubelet listens to what is told.",
-            ["resource"], registry=self.registry,
-        )  # fmt: skip
+            "partage_agent_kubelet_registered",
+            "Whether the kubelet listens to what is told.",
+            ["resource"],
+            registry=self.registry,
+        )
         self.unserved = Gauge(
             "partage_agent_kubelet_unserved",
             "Containers that hold units by the kubelet's word and that were given nothing.",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.findings = Gauge(
             "partage_agent_findings",
             "What records, journal, kubelet and runtime do not agree on, by kind.",
-            ["kind"], registry=self.registry,
-        )  # fmt: skip
+            ["kind"],
+            registry=self.registry,
+        )
         self.notes = Gauge(
-            "partage_agent_notes", "What the agent has to tell its operators now, by code.",
-            ["code"], registry=self.registry,
-        )  # fmt: skip
+            "partage_agent_notes",
+            "What the agent has to tell its operators now, by code.",
+            ["code"],
+            registry=self.registry,
+        )
         self.repaired = Counter(
             "partage_agent_journal_repaired",
             "Containers that were written down again after the journal had lost them.",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.connected = Gauge(
-            "partage_agent_connected", "Whether the runtime asks this agent about containers.",
+            "partage_agent_connected",
+            "Whether the runtime asks this agent about containers.",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.instances = Gauge(
             "partage_agent_instances",
             "Hardware instances that are ready, and those that are not Partage's.",
-            ["card", "state"], registry=self.registry,
-        )  # fmt: skip
+            ["card", "state"],
+            registry=self.registry,
+        )
         self.instance = Gauge(
             "partage_agent_instance_info", "One for each hardware instance on the node's cards.",
             ["card", "profile", "start", "size", "mig_uuid", "gpu_instance", "compute_instance",
              "pod", "state"], registry=self.registry,
         )  # fmt: skip
         self.seconds = Histogram(
-            "partage_agent_decision_seconds", "Time to decide about a container and write it down.",
-            buckets=_BUCKETS, registry=self.registry,
-        )  # fmt: skip
+            "partage_agent_decision_seconds",
+            "Time to decide about a container and write it down.",
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )

@@ -172,7 +172,12 @@ class AgentDaemon:
         of_pods = _no_instance if self._instances is None else self._instances.instance
         roots, chosen = self.options.roots, self.options.isolation
         facts = HostFacts(
-            of_pods, roots.verbs, self._files, chosen.provider, cdi=self.options.cdi, online=chosen.online
+            of_pods,
+            roots.verbs,
+            self._files,
+            chosen.provider,
+            cdi=self.options.cdi,
+            online=chosen.online,
         )
         self.meter = Meter(time.monotonic)
         self._told: Mapping[tuple[str, str], Use] = {}

@@ -230,10 +230,15 @@ class Columns:
 
     def _kind(self, device: Device) -> int:
         key = (
-            device.vendor, device.model, device.mode, device.hidden_from, device.registrar,
+            device.vendor,
+            device.model,
+            device.mode,
+            device.hidden_from,
+            device.registrar,
             frozenset(device.labels.items()),
-            frozenset(frozenset(f.labels.items()) for f in device.functions), device.cutting,
-        )  # fmt: skip
+            frozenset(frozenset(f.labels.items()) for f in device.functions),
+            device.cutting,
+        )
         kind = self._kind_index.get(key)
         if kind is None:
             kind = self._kind_index[key] = len(self.kinds)

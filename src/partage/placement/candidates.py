@@ -67,7 +67,13 @@ _ROWS: Final = (
 CANDIDATES: Final = tuple(
     Config(alpha, cpu_weight, scenarios, concentration, seed, cpu_part, memory_part, load)
     for seed, (
-        alpha, cpu_weight, scenarios, concentration, cpu_part, memory_part, load,
+        alpha,
+        cpu_weight,
+        scenarios,
+        concentration,
+        cpu_part,
+        memory_part,
+        load,
     ) in enumerate(_ROWS)
-)  # fmt: skip
+)
 """Settings, each with draws of its own."""

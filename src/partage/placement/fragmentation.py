@@ -170,9 +170,12 @@ class Gauge(Followed):
         super().__init__(ledger)
 
     def node_scores(
-        self, host: Mapping[str, int], request: DeviceRequest | None, fits: Bools | None,
+        self,
+        host: Mapping[str, int],
+        request: DeviceRequest | None,
+        fits: Bools | None,
         nodes: Nodes,
-    ) -> Ints:  # fmt: skip
+    ) -> Ints:
         """Scores 0 to 100: of each node the best among its cards, or that of its whole cards."""
         index = np.arange(self.frag.shape[0])[nodes]
         count, milli = demand(request)

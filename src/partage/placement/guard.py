@@ -70,9 +70,12 @@ class Guard:
         self.slots[:, nodes] = slots
 
     def flags(
-        self, host: Mapping[str, int], count: int, nodes: Index,
+        self,
+        host: Mapping[str, int],
+        count: int,
+        nodes: Index,
         left: tuple[Ints, Ints, Ints, Index],
-    ) -> Ints:  # fmt: skip
+    ) -> Ints:
         """For each node, a bit for each reserve that loses a slot if the pod goes there.
 
         Args:

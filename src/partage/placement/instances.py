@@ -257,9 +257,10 @@ def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
     there = list(zip(card.instances, [*who, *["this pod itself"] * 64], strict=False))
     there += [(one, "an instance that partage did not make") for one in card.foreign]
     free = [
-        start for start in least.starts
+        start
+        for start in least.starts
         if not any(_overlap(one, least.at(start)) for one, _ in there)
-    ]  # fmt: skip
+    ]
     if not free:
         at = {
             (who, one.start): None

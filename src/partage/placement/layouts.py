@@ -195,10 +195,17 @@ def tabulate(axis: MigAxis, allowed: Allowed | None = None) -> Layouts:
     earned = _earned(axis, after, geometry >= 0, counted)
     used = [sum(one.size for one in _of(axis, mask)) for mask in states]
     return Layouts(
-        axis, allowed, axis.positions, masks, after, geometry, np.array(used, np.int16),
+        axis,
+        allowed,
+        axis.positions,
+        masks,
+        after,
+        geometry,
+        np.array(used, np.int16),
         np.rint(earned / max(axis.length, 1) * _STEPS).astype(np.int64),
-        {one: bit for bit, one in enumerate(axis.positions)}, states,
-    )  # fmt: skip
+        {one: bit for bit, one in enumerate(axis.positions)},
+        states,
+    )
 
 
 def _states(axis: MigAxis) -> tuple[dict[int, int], NDArray[np.int32]]:

@@ -23,8 +23,15 @@ from partage.placement.reserves import reserves_of
 from partage.placement.tables import Tables
 
 __all__ = [
-    "Due", "ask_of", "asks_of", "due", "due_since", "fits_history", "in_sight", "refreshed",
-]  # fmt: skip
+    "Due",
+    "ask_of",
+    "asks_of",
+    "due",
+    "due_since",
+    "fits_history",
+    "in_sight",
+    "refreshed",
+]
 
 _LEARN: Final = frozenset({300, 1000, 3000, 6000})
 _AGAIN: Final = 20_000

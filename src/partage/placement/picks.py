@@ -221,9 +221,13 @@ class Picker:
                 yield _pick(chosen, request, template)
         strategy = self.strategy or roomiest(request)
         sorted_cards = ordered(
-            fitting, request, self.request.card_order, strategy, self.ranking,
+            fitting,
+            request,
+            self.request.card_order,
+            strategy,
+            self.ranking,
             self.request.scoring,
-        )  # fmt: skip
+        )
         if self._packs_switches(request) and has_tree(everyone, Scope.PCIE):
             sorted_cards = beside_used(everyone, sorted_cards)
         if self.request.card_order.by_links and self.node.links and request.scope is None:
@@ -347,9 +351,13 @@ class Picker:
         wanted = [c for c in everyone if selector is None or selector.matches(c.device.labels)]
         if not wanted or len([c for c in wanted if c in fitting]) < len(wanted):
             self._note(
-                node_reason(replace(request, count=max(len(wanted), 1)), refused,
-                            len(fitting), len(everyone))
-            )  # fmt: skip
+                node_reason(
+                    replace(request, count=max(len(wanted), 1)),
+                    refused,
+                    len(fitting),
+                    len(everyone),
+                )
+            )
             return
         if len(self._unfenced(request, everyone, wanted, len(wanted))) == len(wanted):
             yield _pick(wanted, request, "")
@@ -369,9 +377,10 @@ class Picker:
         """
         joint = self.request.joint
         mates = [
-            g for g in self.request.groups
+            g
+            for g in self.request.groups
             if joint is not None and g.request.type in joint.types[1:] and not g.request.every
-        ]  # fmt: skip
+        ]
         near = list(fitting)
         for mate in mates:
             usable = {

@@ -217,11 +217,19 @@ class _Search:
         if self.alike is None:
             self.alike = _alike(self.picker)
         cards = tuple(
-            (self.alike[id(card)] if self.alike else card.row, card.core_free, card.memory_free, card.slots_free, card.tenants, card.instances,
-             card.functions_taken, tuple(card.extras_free.values()) if card.extras_free else ())
+            (
+                self.alike[id(card)] if self.alike else card.row,
+                card.core_free,
+                card.memory_free,
+                card.slots_free,
+                card.tenants,
+                card.instances,
+                card.functions_taken,
+                tuple(card.extras_free.values()) if card.extras_free else (),
+            )
             for listed in self.picker.cards.values()
             for card in listed
-        )  # fmt: skip
+        )
         if self.alike:
             return depth, frozenset(Counter(cards).items())
         joint = self.picker.request.joint

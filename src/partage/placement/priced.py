@@ -74,9 +74,12 @@ class PriceGauge(Followed):
         super().__init__(ledger)
 
     def node_scores(
-        self, host: Mapping[str, int], request: DeviceRequest | None, fits: Bools | None,
+        self,
+        host: Mapping[str, int],
+        request: DeviceRequest | None,
+        fits: Bools | None,
         nodes: Nodes,
-    ) -> Ints:  # fmt: skip
+    ) -> Ints:
         """Scores from `TIER` up to twice that: of each node the best of its places."""
         index = np.arange(self.total.shape[0])[nodes]
         count, milli = demand(request)
@@ -214,9 +217,13 @@ class PriceGauge(Followed):
         return _packed(loss, rest, np.zeros(nodes.size, np.int64))
 
     def _shared(
-        self, host: Mapping[str, int], nodes: Index, card: Ints, model: Index,
+        self,
+        host: Mapping[str, int],
+        nodes: Index,
+        card: Ints,
+        model: Index,
         asked: tuple[int, int],
-    ) -> Ints:  # fmt: skip
+    ) -> Ints:
         """Scores of taking a share of a card, for pairs of node and what that card has left."""
         count, milli = asked
         rest = np.maximum(card - milli, 0)

@@ -1,7 +1,8 @@
 """Rehearsals: synthetic arrivals of a mix, replayed on arrays under prices, FGD or first fit.
 
 A rehearsal runs off the decision path and changes nothing: it tells how a set of prices would do.
-Arrivals come in the mix that was seen, in random order; the cluster is the empty one, or a part of it, or the books as they stand.
+Arrivals come in the mix that was seen, in random order; the cluster is the empty one, a part of
+it, or the books as they stand.
 """
 
 from dataclasses import dataclass
@@ -198,8 +199,11 @@ class Theatre:
         used = np.cumsum(np.where(node >= 0, demand, 0)) * _FULL / capacity
         single, failed = cards == 1, node < 0
         kinds: list[Bools] = [
-            cards == 0, single & (milli < MILLI), single & (milli >= MILLI), cards > 1,
-        ]  # fmt: skip
+            cards == 0,
+            single & (milli < MILLI),
+            single & (milli >= MILLI),
+            cards > 1,
+        ]
         lost, came = (
             [int((kind & some).sum()) for kind in kinds] for some in (failed, cards >= 0)
         )
@@ -250,10 +254,14 @@ def _kept(prices: Prices, mix: Mix) -> Kept:
     asked = mix.cards[:, None]
     free: Bools = np.where(cards > 0, asked >= cards, asked == 0) & (mix.cpu[:, None] >= least)
     return Kept(
-        cards, cpu, memory,
+        cards,
+        cpu,
+        memory,
         np.array(allowed, np.bool_).reshape(len(reserves), len(prices.models)),
-        free, np.array([r.need for r in reserves], np.float64), max(prices.milli_per_pod, 1.0),
-    )  # fmt: skip
+        free,
+        np.array([r.need for r in reserves], np.float64),
+        max(prices.milli_per_pod, 1.0),
+    )
 
 
 def _usual(workload: Workload, stock: Stock) -> Usual:

@@ -150,9 +150,15 @@ def _least(core: Floats, gib: Floats, cores: float, memory: float, sums: Floats)
 
 @compiled
 def _least_after(
-    core: Floats, gib: Floats, cores: float, memory: float, sums: Floats, times: int,
-    after: Floats, before: Floats,
-) -> float:  # fmt: skip
+    core: Floats,
+    gib: Floats,
+    cores: float,
+    memory: float,
+    sums: Floats,
+    times: int,
+    after: Floats,
+    before: Floats,
+) -> float:
     """`_least` once `times` cards went from one remainder to another."""
     best = np.inf
     for p in range(core.size):
@@ -170,9 +176,7 @@ def _key(loss: float, node: int, card: int) -> int:
 
 
 @compiled
-def _slots(
-    cards: int, cpu: int, memory: int, free_cpu: int, free_memory: int, idle: int
-) -> int:  # fmt: skip
+def _slots(cards: int, cpu: int, memory: int, free_cpu: int, free_memory: int, idle: int) -> int:
     slots = MANY
     if cards > 0:
         slots = min(slots, idle // cards)
@@ -276,9 +280,15 @@ def play_priced(
                     if not fresh:
                         continue
                     loss = value[i] - _least_after(
-                        core, gib, cores, mib, sums[i], 1, table[m, (have - milli) // 10],
+                        core,
+                        gib,
+                        cores,
+                        mib,
+                        sums[i],
+                        1,
+                        table[m, (have - milli) // 10],
                         table[m, have // 10],
-                    )  # fmt: skip
+                    )
                     loss += scarce[m] * (cards * milli)
                     opened = have >= 1000
                     loss += bonus[idle] - bonus[max(idle - opened, 0)]
@@ -294,9 +304,13 @@ def play_priced(
                     r_cards[b], r_cpu[b], r_memory[b], free_cpu[i], free_memory[i], idle
                 )
                 if before > 0 and before > _slots(
-                    r_cards[b], r_cpu[b], r_memory[b], free_cpu[i] - cpu,
-                    free_memory[i] - memory, after,
-                ):  # fmt: skip
+                    r_cards[b],
+                    r_cpu[b],
+                    r_memory[b],
+                    free_cpu[i] - cpu,
+                    free_memory[i] - memory,
+                    after,
+                ):
                     bits |= 1 << b
             flags[k, i] = bits
         # 2. The reserves that are short now, and the best place.

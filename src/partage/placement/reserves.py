@@ -28,8 +28,9 @@ def reserves_of(mix: Mix, stock: Stock) -> tuple[Reserve, ...]:
 
 
 def _types(stock: Stock) -> list[tuple[int, int, int, int]]:
-    rows = zip(*(c.tolist() for c in (stock.cpu, stock.memory, stock.cards, stock.model)),
-               strict=True)  # fmt: skip
+    rows = zip(
+        *(c.tolist() for c in (stock.cpu, stock.memory, stock.cards, stock.model)), strict=True
+    )
     return list(dict.fromkeys(rows))
 
 

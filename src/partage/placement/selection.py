@@ -140,8 +140,9 @@ class _Selection:
             stage = self._stage(thinned(self.mix, self.stock, every * self.thinner, 0))
             outcomes = {n: self._played(stage, prices) for n, prices in candidates.items()}
 
-            def ranked(slope: float, stage: _Stage = stage,
-                       outcomes: dict[int, Outcome] = outcomes) -> list[int]:  # fmt: skip
+            def ranked(
+                slope: float, stage: _Stage = stage, outcomes: dict[int, Outcome] = outcomes
+            ) -> list[int]:
                 worth = {
                     n: merit(o, stage.fgd, stage.first_fit, slope) for n, o in outcomes.items()
                 }

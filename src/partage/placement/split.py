@@ -30,10 +30,11 @@ def grants_of(choices: Sequence[Choice]) -> tuple[Grant, ...]:
     result: list[tuple[int, Grant]] = []
     for group, chosen, template in choices:
         parts = [
-            _grant(group, card, function, template) if place is None
+            _grant(group, card, function, template)
+            if place is None
             else by_instance(group, card.device, place)
             for card, function, place in chosen
-        ]  # fmt: skip
+        ]
         result += _among(parts, sorted(group.containers, key=lambda c: c.position))
     result.sort(key=lambda item: item[0])
     return tuple(grant for _, grant in result)

@@ -66,9 +66,11 @@ def _cards(pods: list[PodRow]) -> Counter[int]:
 
 
 def _solved(
-    sizes: np.ndarray[tuple[int], np.dtype[np.int64]], lower: list[float], upper: list[float],
+    sizes: np.ndarray[tuple[int], np.dtype[np.int64]],
+    lower: list[float],
+    upper: list[float],
     cards: int,
-) -> tuple[float, float]:  # fmt: skip
+) -> tuple[float, float]:
     """Compute served at best, milli, and how many shares that must be served are not."""
     units = np.maximum(sizes // _UNIT, 1)
     kinds = sizes.size

@@ -274,10 +274,16 @@ def replay(
     engine.handle(TablesChanged(Tables(workload=workload, seed=seed)))
     mine = published(sequence) if lives is None else lives
     run = Run(
-        trace, sequence, policy, mine, engine, workload,
-        np.full(len(mine), -1, np.int64), np.full(len(mine), -1, np.int64),
+        trace,
+        sequence,
+        policy,
+        mine,
+        engine,
+        workload,
+        np.full(len(mine), -1, np.int64),
+        np.full(len(mine), -1, np.int64),
         np.full(len(mine), np.nan),
-    )  # fmt: skip
+    )
     run.accelerated = fast and policy.node in STRATEGIES
     driver = _Driver(run, waits=lives is not None, lesson=lesson or Lesson(), fast=fast)
     driver.warm_up()
@@ -323,9 +329,13 @@ class _Driver:
     def _pod(self, number: int, row: int) -> Pod:
         base = self.templates[self.of_row[row]]
         return Pod(
-            str(number), base.namespace, base.name, request=base.request, host=base.host,
+            str(number),
+            base.namespace,
+            base.name,
+            request=base.request,
+            host=base.host,
             constraint=base.constraint,
-        )  # fmt: skip
+        )
 
     def warm_up(self) -> None:
         """Ask for one decision of each kind, so that nothing is compiled while the clock runs."""

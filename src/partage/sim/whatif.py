@@ -237,9 +237,16 @@ def _shared_group(group: RequestGroup, milli: int) -> RequestGroup:
     if not asked.whole or asked.type is not DeviceType.GPU or asked.every or asked.templated:
         return group
     part = replace(
-        asked, whole=False, unused=False, exclusive=False, extras=(), core_unit="",
-        core_milli=milli, memory_bytes=0, memory_milli=milli,
-    )  # fmt: skip
+        asked,
+        whole=False,
+        unused=False,
+        exclusive=False,
+        extras=(),
+        core_unit="",
+        core_milli=milli,
+        memory_bytes=0,
+        memory_milli=milli,
+    )
     containers = tuple(
         replace(
             ask,

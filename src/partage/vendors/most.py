@@ -22,10 +22,14 @@ _PERCENT: Final = 100
 
 _HUNDREDTHS: Final = frozenset(
     {
-        names.KOORD_GPU, names.KOORD_GPU_CORE, names.KOORD_GPU_MEMORY_RATIO, names.KOORD_RDMA,
-        names.KOORD_FPGA, names.QGPU_CORE,
+        names.KOORD_GPU,
+        names.KOORD_GPU_CORE,
+        names.KOORD_GPU_MEMORY_RATIO,
+        names.KOORD_RDMA,
+        names.KOORD_FPGA,
+        names.QGPU_CORE,
     }
-)  # fmt: skip
+)
 _COUNTS: Final = frozenset({names.KOORD_GPU_SHARED}).union(*(row.counts for row in ROWS))
 _TYPES: Final[Mapping[str, DeviceType]] = {
     names.KOORD_RDMA: DeviceType.RDMA,

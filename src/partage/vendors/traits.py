@@ -240,12 +240,17 @@ METAX: Final = Traits(
 )
 
 ROWS: Final = (
-    NVIDIA, AMD, HYGON, HUAWEI, CAMBRICON, METAX,
+    NVIDIA,
+    AMD,
+    HYGON,
+    HUAWEI,
+    CAMBRICON,
+    METAX,
     # No pod is placed on cards of these, but their runtimes are kept from opening any.
     Traits("habana", variable="HABANA_VISIBLE_DEVICES", domains=("habana.ai",)),
     Traits("mthreads", variable="MTHREADS_VISIBLE_DEVICES", domains=("mthreads.com",)),
     Traits("iluvatar", variable="ILUVATAR_COREX_VISIBLE_DEVICES"),
-)  # fmt: skip
+)
 """All vendors."""
 
 _BY_NAME: Final[Mapping[str, Traits]] = MappingProxyType(

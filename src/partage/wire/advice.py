@@ -24,7 +24,8 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.QUARANTINED: "correct the record or delete the pod that the note names; correct "
     "the registration",
     ReasonCode.TYPE_MISMATCH: "change `use-gputype` or the resource name",
-    ReasonCode.DEVICE_FILES_UNKNOWN: "correct the label `node.koordinator.sh/gpu-vendor`, or use another vendor's nodes",
+    ReasonCode.DEVICE_FILES_UNKNOWN: "correct the label `node.koordinator.sh/gpu-vendor`, or use "
+    "another vendor's nodes",
     ReasonCode.UUID_MISMATCH: "change `use-gpuuuid` or `nouse-gpuuuid`",
     ReasonCode.MODE_MISMATCH: "change `vgpu-mode`, or the node's mode",
     ReasonCode.TOPOLOGY_SCOPE: "relax `requiredTopologyScope`, or wait",

@@ -118,9 +118,11 @@ def _reader(name: str, key: str) -> _Reader | None:
         return _templates
     if name == "partage-config":
         return {
-            "policy": _policy, "node-policy": _node_policy, "card-policy": _card_policy,
+            "policy": _policy,
+            "node-policy": _node_policy,
+            "card-policy": _card_policy,
             "isolation-require": _isolation_require,
-        }.get(key)  # fmt: skip
+        }.get(key)
     return None
 
 

@@ -186,11 +186,14 @@ def _refuse_twins(settings: HamiSettings) -> None:
     named = [
         name
         for name in (
-            settings.count_name, settings.memory_name, settings.percentage_name,
-            settings.cores_name, settings.priority_name,
+            settings.count_name,
+            settings.memory_name,
+            settings.percentage_name,
+            settings.cores_name,
+            settings.priority_name,
         )
         if name
-    ]  # fmt: skip
+    ]
     for name in named:
         if named.count(name) > 1:
             raise InvalidValue(f"field nvidia: {name!r} is the name of two resources")

@@ -28,10 +28,15 @@ _TYPES: Final = {kind.value: kind for kind in DeviceType}
 _NO_LABELS: Final[Mapping[str, str]] = {}
 _RESERVED: Final = frozenset(
     {
-        names.KOORD_GPU, names.KOORD_GPU_CORE, names.KOORD_GPU_MEMORY,
-        names.KOORD_GPU_MEMORY_RATIO, names.KOORD_GPU_SHARED, names.KOORD_RDMA, names.KOORD_FPGA,
+        names.KOORD_GPU,
+        names.KOORD_GPU_CORE,
+        names.KOORD_GPU_MEMORY,
+        names.KOORD_GPU_MEMORY_RATIO,
+        names.KOORD_GPU_SHARED,
+        names.KOORD_RDMA,
+        names.KOORD_FPGA,
     }
-)  # fmt: skip
+)
 _COMPUTE: Final[Mapping[str, str]] = {
     DeviceType.GPU: names.KOORD_GPU_CORE,
     DeviceType.RDMA: names.KOORD_RDMA,

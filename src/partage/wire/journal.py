@@ -45,11 +45,20 @@ _T = TypeVar("_T")
 _EVENTS: Final = {
     one.__name__: one
     for one in (
-        events.NodeGone, events.PodSeen, events.PodGone, events.BindSucceeded,
-        events.BindFailed, events.BindUnknown, events.PodRead, events.HoldEnded,
-        events.RoomKept, events.PolicyChanged, events.QuotasChanged, events.TablesChanged,
+        events.NodeGone,
+        events.PodSeen,
+        events.PodGone,
+        events.BindSucceeded,
+        events.BindFailed,
+        events.BindUnknown,
+        events.PodRead,
+        events.HoldEnded,
+        events.RoomKept,
+        events.PolicyChanged,
+        events.QuotasChanged,
+        events.TablesChanged,
     )
-}  # fmt: skip
+}
 _EVENT_KINDS: Final = frozenset({*_EVENTS, "NodeSeen"})
 
 

@@ -72,8 +72,11 @@ def beyond(
     asking = sum(any(map(is_device, one)) for one in asked)
     if not asking:
         return ""
-    own = (spec.overhead, spec.resources.limits if spec.resources else None,
-           spec.resources.requests if spec.resources else None)  # fmt: skip
+    own = (
+        spec.overhead,
+        spec.resources.limits if spec.resources else None,
+        spec.resources.requests if spec.resources else None,
+    )
     resources = set().union(*asked, *(given for given in own if given))
     counts = {
         "containers that ask for devices": asking,

@@ -62,15 +62,25 @@ _MODELS: Final = (*names.QGPU_MODEL_LABELS, names.GPU_MODEL, names.GPU_VENDOR, n
 _TYPE: Final = re.compile(r'"type"\s*:\s*"([^"]*)"')
 _SAYS_NOTHING: Final = frozenset(
     {
-        names.AGENT_NOTES, names.METAX_LOCK, names.DSMLU_LOCK, names.ORIGINAL_REQUEST, names.WOKEN,
-        names.TRACEPARENT, names.SERVED, names.LEASE_DEADLINE, names.SIMULATE_LIFETIME,
+        names.AGENT_NOTES,
+        names.METAX_LOCK,
+        names.DSMLU_LOCK,
+        names.ORIGINAL_REQUEST,
+        names.WOKEN,
+        names.TRACEPARENT,
+        names.SERVED,
+        names.LEASE_DEADLINE,
+        names.SIMULATE_LIFETIME,
         names.SIMULATE_UNHEALTHY,
     }
-)  # fmt: skip
+)
 """Annotations that no decision reads."""
 _MAPS: Final = (
-    "device-plugin", "metax-device-config", "gpu-shared-resource-templates", "scheduler-device",
-)  # fmt: skip
+    "device-plugin",
+    "metax-device-config",
+    "gpu-shared-resource-templates",
+    "scheduler-device",
+)
 """Ends of names of ConfigMaps by which they are known."""
 _PREFIXES: Final = ("requests.", "limits.", "count/")
 """Of keys of a quota."""

@@ -88,12 +88,19 @@ def _axis(axis: MigAxis) -> _Axis:
         axis.model,
         tuple(
             _Profile(
-                one.name, one.compute, one.size, one.starts, one.memory_bytes, one.core_milli,
-                one.count, _engines(one.engines), tuple(sorted(one.attributes)),
+                one.name,
+                one.compute,
+                one.size,
+                one.starts,
+                one.memory_bytes,
+                one.core_milli,
+                one.count,
+                _engines(one.engines),
+                tuple(sorted(one.attributes)),
             )
             for one in axis.profiles
         ),
-    )  # fmt: skip
+    )
 
 
 def _engines(engines: Engines | None) -> tuple[int, int, int, int, int] | None:

@@ -111,12 +111,16 @@ def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> 
     """
     device = card.device
     mig = [
-        {"profile": g.mig.profile, "start": g.mig.start, "size": g.mig.size,
-         "pod": f"{allocation.namespace}/{allocation.name}"}
+        {
+            "profile": g.mig.profile,
+            "start": g.mig.start,
+            "size": g.mig.size,
+            "pod": f"{allocation.namespace}/{allocation.name}",
+        }
         for allocation in allocations
         for g in allocation.grants
         if g.mig is not None and g.uuid == device.uuid
-    ]  # fmt: skip
+    ]
     return {
         "type": device.type.value,
         "minor": device.minor,

@@ -85,11 +85,13 @@ def _needed(policy: Policy | None, required: IsolationSettings) -> tuple[LabelRu
         held.append((names.ISOLATION_COMPUTE, "compute", f"{names.COMPUTE_POLICY}: {policy}"))
     return tuple(
         LabelRule(
-            key, "true", ReasonCode.ISOLATION_PROVIDER,
+            key,
+            "true",
+            ReasonCode.ISOLATION_PROVIDER,
             f"{who} needs a node whose isolation provider holds {what} (label {key} must be true)",
         )
         for key, what, who in held
-    )  # fmt: skip
+    )
 
 
 def _merged(readings: Iterable[Reading], notes: tuple[str, ...]) -> Reading:

@@ -134,9 +134,9 @@ def _texts(value: object) -> Iterator[str]:
 _KEYS: Final = frozenset(
     text for name, value in vars(names).items() if name.isupper() for text in _texts(value)
 )
-_DOMAINS: Final = frozenset(
-    key.partition("/")[0] for key in _KEYS if "/" in key
-) - {"kubernetes.io"}  # fmt: skip
+_DOMAINS: Final = frozenset(key.partition("/")[0] for key in _KEYS if "/" in key) - {
+    "kubernetes.io"
+}
 
 
 def ours(key: str) -> bool:

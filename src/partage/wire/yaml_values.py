@@ -45,9 +45,15 @@ _FLOAT: Final = re.compile(
 )
 _TAG: Final = "tag:yaml.org,2002:"
 _FAILURES: Final = (
-    yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError,
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
     RecursionError,
-)  # fmt: skip
+)
 """What PyYAML raises for malformed input; its constructors let plain Python errors through."""
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

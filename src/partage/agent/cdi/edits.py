@@ -117,9 +117,12 @@ def _device(node: DeviceNode, root: Path) -> Device:
             "user, whom this runtime's NRI does not tell; uid and gid are needed"
         )
     return Device(
-        path, kind, major, minor,
+        path,
+        kind,
+        major,
+        minor,
         *(None if one is None else Wrapped(one) for one in (node.file_mode, node.uid, node.gid)),
-    )  # fmt: skip
+    )
 
 
 def _looked_up(node: DeviceNode, root: Path) -> tuple[str, int, int]:

@@ -65,10 +65,14 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
         request.pod, head.name, head.uid, head.namespace, pod.labels, pod.annotations
     )
     container = Container(
-        key_of(request.pod, name.name, name.attempt), request.pod, name.name,
-        annotations=_annotations(config), env=tuple(own.values()), linux=LinuxContainer(tuple(devices)),
+        key_of(request.pod, name.name, name.attempt),
+        request.pod,
+        name.name,
+        annotations=_annotations(config),
+        env=tuple(own.values()),
+        linux=LinuxContainer(tuple(devices)),
         mounts=tuple(Mount(m.container_path, "bind", m.host_path) for m in config.mounts),
-    )  # fmt: skip
+    )
     return sandbox, container
 
 
@@ -111,10 +115,12 @@ def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int],
         for one in (adjustment.linux.devices if adjustment.linux else ())
     ]
     ours = cri.ContainerConfig(
-        envs=tuple(env), mounts=tuple(mounts), devices=tuple(devices),
+        envs=tuple(env),
+        mounts=tuple(mounts),
+        devices=tuple(devices),
         annotations=adjustment.annotations,
         cdi_devices=tuple(cri.CdiDevice(one.name) for one in adjustment.cdi_devices),
-    )  # fmt: skip
+    )
     replaced = {
         cri.ENVS: {one.key for one in env},
         cri.MOUNTS: {one.container_path for one in mounts},

@@ -210,10 +210,17 @@ class Proxy:
         A list is as old as its question: what was made or has ended since is known better here.
         """
         sandboxes = tuple(
-            PodSandbox(one.id, one.metadata.name, one.metadata.uid, one.metadata.namespace,
-                       one.labels, one.annotations)
-            for one in pods.items if one.metadata is not None
-        )  # fmt: skip
+            PodSandbox(
+                one.id,
+                one.metadata.name,
+                one.metadata.uid,
+                one.metadata.namespace,
+                one.labels,
+                one.annotations,
+            )
+            for one in pods.items
+            if one.metadata is not None
+        )
         known: dict[str, Container] = {}
         made: set[str] = set()
         for one in listed.containers:

@@ -147,9 +147,15 @@ def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
         driver=make.driver if given.driver is None else given.driver,
     )
     hardware = SimulatedHardware(
-        name, given.model, make, given.cards, given.rdma, given.functions,
-        given.numa_nodes, given.cards_per_switch,
-    )  # fmt: skip
+        name,
+        given.model,
+        make,
+        given.cards,
+        given.rdma,
+        given.functions,
+        given.numa_nodes,
+        given.cards_per_switch,
+    )
     return hardware, given.faults
 
 

@@ -20,8 +20,13 @@ __all__ = ["FOLDERS", "Root", "Verdict", "judge_image"]
 
 _MACHINE: Final = platform.machine()
 FOLDERS: Final = (
-    f"lib/{_MACHINE}-linux-gnu", f"usr/lib/{_MACHINE}-linux-gnu", "lib64", "usr/lib64", "lib", "usr/lib",
-)  # fmt: skip
+    f"lib/{_MACHINE}-linux-gnu",
+    f"usr/lib/{_MACHINE}-linux-gnu",
+    "lib64",
+    "usr/lib64",
+    "lib",
+    "usr/lib",
+)
 _LIBC: Final = "libc.so.6"
 _MUSL: Final = f"lib/ld-musl-{_MACHINE}.so.1"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -1,4 +1,4 @@
-"""What a process has mapped, as far as it matters here, told while procfs tells it: tenants make it as long as they like."""
+"""What a process has mapped, told while procfs tells it: tenants make it as long as they like."""
 
 import errno
 import os

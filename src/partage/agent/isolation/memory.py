@@ -46,9 +46,13 @@ def bound(folder: Path, file_bytes: int, files: int) -> None:
     size = room(file_bytes, files, os.sysconf("SC_PAGE_SIZE"))
     options = f"size={size},nr_inodes={files + 2},mode=0755"
     _call(
-        "mount", b"partage", os.fsencode(folder), b"tmpfs",
-        ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC), options.encode(),
-    )  # fmt: skip
+        "mount",
+        b"partage",
+        os.fsencode(folder),
+        b"tmpfs",
+        ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC),
+        options.encode(),
+    )
 
 
 def unbind(folder: Path) -> None:

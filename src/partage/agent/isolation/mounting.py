@@ -32,9 +32,10 @@ def binds_of(room: Room) -> tuple[Bind, ...]:
         Bind(room.source, INSIDE),
         Bind(
             f"{host}/private/{room.account.parent.name}/{room.account.name}",
-            f"{INSIDE}/{room.limits.account}", writable=True,
+            f"{INSIDE}/{room.limits.account}",
+            writable=True,
         ),
-    ]  # fmt: skip
+    ]
     for card in room.limits.cards:
         seats = room.seats_of(card)
         if seats is None:

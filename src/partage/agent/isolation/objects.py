@@ -32,12 +32,13 @@ _MOST: Final = 2**17
 _TEXT: Final = 16 * 2**20
 _ASKED: Final = 256
 _DRIVER: Final = re.compile(rb"(?:cu(?!File)|nvml)[A-Z][0-9A-Za-z_]{0,60}|dlv?sym(?=\0)")
-"""Functions of the driver and of the loader; CUDA's runtime and libraries go on in small letters, cuFile is theirs too."""
+"""Functions of the driver and of the loader; CUDA's runtime and libraries go on in small letters, cuFile too."""
 _REBINDS: Final = re.compile(rb"la_(?:symbind(?:32|64)|[0-9a-z_]{1,40}_pltenter)(?=\0)")
 """Functions of an auditor of the loader that may name another place to go to than the one that was bound."""
 _BEGINNINGS: Final = {
-    _DRIVER: (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0"), _REBINDS: (b"la_",),
-}  # fmt: skip
+    _DRIVER: (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0"),
+    _REBINDS: (b"la_",),
+}
 
 _Read = Callable[[int, int], bytes]
 

@@ -34,7 +34,7 @@ SLACK: Final = 2**30
 _PART: Final = 10
 """Of a cap, one part in so many is accepted as well."""
 _PROCESSES: Final = 4
-"""Each of so many brings a context that may grow; more of them change nothing, so that nobody gains by starting more."""
+"""Each of so many brings a context that may grow; more change nothing, so that starting more gains nothing."""
 _LOOKS: Final = 3
 _GRANULE: Final = 2 * 2**20
 _Key = tuple[str, int, int, int]

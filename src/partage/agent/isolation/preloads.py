@@ -58,8 +58,9 @@ def taken_first(  # what is known of one process
     audits = [name for name in audits if name]
     folders = ":".join(told[b"LD_LIBRARY_PATH"]).replace(";", ":").split(":")
     for how, names, defined in (
-        ("by LD_PRELOAD", preloads, stand_in), ("as auditor", audits, rebinder),
-    ):  # fmt: skip
+        ("by LD_PRELOAD", preloads, stand_in),
+        ("as auditor", audits, rebinder),
+    ):
         for name in names[:_MOST]:
             why = _judged(root, _places(name, folders, mapped), name, mapped, defined, work)
             if why:

@@ -111,8 +111,12 @@ def numbers_of(
         name = ascii(before.partition("(")[2][:_NAME])[1:-1]
         forked = bool(int(fields[6]) & _FORKED)
         return Numbers(
-            int(inner.split()[-1]), int(fields[19]), forked, name,
-            int(fields[17]), fields[0] in {"Z", "X", "x"},
-        )  # fmt: skip
+            int(inner.split()[-1]),
+            int(fields[19]),
+            forked,
+            name,
+            int(fields[17]),
+            fields[0] in {"Z", "X", "x"},
+        )
     except (OSError, StopIteration, IndexError, ValueError):
         return None

@@ -318,10 +318,15 @@ class OwnLibrary:
                 mine = Policy.NONE
             cards.append(
                 CardQuota(
-                    grant.uuid, grant.memory_bytes, core, mine, wishes.priority,
-                    wishes.swap_bytes, self.context_bytes,
+                    grant.uuid,
+                    grant.memory_bytes,
+                    core,
+                    mine,
+                    wishes.priority,
+                    wishes.swap_bytes,
+                    self.context_bytes,
                 )
-            )  # fmt: skip
+            )
         return Kept(_unloaded(shares.env), quota=Quota(tuple(cards)), cut=cut)
 
 

@@ -255,9 +255,16 @@ class Rooms:
         if free is None:
             raise InvalidValue(f"card {card.uuid}: all its {SEATS} seats are taken")
         return CardLimits(
-            card.uuid, f"card-{index}", free, card.memory_bytes, card.core_milli, card.policy,
-            card.priority, card.swap_bytes, card.context_bytes,
-        )  # fmt: skip
+            card.uuid,
+            f"card-{index}",
+            free,
+            card.memory_bytes,
+            card.core_milli,
+            card.policy,
+            card.priority,
+            card.swap_bytes,
+            card.context_bytes,
+        )
 
     # --- from one run to the next ------------------------------------------------------------
 
@@ -310,9 +317,14 @@ class Rooms:
             else folder / limits.account
         )
         return Room(
-            folder, f"{self._host}/containers/{folder.name}", library, limits,
-            self._files.seats, account, why,
-        )  # fmt: skip
+            folder,
+            f"{self._host}/containers/{folder.name}",
+            library,
+            limits,
+            self._files.seats,
+            account,
+            why,
+        )
 
     def _read(self, folder: Path) -> Room:
         with (folder / "limits").open("rb") as file:

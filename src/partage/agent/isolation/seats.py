@@ -34,8 +34,11 @@ SEAT_BYTES: Final = 4096
 _SEAT: Final = 128
 _TERMS: Final = "terms"
 _POLICIES: Final = {
-    Policy.BEST_EFFORT: 0, Policy.FIXED_SHARE: 1, Policy.BURST_SHARE: 2, Policy.NONE: 3,
-}  # fmt: skip
+    Policy.BEST_EFFORT: 0,
+    Policy.FIXED_SHARE: 1,
+    Policy.BURST_SHARE: 2,
+    Policy.NONE: 3,
+}
 _PRIORITIES: Final = {Priority.OFFLINE: 0, Priority.ORDINARY: 1, Priority.ONLINE: 2}
 _READABLE: Final = 0o644
 _TRIES: Final = 10

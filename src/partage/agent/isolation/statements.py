@@ -120,10 +120,17 @@ def survey(
         message = "; ".join(filter(None, (message, entry.cut)))
         said.append(
             Statement(
-                entry.container, entry.uid, entry.pod, entry.name, entry.limits,
-                answer, cause, message, bool(entry.cut),
+                entry.container,
+                entry.uid,
+                entry.pod,
+                entry.name,
+                entry.limits,
+                answer,
+                cause,
+                message,
+                bool(entry.cut),
             )
-        )  # fmt: skip
+        )
     return said
 
 

@@ -66,8 +66,8 @@ def _said(one: Seen, numbers: Numbers) -> str:
             "time on the card is limited. Use CUDA, or ask for a whole card or a hardware instance"
         )
     return (
-        f"{who} computes on a card past the library: it has {NVIDIA.memory} open and no place in the account, as with a "
-        "copy of the driver, or an interface other than CUDA. Neither its memory nor its time on the card is limited"
+        f"{who} computes on a card past the library: it has {NVIDIA.memory} open and no place in the account, as with "
+        "a copy of the driver, or an interface other than CUDA. Neither its memory nor its time on the card is limited"
     )
 
 

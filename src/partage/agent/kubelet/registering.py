@@ -219,7 +219,7 @@ class Registrar:
         """Wait before the next try; whether that ended early, since the kubelet's socket is another one."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while (left := end - loop.time()) > 0 and _file(self._files.kubelet) == since:  # noqa: ASYNC110 # files have no events
+        while (left := end - loop.time()) > 0 and _file(self._files.kubelet) == since:  # noqa: ASYNC110
             await asyncio.sleep(min(self._files.look, left))
         return left > 0
 

@@ -42,8 +42,11 @@ __all__ = ["Decider", "Plugin", "PluginOptions", "Refused"]
 
 _LOG: Final = logging.getLogger("partage.agent")
 _WANTED: Final = (
-    Event.CREATE_CONTAINER, Event.START_CONTAINER, Event.STOP_CONTAINER, Event.REMOVE_CONTAINER,
-)  # fmt: skip
+    Event.CREATE_CONTAINER,
+    Event.START_CONTAINER,
+    Event.STOP_CONTAINER,
+    Event.REMOVE_CONTAINER,
+)
 _MASK: Final = sum(1 << (event - 1) for event in _WANTED)
 """Only events that every runtime with this interface knows: an unknown bit ends the connection."""
 _PIECE: Final = 1 << 16

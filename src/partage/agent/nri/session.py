@@ -106,9 +106,12 @@ class Session:
             raise Malformed(f"a {message.kind.name.lower()} where the runtime calls")
         request = Request.decode(message.payload)
         return Called(
-            message.stream, request.service, request.method, request.payload,
+            message.stream,
+            request.service,
+            request.method,
+            request.payload,
             max(request.timeout_nano, 0) / 1e9,
-        )  # fmt: skip
+        )
 
     def _answered(self, message: TtrpcMessage) -> Answered:
         if message.kind is not Kind.RESPONSE:

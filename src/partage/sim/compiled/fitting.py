@@ -14,9 +14,15 @@ _CEILING: Final = 2**34
 
 @compiled
 def fit(
-    nodes: Index, value: Ints, places: Places, room: Room, asked: Asked, suits: Bools, cards: Cards,
+    nodes: Index,
+    value: Ints,
+    places: Places,
+    room: Room,
+    asked: Asked,
+    suits: Bools,
+    cards: Cards,
     found: Found,
-) -> int:  # fmt: skip
+) -> int:
     """Find the nodes that fit, each once; value -1 for the others.
 
     Args:

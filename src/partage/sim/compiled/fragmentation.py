@@ -71,9 +71,14 @@ def _points(drop: float, steps: Floats) -> int:
 
 @compiled
 def measure(
-    nodes: Index, open_: Bools, core_free: Ints, kind: Ints, cpu_free: Ints, counts: Counts,
+    nodes: Index,
+    open_: Bools,
+    core_free: Ints,
+    kind: Ints,
+    cpu_free: Ints,
+    counts: Counts,
     shapes: Shapes,
-) -> None:  # fmt: skip
+) -> None:
     """Write a gauge's columns of some nodes."""
     left, fit, small, totals, frag = counts
     s_cpu, s_cards, chance, thresholds, row, allowed, p_cpu, p_chance, _ = shapes
@@ -127,9 +132,15 @@ def card_points(i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes:
 
 @compiled
 def node_points(
-    many: int, found: Found, value: Ints, wanted: Wanted, cpu_free: Ints, kind: Ints,
-    counts: Counts, shapes: Shapes,
-) -> None:  # fmt: skip
+    many: int,
+    found: Found,
+    value: Ints,
+    wanted: Wanted,
+    cpu_free: Ints,
+    kind: Ints,
+    counts: Counts,
+    shapes: Shapes,
+) -> None:
     """Add the score of the first `many` nodes found to their value."""
     chosen, usable = found
     count, milli, whole, cpu_asked, _ = wanted

@@ -40,9 +40,15 @@ def _told(free: int, asked: int, unit: int) -> float:
 
 @compiled
 def _least(
-    cores: float, gib: float, sums: Floats, times: int, after: Floats, before: Floats,
-    core_price: Floats, gib_price: Floats,
-) -> float:  # fmt: skip
+    cores: float,
+    gib: float,
+    sums: Floats,
+    times: int,
+    after: Floats,
+    before: Floats,
+    core_price: Floats,
+    gib_price: Floats,
+) -> float:
     """Value of a node, with the worth of `times` cards changed."""
     least = np.inf
     for p in range(sums.size):
@@ -98,9 +104,16 @@ def _shared(
 
 @compiled
 def price(
-    nodes: Index, open_: Bools, core_free: Ints, kind: Ints, cpu_free: Ints, memory_free: Ints,
-    row: Index, valued: Valued, table: PriceTable,
-) -> int:  # fmt: skip
+    nodes: Index,
+    open_: Bools,
+    core_free: Ints,
+    kind: Ints,
+    cpu_free: Ints,
+    memory_free: Ints,
+    row: Index,
+    valued: Valued,
+    table: PriceTable,
+) -> int:
     """Write a price gauge's columns of some nodes; by how much the compute left has grown."""
     left, totals, idle, models, sums, value = valued
     worth, core_price, gib_price, _, _ = table
@@ -147,9 +160,15 @@ def card_values(
 
 @compiled
 def count_slots(
-    nodes: Index, cpu_free: Ints, memory_free: Ints, idle: Ints, models: Index,
-    asked: tuple[Ints, Ints, Ints, Bools], slots: Ints, supply: Ints,
-) -> None:  # fmt: skip
+    nodes: Index,
+    cpu_free: Ints,
+    memory_free: Ints,
+    idle: Ints,
+    models: Index,
+    asked: tuple[Ints, Ints, Ints, Bools],
+    slots: Ints,
+    supply: Ints,
+) -> None:
     """Count the slots of every reserve on some nodes again."""
     cards, cpu, memory, allowed = asked
     for i in nodes:
@@ -178,9 +197,15 @@ def shortage(need: Floats, supply: Ints, margin: float, times: float) -> int:
 
 @compiled
 def _lost(
-    cpu: int, memory: int, idle: int, slots: Ints, exempt: Bools, r_cards: Ints, r_cpu: Ints,
+    cpu: int,
+    memory: int,
+    idle: int,
+    slots: Ints,
+    exempt: Bools,
+    r_cards: Ints,
+    r_cpu: Ints,
     r_memory: Ints,
-) -> int:  # fmt: skip
+) -> int:
     """A bit for each reserve of a node that loses a slot when so much is left."""
     bits = 0
     for r in range(slots.size):
@@ -196,9 +221,18 @@ def _lost(
 
 @compiled
 def node_values(
-    many: int, found: Found, value: Ints, flags: Ints, wanted: Wanted, cpu_free: Ints,
-    memory_free: Ints, valued: Valued, table: PriceTable, guarded: Guarded, exempt: Bools,
-) -> None:  # fmt: skip
+    many: int,
+    found: Found,
+    value: Ints,
+    flags: Ints,
+    wanted: Wanted,
+    cpu_free: Ints,
+    memory_free: Ints,
+    valued: Valued,
+    table: PriceTable,
+    guarded: Guarded,
+    exempt: Bools,
+) -> None:
     """Add the score of the first `many` nodes found to their value, and write their flags.
 
     Args:
@@ -241,6 +275,12 @@ def node_values(
             free = idle[i] - (rest < 1000 and rest + milli >= 1000)
         value[i] += score * _RANKS
         flags[i] = _lost(
-            max(cpu_free[i] - cpu_asked, 0), max(memory_free[i] - memory_asked, 0), max(free, 0),
-            slots[i], exempt, r_cards, r_cpu, r_memory,
-        )  # fmt: skip
+            max(cpu_free[i] - cpu_asked, 0),
+            max(memory_free[i] - memory_asked, 0),
+            max(free, 0),
+            slots[i],
+            exempt,
+            r_cards,
+            r_cpu,
+            r_memory,
+        )

@@ -40,8 +40,13 @@ class FastPriceGauge(PriceGauge):
         super().allocate()
         pairs = np.ascontiguousarray(self.prices.pairs.T)
         self.valued: Valued = (
-            self.left, self.total, self.idle, self.model, self.sums, self.value,
-        )  # fmt: skip
+            self.left,
+            self.total,
+            self.idle,
+            self.model,
+            self.sums,
+            self.value,
+        )
         self.table: PriceTable = (self.worth, pairs[0], pairs[1], self.scarcity, self.bonus)
         guard = self.guard
         self.guarded: Guarded = (guard.cards, guard.cpu, guard.memory, guard.slots.T)
@@ -51,9 +56,16 @@ class FastPriceGauge(PriceGauge):
         plane, free, guard = self.ledger.planes[DeviceType.GPU], self.ledger.host_free, self.guard
         cpu, memory = free["cpu"], free["memory"]
         self.milli += price(
-            nodes, plane.open, plane.core_free, plane.kind, cpu, memory, self.row, self.valued,
+            nodes,
+            plane.open,
+            plane.core_free,
+            plane.kind,
+            cpu,
+            memory,
+            self.row,
+            self.valued,
             self.table,
-        )  # fmt: skip
+        )
         asked = (guard.cards, guard.cpu, guard.memory, guard.allowed)
         count_slots(nodes, cpu, memory, self.idle, self.model, asked, guard.slots.T, guard.supply)
 
@@ -96,6 +108,15 @@ class PriceRescorer(Rescorer):
         gauge, free = self._gauge, self.ledger.host_free
         gauge.refresh()
         node_values(
-            many, found, value, _flags, self.wanted, free["cpu"], free["memory"], gauge.valued,
-            gauge.table, gauge.guarded, self._exempt,
-        )  # fmt: skip
+            many,
+            found,
+            value,
+            _flags,
+            self.wanted,
+            free["cpu"],
+            free["memory"],
+            gauge.valued,
+            gauge.table,
+            gauge.guarded,
+            self._exempt,
+        )

@@ -57,9 +57,16 @@ class FastGauge(Gauge):
         lens = self.lens
         self.counts: Counts = (self.left, self.fit.T, self.small.T, self.total, self.frag)
         self.shapes: Shapes = (
-            lens.cpu, lens.count, lens.chance, lens.thresholds, lens.row, lens.allowed,
-            lens.plain_cpu, lens.plain_chance, lens.points,
-        )  # fmt: skip
+            lens.cpu,
+            lens.count,
+            lens.chance,
+            lens.thresholds,
+            lens.row,
+            lens.allowed,
+            lens.plain_cpu,
+            lens.plain_chance,
+            lens.points,
+        )
 
     def blank(self, steps: int, size: int) -> Ints:
         """Node by node in memory, as the loops read it."""
@@ -126,9 +133,11 @@ class Rescorer:
         asked = request.groups[0].request if request.groups else None
         self._registrar = asked.registrar if asked is not None else ""
         self.wanted: Wanted = (
-            *demand(asked), asked is not None and asked.whole, host.get("cpu", 0),
+            *demand(asked),
+            asked is not None and asked.whole,
+            host.get("cpu", 0),
             host.get("memory", 0),
-        )  # fmt: skip
+        )
 
     @staticmethod
     def applies(request: PodRequest, host: Mapping[str, int]) -> bool:
@@ -137,9 +146,14 @@ class Rescorer:
         return plain and sum(amount > 0 for amount in host.values()) <= 4
 
     def score(
-        self, suits: Bools | None, eligible: tuple[Bools, Ints], rank: Ints, value: Ints,
-        flags: Ints, nodes: Nodes,
-    ) -> bool:  # fmt: skip
+        self,
+        suits: Bools | None,
+        eligible: tuple[Bools, Ints],
+        rank: Ints,
+        value: Ints,
+        flags: Ints,
+        nodes: Nodes,
+    ) -> bool:
         """Write `value` and `flags` of some nodes; False where only NumPy can.
 
         That is where a resource is not in the books, and where cards have their own number of sharers.
@@ -157,9 +171,13 @@ class Rescorer:
         if places is None or places[1] is not eligible[0] or places[3] is not rank:
             places = self._places = (ledger.present, *eligible, rank)
         cards: Cards = (
-            plane.open, plane.core_free, plane.memory_free, plane.memory_total, plane.slots_free,
+            plane.open,
+            plane.core_free,
+            plane.memory_free,
+            plane.memory_total,
+            plane.slots_free,
             plane.tenants,
-        )  # fmt: skip
+        )
         found = self._scratch.found(plane.open.shape)
         many = fit(
             np.arange(value.size) if isinstance(nodes, slice) else nodes,
@@ -190,9 +208,13 @@ class BookRescorer(Rescorer):
     """For strategies that look at nothing but the books."""
 
     def __init__(
-        self, request: PodRequest, host: Mapping[str, int], ledger: Ledger, scratch: Scratch,
+        self,
+        request: PodRequest,
+        host: Mapping[str, int],
+        ledger: Ledger,
+        scratch: Scratch,
         strategy: Strategy,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(request, host, ledger, scratch)
         self._strategy = STRATEGIES[strategy]
 
@@ -200,17 +222,30 @@ class BookRescorer(Rescorer):
         ledger = self.ledger
         plane = ledger.planes[DeviceType.GPU]
         host: Host = (
-            ledger.host_free["cpu"], ledger.host_total["cpu"],
-            ledger.host_free["memory"], ledger.host_total["memory"],
-        )  # fmt: skip
+            ledger.host_free["cpu"],
+            ledger.host_total["cpu"],
+            ledger.host_free["memory"],
+            ledger.host_total["memory"],
+        )
         cards: Used = (
-            plane.open, plane.core_free, plane.core_total, plane.memory_free, plane.memory_total,
+            plane.open,
+            plane.core_free,
+            plane.core_total,
+            plane.memory_free,
+            plane.memory_total,
             plane.kind,
-        )  # fmt: skip
+        )
         node_scores(
-            many, found, value, self._strategy, self.wanted, host, ledger.hosted, ledger.bare,
+            many,
+            found,
+            value,
+            self._strategy,
+            self.wanted,
+            host,
+            ledger.hosted,
+            ledger.bare,
             cards,
-        )  # fmt: skip
+        )
 
 
 class GaugeRescorer(Rescorer):
@@ -226,9 +261,15 @@ class GaugeRescorer(Rescorer):
         gauge, ledger = self._gauge, self.ledger
         gauge.refresh()
         node_points(
-            many, found, value, self.wanted, ledger.host_free["cpu"],
-            ledger.planes[DeviceType.GPU].kind, gauge.counts, gauge.shapes,
-        )  # fmt: skip
+            many,
+            found,
+            value,
+            self.wanted,
+            ledger.host_free["cpu"],
+            ledger.planes[DeviceType.GPU].kind,
+            gauge.counts,
+            gauge.shapes,
+        )
 
 
 def _asked(request: PodRequest) -> Asked:

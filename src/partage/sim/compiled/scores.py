@@ -89,9 +89,16 @@ def _usage(
 
 @compiled
 def node_scores(
-    many: int, found: Found, value: Ints, strategy: int, wanted: Wanted, host: Host, hosted: Ints,
-    bare: Bools, cards: Used,
-) -> None:  # fmt: skip
+    many: int,
+    found: Found,
+    value: Ints,
+    strategy: int,
+    wanted: Wanted,
+    host: Host,
+    hosted: Ints,
+    bare: Bools,
+    cards: Used,
+) -> None:
     """Add the score of the first `many` nodes found to their value.
 
     Args:

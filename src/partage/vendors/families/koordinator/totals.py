@@ -27,7 +27,8 @@ def totals(
 
     Names without healthy devices are left out, so a caller who finds one on the node removes it.
     Amounts are those of the devices, scaling included. `gpu` exists only where the vendor's
-    cards are asked for by it (upstream: NVIDIA's, and of no vendor); `gpu.shared` counts 100 a healthy card; it and native units have no name in v1.4.
+    cards are asked for by it (upstream: NVIDIA's, and of no vendor); `gpu.shared` counts 100 a
+    healthy card; it and native units have no name in v1.4.
 
     Args:
         devices: the node's devices.
