@@ -17,7 +17,7 @@ SOURCE = Path(partage.__file__).parent
 ROWS_FILE = SOURCE / "vendors/traits.py"
 SPELT = {name for row in ROWS for name in (row.name, *row.aliases)}
 NUMBERS = {row.pci for row in ROWS} - {None} | {FPGA_MAKER}
-FILES = re.compile(r"/dev/(nvidia|m?kfd|davinci|devmm|hisi|cambricon|mx[a-z])")
+FILES = re.compile(r"/dev/(nvidia|m?kfd|davinci|devmm|hisi|cambricon|xpu|mx[a-z])")
 PAGE = Path(__file__).parents[2] / "docs/reference/agent.md"
 
 

@@ -19,7 +19,7 @@ def on(vendor: str, **limits: str) -> PodOutcome:
     return outcome
 
 
-@pytest.mark.parametrize("vendor", ["acme", "habana", "kunlun"])
+@pytest.mark.parametrize("vendor", ["acme", "habana", "enflame"])
 @pytest.mark.parametrize("amount", ["100", "50"])
 def test_a_card_of_a_vendor_without_known_files_is_refused(vendor: str, amount: str) -> None:
     """With a code and a sentence that names the vendor; whole cards and shares alike."""
@@ -36,7 +36,7 @@ def test_other_devices_of_the_node_are_given() -> None:
     assert on("acme", **{"koordinator.sh_rdma": "100"}).refusal is None
 
 
-@pytest.mark.parametrize("vendor", ["", "nvidia", "NVIDIA", "amd", "hygon", "dcu"])
+@pytest.mark.parametrize("vendor", ["", "nvidia", "NVIDIA", "amd", "hygon", "dcu", "kunlun"])
 def test_known_vendors_are_placed(vendor: str) -> None:
     """Also a card of no vendor, which is NVIDIA's."""
     assert on(vendor, **{"koordinator.sh_gpu": "100"}).refusal is None

@@ -9,7 +9,8 @@ A vendor without a row, or with a row that has no device files, gets no pod: a c
 it cannot open (`files_known`).
 
 Source: kubernetes.md 6 (device files, PCI); koordinator.md 2.3, 5 and 11; the runtimes' own hooks
-(`partage.vendors.runtimes`); HAMi's device plugins for Hygon's and Cambricon's files. Read, not run, but NVIDIA's.
+(`partage.vendors.runtimes`); HAMi's device plugins for the files of Hygon's, Cambricon's and Kunlun's cards.
+Read, not run, but NVIDIA's.
 """
 
 from collections.abc import Callable, Mapping
@@ -239,6 +240,14 @@ METAX: Final = Traits(
     ),
 )
 
+KUNLUN: Final = Traits(
+    "kunlun",
+    aliases=("baidu",),
+    own=("/dev/xpu{minor}",),
+    common=("/dev/xpuctrl",),
+    tampering=r"/dev/xpu[0-9]+",
+)
+
 ROWS: Final = (
     NVIDIA,
     AMD,
@@ -246,6 +255,7 @@ ROWS: Final = (
     HUAWEI,
     CAMBRICON,
     METAX,
+    KUNLUN,
     # No pod is placed on cards of these, but their runtimes are kept from opening any.
     Traits("habana", variable="HABANA_VISIBLE_DEVICES", domains=("habana.ai",)),
     Traits("mthreads", variable="MTHREADS_VISIBLE_DEVICES", domains=("mthreads.com",)),
