@@ -30,8 +30,8 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.placement.learning import ask_of
-from partage.placement.lessons import learned
 from partage.placement.mix import Stock
+from partage.placement.selection import learned
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement, PodGone, TablesChanged
 from partage.sim.compiled.scorers import CompiledScorers

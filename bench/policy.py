@@ -23,9 +23,8 @@ from time import perf_counter
 from typing import Any
 
 from partage.model.policy import Policy
-from partage.placement.lessons import learned
 from partage.placement.mix import Ask, Stock
-from partage.placement.selection import Rules
+from partage.placement.selection import Rules, learned
 from partage.placement.tables import Tables
 from partage.sim.bound import PLACED, ceiling
 from partage.sim.history import read_history

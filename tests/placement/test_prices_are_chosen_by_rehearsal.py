@@ -8,11 +8,10 @@ import pytest
 from partage.model.policy import Strategy
 from partage.placement.candidates import CANDIDATES
 from partage.placement.learning import Due, due, fits_history, in_sight, refreshed
-from partage.placement.lessons import learned
 from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.prices import solver_there
 from partage.placement.rehearsal import Outcome
-from partage.placement.selection import chosen, excess, merit
+from partage.placement.selection import chosen, excess, learned, merit
 from partage.placement.tables import Tables
 from partage.testing.builders import card, make_node
 

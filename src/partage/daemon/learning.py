@@ -56,7 +56,7 @@ def _learned(
     tables: Tables, seen: Mapping[Ask, int], stock: Stock, standing: Standing
 ) -> Tables | None:
     """What the worker does; the loops it needs are imported there, not in the service."""
-    from partage.placement.lessons import learned  # noqa: PLC0415
+    from partage.placement.selection import learned  # noqa: PLC0415
 
     return learned(tables, seen, stock, standing)
 

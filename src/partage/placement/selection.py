@@ -7,11 +7,12 @@ gains is held against what it costs: kinds of pod that fail more often than unde
 in the last round, where both are known well, only beyond a limit, but steeply.
 
 Follows docs/design/rehearsed-prices.md, section 2.5. Runs off the decision path, is deterministic,
-and gives the same choice with compiled loops and without.
+and gives the same choice with compiled loops and without. Importing this module imports the compiled
+loops where numba is installed, which takes a second; a service that decides has a process of its own do it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,12 +21,12 @@ from partage.inventory.plane import Ints
 from partage.model.device import MILLI
 from partage.model.policy import Strategy
 from partage.placement.candidates import CANDIDATES
-from partage.placement.mix import Mix, Standing, Stock
+from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.prices import Learner, SolverMissing
 from partage.placement.rehearsal import Course, Outcome, Theatre, dressed, thinned
-from partage.placement.tables import Prices
+from partage.placement.tables import Prices, Tables
 
-__all__ = ["Choice", "Rules", "chosen", "excess", "merit"]
+__all__ = ["Choice", "Rules", "chosen", "excess", "learned", "merit"]
 
 _ROUNDS: Final = ((4, 12, 4), (2, 5, 3))
 """Every so many-th node; so many go on for their merit, and so many for their strict merit."""
@@ -231,3 +232,39 @@ def chosen(
     configs = CANDIDATES[:_FEW] if mix.counts.sum() < _EARLY else CANDIDATES
     candidates = {n: learner.prices(config) for n, config in enumerate(configs)}
     return selection.best(selection.narrowed(candidates), standing)
+
+
+def learned(
+    tables: Tables,
+    seen: Mapping[Ask, int],
+    stock: Stock,
+    standing: Standing | None = None,
+    *,
+    rules: Rules | None = None,
+    fast: bool | None = None,
+) -> Tables | None:
+    """Tables with the best prices for the requests seen, or with the best stand-in.
+
+    Args:
+        tables: in force.
+        seen: how often each ask came.
+        stock: the empty cluster.
+        standing: what is placed already.
+        rules: how gain and cost are weighed.
+        fast: use compiled loops; None for where numba is installed.
+
+    Returns:
+        None where nothing can be learnt: nobody asks for cards, or there are none.
+    """
+    mix = Mix.of(seen, stock)
+    choice = chosen(mix, stock, standing, rules=rules, fast=fast)
+    if choice is None:
+        return None
+    usual = workload_of(mix, stock) if choice.stand_in is Strategy.FGD else tables.workload
+    return replace(
+        tables,
+        version=tables.version + 1,
+        workload=usual,
+        prices=choice.prices,
+        stand_in=choice.stand_in,
+    )

@@ -13,9 +13,8 @@ from time import perf_counter
 from partage.inventory.ledger import Ledger
 from partage.model.policy import Strategy
 from partage.placement.learning import Due, due, fits_history, refreshed
-from partage.placement.lessons import learned
 from partage.placement.mix import Ask, Standing, Stock
-from partage.placement.selection import Rules
+from partage.placement.selection import Rules, learned
 from partage.placement.tables import Tables
 from partage.sim.openb import PodRow, Trace
 

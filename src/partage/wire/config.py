@@ -71,10 +71,11 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
         if not isinstance(document.shape, shapes.ConfigMap):
             continue
         for key, text in texts(document.shape.data).items():
-            reader = _reader(document.name, key)
-            if reader is None:
+            found = _reader(document.name, key)
+            if found is None:
                 continue
-            what = reader.__name__.strip("_").replace("_", " ") + f" ({key})"
+            reader, name = found
+            what = f"{name} ({key})"
             holder = seen.get(what)
             note = f"{document.where}: replaces the {what} of {holder}" if holder else ""
             try:
@@ -106,23 +107,18 @@ def _refused(document: Document, key: str, text: str, error: InvalidValue) -> In
     return document.invalid(f"data[{key}]", rule)
 
 
-def _reader(name: str, key: str) -> _Reader | None:
-    """Who reads a key of a ConfigMap; charts put their release's name before the maps' names."""
+def _reader(name: str, key: str) -> tuple[_Reader, str] | None:
+    """Who reads a key of a ConfigMap, and what it sets; charts put their release's name before the maps'."""
     if key == "device-config.yaml":
-        return _hami_device_config
+        return _hami_device_config, "hami device config"
     if key == "config.json" and name.endswith("device-plugin"):
-        return _hami_node_config
+        return _hami_node_config, "hami node config"
     if name.endswith("metax-device-config"):
-        return {"cluster-config": _metax_cluster, "nodes-config": _metax_nodes}.get(key)
+        return _METAX.get(key)
     if key == "data.yaml" and name.endswith("gpu-shared-resource-templates"):
-        return _templates
+        return _templates, "templates"
     if name == "partage-config":
-        return {
-            "policy": _policy,
-            "node-policy": _node_policy,
-            "card-policy": _card_policy,
-            "isolation-require": _isolation_require,
-        }.get(key)
+        return _PARTAGE.get(key)
     return None
 
 
@@ -221,6 +217,18 @@ def _strategy(text: str) -> Strategy:
         return Strategy(text.strip())
     except ValueError:
         raise InvalidValue(f"{text.strip()!r} is not one of {', '.join(Strategy)}") from None
+
+
+_METAX: Final[Mapping[str, tuple[_Reader, str]]] = {
+    "cluster-config": (_metax_cluster, "metax cluster"),
+    "nodes-config": (_metax_nodes, "metax nodes"),
+}
+_PARTAGE: Final[Mapping[str, tuple[_Reader, str]]] = {
+    "policy": (_policy, "policy"),
+    "node-policy": (_node_policy, "node policy"),
+    "card-policy": (_card_policy, "card policy"),
+    "isolation-require": (_isolation_require, "isolation require"),
+}
 
 
 # --- Texts inside ConfigMaps -----------------------------------------------------------------
