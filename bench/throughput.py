@@ -1,7 +1,7 @@
 """Pods a second of a genuine kube-scheduler, alone and with our extender, in one run.
 
     tests/cluster/build                         once: the genuine control plane
-    python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--nice -15] [--mutual-tls [--http2]] [--profile FOLDER] [-o json]
+    python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--nice -15] [--mutual-tls] [--profile FOLDER] [-o json]
 
 One etcd, one API server, so many nodes that are objects only, each with eight cards. Rounds of two
 arms take turns: the same kube-scheduler, once by itself on pods that ask for a plain extended
@@ -139,7 +139,7 @@ class Bench:
         self.plane, self.client, self.folder = plane, client, folder
         self.count, self.nice, self.percentage = given.nodes, given.nice, given.percentage
         self.percentage_alone = given.percentage_alone
-        self.mutual_tls, self.http2 = given.mutual_tls, given.http2
+        self.mutual_tls = given.mutual_tls
         self.plugin: Path | None = given.plugin
         self.read = 0
         self.rates: dict[str, float] = {}
@@ -173,7 +173,7 @@ class Bench:
                  f"--kubeconfig={self.plane.kubeconfig()}",
                 *(
                     [f"--tls-cert={certificate}", f"--tls-key={key}", f"--client-ca={authority}",
-                     f"--read-port={self.read}", *(["--http2"] if self.http2 else [])]
+                     f"--read-port={self.read}"]
                     if certificate else ["--plain"]
                 ),
                 *([f"--plugin-socket={self.folder}/engine.sock"] if self.plugin else []),
@@ -573,11 +573,6 @@ def main() -> None:
         "--mutual-tls",
         action="store_true",
         help="between kube-scheduler and the service, as the chart installs it; else plain HTTP",
-    )
-    parser.add_argument(
-        "--http2",
-        action="store_true",
-        help="by HTTP/2, as the chart installs it; with --mutual-tls",
     )
     parser.add_argument(
         "--plugin",

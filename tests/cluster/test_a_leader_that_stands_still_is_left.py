@@ -1,19 +1,15 @@
-"""By HTTP/2 a connection outlives a call that came to nothing: a leader that stands still is left all the same.
+"""A leader that stands still is left, whatever connections to it are open.
 
 Not covered: a leader whose machine is cut off (the same to kube-scheduler: nothing comes back).
 """
 
 import signal
-import socket
-import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from stack import SYSTEM, Stack, documents, eventually, pod
-
-pytest.importorskip("h2", reason="HTTP/2 needs the extra fast")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMISED = 15 + 10 + 3 + 10
@@ -47,19 +43,12 @@ def test_a_leader_that_stands_still_is_left(stack: Stack, second: str) -> None:
     """Pods are bound by the next leader, and by the first one when it is back."""
     port = stack.instances["scheduler"][0]
     eventually("the first instance leads", lambda: stack.leader() == port)
-    context = ssl.create_default_context(cafile=stack.plane.folder / "extender-ca.crt")
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    with (
-        socket.create_connection(("127.0.0.1", port)) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
-    ):
-        assert secured.selected_alpn_protocol() == "h2"
-    # In the middle of its work: many calls share one connection.
+    # In the middle of its work: connections are kept.
     for number in range(12):
         stack.create(pod(f"before-{number}", {"koordinator.sh/gpu": "10"}))
     for number in range(12):
         stack.bound(f"before-{number}")
-    eventually("they share one connection", lambda: connections(port) == 1)
+    eventually("connections are kept", lambda: connections(port) > 0)
 
     leader = stack.plane.processes["scheduler"]
     leader.signal(signal.SIGSTOP)

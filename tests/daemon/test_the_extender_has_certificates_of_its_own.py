@@ -1,8 +1,6 @@
 """One Secret makes both ends of the extender's connection; reading needs none."""
 
-import asyncio
 import base64
-import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,13 @@ import pytest
 from click.testing import CliRunner
 from daemon_world import world
 
-from partage.cli.scheduler import _tls, scheduler
+from partage.cli.scheduler import scheduler
 from partage.daemon.certificates import SECRETS
 from partage.daemon.mutual import mutual_tls
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.server import Faces
 from partage.serving.access import Access
-from partage.serving.tls import protocols
 from partage.testing.ports import free_port
 
 NAMESPACE, SECRET = "default", "extender-tls"
@@ -71,7 +68,6 @@ async def test_who_shows_the_secret_may_call_and_nobody_else(
         pytest.param(["--tls-host=h", "--plain"], "--tls-secret", id="no secret"),
         pytest.param(["--tls-secret=s", "--tls-host=h", "--plain"], "--plain", id="open too"),
         pytest.param(["--plain", "--read-port=9"], "--read-port", id="verbs on the plain port"),
-        pytest.param(["--plain", "--http2"], "--http2", id="no TLS"),
     ],
 )
 def test_options_that_do_not_go_together_are_named(
@@ -87,39 +83,6 @@ def test_options_that_do_not_go_together_are_named(
     done = CliRunner().invoke(scheduler, ["--kubeconfig", str(config), *given])
     assert done.exit_code == 2
     assert told in done.output
-
-
-@pytest.mark.parametrize("offered", [True, False])
-async def test_http2_is_offered_where_it_is_asked_for(tmp_path: Path, *, offered: bool) -> None:
-    """By either way to certificates; a caller agrees on it in the handshake, or HTTP/1.1 goes on."""
-    pytest.importorskip("h2", reason="HTTP/2 needs the extra fast")
-
-    def agreed(port: int, context: ssl.SSLContext) -> str | None:
-        context.set_alpn_protocols(["h2", "http/1.1"])
-        with (
-            socket.create_connection(("127.0.0.1", port), 30) as plain,
-            context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
-        ):
-            return secured.selected_alpn_protocol()
-
-    async with world() as here:
-        client = await here.client()
-        wanted = protocols(http2=offered)
-        async with mutual_tls(client, NAMESPACE, SECRET, ["127.0.0.1"], wanted) as tls:
-            faces = Faces(Access(certificates=True))
-            options = SchedulerOptions(faces=faces, tls=tls, learning=None)
-            async with SchedulerDaemon(client, options) as daemon:
-                held = here.stored(SECRET, "secrets", NAMESPACE)
-                for key in ("ca.crt", "tls.crt", "tls.key"):
-                    (tmp_path / key).write_bytes(base64.b64decode(held["data"][key]))
-                caller = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-                port = int(daemon.url.rpartition(":")[2])
-                said = await asyncio.to_thread(agreed, port, caller)
-                assert said == ("h2" if offered else None)
-    files = {"tls_cert": tmp_path / "tls.crt", "tls_key": tmp_path / "tls.key"}
-    own = _tls({**files, "client_ca": tmp_path / "ca.crt", "http2": offered})
-    assert own is not None
-    assert own.protocols == wanted
 
 
 async def test_whoever_made_the_secret_can_remove_it() -> None:

@@ -14,10 +14,8 @@ from partage.serving.access import Access, TokenFile
 from partage.serving.limits import Limits
 
 WAYS = {
-    "fast way in": {"fast": True, "http2": False},
-    "aiohttp alone": {"fast": False, "http2": False},
-    "HTTP/2": {"fast": True, "http2": True},
-    "HTTP/2, aiohttp alone": {"fast": False, "http2": True},
+    "fast way in": {"fast": True},
+    "aiohttp alone": {"fast": False},
 }
 
 
@@ -25,8 +23,6 @@ WAYS = {
 def running(request: pytest.FixtureRequest) -> Iterator[Running]:
     """Two nodes of two cards."""
     way = WAYS[request.param]
-    if way["http2"]:
-        pytest.importorskip("h2", reason="HTTP/2 needs the extra fast")
     with Running(node("n1"), device("n1"), node("n2"), device("n2"), **way) as site:
         yield site
 

@@ -5,14 +5,11 @@ import contextlib
 import json
 import socket
 import ssl
-import tempfile
 import threading
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import trustme
 from aiohttp import web
 from world import Manifest, World
 
@@ -22,7 +19,7 @@ from partage.extender.site import scheduler_site
 from partage.serving.access import Access
 from partage.serving.limits import Limits
 from partage.serving.site import Site
-from partage.serving.tls import ServerTls, protocols
+from partage.serving.tls import ServerTls
 
 T = TypeVar("T")
 Reply = tuple[int, dict[str, str], bytes]
@@ -46,7 +43,6 @@ class Running:
         routes: Sequence[web.RouteDef] = (),
         tls: ServerTls | None = None,
         fast: bool = True,
-        http2: bool = False,
     ) -> None:
         self.world = World()
         self._manifests = manifests
@@ -54,10 +50,6 @@ class Running:
             access or Access(plain=True), limits or Limits(), series or Exposition(), readers
         )
         self._routes, self._tls, self._fast = routes, tls, fast
-        self._folder = tempfile.TemporaryDirectory() if http2 else None
-        if self._folder is not None:
-            self._secured = trustme.CA()
-            self._tls = _server(self._secured, Path(self._folder.name))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._site: Site | None = None
@@ -78,8 +70,6 @@ class Running:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        if self._folder is not None:
-            self._folder.cleanup()
 
     async def _start(self) -> None:
         await self.world.start(*self._manifests)
@@ -108,15 +98,11 @@ class Running:
 
     def get(self, path: str, **headers: str) -> Reply:
         """GET a path on a connection of its own."""
-        if self._folder is not None:
-            return self._by_http2("GET", path, b"", headers)
         return self.send(_request("GET", path, b"", headers))
 
     def post(self, path: str, body: bytes | Manifest, **headers: str) -> Reply:
         """POST a body on a connection of its own."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        if self._folder is not None:
-            return self._by_http2("POST", path, data, headers)
         return self.send(_request("POST", path, data, headers))
 
     def send(self, data: bytes, context: ssl.SSLContext | None = None) -> Reply:
@@ -125,67 +111,6 @@ class Running:
             with contextlib.suppress(OSError):  # refused before all was sent; the answer says why
                 connection.sendall(data)
             return read(connection)
-
-    def _by_http2(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Reply:
-        """One answer; `connection` stands for what is said of the connection, as HTTP/1.1 would."""
-        context = ssl.create_default_context()
-        self._secured.configure_trust(context)
-        context.set_alpn_protocols(["h2"])
-        asked = [(":method", method), (":path", path), (":scheme", "https"), (":authority", "x")]
-        asked += [(name.replace("_", "-").lower(), value) for name, value in headers.items()]
-        with self.connect(context) as connection:
-            return _exchanged(connection, asked, body)
-
-
-def _server(authority: trustme.CA, folder: Path) -> ServerTls:
-    """A server's certificate of an authority, by HTTP/2."""
-    pair = authority.issue_cert("localhost")
-    certificate, key = folder / "cert.pem", folder / "key.pem"
-    pair.cert_chain_pems[0].write_to_path(certificate)
-    pair.private_key_pem.write_to_path(key)
-    return ServerTls(certificate, key, protocols=protocols(http2=True))
-
-
-def _exchanged(connection: ssl.SSLSocket, asked: list[tuple[str, str]], body: bytes) -> Reply:
-    """One request and its answer by HTTP/2."""
-    from h2.connection import H2Connection  # noqa: PLC0415 # needs the extra `fast`
-
-    http = H2Connection()
-    http.initiate_connection()
-    http.send_headers(1, asked, end_stream=not body)
-    status, headers, answer, ended, asked_back = 0, dict[str, str](), b"", False, False
-    connection.settimeout(240)
-    while True:
-        while body and not ended:
-            room = min(http.local_flow_control_window(1), http.max_outbound_frame_size)
-            if not room:
-                break
-            http.send_data(1, body[:room], end_stream=len(body) <= room)
-            body = body[room:]
-        connection.sendall(http.data_to_send())
-        if ended and (status != 503 or "connection" in headers):
-            return status, headers, answer
-        data = connection.recv(2**16)
-        if not data:
-            return status, headers, answer
-        for event in http.receive_data(data):
-            match type(event).__name__:
-                case "ResponseReceived":
-                    headers |= {n.decode(): v.decode() for n, v in event.headers}
-                    status = int(headers.pop(":status"))
-                case "DataReceived":
-                    answer += event.data
-                    http.acknowledge_received_data(event.flow_controlled_length, 1)
-                case "StreamEnded":
-                    ended = True
-                case "PingAckReceived":
-                    return status, headers, answer
-                case "ConnectionTerminated":
-                    headers["connection"] = "close"
-        if ended and not asked_back and "connection" not in headers:
-            # What the server has to say of the connection comes before its answer.
-            http.ping(b"whatever")
-            asked_back = True
 
 
 def _request(method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:

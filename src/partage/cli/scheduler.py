@@ -43,7 +43,7 @@ from partage.kube.loading import load_config
 from partage.model.errors import InvalidValue
 from partage.model.policy import Policy, Strategy
 from partage.serving.access import Access, TokenFile
-from partage.serving.tls import ServerTls, protocols
+from partage.serving.tls import ServerTls
 
 __all__ = ["scheduler"]
 
@@ -52,7 +52,7 @@ _ADAPTION: Final = "DevicePluginAdaption"
 
 def _without_effect(_context: click.Context, option: click.Parameter, value: object) -> None:
     """Options of 0.1.0 for what the plugin replaces are still read."""
-    if value is not None:
+    if value:
         click.echo(
             f"{option.opts[0]} has no effect since 0.2; take it out of the arguments", err=True
         )
@@ -64,7 +64,6 @@ class _OwnTls(NamedTuple):
     namespace: str
     secret: str
     hosts: tuple[str, ...]
-    offered: tuple[str, ...]
     required: bool
 
 
@@ -110,13 +109,6 @@ _serving = options(
         type=FILE,
         metavar="FILE",
         help="Authority of clients' certificates; whoever has one of them may call the verbs.",
-    ),
-    click.option(
-        "--http2",
-        is_flag=True,
-        help="Offer HTTP/2 under TLS too, which spares a handshake for nearly each Binding of a queue. "
-        "For a kube-scheduler that leaves dead connections soon: set HTTP2_READ_IDLE_TIMEOUT_SECONDS=5 "
-        "and HTTP2_PING_TIMEOUT_SECONDS=5 in its environment.",
     ),
     click.option(
         "--token-file",
@@ -184,6 +176,9 @@ _deciding = options(
     *(
         click.option(name, expose_value=False, callback=_without_effect, hidden=True)
         for name in ("--ahead-from", "--bind-together")
+    ),
+    click.option(
+        "--http2", is_flag=True, expose_value=False, callback=_without_effect, hidden=True
     ),
     click.option(
         "--agent-silence",
@@ -437,10 +432,7 @@ def _tls(given: dict[str, Any]) -> ServerTls | None:
             raise InvalidValue("--client-ca needs --tls-cert and --tls-key")
         return None
     alone = given.get("read_port") is not None and given.get("token_file") is None
-    tls = ServerTls(
-        certificate, key, authority, authority is not None and alone,
-        protocols(http2=given["http2"]),
-    )  # fmt: skip
+    tls = ServerTls(certificate, key, authority, authority is not None and alone)
     _ = tls.context  # a broken file ends the program now, not at the first connection
     return tls
 
@@ -464,10 +456,6 @@ def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
         InvalidValue: options do not go together.
     """
     secret: str | None = given["tls_secret"]
-    if given["http2"] and secret is None and given["tls_cert"] is None:
-        raise InvalidValue(
-            "--http2 is spoken under TLS: give --tls-secret, or --tls-cert and --tls-key"
-        )
     hosts: tuple[str, ...] = given["tls_hosts"]
     if secret is None:
         if hosts:
@@ -483,7 +471,7 @@ def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
     namespace = given["lease_namespace"] or config.namespace
     # Where reads have a port of their own, everybody at this one shows a certificate.
     required = given["read_port"] is not None
-    return _OwnTls(namespace, secret, hosts, protocols(http2=given["http2"]), required)
+    return _OwnTls(namespace, secret, hosts, required)
 
 
 async def _run(
@@ -493,5 +481,5 @@ async def _run(
         if own is None:
             await SchedulerDaemon(client, options).run(stop)
             return
-        async with mutual_tls(client, *own[:4], required=own.required) as tls:
+        async with mutual_tls(client, *own[:3], required=own.required) as tls:
             await SchedulerDaemon(client, replace(options, tls=tls)).run(stop)

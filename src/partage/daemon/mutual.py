@@ -34,7 +34,6 @@ async def mutual_tls(
     namespace: str,
     secret: str,
     hosts: Sequence[str],
-    offered: tuple[str, ...] = (),
     *,
     required: bool = False,
 ) -> AsyncIterator[ServerTls]:
@@ -45,7 +44,6 @@ async def mutual_tls(
         namespace: of the Secret.
         secret: its name.
         hosts: by which kube-scheduler reaches the service.
-        offered: protocols for callers who ask for any.
         required: whether nobody is heard without a certificate; if not, only the verbs need one.
 
     Raises:
@@ -65,7 +63,7 @@ async def mutual_tls(
         task = asyncio.create_task(_look_after(client, store, folder), name="scheduler:tls")
         try:
             files = (folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
-            yield ServerTls(*files, required=required, protocols=offered)
+            yield ServerTls(*files, required=required)
         finally:
             task.cancel()
             await asyncio.wait((task,))

@@ -32,7 +32,7 @@ class Listener:
         connections: Connections,
         context: ssl.SSLContext,
         patience: float,
-        served: Callable[[str | None], asyncio.Protocol],
+        served: Callable[[], asyncio.Protocol],
     ) -> None:
         """Nothing is accepted yet.
 
@@ -41,7 +41,7 @@ class Listener:
             connections: those of the port.
             context: of the handshakes.
             patience: seconds that one may take.
-            served: makes what serves a connection, by the protocol that was agreed on.
+            served: makes what serves a connection.
         """
         self.connections = connections
         self.context = context
@@ -137,17 +137,14 @@ class _Greeting:
 
 
 class _Agreed(asyncio.Protocol):
-    """Hands a connection to what speaks the protocol that the handshake agreed on."""
+    """Hands a connection over once the handshake has ended."""
 
-    def __init__(
-        self, over: Callable[[], None], served: Callable[[str | None], asyncio.Protocol]
-    ) -> None:
+    def __init__(self, over: Callable[[], None], served: Callable[[], asyncio.Protocol]) -> None:
         self._over = over
         self._served = served
 
     def connection_made(self, transport: Any) -> None:
         self._over()
-        agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()
-        protocol = self._served(agreed)
+        protocol = self._served()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)

@@ -16,7 +16,7 @@ from partage.serving.hot import HotRoute, HotRoutes
 from partage.serving.limits import Limits
 from partage.serving.listener import Listener
 from partage.serving.local import no_stranger
-from partage.serving.tls import HTTP2, ServerTls
+from partage.serving.tls import ServerTls
 
 __all__ = ["Site"]
 
@@ -133,17 +133,10 @@ class Site:
 
     def _by_tls(self, tls: ServerTls, bound: asyncio.Server, routes: HotRoutes) -> Listener:
         """What accepts connections by TLS on addresses that were bound."""
-
-        def served(agreed: str | None) -> asyncio.Protocol:
-            if agreed != HTTP2:
-                return Front(routes)
-            # Beside the extra it needs: nobody else has to have it.
-            from partage.serving.frames import Frames  # noqa: PLC0415
-
-            return Frames(routes)
-
         sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in bound.sockets]
-        return Listener(sockets, routes.open, tls.context, self._limits.patience, served)
+        return Listener(
+            sockets, routes.open, tls.context, self._limits.patience, lambda: Front(routes)
+        )
 
     async def stop(self) -> None:
         """Take no more connections, let requests end, and close."""

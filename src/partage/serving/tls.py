@@ -7,27 +7,13 @@ good one stays in force.
 import logging
 import ssl
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 
 from partage.model.errors import InvalidValue
 
-__all__ = ["HTTP2", "ServerTls", "protocols"]
+__all__ = ["ServerTls"]
 
-HTTP2: Final = "h2"
-"""As ALPN calls it."""
 _LOG = logging.getLogger("partage.serving")
-
-
-def protocols(*, http2: bool) -> tuple[str, ...]:
-    """What is offered to callers who ask (ALPN): HTTP/2 where it is wanted and can be spoken."""
-    if not http2:
-        return ()
-    if find_spec("h2") is None:
-        _LOG.warning("HTTP/2 is not offered: the library h2 is not installed (partage[fast])")
-        return ()
-    return (HTTP2, "http/1.1")
 
 
 @dataclass(slots=True)
@@ -40,14 +26,12 @@ class ServerTls:
         authority: PEM certificates of the authority of clients; None asks for no certificate.
         required: whether a connection without a client certificate is refused; if not, only
             privileged routes are.
-        protocols: that are offered to callers who ask for any (ALPN), the best first.
     """
 
     certificate: Path
     key: Path
     authority: Path | None = None
     required: bool = False
-    protocols: tuple[str, ...] = ()
     _context: ssl.SSLContext | None = None
     _stamps: tuple[int, ...] = ()
 
@@ -63,8 +47,6 @@ class ServerTls:
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             # Nobody takes a session up again, and each handshake paid for two.
             context.num_tickets = 0
-            if self.protocols:
-                context.set_alpn_protocols(self.protocols)
             if self.authority is not None:
                 context.verify_mode = ssl.CERT_REQUIRED if self.required else ssl.CERT_OPTIONAL
             self._load(context)
