@@ -67,7 +67,7 @@ KEYS = 8
 RATE = 60
 """Changes a second: a pod that is made, or one that is deleted."""
 REQUESTS = 15
-DOCUMENTS = ("/api/overview", "/api/nodes", "/api/nodes?order=used", "/api/pods")
+DOCUMENTS = ("/api/overview", "/api/fleet", "/api/nodes", "/api/nodes?order=used", "/api/pods")
 PROBE = """
 (() => {
   window.lags = []; window.keys = []; window.drawn = 0;
@@ -77,7 +77,7 @@ PROBE = """
   addEventListener('keydown', (event) => requestAnimationFrame(() => setTimeout(() => window.keys.push(performance.now() - event.timeStamp))));
 })()
 """
-VIEWS = ("#/", "#/nodes", "#/pods", "#/node/n0")
+VIEWS = ("#/", "#/fleet", "#/nodes", "#/pods", "#/node/n0")
 
 
 async def main(given: argparse.Namespace) -> None:
@@ -165,7 +165,14 @@ async def under_churn(nodes: int, pods: int) -> None:
                 gc.collect()
                 gc.freeze()  # the API server's objects are not what is measured
                 print(f"{pods} pods bound, load average {os.getloadavg()[0]:.1f}", flush=True)
-                for view in ("#/", "#/nodes", "#/nodes?order=used", "#/pods", "#/node/n0"):
+                for view in (
+                    "#/",
+                    "#/fleet",
+                    "#/nodes",
+                    "#/nodes?order=used",
+                    "#/pods",
+                    "#/node/n0",
+                ):
                     await page.open("about:blank", "true")
                     without = await churned(world, daemon.url)
                     await page.open(

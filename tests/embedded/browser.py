@@ -93,7 +93,9 @@ class Page:
         return [
             (one["dur"] / 1e3, one.get("tdur", 0) / 1e3)
             for one in self._traced
-            if one["name"].endswith("RunTask") and (one["pid"], one["tid"]) in main
+            if one["name"].endswith("RunTask")
+            and "dur" in one  # one that was not over has none
+            and (one["pid"], one["tid"]) in main
         ]
 
     async def value(self, script: str) -> Any:

@@ -44,24 +44,29 @@ function classes(fleet, by) {
 /** Where each node's cells lie: as large as all of them fit into the height, and no smaller than can be seen. */
 function laidOut(counts, width, height, least) {
   let found = null;
-  for (let size = 36; size >= least && !found; size -= 1) found = flow(counts, width, size > least ? height : Infinity, size);
+  for (let size = 36; size >= least && !found; size -= 1) found = flow(counts, width, size > least ? height : Infinity, size, size);
+  for (let tall = found.size + 1; tall <= 2 * found.size && found.size < 12; tall += 1) { // small cells are taller where there is room
+    const taller = flow(counts, width, height, found.size, tall);
+    if (!taller) break;
+    found = taller;
+  }
   return found;
 }
 
-function flow(counts, width, height, size) {
+function flow(counts, width, height, size, tall) {
   const gap = Math.max(1, Math.round(size / 3));
   const nodes = [];
-  let [x, y, tall] = [0, 0, 0];
+  let [x, y, most] = [0, 0, 0];
   for (const cards of counts) {
     const columns = cards <= 2 ? cards : cards <= 4 ? 2 : cards <= 8 ? 4 : Math.ceil(Math.sqrt(2 * cards));
-    const [wide, high] = [columns * size, columns ? Math.ceil(cards / columns) * size : 0];
-    if (x + wide > width && x) [x, y, tall] = [0, y + tall + gap, 0];
+    const [wide, high] = [columns * size, columns ? Math.ceil(cards / columns) * tall : 0];
+    if (x + wide > width && x) [x, y, most] = [0, y + most + gap, 0];
     if (y + high > height) return null;
     nodes.push({ x, y, columns, cards });
     if (cards) x += wide + gap;
-    tall = Math.max(tall, high);
+    most = Math.max(most, high);
   }
-  return { nodes, size, height: y + tall };
+  return { nodes, size, tall, height: y + most };
 }
 
 class Fleet extends Component {
@@ -128,14 +133,14 @@ class Fleet extends Component {
   /** Boxes of all cells, of the same colour one after the other. */
   shapes(fleet) {
     const { list, of } = classes(fleet, this.props.by);
-    const { nodes, size } = this.where;
+    const { nodes, size, tall } = this.where;
     const bins = list.map(() => []);
     const inner = size > 4 ? size - 1 : size;
     nodes.forEach(({ x, y, columns, cards }, number) => {
       const first = fleet.first[this.chosen[number]];
       for (let i = 0; i < cards; i += 1) {
         const group = of(first + i);
-        bins[group].push(box(x + (i % columns) * size, y + Math.floor(i / columns) * size, inner, size > 3 ? inner : size - 0.5, list[group][0]));
+        bins[group].push(box(x + (i % columns) * size, y + Math.floor(i / columns) * tall, inner, tall > 4 ? tall - 1 : tall - 0.5, list[group][0]));
       }
     });
     return bins.flat();
@@ -148,11 +153,11 @@ class Fleet extends Component {
       this.frame.hidden = true;
       return;
     }
-    const { nodes, size } = this.where;
+    const { nodes, size, tall } = this.where;
     const { x, y, columns } = nodes[at.node];
     this.frame.hidden = false;
-    Object.assign(this.frame.style, { left: `${x + (at.card % columns) * size - 3}px`, top: `${y + Math.floor(at.card / columns) * size - 3}px`,
-      width: `${size + 5}px`, height: `${size + 5}px` });
+    Object.assign(this.frame.style, { left: `${x + (at.card % columns) * size - 3}px`, top: `${y + Math.floor(at.card / columns) * tall - 3}px`,
+      width: `${size + 5}px`, height: `${tall + 5}px` });
     this.says.textContent = this.sentence(at);
   }
 
@@ -168,12 +173,12 @@ class Fleet extends Component {
 
   /** The card nearest to a point, or null far from all. */
   nearest(px, py) {
-    const { nodes, size } = this.where;
+    const { nodes, size, tall } = this.where;
     let [best, least] = [null, Infinity];
     nodes.forEach(({ x, y, columns, cards }, node) => {
-      const [cx, cy] = [Math.min(Math.max(Math.floor((px - x) / size), 0), columns - 1), Math.max(Math.floor((py - y) / size), 0)];
+      const [cx, cy] = [Math.min(Math.max(Math.floor((px - x) / size), 0), columns - 1), Math.max(Math.floor((py - y) / tall), 0)];
       const card = Math.min(cy * columns + cx, cards - 1);
-      const far = Math.hypot(x + ((card % columns) + 0.5) * size - px, y + (Math.floor(card / columns) + 0.5) * size - py);
+      const far = Math.hypot(x + ((card % columns) + 0.5) * size - px, y + (Math.floor(card / columns) + 0.5) * tall - py);
       if (far < least) [best, least] = [{ node, card }, far];
     });
     return best;
@@ -190,11 +195,11 @@ class Fleet extends Component {
     if (key === "ArrowLeft") return card ? { node, card: card - 1 } : node ? { node: node - 1, card: cards(node - 1) - 1 } : this.at;
     if (key === "PageDown") return { node: Math.min(node + 50, last), card: 0 };
     if (key === "PageUp") return { node: Math.max(node - 50, 0), card: 0 };
-    const { nodes, size } = this.where;
+    const { nodes, size, tall } = this.where;
     const { x, y, columns } = nodes[node];
-    const [cx, cy] = [x + ((card % columns) + 0.5) * size, y + (Math.floor(card / columns) + 0.5) * size];
+    const [cx, cy] = [x + ((card % columns) + 0.5) * size, y + (Math.floor(card / columns) + 0.5) * tall];
     for (let far = 1; far <= 4; far += 1) { // over the gap between two rows of nodes
-      const to = this.nearest(cx, cy + (key === "ArrowDown" ? far : -far) * size * 0.9);
+      const to = this.nearest(cx, cy + (key === "ArrowDown" ? far : -far) * tall * 0.9);
       if (to.node !== node || to.card !== card) return to;
     }
     return this.at;

@@ -83,8 +83,12 @@ function groups(reason) {
   return [...found.values()].map((group) => ({ ...group, cards: alike(group.cards) })).sort((a, b) => nearness(b) - nearness(a));
 }
 
-/** How much of what was asked the best card has, where that is counted; the rest keeps its order below. */
-const nearness = (group) => Math.max(-1, ...group.cards.map(([, one]) => (one.asked && one.free !== null && one.free < one.asked ? one.free / one.asked : -1)));
+/** How much of what was asked is there: on the best card, or by cards that fit; the rest keeps its order below. */
+function nearness({ cards, message }) {
+  const [, fit, needed] = /^(\d+) of \d+ cards fit, (\d+) needed/.exec(message) || [];
+  const parts = cards.map(([, one]) => (one.asked && one.free !== null && one.free < one.asked ? one.free / one.asked : -1));
+  return Math.max(-1, needed ? fit / needed : -1, ...parts);
+}
 
 function refusal(pod) {
   const { reason } = pod;
