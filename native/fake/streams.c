@@ -154,7 +154,12 @@ CUresult cuStreamIsCapturing(CUstream stream, int *status)
 {
     CUstream at = real(stream);
     atomic_fetch_add(&asked, 1);
-    *status = at && at->first ? 1 + at->first->broken : 0;
+    *status = 0;
+    if (at && atomic_load(&count)) {
+        pthread_mutex_lock(&lock); /* another thread's call may break the capture just now */
+        if (at->first) *status = 1 + at->first->broken;
+        pthread_mutex_unlock(&lock);
+    }
     return implicit(stream, false);
 }
 

@@ -75,12 +75,12 @@ static void launch(const struct work *work, CUstream stream)
         must(driver->launch(work->function, blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
 }
 
-/* A graph of ten launches. */
+/* A graph of ten launches. Other threads go on meanwhile: by the global mode their waits would break the capture. */
 static CUgraphExec capture(const struct work *work, CUstream stream)
 {
     CUgraph graph;
     CUgraphExec exec;
-    must(work->driver->begin(stream, 0), "cuStreamBeginCapture");
+    must(work->driver->begin(stream, CU_CAPTURE_THREAD_LOCAL), "cuStreamBeginCapture");
     for (int i = 0; i < 10; i++) launch(work, stream);
     must(work->driver->end(stream, &graph), "cuStreamEndCapture");
     must(work->driver->instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
