@@ -12,7 +12,7 @@ __all__ = ["ADVICE", "NEVER", "ROOM", "advice"]
 
 ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.INVALID_REQUEST: "correct the container or annotation that the message names",
-    ReasonCode.SCHEDULING_GATED: "wait until whoever set the gates takes them off",
+    ReasonCode.SCHEDULING_GATED: "wait until the controller that set the gates takes them off",
     ReasonCode.INSUFFICIENT_CARDS: "ask fewer, wait, or add cards",
     ReasonCode.INSUFFICIENT_CORE: "ask less compute, or wait",
     ReasonCode.INSUFFICIENT_MEMORY: "ask less memory, or wait",
