@@ -64,7 +64,7 @@ def options_of(found: list[Manifest]) -> list[str]:
 def bare(found: list[Manifest]) -> list[Manifest]:
     """Admission objects of pods without labels, in order of kind."""
     kinds = ("WebhookConfiguration", "AdmissionPolicy", "AdmissionPolicyBinding")
-    others = ("-own-node", "-config-namespaces")
+    others = ("-own-node", "-own-fields", "-config-namespaces")
     ours = [
         o
         for o in found

@@ -218,6 +218,8 @@ async def _denied(client: Client, account: str, notes: list[str]) -> tuple[str, 
     denied = []
     for verb, group, resource, part in _RIGHTS:
         attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
+        if resource == "configmaps" and account.startswith("system:serviceaccount:"):
+            attributes["namespace"] = account.split(":")[2]  # elsewhere it needs none
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
