@@ -14,7 +14,7 @@ IMAGE_TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance reference docs soak failover soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist image native native-aarch64 clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs hostile soak failover soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist image native native-aarch64 clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ docs: venv ## Build the documentation as a site into build/site; a warning is an
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/mkdocs build --strict --quiet
 
+hostile: venv ## What hostile tenants, strangers and thieves were tried with: a line each, and whether others noticed
+	$(BIN)/python tests/tools/attacks.py
+
 soak: venv ## Churn with random faults (SOAK_MINUTES, SOAK_RATE pods a second, SOAK_SEED, SOAK_PEACE): nothing lost, doubled or leaked, and the rate kept
 	$(BIN)/python tests/faults/soak.py --minutes $${SOAK_MINUTES:-20} --rate $${SOAK_RATE:-50} --seed $${SOAK_SEED:-0} --peace $${SOAK_PEACE:-90} --output build/soak
 
@@ -70,7 +73,7 @@ failover: venv ## Kill the leader five times under load (FAILOVER_KILLS): how lo
 
 soak-laws: venv ## The laws, random interleavings and comparisons with the originals, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_CASES, PARTAGE_SEED)
 	PARTAGE_SEQUENCES=$${PARTAGE_SEQUENCES:-200000} PARTAGE_SEED=$${PARTAGE_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/extender/test_any_interleaving_keeps_the_books.py
-	HYPOTHESIS_PROFILE=soak PARTAGE_CASES=$${PARTAGE_CASES:-5000} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/laws tests/fidelity
+	HYPOTHESIS_PROFILE=soak PARTAGE_CASES=$${PARTAGE_CASES:-5000} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/laws tests/fidelity tests/extender/test_no_pod_costs_more_than_its_share.py
 
 bench: venv ## Run the benchmarks and print their figures
 	$(BIN)/python bench/schedule.py

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import struct
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from prometheus_client import generate_latest
 
 from partage.agent.discovery.found import CardUse, Found, Inventory
-from partage.agent.exposition import MOST, Books, NodeSeries
+from partage.agent.exposition import MOST, Books, Nameless, NodeSeries
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.holding import Holding
 from partage.agent.host import Host
@@ -581,6 +582,19 @@ def test_a_tenant_joins_series_of_other_exporters() -> None:
         "partage_agent_tenant_info/GPU-0,0,n1,team,train,main,1,qgpu,share,",
     ]
     assert _twice(books) == []
+def test_nobody_is_named_where_nobody_is_asked_who_reads() -> None:
+    """Cards and sums stay."""
+    allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
+    books = Books(
+        NODE, [Holding("c1", "main", allocation)], {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
+        {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, 1, GIB // 2)},
+    )  # fmt: skip
+
+    told = generate_latest(Nameless(NodeSeries(lambda: books))).decode()
+
+    assert "gpu_core_allocated" in told
+    assert "hami_host_gpu_memory_used_bytes" in told
+    assert not {"team", "train", "main"} & set(re.findall(r'"([^"]*)"', told))
 
 
 def test_what_nobody_measures_has_no_series() -> None:

@@ -107,8 +107,8 @@ _FILES: Final = "tests/docs/test_what_pages_show_comes_out.py::test_a_nodes_file
 UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
     (_INSTALL, "docker build"): Untyped("there is no builder of images where tests run", _IMAGE),
     (_INSTALL, "docker push"): Untyped("there is no registry to push to", _IMAGE),
-    (_INSTALL, "curl http://<node>:31993/metrics"): Untyped(
-        "no test has a node with that port; the chart's Service has it",
+    (_INSTALL, "kubectl get --raw /api/v1/namespaces/partage-system/services"): Untyped(
+        "no API server of the tests reaches Services of pods; the chart has this one",
         "tests/docs/test_every_block_has_a_proof.py::test_the_port_that_the_page_asks_is_the_charts",
     ),
     (_INSTALL, "pip wheel"): Untyped("it asks PyPI for everything again", _OFFLINE),

@@ -93,10 +93,13 @@ def test_both_languages_print_the_same_commands() -> None:
 
 
 def test_the_port_that_the_page_asks_is_the_charts() -> None:
-    """`curl http://<node>:31993/metrics` reaches the chart's Service."""
+    """`services/partage-metrics:metrics/proxy` reaches the chart's Service, which is for the cluster alone."""
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    template = (CHART / "templates/scheduler.yaml").read_text("utf-8")
 
-    assert values["metrics"]["service"]["nodePort"] == 31993
+    assert values["names"]["metrics"] == "partage-metrics"
+    assert values["metrics"]["service"]["type"] == "ClusterIP"
+    assert "- name: metrics\n      port: {{ .Values.metrics.service.port }}" in template
 
 
 def test_nothing_is_fenced_in_a_way_that_is_not_read() -> None:

@@ -23,11 +23,13 @@ from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node
 from partage.vendors.traits import NVIDIA
 
-__all__ = ["MOST", "Books", "NodeSeries"]
+__all__ = ["MOST", "Books", "Nameless", "NodeSeries"]
 
 MOST: Final = 1024
 """Pairs of a container and a card that have series."""
 _ZONE: Final = "vGPU"
+_NAMING: Final = frozenset({"namespace", "pod", "container"})
+"""Labels whose values are of tenants."""
 _PERCENT: Final = MILLI // 100
 _MIB: Final = 2**20
 
@@ -371,3 +373,21 @@ def _gauge(
     for values, value in samples:
         family.add_metric(list(values), value)
     return family
+
+
+class Nameless(Collector):
+    """Series of which none names a pod: whoever reaches the port could read them, whatever they may read of pods."""
+
+    def __init__(self, inner: Collector) -> None:
+        """Series of another collector.
+
+        Args:
+            inner: collects all.
+        """
+        self._inner = inner
+
+    def collect(self) -> Iterator[Metric]:
+        """All but those."""
+        for metric in self._inner.collect():
+            if not any(_NAMING.intersection(sample.labels) for sample in metric.samples):
+                yield metric

@@ -195,6 +195,7 @@ def _planned(given: dict[str, Any]) -> _Plan:
             roots=Host(given["host_root"], simulated=simulated is not None, cdi=cdi),
             asked=asked_by(given),
             cdi=given["cdi_kind"],
+            pod_series=given["pod_series"],
         ),
         DiscoveryOptions(
             roots_of(given), given["backends"] or BACKENDS, reporting, given["journal"]

@@ -300,8 +300,14 @@ service_options = options(
         show_default=True,
         help="Port of these; 0 takes any that is free.",
     ),
+    click.option(
+        "--pod-series/--no-pod-series",
+        default=True,
+        show_default=True,
+        help="Series at /metrics that name pods. Nobody is asked who reads them.",
+    ),
 )
-"""Where health and metrics are."""
+"""Where health and metrics are, and what these tell."""
 
 
 def isolation_of(given: dict[str, Any]) -> IsolationOptions:

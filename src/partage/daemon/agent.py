@@ -15,9 +15,10 @@ from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client import generate_latest
+from prometheus_client.registry import Collector
 
 from partage.agent.discovery.found import CardUse, Inventory
-from partage.agent.exposition import Books, NodeSeries
+from partage.agent.exposition import Books, Nameless, NodeSeries
 from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
@@ -117,6 +118,7 @@ class AgentOptions:
         asked: makes what is asked about containers; None for the NRI plugin.
         cdi: kind of NVIDIA's cards in the host's CDI specifications; empty for none.
         tracer: is told what pods get.
+        pod_series: whether `/metrics` has series that name pods.
     """
 
     journal: Path = Path("/var/lib/partage/agent")
@@ -129,6 +131,7 @@ class AgentOptions:
     asked: Callable[[Keeper], Asked] | None = None
     cdi: str = ""
     tracer: Tracer = NO_TRACES
+    pod_series: bool = True
 
 
 class AgentDaemon:
@@ -304,7 +307,10 @@ class AgentDaemon:
             self.tallies.notes.labels(code).set(count)
         held, uses = self.keeper.holdings, self.meter.uses
         self._told = await asyncio.to_thread(told_by_drivers, held, self._cards(), uses)
-        data = generate_latest(self.tallies.registry)
+        registry: Collector = self.tallies.registry
+        if not self.options.pod_series:
+            registry = Nameless(registry)
+        data = generate_latest(registry)
         return web.Response(body=data, headers={"Content-Type": _METRICS})
 
 

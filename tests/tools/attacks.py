@@ -1,0 +1,149 @@
+"""What hostile tenants and strangers were tried with: one line an attack, and the tests that try it.
+
+    .venv/bin/python tests/tools/attacks.py            run them all, and print a line for each
+    .venv/bin/python tests/tools/attacks.py --table    print the table of docs/reliability.md
+
+Each attack is an ordinary test of the suite, so the gate has them all; this is where they stand together.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One kind of harm.
+
+    Attributes:
+        by: who does it.
+        tried: what was tried, in how many shapes the tests have.
+        noticed: what others notice of it.
+        tests: below `tests/`; of a file all, or one by its name.
+    """
+
+    by: str
+    tried: str
+    noticed: str
+    tests: tuple[str, ...]
+
+
+_SERVING: Final = "serving/test_no_client_holds_a_port.py"
+_FRAMES: Final = "serving/test_one_connection_carries_many_requests.py"
+_LOOKS: Final = "agent/test_no_tenant_costs_the_agent_its_memory.py"
+_CEL: Final = "webhook/test_the_api_server_decides_the_same_by_itself.py"
+_FORGED: Final = "webhook/test_forged_and_broken_pods_are_refused.py"
+_HARD: Final = "extender/test_no_pod_costs_more_than_its_share.py"
+_CROWDS: Final = "extender/test_a_tenant_with_hard_pods_waits_for_himself.py"
+_WAY: Final = "kube/test_no_credential_is_shown_to_the_way.py"
+_UP: Final = "apiserver/test_no_client_holds_the_server.py"
+
+ATTACKS: Final = (
+    Attack("tenant", "pods whose places take long to search: many containers, sizes, sets, hints, affinity, names, tolerations",
+           "a fifth of a second of work at most, each; the pod waits with a reason", (f"{_HARD}::test_a_hard_pod_is_answered_within_its_bound",)),
+    Attack("tenant", "a search for slow pods, which goes on from the slowest found", "none is slower",
+           (f"{_HARD}::test_no_pod_that_is_searched_for_is_harder",)),
+    Attack("tenant", "hundreds of hard pods at once, in one namespace and in many", "an ordinary pod of another namespace has its turn after a bounded amount of work; the hard ones wait for their own namespace",
+           (f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon", f"{_CROWDS}::test_many_namespaces_share_what_one_has")),
+    Attack("tenant", "hard pods at a live cluster, and a workload that makes many", "nothing: others have their turn between two of them",
+           ("embedded/test_hard_pods_hold_up_nobody.py",)),
+    Attack("tenant", "preemption beside many small pods, and plans that would not end", "as few victims as will do, or none",
+           ("laws/test_victims_are_the_least_that_will_do.py::test_as_few_of_many_small_pods_go_as_will_do", "laws/test_victims_are_the_least_that_will_do.py::test_a_plan_that_is_not_finished_is_none")),
+    Attack("tenant", "mappings, descriptors, threads, names, groups, objects and lists without an end, before the agent's look", "nothing: the container reads as not in force",
+           (f"{_LOOKS}::test_a_process_costs_no_memory", f"{_LOOKS}::test_a_crowd_is_not_looked_into", f"{_LOOKS}::test_the_others_are_judged_at_each_look", f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound")),
+    Attack("tenant", "device nodes, pipes, links, mazes and races where the agent reads files", "nothing is opened but regular files below the container's root",
+           (f"{_LOOKS}::test_nothing_but_regular_files_is_opened", f"{_LOOKS}::test_no_race_leads_out_of_a_root", f"{_LOOKS}::test_a_maze_of_links_ends")),
+    Attack("tenant", "a program whose first thread has ended", "it does not read as in force", (f"{_LOOKS}::test_a_process_outlives_its_first_thread",)),
+    Attack("tenant", "files, folders and mounts that fill the node or lead the agent astray", "nothing", ("agent/test_nobody_fills_the_node.py",)),
+    Attack("tenant", "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes", "no card opens", ("agent/test_cards_come_by_a_grant_alone.py",)),
+    Attack("tenant", "a policy or precedence that takes the whole card", "it gets what the node grants, and is told", ("agent/test_no_pod_takes_more_than_its_node_grants.py",)),
+    Attack("tenant", "pods that name their node, mirrors, other schedulers", "refused inside the API server", (f"{_CEL}::test_a_pod_with_devices_names_no_node_whatever_scheduler_it_names",)),
+    Attack("tenant", "forged records, by every reserved key, in pods and Bindings", "refused inside the API server", (f"{_CEL}::test_forging_is_refused_without_the_webhook", f"{_FORGED}::test_nobody_creates_a_pod_with_a_reserved_annotation", f"{_FORGED}::test_a_record_is_not_changed_by_an_update")),
+    Attack("tenant", "a namespace of Partage's usual name, where Partage is elsewhere", "its pods are judged as all others", (f"{_CEL}::test_only_the_namespace_that_partage_runs_in_is_left_out",)),
+    Attack("tenant", "privileged containers with a part of a card, by five protocols", "refused", (f"{_FORGED}::test_a_privileged_container_shares_by_no_protocol", f"{_FORGED}::test_a_privileged_container_may_not_share_by_hamis_protocol")),
+    Attack("tenant", "pods of thousands of containers, names and annotations at admission", "answered within a bounded amount of work; the probes meanwhile", ("webhook/test_large_pods_are_judged_in_time.py",)),
+    Attack("tenant", "escape sequences and marks of direction in names and annotations", "numbers on the terminal", ("cli/test_no_object_commands_the_terminal.py",)),
+    Attack("stranger", "sockets that are held: silent, half a head, half a body, half a handshake, answers unread", "nothing on the other port, and the next caller is served", (f"{_SERVING}::test_both_ports_answer_while_one_is_held", f"{_SERVING}::test_who_does_not_go_on_is_closed", f"{_SERVING}::test_one_address_does_not_keep_all_places_busy")),
+    Attack("stranger", "bodies that are never whole, on many connections", "the port holds 64 MiB at most; who holds most is closed", (f"{_FRAMES}::test_connections_together_hold_no_more_than_their_port_may",)),
+    Attack("stranger", "HTTP/2: frames too long, resets and frames without a request, heads without an end", "the connection is closed", (f"{_FRAMES}::test_a_frame_that_is_longer_than_allowed_is_not_waited_for", f"{_FRAMES}::test_resets_without_end_close_the_connection", f"{_FRAMES}::test_frames_without_a_request_are_borne_with_up_to_a_bound", f"{_FRAMES}::test_a_head_has_a_limit")),
+    Attack("stranger", "requests behind one that closes the connection", "not carried out", (f"{_SERVING}::test_nothing_is_carried_out_after_the_last_answer",)),
+    Attack("stranger", "the verbs without a certificate", "no word where a certificate is required, else 401", ("daemon/test_the_extender_has_certificates_of_its_own.py::test_who_shows_the_secret_may_call_and_nobody_else",)),
+    Attack("stranger", "the unix socket of the plugin as another user", "turned away before a byte is read", ("serving/test_a_unix_socket_knows_its_caller.py::test_who_is_not_named_is_turned_away_before_a_byte_is_read",)),
+    Attack("stranger", "web pages of other origins and rebound names, at `partage up`", "403, and no pod", ("serving/test_pages_of_others_send_nothing_here.py",)),
+    Attack("stranger", "held connections, endless bodies and huge heads, at the API port of `partage up`", "the next caller is served", (_UP,)),
+    Attack("reader", "names of pods in the agents' metrics", "cards and sums only", ("agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",)),
+    Attack("reader", "a hundred planted words in a masked snapshot", "none is left", ("record/test_masks_keep_nothing_secret.py",)),
+    Attack("thief", "the scheduler's and an agent's token: images, taints, finalizers, owners, phases, labels", "refused inside the API server", ("packaging/test_stolen_tokens_change_no_spec.py",)),
+    Attack("listener", "tokens, passwords and plugins' credentials to a server by plain HTTP", "none is sent", (f"{_WAY}::test_a_server_by_plain_http_is_told_of_nobody", f"{_WAY}::test_nor_does_a_program_send_any_to_another_machine")),
+    Attack("neighbour", "another program of the name that a kubeconfig's plugin has, in PATH", "the one beside the file runs", (f"{_WAY}::test_a_plugin_beside_its_document_is_that_program",)),
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of the tests; a plugin of pytest."""
+
+    passed: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    skipped: set[str] = field(default_factory=set)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A part of a test is over."""
+        if report.failed:
+            self.failed.add(report.nodeid)
+        elif report.skipped:
+            self.skipped.add(report.nodeid)
+        elif report.when == "call":
+            self.passed.add(report.nodeid)
+
+    def verdict(self, attack: Attack) -> str:
+        """In one word, and of how many shapes."""
+        mine = [f"tests/{one}" for one in attack.tests]
+
+        def of(ids: set[str]) -> int:
+            return sum(any(one == id_ or one.startswith((f"{id_}::", f"{id_}[")) for id_ in mine) for one in ids)  # fmt: skip
+
+        if of(self.failed) or not of(self.passed) + of(self.skipped):
+            return "GOT THROUGH"
+        return f"held ({of(self.passed)})" if of(self.passed) else "not tried here"
+
+
+def table() -> str:
+    """The attacks for docs/reliability.md."""
+    rows = ["| by | what is tried | what others notice | test |", "| --- | --- | --- | --- |"]
+    for one in ATTACKS:
+        named = dict.fromkeys(Path(test.partition("::")[0]).stem for test in one.tests)
+        tests = ", ".join(f"`{name}`" for name in named)
+        rows.append(f"| {one.by} | {one.tried} | {one.noticed} | {tests} |")
+    return "\n".join(rows)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run, or print the table; the exit status is 1 where an attack got through."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", action="store_true", help="print the table and end")
+    parser.add_argument("only", nargs="*", help="attacks whose line has one of these words")
+    given = parser.parse_args(arguments)
+    if given.table:
+        sys.stdout.write(f"{table()}\n")
+        return 0
+    chosen = [one for one in ATTACKS if not given.only or any(word in f"{one.by} {one.tried}" for word in given.only)]  # fmt: skip
+    tally = Tally()
+    tests = dict.fromkeys(f"{ROOT}/tests/{test}" for one in chosen for test in one.tests)
+    code = pytest.main(
+        ["-q", "--no-header", "--no-summary", "-p", "no:randomly", *tests], plugins=[tally]
+    )
+    for one in chosen:
+        sys.stdout.write(f"{tally.verdict(one):14} {one.by}: {one.tried} -> {one.noticed}\n")
+    return int(code != 0 or any(tally.verdict(one) == "GOT THROUGH" for one in chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
