@@ -8,6 +8,8 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +24,13 @@ from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.force import Cause
 from partage.agent.isolation.images import judge_image
 from partage.agent.isolation.limits import ContainerLimits
+from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.objects import stand_in
 from partage.agent.isolation.preloads import taken_first
-from partage.agent.isolation.processes import CROWD, processes_of
+from partage.agent.isolation.processes import CROWD, numbers_of, processes_of
 from partage.agent.isolation.reading import LOOK, TooMuch, Work, file_below, start
 from partage.agent.isolation.rooms import Room
-from partage.agent.isolation.sight import Sight, look, see
+from partage.agent.isolation.sight import Seen, Sight, look, see
 from partage.agent.isolation.statements import Answer, survey
 from partage.agent.journal import Entry
 from partage.model.errors import InvalidDocument
@@ -431,6 +434,10 @@ def test_folders_that_tenants_left_are_not_listed_at_once(tmp_path: Path) -> Non
 def test_a_process_outlives_its_first_thread(tmp_path: Path, node: Node) -> None:
     """It is looked at by another: it has the driver mapped, and not the library."""
     with running("headless", 1, tmp_path) as pid:
+        end = time.monotonic() + 240
+        while (told := numbers_of(pid, Path("/proc"), Work())) is None or not told.is_over:
+            assert time.monotonic() < end
+            time.sleep(0.01)
         view = look(pid, "/usr/lib/ours.so")
         node.process(pid, HOSTILE, pid)
         (seen,) = node.look().processes[HOSTILE]
@@ -472,6 +479,58 @@ def test_the_others_are_judged_at_each_look(node: Node) -> None:
     for _ in range(40):
         node.look()
     assert [one.pid for one in node.seen.processes[HOSTILE]] == [7]
+
+
+def test_files_that_do_not_answer_hold_up_nobody_elses_look(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has them is given up once, and looked at again when they have answered; others are judged at each look."""
+    stuck, answers = threading.Event(), threading.Event()
+    late, honest = ["d" * 64, HOSTILE], node.container(HONEST)
+    node.container(late[0])
+    for number, container in enumerate((honest, *late)):
+        node.process(8 + number, container)
+    plain = sight._looked
+
+    def looked(pids: tuple[int, ...], room: Room, proc: Path, work: Work) -> tuple[Seen, ...]:
+        if room is not node.rooms[HONEST]:
+            stuck.set()
+            answers.wait(240)
+        return plain(pids, room, proc, work)
+
+    def waits(done: threading.Event) -> bool:
+        end = time.monotonic() + 240
+        while not done.wait(0.005):
+            assert time.monotonic() < end
+            if stuck.is_set():
+                stuck.clear()
+                return False
+        return True
+
+    monkeypatch.setattr(sight, "_looked", looked)
+    lookers: Lookers[tuple[Seen, ...]] = Lookers(waits)
+    before = threading.active_count()
+    for _ in range(12):
+        node.seen = see(node.rooms, node.proc, node.seen, lookers)
+        assert [one.pid for one in node.seen.processes[HONEST]] == [8]
+        assert {*node.seen.excess} == {*late}
+        assert "do not answer in time" in str(node.seen.excess[HOSTILE])
+    assert (
+        threading.active_count() <= before + 3
+    )  # one for each that does not come back, and one that looks
+    answers.set()
+    end = time.monotonic() + 240
+    while node.seen.excess:
+        assert time.monotonic() < end
+        node.seen = see(node.rooms, node.proc, node.seen, lookers)
+        time.sleep(0.01)
+    assert sorted(one.pid for name in late for one in node.seen.processes[name]) == [9, 10]
+
+
+def test_what_a_look_raises_is_raised() -> None:
+    """A fault is no late answer."""
+    with pytest.raises(KeyError, match="ours"):
+        Lookers[None]().look("a", lambda: {}["ours"])
 
 
 def test_many_who_cost_nearly_too_much_share_a_bound(

@@ -18,8 +18,9 @@ from typing import Any, Final
 from prometheus_client import Gauge
 
 from partage.agent.discovery.found import Inventory
+from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.overhead import SLACK, Overheads
-from partage.agent.isolation.sight import Sight, see
+from partage.agent.isolation.sight import Seen, Sight, see
 from partage.agent.isolation.statements import NOT_ENFORCED, Answer, Statement, survey
 from partage.agent.isolation.strangers import Strangers
 from partage.agent.isolation.tried import untried
@@ -99,6 +100,7 @@ class Statements:
         self._notes = notes or Notes()
         self._keeper, self._meter, self._client = keeper, meter, client
         self._period, self._evict, self._proc = period, evict, proc
+        self._lookers: Lookers[tuple[Seen, ...]] = Lookers()
         self.said: tuple[Statement, ...] = ()
         self._written: dict[str, tuple[str, str]] = {}
         self._odd: dict[str, int] = {}
@@ -142,7 +144,7 @@ class Statements:
         if inventory is not self._inventory:
             self._inventory, self._used = inventory, _used(inventory)
             self._warn(inventory)
-        sight = self._sight = see(rooms, self._proc, self._sight)
+        sight = self._sight = see(rooms, self._proc, self._sight, self._lookers)
         self._overheads.look(rooms, self._used, sight)
         self._strangers.look(rooms, sight)
         self._meter.look(rooms, sight)

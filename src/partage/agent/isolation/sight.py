@@ -9,12 +9,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from partage.agent.isolation.account import Process, read_account
 from partage.agent.isolation.library import as_mapped, is_genuine
+from partage.agent.isolation.lookers import LATE, Lookers
 from partage.agent.isolation.mappings import mapped, variables
 from partage.agent.isolation.preloads import taken_first
 from partage.agent.isolation.processes import CROWD, Numbers, numbers_of, processes_of
@@ -111,6 +113,8 @@ class Excess:
 
     def __str__(self) -> str:
         """For people; the same at each look."""
+        if self.what == LATE:
+            return "it has files that do not answer in time, so nobody knows what its processes do"
         return f"its processes have more {self.what} than one look can go through, so nobody knows what they do"
 
 
@@ -131,13 +135,19 @@ class Sight:
     costs: Mapping[str, int] = field(default_factory=dict)
 
 
-def see(rooms: Mapping[str, Room], proc: Path = _PROC, before: Sight | None = None) -> Sight:
+def see(
+    rooms: Mapping[str, Room],
+    proc: Path = _PROC,
+    before: Sight | None = None,
+    lookers: Lookers[tuple[Seen, ...]] | None = None,
+) -> Sight:
     """Read everything once; who is quickly gone through comes first, so that a costly container delays itself.
 
     Args:
         rooms: by container.
         proc: procfs of the host.
         before: what the look before this one saw; where the work of this one is used up, that goes on to count.
+        lookers: look at each container, and give up those whose files do not answer; None waits for them.
     """
     before = before or Sight()
     found: dict[str, tuple[Seen, ...]] = {}
@@ -159,7 +169,8 @@ def see(rooms: Mapping[str, Room], proc: Path = _PROC, before: Sight | None = No
             continue
         work = Work()
         try:
-            found[container] = _looked(listed[container], rooms[container], proc, work)
+            looked = partial(_looked, listed[container], rooms[container], proc, work)
+            found[container] = lookers.look(container, looked) if lookers else looked()
         except TooMuch as error:
             rest = min(last.rest * 2, _REST) if last else 1
             excess[container] = Excess(str(error), rest, rest)
