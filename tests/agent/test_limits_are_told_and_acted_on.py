@@ -582,6 +582,8 @@ def test_a_tenant_joins_series_of_other_exporters() -> None:
         "partage_agent_tenant_info/GPU-0,0,n1,team,train,main,1,qgpu,share,",
     ]
     assert _twice(books) == []
+
+
 def test_nobody_is_named_where_nobody_is_asked_who_reads() -> None:
     """Cards and sums stay."""
     allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
