@@ -195,6 +195,36 @@ async def test_who_does_not_go_on_is_closed(tmp_path: Path, how: str) -> None:
         assert await at.answers(read=True) == 200
 
 
+@pytest.mark.parametrize("path", [b"/hot", b"/body"])
+@pytest.mark.parametrize("read", [True, False], ids=["read port", "TLS port"])
+async def test_bodies_that_are_never_whole_have_a_bound_together(
+    tmp_path: Path, path: bytes, *, read: bool
+) -> None:
+    """The address that holds most of it loses it; another one's request is served meanwhile."""
+    limits = replace(LIMITS, body=2**18, held=2**20)
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    async with served(tmp_path, limits) as at:
+        honest = await at.open(read=read, address="127.0.0.9")
+        honest[1].write(head % (2**15 + 1) + b"x" * 2**15)
+        await honest[1].drain()
+        held: list[Streams] = []
+        for _ in range(14):
+            streams = await at.open(read=read)
+            streams[1].write(head % (2**17 + 1) + b"x" * 2**17)
+            held.append(streams)
+
+        def closed() -> int:
+            return sum(one[0].at_eof() or one[0].exception() is not None for one in held)
+
+        await until(lambda: closed() >= 14 - 2**20 // 2**17)
+        assert closed() <= 9
+        honest[1].write(b"x")
+        line = await honest[0].readline()
+        assert line.split()[1] == b"200"
+        for _, writer in (*held, honest):
+            writer.close()
+
+
 async def test_who_drips_is_closed(tmp_path: Path) -> None:
     """A byte now and then is no whole request, before and after an answer."""
     async with served(tmp_path, SOON) as at:

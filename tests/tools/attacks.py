@@ -36,7 +36,6 @@ class Attack:
 
 
 _SERVING: Final = "serving/test_no_client_holds_a_port.py"
-_FRAMES: Final = "serving/test_one_connection_carries_many_requests.py"
 _LOOKS: Final = "agent/test_no_tenant_costs_the_agent_its_memory.py"
 _CEL: Final = "webhook/test_the_api_server_decides_the_same_by_itself.py"
 _FORGED: Final = "webhook/test_forged_and_broken_pods_are_refused.py"
@@ -72,8 +71,7 @@ ATTACKS: Final = (
     Attack("tenant", "pods of thousands of containers, names and annotations at admission", "answered within a bounded amount of work; the probes meanwhile", ("webhook/test_large_pods_are_judged_in_time.py",)),
     Attack("tenant", "escape sequences and marks of direction in names and annotations", "numbers on the terminal", ("cli/test_no_object_commands_the_terminal.py",)),
     Attack("stranger", "sockets that are held: silent, half a head, half a body, half a handshake, answers unread", "nothing on the other port, and the next caller is served", (f"{_SERVING}::test_both_ports_answer_while_one_is_held", f"{_SERVING}::test_who_does_not_go_on_is_closed", f"{_SERVING}::test_one_address_does_not_keep_all_places_busy")),
-    Attack("stranger", "bodies that are never whole, on many connections", "the port holds 64 MiB at most; who holds most is closed", (f"{_FRAMES}::test_connections_together_hold_no_more_than_their_port_may",)),
-    Attack("stranger", "HTTP/2: frames too long, resets and frames without a request, heads without an end", "the connection is closed", (f"{_FRAMES}::test_a_frame_that_is_longer_than_allowed_is_not_waited_for", f"{_FRAMES}::test_resets_without_end_close_the_connection", f"{_FRAMES}::test_frames_without_a_request_are_borne_with_up_to_a_bound", f"{_FRAMES}::test_a_head_has_a_limit")),
+    Attack("stranger", "bodies that are never whole, on many connections", "the port holds 64 MiB at most; who holds most is closed", (f"{_SERVING}::test_bodies_that_are_never_whole_have_a_bound_together",)),
     Attack("stranger", "requests behind one that closes the connection", "not carried out", (f"{_SERVING}::test_nothing_is_carried_out_after_the_last_answer",)),
     Attack("stranger", "the verbs without a certificate", "no word where a certificate is required, else 401", ("daemon/test_the_extender_has_certificates_of_its_own.py::test_who_shows_the_secret_may_call_and_nobody_else",)),
     Attack("stranger", "the unix socket of the plugin as another user", "turned away before a byte is read", ("serving/test_a_unix_socket_knows_its_caller.py::test_who_is_not_named_is_turned_away_before_a_byte_is_read",)),

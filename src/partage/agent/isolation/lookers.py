@@ -71,7 +71,8 @@ class Lookers(Generic[T]):
         if container in self._late or len(self._late) >= _MOST:
             raise TooMuch(LATE)
         if self._asked is None:
-            self._asked = asked = SimpleQueue()
+            asked: SimpleQueue[_Look[T] | None] = SimpleQueue()
+            self._asked = asked
             threading.Thread(target=_work, args=(asked,), daemon=True, name="looks").start()
         one = _Look(call)
         self._asked.put(one)
