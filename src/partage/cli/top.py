@@ -10,6 +10,7 @@ from rich.text import Text
 
 from partage.cli.asked import answer_options, answered, core_text, part_text, structured, told
 from partage.cli.asking import Asked
+from partage.cli.idle import idle_shares
 from partage.cli.tables import bar, paper, plain_table, print_waiting
 from partage.cli.watching import watched
 from partage.dashboard.nodes import MOST as MOST_NODES
@@ -47,10 +48,19 @@ Document = dict[str, Any]
     "--interval", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True,
     metavar="SECONDS", help="Between two looks of --watch.",
 )  # fmt: skip
+@click.option(
+    "--idle", is_flag=True,
+    help="With `pods`: containers that received less than 5 % of their card's time in the last hour.",
+)  # fmt: skip
+@click.option(
+    "--prometheus", envvar="PARTAGE_PROMETHEUS", default="", metavar="URL",
+    help="Where --idle asks what was used: a Prometheus that scrapes the agents. Environment: PARTAGE_PROMETHEUS.",
+)  # fmt: skip
 @answer_options
 def top(
-    what: str, namespace: str, sort: str, *, watch: bool, interval: float, **given: Any
-) -> None:
+    what: str, namespace: str, sort: str, *, watch: bool, interval: float, idle: bool,
+    prometheus: str, **given: Any,
+) -> None:  # fmt: skip
     """Show what is used of the devices, and which pods wait.
 
     Without an argument the whole cluster in brief: sums, nodes, waiting pods. With `nodes`, `pods`
@@ -67,6 +77,17 @@ def top(
         raise click.BadParameter(
             f"{what!r} is no list; name one of {', '.join(_WHAT)}", param_hint="WHAT"
         )
+
+    if idle:
+        if what != "pods" or watch or not prometheus:
+            raise click.UsageError(
+                "--idle is of `top pods` without --watch; give --prometheus URL, one that scrapes the agents"
+            )
+        rows = idle_shares(prometheus, namespace)
+        if not structured(given["output"], {"idle": rows}):
+            with paper() as console:
+                _print_idle(console, rows)
+        return
 
     async def question(asked: Asked) -> tuple[Asked, Document]:
         return asked, await _gathered(asked, what, namespace, sort)
@@ -250,6 +271,23 @@ def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> No
             core_text(pod["core_milli"]) if pod["core_milli"] else "-",
             brief(pod["memory_bytes"]) if pod["memory_bytes"] else "-",
             Text(", ".join(pod["protocols"])), Text(state, style=style), *extra,
+        )  # fmt: skip
+    console.print(table)
+
+
+def _print_idle(console: Console, rows: Sequence[Document]) -> None:
+    if not rows:
+        console.print("no container whose use is measured was idle in the last hour")
+        return
+    table = plain_table("POD", "CONTAINER", "NODE", "CARD", "COMPUTE", "USED", "MEMORY", "USED")
+    for row in rows:
+        memory = [
+            "-" if row[name] is None else brief(int(row[name] * 2**20))
+            for name in ("granted_mib", "used_mib")
+        ]
+        table.add_row(
+            Text(f"{row['namespace']}/{row['pod']}"), Text(row["container"]), Text(row["node"]),
+            Text(row["card"]), f"{row['granted_percent']:g}%", f"{row['used_percent']:.1f}%", *memory,
         )  # fmt: skip
     console.print(table)
 
