@@ -26,9 +26,10 @@ _PLACES: Final[dict[str, str]] = {
     "deploy/helm/partage/Chart.yaml": r"(?m)^((?:version|appVersion): )(\S+)()$",
     "docs/how-to/install.md": r"(registry\.example\.com/partage:)([\w.]+)()",
     "Dockerfile": r"(registry\.example\.com/partage:)([\w.]+)()",
+    "kube-scheduler/Dockerfile": r"(registry\.example\.com/kube-scheduler:)([\w.]+)()",
 }
 """Where the version stands, as its second group."""
-_IMAGES: Final = r"(ghcr\.io/partage/partage:|app\.kubernetes\.io/version: )([\w.]+)()"
+_IMAGES: Final = r"(registry\.example\.com/[a-z-]+:|app\.kubernetes\.io/version: )([\w.]+)()"
 _CHANGELOG: Final = "CHANGELOG.md"
 _UNRELEASED: Final = "## [Unreleased]\n"
 

@@ -41,7 +41,7 @@ def test_every_place_gets_the_new_version(tree: Path) -> None:
     folder = tree / "deploy/kustomize/default"
     definitions = (folder / "definitions.yaml").read_text("utf-8")
     manifests = (folder / "partage.yaml").read_text("utf-8")
-    assert set(re.findall(r"ghcr\.io/partage/partage:(\S+)", manifests)) == {"9.8.7"}
+    assert set(re.findall(r"registry\.example\.com/partage:(\S+)", manifests)) == {"9.8.7"}
     for text in (definitions, manifests):
         assert set(re.findall(r"app\.kubernetes\.io/version: (\S+)", text)) == {"9.8.7"}
     log = (tree / "CHANGELOG.md").read_text("utf-8")

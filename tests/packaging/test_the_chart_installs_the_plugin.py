@@ -146,5 +146,5 @@ def test_images_follow_the_seam(seam: str) -> None:
         for container in pod["containers"]
         if container["name"] == "kube-scheduler"
     )
-    ours, theirs = "ghcr.io/partage/kube-scheduler:", "registry.k8s.io/kube-scheduler:v1."
+    ours, theirs = "registry.example.com/kube-scheduler:", "registry.k8s.io/kube-scheduler:v1."
     assert image.startswith(ours if seam == "plugin" else theirs)

@@ -37,3 +37,26 @@ def test_what_is_no_scaling_is_refused(typed: str) -> None:
         )
 
     assert "deviceMemoryScaling" in raised.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "seam"),
+    [("image", "extender"), ("kubeScheduler.image", "extender"), ("kubeScheduler.pluginImage", "plugin")],
+)  # fmt: skip
+def test_a_digest_goes_before_the_tag(key: str, seam: str) -> None:
+    """Whatever a tag says later, the image that was meant runs."""
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    values = f"{key}.repository=one.example.com/it,{key}.tag=v1,{key}.digest={digest},scheduler.seam={seam}"
+    text = generate.rendered(str(HELM), "default", "--set", values)
+
+    assert f"image: one.example.com/it@{digest}\n" in text
+    assert "one.example.com/it:v1" not in text
+
+
+@pytest.mark.parametrize("typed", ["v1", "sha256:12", "0123456789abcdef"])
+def test_what_is_no_digest_is_refused(typed: str) -> None:
+    """At `helm install`, by name."""
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        generate.rendered(str(HELM), "default", "--set", f"image.digest={typed}")
+
+    assert "digest" in raised.value.stderr

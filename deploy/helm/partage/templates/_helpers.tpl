@@ -6,7 +6,12 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
 {{- define "partage.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ include "partage.imageNamed" (dict "image" .Values.image "tag" .Chart.AppVersion) }}
+{{- end }}
+
+{{- /* A digest says which image is meant, whatever a tag says later. */ -}}
+{{- define "partage.imageNamed" -}}
+{{ .image.repository }}{{ with .image.digest }}@{{ . }}{{ else }}:{{ .image.tag | default .tag }}{{ end }}
 {{- end }}
 
 {{- /* Not empty where kube-scheduler asks by its plugin, in one pod with the scheduler service. */ -}}
@@ -22,11 +27,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- /* Clusters' versions may have a vendor's suffix, the image has none. */ -}}
 {{- define "partage.kubeSchedulerImage" -}}
 {{- if include "partage.plugged" . -}}
-{{ .Values.kubeScheduler.pluginImage.repository }}:{{ .Values.kubeScheduler.pluginImage.tag | default .Chart.AppVersion }}
+{{ include "partage.imageNamed" (dict "image" .Values.kubeScheduler.pluginImage "tag" .Chart.AppVersion) }}
 {{- else -}}
-{{- with .Values.kubeScheduler.image -}}
-{{ .repository }}:{{ .tag | default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $.Capabilities.KubeVersion.Version) }}
-{{- end -}}
+{{ include "partage.imageNamed" (dict "image" .Values.kubeScheduler.image "tag" (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version)) }}
 {{- end -}}
 {{- end }}
 
