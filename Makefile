@@ -8,24 +8,19 @@ WAITING ?= 4
 CORE := model vendors inventory placement scheduler wire
 CORE_TESTS := $(CORE) conformance record upgrade
 
-IMAGE_TOOL ?= $(firstword $(foreach tool,buildah docker podman,$(shell command -v $(tool) 2>/dev/null)))
-IMAGE_REGISTRY ?= ghcr.io/partage
-IMAGE_TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-IMAGE_OPTIONS ?=
-
 .DEFAULT_GOAL := help
-.PHONY: help venv run test test-cluster check format coverage conformance reference docs hostile soak failover soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist image native native-aarch64 clean
+.PHONY: help venv run test test-cluster check format coverage conformance reference docs hostile soak failover soak-laws bench bench-openb bench-policy bench-small bench-startup bench-relist image try test-pods lock floors native native-aarch64 clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 venv: $(STAMP) ## Set up .venv with the partage command and the development tools
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml requirements/dev.txt
 	$(PYTHON) -c 'import sys; sys.exit("Partage needs Python 3.11 or newer, found " + sys.version.split()[0] + "; set PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[fast,plot,solver]' --group dev
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 run: venv ## Start a whole cluster in one process with the examples of all four protocols; Ctrl-C ends it
@@ -59,7 +54,6 @@ reference: venv ## Write the pages of docs/reference that are made from the prog
 	$(BIN)/python -m partage.testing.reference
 
 docs: venv ## Build the documentation as a site into build/site; a warning is an error
-	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/mkdocs build --strict --quiet
 
 hostile: venv ## What hostile tenants, strangers and thieves were tried with: a line each, and whether others noticed
@@ -90,10 +84,27 @@ bench-relist: venv ## 100,000 pods listed at the start and again after 410: time
 bench-openb: venv ## Replay all published openb experiments and compare every figure (PARTAGE_OPENB=folder)
 	$(BIN)/python bench/openb.py
 
-image: ## Build both images with buildah, docker or podman (IMAGE_TOOL, IMAGE_REGISTRY, IMAGE_TAG, IMAGE_OPTIONS)
-	@test -n '$(IMAGE_TOOL)' || { echo 'make image needs buildah, docker or podman, or IMAGE_TOOL' >&2; exit 1; }
-	$(IMAGE_TOOL) build $(IMAGE_OPTIONS) -f Dockerfile -t $(IMAGE_REGISTRY)/partage:$(IMAGE_TAG) .
-	$(IMAGE_TOOL) build $(IMAGE_OPTIONS) -f kube-scheduler/Dockerfile --build-arg VERSION=$(IMAGE_TAG) -t $(IMAGE_REGISTRY)/kube-scheduler:$(IMAGE_TAG) kube-scheduler
+image: ## Build both images (IMAGE_TOOL, IMAGE_REGISTRY, IMAGE_TAG, IMAGE_OPTIONS; IMAGE_BASES=debian without a registry)
+	@deploy/image
+
+try: venv ## Two genuine nodes with the chart installed from the images, as root on Debian; Ctrl-C ends it
+	@tests/pods/run --try
+
+test-pods: venv ## Images and a cluster of pods: what an operator types, as root on Debian (not in the gate)
+	@tests/pods/run
+
+lock: venv ## Take up new versions: write requirements/*.txt anew from pyproject.toml
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --custom-compile-command 'make lock' --python-version 3.11 pyproject.toml --extra fast --extra plot --extra solver --group dev -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --custom-compile-command 'make lock' --python-version 3.13 pyproject.toml --extra fast --extra node --extra nvidia --extra solver --extra trace -o requirements/image.txt
+	echo 'hatchling' | $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --custom-compile-command 'make lock' --python-version 3.13 - -o requirements/build.txt
+
+floors: ## The tests that meet other packages most, with the oldest versions that pyproject.toml allows
+	$(PYTHON) -m venv build/floors
+	build/floors/bin/pip install --quiet uv
+	build/floors/bin/uv pip install --quiet --python build/floors/bin/python --resolution lowest-direct --editable '.[fast,node,nvidia,solver,trace]' --group test
+	build/floors/bin/python -m pytest -n $(JOBS) tests/kube tests/wire tests/cli tests/serving tests/sim
+	build/floors/bin/python -m pytest -n $(JOBS) tests/tracing
 
 native: ## Build the enforcement library and its stand-in driver into build/native (gcc)
 	$(MAKE) -C native OUT=$(CURDIR)/build/native
