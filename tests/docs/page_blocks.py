@@ -100,12 +100,13 @@ _TRACE: Final = "docs/how-to/trace-a-pod.md"
 _TRACED: Final = "tests/tracing/test_collectors_are_sent_otlp.py"
 _FOLLOWED: Final = "tests/embedded/test_the_pages_are_followed.py"
 _OFFLINE: Final = "tests/packaging/test_the_package_is_whole.py::test_it_installs_offline_from_a_folder_of_wheels"  # fmt: skip
-_IMAGE: Final = "tests/packaging/test_the_package_is_whole.py::test_the_image_copies_all_that_the_package_is_built_from"  # fmt: skip
+_IMAGE: Final = "tests/pods/test_the_images_have_what_they_need_and_no_more.py::test_it_says_what_it_is"  # fmt: skip
+_IMAGES: Final = "docs/how-to/build-the-images.md"
 _UNINSTALL: Final = "docs/how-to/uninstall.md"
 _LEFT: Final = "tests/cluster/test_nothing_is_left_after_it_ran.py::test_nothing_is_left"
 _FILES: Final = "tests/docs/test_what_pages_show_comes_out.py::test_a_nodes_files_go"
 UNTYPED: Final[Mapping[tuple[str, str], Untyped]] = {
-    (_INSTALL, "docker build"): Untyped("there is no builder of images where tests run", _IMAGE),
+    (_INSTALL, "make image"): Untyped("no registry has the bases where tests run", _IMAGE),
     (_INSTALL, "docker push"): Untyped("there is no registry to push to", _IMAGE),
     (_INSTALL, "kubectl get --raw /api/v1/namespaces/partage-system/services"): Untyped(
         "no API server of the tests reaches Services of pods; the chart has this one",
@@ -142,6 +143,7 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("docs/reference/agent.md", "[plugins"): _NRI,
     ("docs/how-to/run-the-scheduler.md", "apiVersion: kubescheduler"):
         f"{_SHOWN}::test_the_second_scheduler_is_configured_as_the_program_does",
+    (_IMAGES, "image:"): "tests/packaging/test_the_chart_takes_values_as_typed.py::test_a_digest_goes_before_the_tag",
     ("docs/reference/plugin.md", "apiVersion: kubescheduler"):
         f"{_SHOWN}::test_the_plugin_is_configured_as_the_page_says",
     (_INSTANCES, '{"nodeconfig"'):
