@@ -146,16 +146,27 @@ class ControlPlane:
         trust: of its certificate, for clients.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Nothing runs yet."""
+    def __init__(
+        self, folder: Path, address: str = "127.0.0.1", inside: Sequence[str] = ()
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            folder: as below.
+            address: where the API server listens.
+            inside: what runs a command in the network that has this address.
+        """
         self.folder = folder
+        self.address = address
+        self.inside = inside
         self.port = free_port()
-        self.url = f"https://127.0.0.1:{self.port}"
+        self.url = f"https://{address}:{self.port}"
         self.processes: dict[str, Process] = {}
         self._tokens: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._authority = trustme.CA()
         self._authority.cert_pem.write_to_path(str(folder / "ca.crt"))
-        server = self._authority.issue_cert("127.0.0.1", "localhost")
+        # The first address of Services is its own, for pods.
+        server = self._authority.issue_cert(address, "localhost", "10.96.0.1")
         server.private_key_pem.write_to_path(str(folder / "server.key"))
         for number, blob in enumerate(server.cert_chain_pems):
             blob.write_to_path(str(folder / "server.crt"), append=number > 0)
@@ -242,13 +253,13 @@ class ControlPlane:
             [
                 str(KUBERNETES / "kube-apiserver"),
                 f"--etcd-servers=http://127.0.0.1:{client}",
-                "--bind-address=127.0.0.1",
-                "--advertise-address=127.0.0.1",
+                f"--bind-address={self.address}",
+                f"--advertise-address={self.address}",
                 f"--secure-port={self.port}",
                 f"--tls-cert-file={self.folder / 'server.crt'}",
                 f"--tls-private-key-file={self.folder / 'server.key'}",
                 f"--token-auth-file={self.folder / 'tokens.csv'}",
-                "--authorization-mode=RBAC",
+                "--authorization-mode=Node,RBAC",
                 "--allow-privileged=true",  # as kubeadm starts it: node agents need it
                 "--service-account-issuer=https://127.0.0.1/accounts",
                 f"--service-account-key-file={self.folder / 'accounts.key'}",
@@ -328,7 +339,7 @@ class ControlPlane:
 
     def run(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Start any program as a part of the control plane."""
-        process = Process(name, command, self.folder / f"{name}.log", env or {})
+        process = Process(name, [*self.inside, *command], self.folder / f"{name}.log", env or {})
         self.processes[name] = process
         process.start()
 

@@ -38,7 +38,7 @@ disabled_plugins = [{disabled}]
 [plugins."io.containerd.nri.v1.nri"]
   disable = false
   disable_connections = false
-  socket_path = "{folder}/nri.sock"
+  socket_path = "{nri}"
   plugin_path = "{folder}/nri"
   plugin_config_path = "{folder}/nri"
   plugin_registration_timeout = "5s"
@@ -54,7 +54,7 @@ _OLD = """version = 2
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     conf_dir = "{folder}/cni"
-    bin_dir = "{folder}/cni"
+    bin_dir = "{programs}"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
@@ -72,7 +72,7 @@ _NEW = """version = 3
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".cni]
     conf_dir = "{folder}/cni"
-    bin_dirs = ["{folder}/cni"]
+    bin_dirs = ["{programs}"]
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
@@ -168,16 +168,26 @@ def write_image(
 
 @dataclass
 class Containerd:
-    """One containerd."""
+    """One containerd.
+
+    Attributes:
+        generation: of `GENERATIONS`.
+        folder: its own.
+        popen: its process, where it was started here.
+        plugins: folder of the network plugins; its own, without any, by default.
+        place: of the socket for NRI; in its folder by default.
+    """
 
     generation: str
     folder: Path
     popen: subprocess.Popen[bytes] | None = None
+    plugins: Path | None = None
+    place: Path | None = None
 
     @property
     def nri(self) -> Path:
         """Socket for plugins."""
-        return self.folder / "nri.sock"
+        return self.place or self.folder / "nri.sock"
 
     @property
     def socket(self) -> Path:
@@ -195,21 +205,30 @@ class Containerd:
         spec = {"cdiVersion": "0.6.0", "kind": cri.CDI, "devices": devices}
         (self.folder / "cdi/cards.json").write_text(json.dumps(spec))
         disabled = ", ".join(f'"io.containerd.{name}"' for name in _DISABLED)
-        common = _COMMON.format(folder=self.folder, disabled=disabled)
+        common = _COMMON.format(folder=self.folder, disabled=disabled, nri=self.nri)
         text = (_OLD if self.generation == "1.7" else _NEW).format(
-            common=common, folder=self.folder, pause=_PAUSE, runc=RUNC
-        )
+            common=common, folder=self.folder, pause=_PAUSE, runc=RUNC,
+            programs=self.plugins or self.folder / "cni",
+        )  # fmt: skip
         # Top-level keys must come before tables.
         (self.folder / "config.toml").write_text(text)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What runs it."""
+        return (str(_program(self.generation)), "--config", str(self.folder / "config.toml"))
+
+    @property
+    def path(self) -> str:
+        """Where it finds its own programs."""
+        return f"{_program(self.generation).parent}:{RUNC.parent}:{os.environ['PATH']}"
 
     def start(self) -> None:
         """Start it, or start it again; ready when this returns."""
         log = (self.folder / "containerd.log").open("ab")
-        path = f"{_program(self.generation).parent}:{RUNC.parent}:{os.environ['PATH']}"
         self.popen = subprocess.Popen(
-            [_program(self.generation), "--config", self.folder / "config.toml"],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "PATH": path},
-            start_new_session=True,
+            self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            env={**os.environ, "PATH": self.path}, start_new_session=True,
         )  # fmt: skip
         log.close()
         self._wait()
@@ -230,9 +249,14 @@ class Containerd:
 
     def ctr(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         """Run its own command."""
-        program = _program(self.generation, "ctr")
-        command = [program, "-a", self.socket, "-n", "k8s.io", *arguments]
-        return subprocess.run(command, capture_output=True, timeout=_READY, check=False)
+        return subprocess.run(
+            self.client(*arguments), capture_output=True, timeout=_READY, check=False
+        )
+
+    def client(self, *arguments: str) -> tuple[str, ...]:
+        """What runs its own command."""
+        program = str(_program(self.generation, "ctr"))
+        return (program, "-a", str(self.socket), "-n", "k8s.io", *arguments)
 
     def stop(self) -> None:
         """End it; containers go on."""

@@ -1,0 +1,299 @@
+"""What an operator types, on two nodes where all that the chart installs runs in pods from the images.
+
+The other tests here run the same programs as processes. What only pods show is seen here: users, read-only roots, accounts
+and their tokens, names of Services, certificates in mounted Secrets, probes, limits of memory, host paths of the agent,
+budgets while a node is drained, what a rolling upgrade does, and a node that loses its power.
+"""
+
+import json
+import shutil
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pods_cluster
+import pytest
+import yaml
+from chart import CHART
+from pods_cluster import SYSTEM, Cluster
+from stack import documents
+
+pytestmark = pytest.mark.timeout(1800)
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RECORD = "partage.io/allocation"
+PARTS = {"scheduler": 2, "kube-scheduler": 2, "webhook": 2, "agent": 2}
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """The cluster with the chart in it."""
+    folder = Path(tempfile.mkdtemp(prefix="pods-", dir="/tmp"))  # its sockets need a short path
+    try:
+        with pods_cluster.cluster(folder) as made:
+            pods_cluster.installed(made)
+            yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def part(cluster: Cluster, name: str) -> list[Json]:
+    """Pods of a component that are not on their way out."""
+    found = cluster.pods(f"app.kubernetes.io/component={name}")
+    return [one for one in found if "deletionTimestamp" not in one["metadata"]]
+
+
+def ready(one: Json) -> bool:
+    """Whether all its containers are."""
+    told = one["status"].get("containerStatuses", [])
+    return bool(told) and all(status["ready"] for status in told)
+
+
+def complete(cluster: Cluster, parts: dict[str, int] | None = None) -> bool:
+    """Whether every part has all its pods, and they are ready."""
+    for name, count in (parts or PARTS).items():
+        found = part(cluster, name)
+        if len(found) != count or not all(ready(one) for one in found):
+            return False
+    return True
+
+
+def leader(cluster: Cluster) -> str:
+    """The pod that serves; empty where none or several say so."""
+    found = cluster.pods("partage.io/leader%3Dtrue")
+    names = [
+        one["metadata"]["name"] for one in found if "deletionTimestamp" not in one["metadata"]
+    ]
+    return names[0] if len(names) == 1 else ""
+
+
+def read(cluster: Cluster, node: str, path: str) -> str:
+    """A page of the service, by the port that every node serves."""
+    url = f"http://{cluster.machines[node].address}:31993{path}"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def create(cluster: Cluster, *values: Json) -> None:
+    """`kubectl apply`."""
+    path = cluster.folder / "applied.yaml"
+    path.write_text(yaml.safe_dump_all(values))
+    cluster.kubectl("apply", "-f", str(path))
+
+
+def running(cluster: Cluster, name: str) -> Json:
+    """A pod of the users, once it runs."""
+
+    def ask() -> Json | None:
+        for one in cluster.pods(namespace="default"):
+            if (
+                one["metadata"]["name"] == name
+                and one["status"]["phase"] == "Running"
+                and ready(one)
+            ):
+                return one
+        return None
+
+    found: Json = cluster.eventually(f"pod {name} runs", ask)
+    return found
+
+
+def sleeper(name: str, limits: dict[str, str], **spec: Any) -> Json:
+    """A pod that runs until it is ended."""
+    container = {
+        "name": "main", "image": "busybox", "imagePullPolicy": "Never",
+        "command": ["sleep", "100000"], "resources": {"limits": limits},
+    }  # fmt: skip
+    return {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1, **spec},
+    }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def alone(cluster: Cluster) -> Iterator[None]:
+    """Everything is ready before, and no pod of users is left after."""
+    yield
+    cluster.kubectl(
+        "delete",
+        "deployments,pods",
+        "--all",
+        "-n",
+        "default",
+        "--grace-period=1",
+        "--wait",
+        "--timeout=240s",
+    )
+
+
+def test_every_part_is_ready_under_the_rules_it_sets_itself(cluster: Cluster) -> None:
+    """Spread over the nodes, without a restart, as no root but the agent, and nothing can be written but /tmp."""
+    cluster.eventually("every part is ready", lambda: complete(cluster))
+    for name in PARTS:
+        found = part(cluster, name)
+        assert {one["spec"]["nodeName"] for one in found} == {"a", "b"}, name
+        for one in found:
+            for status in one["status"]["containerStatuses"]:
+                assert status["restartCount"] == 0, cluster.told()
+    script = (
+        "import os, pathlib\n"
+        "try: pathlib.Path('/probe').touch(); wrote = True\n"
+        "except OSError: wrote = False\n"
+        "pathlib.Path('/tmp/probe').touch()\n"
+        "print(os.getuid(), wrote)"
+    )
+    for name, user in (("scheduler", 65532), ("webhook", 65532), ("agent", 0)):
+        pod = part(cluster, name)[0]["metadata"]["name"]
+        said = cluster.kubectl(
+            "exec", "-n", SYSTEM, pod, "-c", name, "--", "python3", "-c", script
+        )
+        assert said.split() == [str(user), "False"]
+
+
+def test_one_serves_and_the_other_takes_over(cluster: Cluster) -> None:
+    """By the Lease and the Service, on every node's port; the next leader serves after the first is gone."""
+    first = cluster.eventually("one leads", lambda: leader(cluster))
+    lease = json.loads(
+        cluster.kubectl("get", "lease", "-n", SYSTEM, "partage-scheduler", "-o", "json")
+    )
+    assert lease["spec"]["holderIdentity"].startswith(f"{first}_")
+    for node in cluster.machines:
+        assert "# TYPE" in cluster.eventually(
+            "the port answers", lambda node=node: read(cluster, node, "/metrics")
+        )
+
+    cluster.kubectl("delete", "pod", "-n", SYSTEM, first, "--wait=false")
+    cluster.eventually("another leads", lambda: leader(cluster) not in ("", first))
+    create(cluster, sleeper("after", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}))
+    assert RECORD in running(cluster, "after")["metadata"]["annotations"]
+
+
+def published() -> list[Json]:
+    """A pod of each document, as printed but for what two small nodes without a registry cannot have."""
+
+    def named(path: str, name: str) -> Json:
+        (found,) = (d for d in documents(EXAMPLES / path) if d["metadata"]["name"] == name)
+        return found
+
+    koordinator = named("koordinator/host04-pods.yaml", "pod-example")
+    (qgpu,) = documents(EXAMPLES / "qgpu/deployment.yaml")
+    container = qgpu["spec"]["template"]["spec"]["containers"][0]
+    container.update({"imagePullPolicy": "Never", "command": ["sleep", "100000"]})
+    hami = sleeper(
+        "slice-by-size",
+        named("hami/pods.yaml", "slice-by-size")["spec"]["containers"][0]["resources"]["limits"],
+    )
+    hami["metadata"]["annotations"] = {"nvidia.com/vgpu-mode": "hami-core"}
+    hami["spec"]["schedulerName"] = "hami-scheduler"
+    return [koordinator, qgpu, hami]
+
+
+def test_the_published_manifests_run(cluster: Cluster) -> None:
+    """Placed by the second kube-scheduler, which asks the service by its name; the kubelet runs them."""
+    create(cluster, *published())
+    for name in ("pod-example", "slice-by-size"):
+        assert RECORD in running(cluster, name)["metadata"]["annotations"]
+
+    def replicas() -> list[Json]:
+        found = [one for one in cluster.pods("app=qgpu-service", "default") if ready(one)]
+        return found if len(found) == 2 else []
+
+    for one in cluster.eventually("both replicas run", replicas):
+        (device,) = json.loads(one["metadata"]["annotations"][RECORD])["containers"][0]["devices"]
+        assert (device["milli"], device["bytes"]) == (300, 5 * 2**30)
+        given = cluster.kubectl("exec", one["metadata"]["name"], "--", "env")
+        assert device["uuid"] in given
+
+
+def test_a_node_can_be_drained(cluster: Cluster) -> None:
+    """Budgets let its pods go one at a time, all of them run on the other node, and the agent stays."""
+    apart = {"nodeSelector": {"kubernetes.io/hostname": "a"}}
+    create(cluster, sleeper("stays", {"koordinator.sh/gpu": "50"}, **apart))
+    kept = running(cluster, "stays")["metadata"]["annotations"][RECORD]
+    cluster.kubectl(
+        "drain", "b", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=280s"
+    )
+    try:
+        cluster.eventually("all is ready on one node", lambda: complete(cluster))
+        where = {
+            one["spec"]["nodeName"]
+            for name in ("scheduler", "webhook", "kube-scheduler")
+            for one in part(cluster, name)
+        }
+        assert where == {"a"}
+        assert {one["spec"]["nodeName"] for one in part(cluster, "agent")} == {"a", "b"}
+        cluster.eventually("one leads", lambda: leader(cluster))
+        assert running(cluster, "stays")["metadata"]["annotations"][RECORD] == kept
+    finally:
+        cluster.kubectl("uncordon", "b")
+
+
+def test_an_upgrade_and_the_way_back_disturb_no_pod(cluster: Cluster) -> None:
+    """Helm waits for what the pods say themselves; pods are placed before, between and after."""
+    share = {"tke.cloud.tencent.com/qgpu-core": "20", "tke.cloud.tencent.com/qgpu-memory": "4"}
+    create(cluster, sleeper("before", share))
+    before = running(cluster, "before")
+    cluster.helm("upgrade", "partage", str(CHART), "--reuse-values", "--wait", "--timeout", "5m",
+                 "--set", "scheduler.auditSeconds=33,webhook.logLevel=debug,agent.logLevel=debug")  # fmt: skip
+    cluster.eventually("every part is ready", lambda: complete(cluster))
+    create(cluster, sleeper("between", share))
+    running(cluster, "between")
+    cluster.helm("rollback", "partage", "--wait", "--timeout", "5m")
+    cluster.eventually("every part is ready", lambda: complete(cluster))
+    create(cluster, sleeper("after", share))
+    running(cluster, "after")
+    now = running(cluster, "before")
+    assert now["metadata"]["annotations"][RECORD] == before["metadata"]["annotations"][RECORD]
+    assert now["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_a_node_that_loses_its_power_comes_back(cluster: Cluster) -> None:
+    """Its pods run again with the devices that they had, and the parts that were there are ready."""
+    apart = {"nodeSelector": {"kubernetes.io/hostname": "b"}}
+    create(
+        cluster, sleeper("there", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}, **apart)
+    )
+    before = running(cluster, "there")
+    begun = before["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+
+    cluster.reboot("b")
+
+    def again() -> Json | None:
+        now = next(
+            one for one in cluster.pods(namespace="default") if one["metadata"]["name"] == "there"
+        )
+        status = now["status"]["containerStatuses"][0]
+        fresh = status["state"].get("running", {}).get("startedAt", begun) != begun
+        return now if fresh and ready(now) else None
+
+    now = cluster.eventually("the pod runs again", again)
+    assert now["metadata"]["annotations"][RECORD] == before["metadata"]["annotations"][RECORD]
+    cluster.eventually("every part is ready", lambda: complete(cluster))
+
+
+def test_the_plugin_takes_the_extenders_place(cluster: Cluster) -> None:
+    """kube-scheduler with the plugin, from its own image, beside the service in one pod."""
+    cluster.helm("upgrade", "partage", str(CHART), "--reuse-values", "--wait", "--timeout", "5m",
+                 "--set", "scheduler.seam=plugin")  # fmt: skip
+    cluster.eventually(
+        "every part is ready",
+        lambda: complete(cluster, {"scheduler": 2, "webhook": 2, "agent": 2}),
+    )
+    create(cluster, sleeper("plugged", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}))
+    assert RECORD in running(cluster, "plugged")["metadata"]["annotations"]
+    cluster.helm("rollback", "partage", "--wait", "--timeout", "5m")
+    cluster.eventually("every part is ready", lambda: complete(cluster))
+
+
+def test_uninstalling_leaves_nothing(cluster: Cluster) -> None:
+    """The namespace is empty, and nodes and Devices have nothing of ours."""
+    cluster.helm("uninstall", "partage", "--wait", "--timeout", "5m")
+    cluster.eventually("no pod is left", lambda: not cluster.pods())
+    for name in cluster.machines:
+        found = cluster.plane.call("GET", f"/api/v1/nodes/{name}")
+        assert "partage.io" not in json.dumps(found["metadata"])
+    devices = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+    assert not cluster.plane.call("GET", devices)["items"]
