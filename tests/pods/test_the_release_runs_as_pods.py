@@ -250,27 +250,41 @@ def test_an_upgrade_and_the_way_back_disturb_no_pod(cluster: Cluster) -> None:
     assert now["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
+def started(one: Json) -> str:
+    """When its container was last started; empty where it does not run."""
+    (status,) = one["status"].get("containerStatuses", [{}])
+    return str(status.get("state", {}).get("running", {}).get("startedAt", ""))
+
+
 def test_a_node_that_loses_its_power_comes_back(cluster: Cluster) -> None:
-    """Its pods run again with the devices that they had, and the parts that were there are ready."""
-    apart = {"nodeSelector": {"kubernetes.io/hostname": "b"}}
-    create(
-        cluster, sleeper("there", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}, **apart)
-    )
-    before = running(cluster, "there")
-    begun = before["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+    """Pods run again with the devices that they had, and the parts that were there are ready.
 
+    What a device plugin serves is otherwise, whoever's it is: a kubelet that starts admits such pods before the plugin is
+    there, and fails them for good, so that their controller makes new ones.
+    """
+    there = {"kubernetes.io/hostname": "b"}
+    create(cluster, sleeper("kept", {"koordinator.sh/gpu": "50"}, nodeSelector=there))
+    plugin = sleeper("", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}, nodeSelector=there)
+    del plugin["spec"]["terminationGracePeriodSeconds"]
+    labels = {"app": "anew"}
+    template = {"metadata": {"labels": labels}, "spec": plugin["spec"]}
+    deployment = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    create(cluster, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "anew"}, "spec": deployment})  # fmt: skip
+    before = running(cluster, "kept")
+
+    def of_deployment() -> str:
+        found = [one for one in cluster.pods("app=anew", "default") if ready(one)]
+        return started(found[0]) if len(found) == 1 else ""
+
+    first = cluster.eventually("the Deployment's pod runs", of_deployment)
     cluster.reboot("b")
-
-    def again() -> Json | None:
-        now = next(
-            one for one in cluster.pods(namespace="default") if one["metadata"]["name"] == "there"
-        )
-        status = now["status"]["containerStatuses"][0]
-        fresh = status["state"].get("running", {}).get("startedAt", begun) != begun
-        return now if fresh and ready(now) else None
-
-    now = cluster.eventually("the pod runs again", again)
+    cluster.eventually("the pod runs again", lambda: started(running(cluster, "kept")) not in ("", started(before)))  # fmt: skip
+    now = running(cluster, "kept")
+    assert now["metadata"]["uid"] == before["metadata"]["uid"]
     assert now["metadata"]["annotations"][RECORD] == before["metadata"]["annotations"][RECORD]
+    cluster.eventually(
+        "the Deployment's pod runs again", lambda: of_deployment() not in ("", first)
+    )
     cluster.eventually("every part is ready", lambda: complete(cluster))
 
 
