@@ -332,6 +332,7 @@ VALUES: Mapping[str, Any] = {
         "discovery": {"qgpu": True},
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
     },
+    "metrics": {"service": {"type": "NodePort"}},
     "networkPolicy": {"enabled": True},
 }  # fmt: skip
 """What an operator of a small cluster with simulated cards would give: two processors have to do for all."""
