@@ -59,11 +59,11 @@ docs: venv ## Build the documentation as a site into build/site; a warning is an
 hostile: venv ## What hostile tenants, strangers and thieves were tried with: a line each, and whether others noticed
 	$(BIN)/python tests/tools/attacks.py
 
-soak: venv ## Churn with random faults (SOAK_MINUTES, SOAK_RATE pods a second, SOAK_SEED, SOAK_PEACE): nothing lost, doubled or leaked, and the rate kept
-	$(BIN)/python tests/faults/soak.py --minutes $${SOAK_MINUTES:-20} --rate $${SOAK_RATE:-50} --seed $${SOAK_SEED:-0} --peace $${SOAK_PEACE:-90} --output build/soak
+soak: venv ## Churn with random faults (SOAK_MINUTES, SOAK_RATE pods a second, SOAK_SEED, SOAK_PEACE, SOAK_SEAM): nothing lost, doubled or leaked, and the rate kept
+	$(BIN)/python tests/faults/soak.py --minutes $${SOAK_MINUTES:-20} --rate $${SOAK_RATE:-50} --seed $${SOAK_SEED:-0} --seam $${SOAK_SEAM:-extender} --peace $${SOAK_PEACE:-90} --output build/soak
 
-failover: venv ## Kill the leader five times under load (FAILOVER_KILLS): how long nobody is served, and where the seconds go
-	$(BIN)/python tests/faults/failover.py --kills $${FAILOVER_KILLS:-5}
+failover: venv ## Kill the leader five times under load (FAILOVER_KILLS, SOAK_SEAM): how long nobody is served, and where the seconds go
+	$(BIN)/python tests/faults/failover.py --kills $${FAILOVER_KILLS:-5} --seam $${SOAK_SEAM:-extender}
 
 soak-laws: venv ## The laws, random interleavings and comparisons with the originals, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_CASES, PARTAGE_SEED)
 	PARTAGE_SEQUENCES=$${PARTAGE_SEQUENCES:-200000} PARTAGE_SEED=$${PARTAGE_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/extender/test_any_interleaving_keeps_the_books.py

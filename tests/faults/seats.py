@@ -33,6 +33,7 @@ __all__ = ["PluggedKubeScheduler", "Seat"]
 _ANSWER = 10.0
 _AGAIN = 0.05
 _PING = 0.3
+_NOBODY = 0.1
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -262,6 +263,7 @@ class PluggedKubeScheduler(KubeScheduler):
         del session
         seat = next((one for one in self.seats.values() if one.leading and one.ready), None)
         if seat is None:
+            await asyncio.sleep(_NOBODY)  # all who wait would be tried again and again at once
             raise ConnectionError("no engine that leads is ready")
         record, attempt = pending.record, next(self._attempts)
         about = (record.uid, attempt)

@@ -188,10 +188,10 @@ class Wrong(SystemClock):
 
 
 @pytest.mark.parametrize("skew", [-600.0, 600.0], ids=["ten minutes slow", "ten minutes fast"])
-async def test_wall_clocks_may_differ_by_any_amount(skew: float, seam: str) -> None:
+async def test_wall_clocks_may_differ_by_any_amount(skew: float) -> None:
     """A follower with another time takes nothing early; after fail-over it serves all the same."""
     vendor = {"metax-tech.com/sgpu": "1", **HALF}
-    async with bed(node(cards=2), node("m0", 2, model="C500", mode="sgpu"), seam=seam) as cluster:
+    async with bed(node(cards=2), node("m0", 2, model="C500", mode="sgpu")) as cluster:
         first = await cluster.daemon("right")
         await cluster.led("right")
         await cluster.daemon("wrong", fence=0.3, clock=Wrong(skew))
@@ -212,10 +212,10 @@ async def test_wall_clocks_may_differ_by_any_amount(skew: float, seam: str) -> N
         await cluster.sound(f"6: clock {skew:+.0f} s")
 
 
-async def test_a_clock_may_be_set_back_and_forth_under_a_leader(seam: str) -> None:
+async def test_a_clock_may_be_set_back_and_forth_under_a_leader() -> None:
     """Leases, holds and locks are measured in time that passes, not in what a clock shows."""
     clock = Wrong(0.0)
-    async with bed(node(cards=2), seam=seam) as cluster:
+    async with bed(node(cards=2)) as cluster:
         daemon = await cluster.daemon(clock=clock)
         await cluster.led()
         for number, step in enumerate((-3600.0, 7200.0, -86400.0, 60.0)):
