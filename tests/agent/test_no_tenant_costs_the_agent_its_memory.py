@@ -571,6 +571,6 @@ def test_it_is_said_once_and_in_the_same_words(node: Node) -> None:
     assert said == {
         (
             Answer.NO, Cause.EXCESS.value,
-            "its processes have more mappings than one look can go through, so nobody knows what they do",
+            "its processes have more mappings than one look can go through, so what they do is unknown",
         )
     }  # fmt: skip

@@ -209,7 +209,7 @@ def test_containers_with_units_wait_for_who_injects(folder: Path) -> None:
         async with _world(folder, wait=0.05) as world:
             await world.kubelet.until(GPU, 20)
             await world.kubelet.admit("team", "a", "main", GPU, 1)
-            why = "nobody would give the container its devices: NRI is off"
+            why = "the container would get no devices: NRI is off"
             with pytest.raises(NotStarted, match=why):
                 await world.kubelet.start_container("team", "a", "main", GPU)
             world.runtime.ready.set()

@@ -108,7 +108,7 @@ async def test_a_lock_that_cannot_come_off_stops_its_node_alone() -> None:
     world = await left("n2", lost=1000)
     world.create(pod("next", sgpu()))
 
-    assert "not given back yet" in await world.bind("next")
+    assert "not released yet" in await world.bind("next")
     assert len(world.api.given_back) <= 4
     assert await world.bind("next", "n2") == ""
 

@@ -683,7 +683,7 @@ async def test_a_lease_that_was_gone_is_not_given_back_as_settled(
 
 
 async def test_a_lease_given_back_is_seen_without_a_look_at_the_clock() -> None:
-    """Who waits is told by a watch: no time passes here at all."""
+    """Pending pods is told by a watch: no time passes here at all."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server:
         left_in_order(server)

@@ -53,7 +53,7 @@ class Meaning:
     fix: str
 
 
-_DELETE: Final = "delete the pod; whoever made it makes it again, and it is served"
+_DELETE: Final = "delete the pod; its controller makes it again, and it is served"
 _KUBELET: Final = "restart the kubelet; what it counts is made anew from what runs"
 TABLE: Final[Mapping[Kind, Meaning]] = {
     Kind.NEVER_GIVEN: Meaning(Done.EVICT, _DELETE),

@@ -315,7 +315,7 @@ class Keeper:
         )
         ended = {key: one for key, one in self.journal.entries.items() if key not in there}
         for entry in ended.values():
-            _LOG.info("pod %s, container %s: ended while nobody looked", entry.pod, entry.name)
+            _LOG.info("pod %s, container %s: ended between two looks", entry.pod, entry.name)
         self._leave(ended.keys())
         self._tried("the journal", lambda: self.journal.keep(there))
         for container in there.values():

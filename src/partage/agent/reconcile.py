@@ -236,7 +236,9 @@ def _of_units(facts: Facts) -> Iterator[Finding]:
         strange = [unit for unit in flat if unit not in card_of]
         if strange:
             told = _some(f"{unit} of {resource}" for resource, unit in strange)
-            yield _finding(key, uid, Kind.UNKNOWN_UNIT, f"nobody offers what it holds: {told}")
+            yield _finding(
+                key, uid, Kind.UNKNOWN_UNIT, f"no device plugin offers what it holds: {told}"
+            )
         yield from _of_container(facts, key, uid, {card_of[one] for one in flat if one in card_of})
         yield from _of_amounts(facts, key, uid, units)
     yield from _of_uncounted(facts)

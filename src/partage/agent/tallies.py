@@ -43,13 +43,13 @@ class Tallies:
         )
         self.units = Gauge(
             "partage_agent_kubelet_units",
-            "Healthy units that the kubelet is told of.",
+            "Healthy units that the agent reports to the kubelet.",
             ["resource"],
             registry=self.registry,
         )
         self.registered = Gauge(
             "partage_agent_kubelet_registered",
-            "Whether the kubelet listens to what is told.",
+            "Whether the kubelet watches the reports.",
             ["resource"],
             registry=self.registry,
         )

@@ -109,7 +109,7 @@ reporting_options = options(
     click.option(
         "--no-discovery",
         is_flag=True,
-        help="Somebody else writes this node's Device: read it every 30 s, and find and report nothing.",
+        help="Another agent writes this node's Device: read it every 30 s, and find and report nothing.",
     ),
     click.option(
         "--period",
@@ -181,8 +181,8 @@ isolation_options = options(
         type=click.Choice(["none", "partage", "hami-core", "mps", "vendor", "mig"]),
         default="none",
         show_default=True,
-        help="Who keeps software shares of NVIDIA cards to their amounts: nobody; Partage's own library; HAMi's, "
-        "which you supply; NVIDIA's Multi-Process Service; the vendor's driver; or nobody, and shares are refused "
+        help="What enforces software shares of NVIDIA cards: nothing; Partage's own library; HAMi's, "
+        "which you supply; NVIDIA's Multi-Process Service; the vendor's driver; or nothing, and shares are refused "
         "beside hardware instances.",
     ),
     click.option(
@@ -255,8 +255,8 @@ isolation_options = options(
         type=click.Choice(["report", "evict"]),
         default="report",
         show_default=True,
-        help="What becomes of containers that are not held to their limits: they are told of, or not started "
-        "and evicted.",
+        help="What becomes of containers whose limits are not enforced: the agent reports them, or starts none "
+        "and evicts.",
     ),
 )
 """Who keeps shares to their amounts."""

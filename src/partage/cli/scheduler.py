@@ -108,7 +108,7 @@ _serving = options(
         "--client-ca",
         type=FILE,
         metavar="FILE",
-        help="Authority of clients' certificates; whoever has one of them may call the verbs.",
+        help="Authority of clients' certificates; a caller with one of them may call the verbs.",
     ),
     click.option(
         "--token-file",
@@ -119,7 +119,7 @@ _serving = options(
     click.option(
         "--plain",
         is_flag=True,
-        help="Let everybody call the verbs. Bind can place any pod anywhere: only for a machine of "
+        help="Let every caller use the verbs. Bind can place any pod anywhere: only for a machine of "
         "your own, or where no other client reaches the port.",
     ),
     click.option(

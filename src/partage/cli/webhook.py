@@ -51,7 +51,7 @@ _serving = options(
         "--tls-cert",
         type=FILE,
         metavar="FILE",
-        help="Certificate chain, PEM, that somebody else manages; read again when it changes. "
+        help="Certificate chain, PEM, that Partage does not manage; read again when it changes. "
         "Nothing is written to the cluster then.",
     ),
     click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM."),

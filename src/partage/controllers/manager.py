@@ -304,7 +304,7 @@ class Controllers:
             self._notices.warning(
                 _regarding(node, "Node"),
                 "TotalsContended",
-                "somebody else writes the node's device totals over again and again; stop the "
+                "another writer overwrites the node's device totals again and again; stop the "
                 f"other manager: {', '.join(sorted({n for part in patch.values() for n in part}))}",
             )
 

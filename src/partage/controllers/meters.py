@@ -45,7 +45,7 @@ class ControllerMeters:
         )
         self._contended = Counted(
             "partage_controller_contended",
-            "Nodes whose totals somebody else wrote over again and again.",
+            "Nodes whose totals another writer overwrote again and again.",
             registry=self.registry,
         )
         self._documents = Counted(

@@ -62,8 +62,8 @@ def problem_of(pod: Pod, node: Node | None) -> Flag | None:
         return Flag(
             Problem.NO_RECORD,
             f"bound to node {node.name} without a record of devices, so it bypassed Partage's "
-            "scheduler or admission; what it uses is unknown and the node's devices take nobody "
-            "new until it is gone: delete it and let it be scheduled again",
+            "scheduler or admission; what it uses is unknown and the node's devices take no "
+            "new pod until it is gone: delete it and let it be scheduled again",
         )
     # The device that is gone explains a record that cannot be read beside the node.
     return _lost(record, node) or _refused(record)
@@ -74,7 +74,7 @@ def _refused(record: Record) -> Flag | None:
         return None
     return Flag(
         Problem.BAD_RECORD,
-        f"{record.problem}; the devices behind it take nobody new until the pod is gone",
+        f"{record.problem}; the devices behind it take no new pod until this one is gone",
     )
 
 
@@ -90,7 +90,7 @@ def _lost(record: Record, node: Node) -> Flag | None:
                 f"{_named(grant)} is no longer on node {node.name}; the pod cannot use it",
             )
         if not device.healthy and unhealthy is None:
-            why = device.health_detail or "no reason is told"
+            why = device.health_detail or "there is no reason"
             unhealthy = Flag(Problem.UNHEALTHY, f"{_named(grant)} is unhealthy: {why}")
     return unhealthy
 

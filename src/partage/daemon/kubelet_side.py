@@ -163,7 +163,7 @@ class KubeletSide:
             async with asyncio.timeout(self._options.wait):
                 await self._asked.ready.wait()
         why = self._asked.problem
-        return f"nobody would give the container its devices: {why}" if why else ""
+        return f"the container would get no devices: {why}" if why else ""
 
     async def _advise(self, offer: Offer, asked: ContainerPreference) -> tuple[str, ...]:
         """Advice by the records; the kubelet may have heard of a pod a moment before us."""

@@ -71,7 +71,9 @@ class Registration:
             )
         except NotFound:
             _LOG.warning(
-                "%s %s is not installed; nobody asks the webhook", resource.plural, self.name
+                "%s %s is not installed; the API server does not ask the webhook",
+                resource.plural,
+                self.name,
             )
             return False
         except (Conflict, Invalid) as error:

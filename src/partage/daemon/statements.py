@@ -106,7 +106,7 @@ class Statements:
         self._odd: dict[str, int] = {}
         self._gauge = Gauge(
             "partage_agent_limits_in_force",
-            "Whether a container is held to its limits; containers of which nobody knows are absent.",
+            "Whether a container is held to its limits; containers of which nothing is known are absent.",
             ["namespace", "pod", "container", "provider"], registry=tallies.registry,
         )  # fmt: skip
         self._broken = Gauge(

@@ -265,12 +265,12 @@ class _Meters:
         self.registry = CollectorRegistry(auto_describe=True)
         self.end = Gauge(
             "partage_webhook_certificate_end_seconds",
-            "When the served certificate ends, seconds since 1970; 0 where somebody else manages it.",
+            "When the served certificate ends, seconds since 1970; 0 where Partage does not manage it.",
             registry=self.registry,
         )
         self.registered = Gauge(
             "partage_webhook_registered",
-            "1 where the API server is told to trust what is served.",
+            "1 where the API server is configured to trust what is served.",
             registry=self.registry,
         )
         self.refused = Gauge(

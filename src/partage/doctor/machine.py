@@ -205,7 +205,7 @@ def _isolation(root: Path) -> Iterator[Finding]:
         if not is_genuine(library):
             yield Finding(
                 "isolation-library", Level.ERROR, f"/{_ISOLATION}/lib/{library.name}",
-                "its content is not what its name says: somebody wrote over it, and shares are not held",
+                "its content is not what its name says: another program overwrote it, and shares are not held",
                 "remove it and restart Partage's agent, which installs it anew; find out who wrote it",
             )  # fmt: skip
     for note in sorted(root.glob(f"{_ISOLATION}/containers/*/spared")):

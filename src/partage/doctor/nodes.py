@@ -60,7 +60,7 @@ def devices(facts: ClusterFacts) -> Iterator[Finding]:
         elif not _ready(node):
             yield Finding(
                 "device-stale", Level.WARNING, f"Device {named(one)}",
-                "its node is not Ready, so nobody renews what it says",
+                "its node is not Ready, so its agent renews nothing",
                 f"kubectl describe node {named(one)}, and look at its kubelet and agent",
             )  # fmt: skip
     for name, node in nodes.items():
@@ -177,7 +177,7 @@ def plugins(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(
             "second-plugin", Level.ERROR, f"node {node}",
             f"{', '.join(beside[node])} advertises the same resource names as Partage's agent; the "
-            "kubelet takes whoever registered last, and devices are handed out twice",
+            "kubelet takes the one that registered last, and devices are handed out twice",
             "remove the other DaemonSet from nodes with Partage's agent",
         )  # fmt: skip
 
@@ -216,8 +216,8 @@ def twice(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(
             "card-given-twice", Level.ERROR, f"node {node}",
             f"what pods' records say of a card must not be more than it has: {message}; it takes "
-            "nobody new until that is over",
-            "stop whoever else gives cards (other-scheduler, second-plugin), then delete one of "
+            "no new pod until that is over",
+            "stop the other system that allocates cards (other-scheduler, second-plugin), then delete one of "
             "these pods",
         )  # fmt: skip
 
@@ -247,7 +247,7 @@ def unread(facts: ClusterFacts) -> Iterator[Finding]:
     for name, namespaces in facts.unread:
         yield Finding(
             "config-unread", Level.ERROR, name,
-            f"ConfigMaps are read in {namespaces} only, because whoever may write one decides what nodes "
+            f"ConfigMaps are read in {namespaces} only, because their writer decides what nodes "
             "have; so nothing of this one is in force",
             f"apply it with -n {namespaces.split(', ', maxsplit=1)[0]} and delete this one, or add its namespace "
             "to the chart's configNamespaces",

@@ -149,7 +149,7 @@ def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
         some = ", ".join(facts.unrecorded[:_SHOWN])
         yield Finding(
             "bound-without-record", Level.ERROR, some,
-            f"{len(facts.unrecorded)} bound pods ask for devices and have no record: somebody else "
+            f"{len(facts.unrecorded)} bound pods ask for devices and have no record: another scheduler "
             "bound them, and their nodes' devices are closed",
             "see that every scheduler name they carry has a profile beside the extender, then "
             "delete and create these pods anew",

@@ -218,7 +218,7 @@ def _check(node: SimulatedNode, where: str) -> None:
         )
     if node.mode == "mig" and "hami" not in node.registers:
         raise InvalidDocument(
-            f"{where}: field spec.mode: mig is told in HAMi's registration; add hami to registers"
+            f"{where}: field spec.mode: HAMi's registration reports mig; add hami to registers"
         )
 
 

@@ -304,12 +304,12 @@ class NodeLockKeeper:
         except Exception as error:  # noqa: BLE001 # whatever is raised: it may still be there
             left.failed(self._clock.monotonic())
             _LOG.warning(
-                "the lock of node %s cannot be given back, failure %d, it is tried again: %s",
+                "the lock of node %s cannot be released, failure %d, it is tried again: %s",
                 node, left.tries, error,
             )  # fmt: skip
             return
         if left.tries:
-            _LOG.info("the lock of node %s is given back", node)
+            _LOG.info("the lock of node %s is released", node)
         left.tries = 0
         if found or self._clock.monotonic() >= left.sure:
             self._drop(node, left)
@@ -329,7 +329,7 @@ class NodeLockKeeper:
         # What we wrote comes off first: once our own words are taken for a new lock, a late answer
         # of the API server could no more be told from one that concerns it.
         if not await self._settle(want.node, where):
-            return Taken(Outcome.REFUSED, "an earlier lock of ours is not given back yet")
+            return Taken(Outcome.REFUSED, "an earlier lock of ours is not released yet")
         try:
             async with asyncio.timeout(self._times.read):
                 taken = await self._locks.take(want.node, want.annotations, instead)
@@ -360,7 +360,7 @@ class NodeLockKeeper:
         free = abandoned(holder, want.node, ours=ours(uid))
         if free:
             _LOG.info(
-                "node %s: nobody comes for the lock of pod %s/%s; pod %s/%s takes it over",
+                "node %s: nothing takes the lock of pod %s/%s; pod %s/%s takes it over",
                 want.node, lock.namespace, lock.pod, want.namespace, want.pod,
             )  # fmt: skip
         return free

@@ -283,4 +283,4 @@ def maximal_layouts(
 
 
 def _or(numbers: tuple[int, ...]) -> str:
-    return " or ".join(map(str, numbers)) or "positions that nobody published"
+    return " or ".join(map(str, numbers)) or "positions that no vendor published"

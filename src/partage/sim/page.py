@@ -140,7 +140,7 @@ def _cells(texts: Sequence[str]) -> str:
 def _waits(results: Sequence[Result]) -> str:
     codes = list(dict.fromkeys(code for r in results for code in r.waiting))
     if not codes:
-        return "<h2>Who waits</h2><p>Nobody.</p>"
+        return "<h2>Pending pods</h2><p>None.</p>"
     rows = ""
     for code in codes:
         pod, message = next(r.examples[code] for r in results if code in r.examples)
@@ -150,7 +150,7 @@ def _waits(results: Sequence[Result]) -> str:
             f"<td class=small>{escape(pod)}: {escape(message)}</td></tr>"
         )
     head = _heads("Pods that wait for", results, "For example")
-    return f"<h2>Who waits</h2><div class=scroll><table>{head}<tbody>{rows}</tbody></table></div>"
+    return f"<h2>Pending pods</h2><div class=scroll><table>{head}<tbody>{rows}</tbody></table></div>"
 
 
 def _room(results: Sequence[Result]) -> str:

@@ -114,8 +114,8 @@ class Excess:
     def __str__(self) -> str:
         """For people; the same at each look."""
         if self.what == LATE:
-            return "it has files that do not answer in time, so nobody knows what its processes do"
-        return f"its processes have more {self.what} than one look can go through, so nobody knows what they do"
+            return "it has files that do not answer in time, so what its processes do is unknown"
+        return f"its processes have more {self.what} than one look can go through, so what they do is unknown"
 
 
 @dataclass(frozen=True, slots=True)

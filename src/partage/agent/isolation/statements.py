@@ -28,7 +28,9 @@ _COMPUTE: Final = (
     "memory is held by Partage's library; compute is not: on this node memory alone is capped, "
     "whatever the policy (--isolation-compute)"
 )
-_NOBODY: Final = "nobody keeps shares to their limits on this node (--isolation none): neither memory nor compute is held"
+_NOBODY: Final = (
+    "nothing enforces shares on this node (--isolation none): neither memory nor compute is held"
+)
 _MPS: Final = "mps"
 _OTHERS: Final[Mapping[str, str]] = {
     "hami-core": "memory and compute are held by variables, so a process with an empty environment has no limits",

@@ -187,7 +187,7 @@ def names_page() -> str:
     text += table(("resource", "read by"), read + woken)
     text += (
         "\n## Reserved keys\n\nOnly Partage and vendors' own plugins may write them on pods; "
-        "[admission](http.md#admission) refuses everybody else.\n\n"
+        "[admission](http.md#admission) refuses every other writer.\n\n"
     )
     kept = [*((k, "annotation") for k in RESERVED.annotations),
             *((f"{k}<container>", "annotation") for k in RESERVED.prefixes),
@@ -220,7 +220,7 @@ def _flat(value: object) -> Iterator[str]:
 def traces_page() -> str:
     """Every span with its attributes, and what those mean."""
     text = (
-        f"{HEAD}# All spans\n\nWhat a pod with devices is told of, in the order in which it meets them; how to switch it on: "
+        f"{HEAD}# All spans\n\nThe spans of a pod with devices, in the order in which they begin; how to switch it on: "
         "[trace a pod](../how-to/trace-a-pod.md). Every span has `k8s.namespace.name`, `k8s.pod.name` and, but for the first, "
         "`k8s.pod.uid`. One that did not come to what was asked has the status `Error`, with the reason. Texts end after 256 "
         "characters; nothing of environments, command lines, headers or Secrets is in them.\n\n"
