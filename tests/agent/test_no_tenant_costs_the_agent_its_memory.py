@@ -12,6 +12,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ from partage.agent.isolation.sight import Seen, Sight, look, see
 from partage.agent.isolation.statements import Answer, survey
 from partage.agent.journal import Entry
 from partage.model.errors import InvalidDocument
+from partage.vendors.traits import NVIDIA
 
 MIB = 2**20
 HERE = Path(__file__).parent
@@ -452,7 +454,7 @@ def test_open_files_of_a_threads_own_table_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that keeps the driver's device to itself is found by it."""
-    monkeypatch.setattr(sight, "_MEMORY", str(tmp_path / "device"))
+    monkeypatch.setattr(sight, "NVIDIA", replace(NVIDIA, memory=str(tmp_path / "device")))
     with running("aside", 1, tmp_path) as pid:
         if ctypes.CDLL(None).syscall(sight._KCMP, pid, pid, 2, 0, 0) != 0:
             pytest.skip("this kernel does not compare tables of open files")

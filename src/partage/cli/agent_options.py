@@ -304,7 +304,7 @@ service_options = options(
         "--pod-series/--no-pod-series",
         default=True,
         show_default=True,
-        help="Series at /metrics that name pods. Nobody is asked who reads them.",
+        help="Series at /metrics that name pods. Any reader may see them.",
     ),
 )
 """Where health and metrics are, and what these tell."""

@@ -150,7 +150,9 @@ def _waits(results: Sequence[Result]) -> str:
             f"<td class=small>{escape(pod)}: {escape(message)}</td></tr>"
         )
     head = _heads("Pods that wait for", results, "For example")
-    return f"<h2>Pending pods</h2><div class=scroll><table>{head}<tbody>{rows}</tbody></table></div>"
+    return (
+        f"<h2>Pending pods</h2><div class=scroll><table>{head}<tbody>{rows}</tbody></table></div>"
+    )
 
 
 def _room(results: Sequence[Result]) -> str:
