@@ -24,7 +24,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.daemon.collector import collecting_later
+from partage.daemon.gc_tuning import collecting_later
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partage.daemon.collector import collecting_later
+from partage.daemon.gc_tuning import collecting_later
 from partage.model.policy import Policy
 from partage.sim.metrics import LEVELS, Curves, curves
 from partage.sim.openb import Trace, read_sequence, read_trace

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from decision import cluster, decide, fill, pods, start
-from partage.daemon.collector import collecting_later
+from partage.daemon.gc_tuning import collecting_later
 from partage.model.policy import Policy
 
 SIZES = (100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)

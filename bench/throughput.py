@@ -40,7 +40,11 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.daemon.beside import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
+from partage.daemon.kube_scheduler_config import (
+    ExtenderAccess,
+    kube_scheduler_config,
+    left_to_the_ledger,
+)
 from partage.kube.client import Client
 from partage.kube.config import Config
 from partage.kube.loading import load_config

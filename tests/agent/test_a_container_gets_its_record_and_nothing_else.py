@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 from prometheus_client import generate_latest
 
-from partage.agent.giving import HostFacts, Instance, Made
+from partage.agent.container_admission import Keeper, Tallies
+from partage.agent.container_edits import HostFacts, Instance, Made
 from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.isolation.providers import HamiCore
 from partage.agent.journal import Journal
-from partage.agent.keeper import Keeper, Tallies
 from partage.agent.nri.messages import Container, Device, LinuxContainer, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.model import device as model

@@ -13,7 +13,7 @@ import pytest
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import asked
 from partage.agent.cri.proxy import Proxy, ProxyOptions
-from partage.agent.isolation.rooms import INSIDE
+from partage.agent.isolation.container_dirs import INSIDE
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 
 REQUEST = cri.CreateRequest(

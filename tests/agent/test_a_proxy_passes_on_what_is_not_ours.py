@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partage.agent.container_admission import Keeper, Tallies
+from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment
 from partage.agent.cri.proxy import Proxy, ProxyOptions
 from partage.agent.exposition import Books, NodeSeries
-from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.journal import Entry, Journal
-from partage.agent.keeper import Keeper, Tallies
 from partage.agent.nri.messages import Adjustment, Device, LinuxAdjustment, Mount, Variable
 from partage.agent.protobuf import Malformed, raw_fields, wrapped
 from partage.model import device as model

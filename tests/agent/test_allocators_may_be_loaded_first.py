@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from partage.agent.isolation.node_scan import look
 from partage.agent.isolation.objects import auditors, stand_in
 from partage.agent.isolation.reading import Work
-from partage.agent.isolation.sight import look
 from partage.model.errors import InvalidDocument
 
 OURS = "/usr/local/partage/isolation/libpartage-isolation-0.so"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from nodes_world import Node as Machine
 
+from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Inventory
 from partage.agent.discovery.search import discover
-from partage.agent.giving import HostFacts, Instance
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.kubelet.units import offers
 from partage.agent.nri.messages import Container, Device, LinuxContainer, PodSandbox

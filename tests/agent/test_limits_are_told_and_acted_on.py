@@ -14,27 +14,27 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
+from partage.agent.container_admission import Isolation, Keeper, Tallies
+from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.discovery.found import CardUse, Found, Inventory
 from partage.agent.exposition import MOST, Books, Nameless, NodeSeries
-from partage.agent.giving import HostFacts, Instance
-from partage.agent.holding import Holding
+from partage.agent.held_allocations import Holding
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT
+from partage.agent.isolation.container_dirs import Rooms
 from partage.agent.isolation.library import as_mapped
 from partage.agent.isolation.limits import Policy
+from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.providers import NoIsolation, OwnLibrary
-from partage.agent.isolation.rooms import Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
-from partage.agent.isolation.sight import see
 from partage.agent.isolation.statements import Answer, Statement, survey
 from partage.agent.isolation.tried import untried
 from partage.agent.journal import Journal
-from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.uses import Meter, Use, told_by_drivers
 from partage.apiserver import ApiServer, serve
-from partage.daemon.statements import Statements, condition_of
+from partage.daemon.isolation_status import Statements, condition_of
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.model import device as model

@@ -10,12 +10,12 @@ import pytest
 from msgspec import structs
 from prometheus_client import generate_latest
 
+from partage.agent.isolation.node_scan import Sight
 from partage.agent.isolation.providers import Bind, Mps, Shares
-from partage.agent.isolation.sight import Sight
 from partage.agent.isolation.statements import Answer, survey
 from partage.agent.journal import Entry
+from partage.agent.metrics import Tallies
 from partage.agent.notes import Notes
-from partage.agent.tallies import Tallies
 from partage.daemon.mps import MpsDaemon
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import DeviceType

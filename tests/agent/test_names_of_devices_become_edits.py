@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from partage.agent.cdi.edits import inlined
 from partage.agent.cdi.specs import Edits, Specifications
-from partage.agent.giving import Given
+from partage.agent.container_edits import Given
 from partage.agent.host import Host
 from partage.agent.nri.messages import (
     Adjustment,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from partage.agent.isolation.node_scan import Sight
 from partage.agent.isolation.providers import HamiCore, Mps, OwnLibrary, Provider, Shares
-from partage.agent.isolation.sight import Sight
 from partage.agent.isolation.statements import survey
 from partage.agent.journal import Entry, Journal
 from partage.cli.agent import agent

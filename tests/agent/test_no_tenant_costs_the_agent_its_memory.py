@@ -19,19 +19,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partage.agent.isolation import sight
+from partage.agent.isolation import node_scan
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT, make_account, read_account
+from partage.agent.isolation.container_dirs import Room
+from partage.agent.isolation.enforcement_status import Cause
 from partage.agent.isolation.folders import Folders
-from partage.agent.isolation.force import Cause
 from partage.agent.isolation.images import judge_image
 from partage.agent.isolation.limits import ContainerLimits
 from partage.agent.isolation.lookers import Lookers
+from partage.agent.isolation.node_scan import Seen, Sight, look, see
 from partage.agent.isolation.objects import stand_in
 from partage.agent.isolation.preloads import taken_first
 from partage.agent.isolation.processes import CROWD, numbers_of, processes_of
 from partage.agent.isolation.reading import LOOK, TooMuch, Work, file_below, start
-from partage.agent.isolation.rooms import Room
-from partage.agent.isolation.sight import Seen, Sight, look, see
 from partage.agent.isolation.statements import Answer, survey
 from partage.agent.journal import Entry
 from partage.model.errors import InvalidDocument
@@ -454,11 +454,13 @@ def test_open_files_of_a_threads_own_table_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that keeps the driver's device to itself is found by it."""
-    monkeypatch.setattr(sight, "NVIDIA", replace(NVIDIA, memory=str(tmp_path / "device")))
+    monkeypatch.setattr(node_scan, "NVIDIA", replace(NVIDIA, memory=str(tmp_path / "device")))
     with running("aside", 1, tmp_path) as pid:
-        if ctypes.CDLL(None).syscall(sight._KCMP, pid, pid, 2, 0, 0) != 0:
+        if ctypes.CDLL(None).syscall(node_scan._KCMP, pid, pid, 2, 0, 0) != 0:
             pytest.skip("this kernel does not compare tables of open files")
-        assert sight._seen(pid, "/usr/lib/ours.so", None, Path("/proc"), Work()).has_memory_device
+        assert node_scan._seen(
+            pid, "/usr/lib/ours.so", None, Path("/proc"), Work()
+        ).has_memory_device
 
 
 # --- others ----------------------------------------------------------------------------------
@@ -492,7 +494,7 @@ def test_files_that_do_not_answer_hold_up_nobody_elses_look(
     node.container(late[0])
     for number, container in enumerate((honest, *late)):
         node.process(8 + number, container)
-    plain = sight._looked
+    plain = node_scan._looked
 
     def looked(pids: tuple[int, ...], room: Room, proc: Path, work: Work) -> tuple[Seen, ...]:
         if room is not node.rooms[HONEST]:
@@ -509,7 +511,7 @@ def test_files_that_do_not_answer_hold_up_nobody_elses_look(
                 return False
         return True
 
-    monkeypatch.setattr(sight, "_looked", looked)
+    monkeypatch.setattr(node_scan, "_looked", looked)
     lookers: Lookers[tuple[Seen, ...]] = Lookers(waits)
     before = threading.active_count()
     for _ in range(12):
@@ -539,7 +541,7 @@ def test_many_who_cost_nearly_too_much_share_a_bound(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All together take no more than a look has; each has its turn, and what was seen of it counts until then."""
-    monkeypatch.setattr(sight, "_ALL", 2 * MIB)
+    monkeypatch.setattr(node_scan, "_ALL", 2 * MIB)
     names = [f"{number:064}" for number in range(12)]
     for number, name in enumerate(names):
         node.container(name)

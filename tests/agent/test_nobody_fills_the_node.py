@@ -19,7 +19,7 @@ import errno, os, sys
 from pathlib import Path
 from partage.agent.isolation.limits import Policy
 from partage.agent.isolation.account import ACCOUNT_BYTES
-from partage.agent.isolation.rooms import CardQuota, Quota, Rooms
+from partage.agent.isolation.container_dirs import CardQuota, Quota, Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, seat_file
 
 folder = Path(sys.argv[1])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from partage.agent.giving import HostFacts, Instance
+from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.model import device as model

@@ -9,10 +9,10 @@ from types import MappingProxyType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Roots
 from partage.agent.discovery.search import Search
-from partage.agent.giving import HostFacts, Instance
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.isolation.images import judge_image
 from partage.agent.isolation.processes import processes_of

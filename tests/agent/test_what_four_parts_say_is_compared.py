@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.differences import TABLE, Finding, Kind
-from partage.agent.giving import HostFacts, Instance
-from partage.agent.holding import Running
+from partage.agent.held_allocations import Running
 from partage.agent.injection import Place
 from partage.agent.journal import Entry
 from partage.agent.kubelet import messages as said

@@ -12,7 +12,7 @@ from typing import Any
 
 from control_plane import TOOLS, ControlPlane, free_port
 
-from partage.daemon.beside import kube_scheduler_config, left_to_the_ledger
+from partage.daemon.kube_scheduler_config import kube_scheduler_config, left_to_the_ledger
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 from control_plane import control_plane
 from plugin_stack import AT_A, LEASE, MODULE, PLUGIN, Plugged
 
-from partage.daemon.beside import SCHEDULERS, ExtenderAccess, kube_scheduler_config
+from partage.daemon.kube_scheduler_config import SCHEDULERS, ExtenderAccess, kube_scheduler_config
 from partage.vendors import names
 
 

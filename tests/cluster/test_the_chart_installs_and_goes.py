@@ -20,7 +20,7 @@ DEPLOY = CHART.parents[1]
 sys.path.insert(0, str(DEPLOY))
 import generate  # noqa: E402 # a script beside the chart
 
-from partage.daemon.beside import (  # noqa: E402
+from partage.daemon.kube_scheduler_config import (  # noqa: E402
     ExtenderAccess,
     kube_scheduler_config,
     left_to_the_ledger,
@@ -86,7 +86,7 @@ def test_admission_is_what_the_program_prints(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_second_scheduler_asks_as_the_program_says(profile: str) -> None:
-    """Its configuration is `daemon.beside`'s, with connection and election added."""
+    """Its configuration is `daemon.kube_scheduler_config`'s, with connection and election added."""
     found = objects(profile)
     (config,) = (
         yaml.safe_load(o["data"]["config.yaml"])

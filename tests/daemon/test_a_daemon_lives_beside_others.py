@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from partage.daemon.life import Life, until
+from partage.daemon.lifecycle import Life, until
 
 
 def test_it_is_started_once_it_serves_and_stopped_once_it_has_ended() -> None:

@@ -114,7 +114,9 @@ async def test_nodes_that_come_and_go_are_heard_of() -> None:
 
         await cluster.nodes(1)
         books = daemon.service.books
-        await until(lambda: books.engine.ledger.index and books.intake.device_document("n0"))
+        await until(
+            lambda: books.engine.ledger.index and books.cluster_cache.device_document("n0")
+        )
         assert await cluster.schedule(daemon.url, "a") == "n0"
 
         await cluster.api.delete("nodes", "", "n0")

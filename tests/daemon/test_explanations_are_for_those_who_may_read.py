@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from daemon_world import until
 
-from partage.daemon.readers import AccessReviews, ReviewSettings
+from partage.daemon.access_review import AccessReviews, ReviewSettings
 from partage.kube.client import Client, ClientSettings
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.retry import Backoff

@@ -32,7 +32,7 @@ QUICK = SchedulerOptions(
 def holders(daemon: SchedulerDaemon) -> set[str]:
     """Names of the pods that the books hold something for."""
     books = daemon.service.books
-    found = (books.intake.pod(held.uid) for held in books.engine.ledger.allocations())
+    found = (books.cluster_cache.pod(held.uid) for held in books.engine.ledger.allocations())
     return {entry.pod.name for entry in found if entry is not None}
 
 
@@ -106,7 +106,7 @@ async def test_what_happens_in_a_gap_of_the_watches_is_made_up_for() -> None:
 
         ledger = daemon.service.books.engine.ledger
         await until(lambda: "n1" in ledger.index and not holders(daemon))
-        await until(lambda: daemon.service.books.intake.device_document("n1"))
+        await until(lambda: daemon.service.books.cluster_cache.device_document("n1"))
         nodes = {await cluster.schedule(daemon.url, name) for name in "bc"}
 
         assert nodes == {"n0", "n1"}

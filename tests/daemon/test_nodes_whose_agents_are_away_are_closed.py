@@ -16,9 +16,9 @@ from proxy import Proxy
 
 from partage.agent.reporting import ReportingSettings, renew_lease
 from partage.apiserver import DeleteOptions
+from partage.daemon.agent_liveness import AgentSilence, SilenceSettings
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
-from partage.daemon.silence import AgentSilence, SilenceSettings
 from partage.extender.books import Books
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from partage.daemon.notices import Notices
+from partage.daemon.events_and_wakeups import Notices
 from partage.extender.books import Books
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import DeviceType, SliceMode
@@ -107,7 +107,7 @@ def test_books_of_who_does_not_lead_count_and_log_nothing(
         unserviceable=lambda action: told.append(action.message),
         leads=lambda: lead[0],
     )
-    books = Books(Intake(), hooks)
+    books = Books(ClusterCache(), hooks)
     broken = model_card(1, mode=SliceMode.MIG)
     books.take([NodeSeen(make_node("n", [model_card(0), broken]))], 0.0)
     books.take([PodSeen(overbooked("one")), PodSeen(overbooked("two"))], 0.0)

@@ -51,7 +51,7 @@ class Shelf:
     known: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def intake(self) -> Any:
+    def cluster_cache(self) -> Any:
         """What knows the pods."""
         return SimpleNamespace(pods=lambda: self.known)
 

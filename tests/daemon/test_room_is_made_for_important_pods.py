@@ -94,7 +94,7 @@ class Game:
         return self.daemon.service.books.engine.states.get(self.uid(name))
 
     def _known(self) -> set[str]:
-        pods = self.daemon.service.books.intake.pods().values()
+        pods = self.daemon.service.books.cluster_cache.pods().values()
         return {entry.pod.name for entry in pods if entry.pod.node}
 
 
@@ -249,7 +249,7 @@ async def _budget(g: Game, allowed: int, name: str) -> None:
 
 
 def _labelled(g: Game, name: str) -> bool:
-    entry = g.daemon.service.books.intake.pod_named("default", name)
+    entry = g.daemon.service.books.cluster_cache.pod_named("default", name)
     return entry is not None and "app" in entry.translated.view.labels
 
 

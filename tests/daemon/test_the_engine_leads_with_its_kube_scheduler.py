@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from partage.daemon.followed import FollowedLease
+from partage.daemon.followed_lease import FollowedLease
 from partage.kube.election import LeaseSpec
 from partage.kube.objects import Meta
 from partage.testing.clock import SteppedClock

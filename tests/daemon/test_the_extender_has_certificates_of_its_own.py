@@ -12,7 +12,7 @@ from daemon_world import world
 
 from partage.cli.scheduler import scheduler
 from partage.daemon.certificates import SECRETS
-from partage.daemon.mutual import mutual_tls
+from partage.daemon.extender_mtls import mutual_tls
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.server import Faces

@@ -1,6 +1,6 @@
 """The configuration that we give the kube-scheduler beside us."""
 
-from partage.daemon.beside import (
+from partage.daemon.kube_scheduler_config import (
     SCHEDULERS,
     ExtenderAccess,
     kube_scheduler_config,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from partage.daemon.notices import Notices
+from partage.daemon.events_and_wakeups import Notices
 from partage.kube.errors import Conflict, Forbidden, KubeError, ServerError
 from partage.kube.errors import Status as ErrorStatus
 from partage.testing.clock import SteppedClock

@@ -16,7 +16,11 @@ from page_blocks import BLOCKS, ROOT, Block
 
 from partage.agent.isolation.limits import read, render
 from partage.cli.main import main
-from partage.daemon.beside import ExtenderAccess, kube_scheduler_config, left_to_the_ledger
+from partage.daemon.kube_scheduler_config import (
+    ExtenderAccess,
+    kube_scheduler_config,
+    left_to_the_ledger,
+)
 from partage.doctor.machine import examined
 from partage.model.device import ForeignInstance
 from partage.model.mig import MigSlice

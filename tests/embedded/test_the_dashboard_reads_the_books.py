@@ -16,7 +16,7 @@ from up_world import PODS, World, eventually, node, pod, run, running
 from partage.dashboard.nodes import NodeQuery, nodes_document
 from partage.dashboard.routes import document_routes
 from partage.extender.books import Books
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
 from partage.serving.limits import guard
 
@@ -203,7 +203,7 @@ class Source:
     """Books without anything in them."""
 
     def __init__(self) -> None:
-        self.books = Books(Intake(), Hooks())
+        self.books = Books(ClusterCache(), Hooks())
         self.leading = self.rebuilt = True
 
 

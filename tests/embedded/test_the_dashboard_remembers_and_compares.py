@@ -98,7 +98,7 @@ def test_what_is_there_at_first_is_no_change_and_old_changes_are_forgotten() -> 
             hidden = history.of("n0", names=False)
             assert told(hidden) == [("given", None, "")]
 
-            await history.look(Books(books_of(world).intake, books_of(world).hooks))
+            await history.look(Books(books_of(world).cluster_cache, books_of(world).hooks))
             gone = history.of("n0")
             assert [row["what"] for rows in gone["cards"].values() for row in rows] == (
                 ["given back", "given back"]
@@ -168,14 +168,14 @@ def test_fragmentation_is_the_published_measure() -> None:
                 await world.phase(f"p{len(shares)}", "Running")
             books = books_of(world)
             mix = Counter(
-                shape for e in books.intake.pods().values() for shape in shapes_of(e.pod)
+                shape for e in books.cluster_cache.pods().values() for shape in shapes_of(e.pod)
             )
             found = Fragments().of(books.engine.ledger, mix)
 
             ledger = books.engine.ledger
             nodes = np.array(list(ledger.index.values()))
             plane = ledger.planes[DeviceType.GPU]
-            lens = Lens.of(workload_of(e.pod for e in books.intake.pods().values()), ledger)
+            lens = Lens.of(workload_of(e.pod for e in books.cluster_cache.pods().values()), ledger)
             expected = fragmentation(
                 lens, ledger.host_free["cpu"][nodes], left_of(plane, nodes), plane.kind[0, nodes]
             )

@@ -13,8 +13,8 @@ from typing import Any
 
 from interleaved_api import LATE, Fact, Manifest, ModelApi, Stored
 
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.explain import explain
-from partage.extender.intake import Intake
 from partage.extender.meters import Meters
 from partage.extender.ports import Hooks
 from partage.extender.service import SchedulerService
@@ -85,7 +85,9 @@ class Interleaving:
                 {entry.pod.uid: (refusal.code.value, refusal.message)}
             ),
         )
-        return SchedulerService(self.api, self.clock, hooks, intake=Intake, meters=self._meters)
+        return SchedulerService(
+            self.api, self.clock, hooks, cluster_cache=ClusterCache, meters=self._meters
+        )
 
     # --- life --------------------------------------------------------------------------------
 
@@ -431,7 +433,9 @@ class Interleaving:
             except LedgerError as error:
                 raise Broken(str(error)) from error
         owners: dict[State, Callable[[str], bool]] = {
-            State.HELD: lambda uid: uid in books.verbs.holds and not books.intake.is_gone(uid),
+            State.HELD: lambda uid: (
+                uid in books.verbs.holds and not books.cluster_cache.is_gone(uid)
+            ),
             State.RESERVED: lambda uid: uid in self.service.bindings.busy,
             State.UNKNOWN: lambda uid: uid in books.unread,
             State.BOUND: lambda uid: uid not in books.verbs.holds,
@@ -446,7 +450,7 @@ class Interleaving:
             uid, refusal = waiting.entry.pod.uid, waiting.refusal
             if engine.states.get(uid) is State.BOUND:
                 raise Broken(f"{uid} is bound and waits")
-            if books.intake.is_gone(uid):
+            if books.cluster_cache.is_gone(uid):
                 raise Broken(f"{uid} is gone and waits")
             told = self.reasons.get(uid, (refusal.code.value, refusal.message))
             if told != (refusal.code.value, refusal.message):
@@ -528,7 +532,7 @@ class Interleaving:
         books = self.service.books
         waiting = {one.entry.pod.uid: one for one in books.waiting}
         for pod in self.api.pods.values():
-            entry = books.intake.pod(pod.uid)
+            entry = books.cluster_cache.pod(pod.uid)
             if entry is None:
                 continue  # without devices
             if entry.pod.node != (pod.node or None):
@@ -540,7 +544,7 @@ class Interleaving:
             told = explain(books, "team", pod.name)
             if told is None or told["reason"] is None:
                 raise Broken(f"{pod.uid} waits, although it fits: {told}")
-        stale = (waiting.keys() | books.intake.pods().keys()) - self.api.pods.keys()
+        stale = (waiting.keys() | books.cluster_cache.pods().keys()) - self.api.pods.keys()
         if stale:
             raise Broken(f"{stale} are long gone and still known")
 

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partage.extender.pieces import BEST, Pieces
+from partage.extender.response_cache import BEST, ResponseCache
 
 SIZES = st.integers(1, 200)
 SEEDS = st.lists(st.tuples(st.integers(0, 2**32), st.floats(0, 1)), min_size=1, max_size=6)
@@ -18,9 +18,9 @@ class Asker:
     """Who asks; told from others by identity."""
 
 
-def _known(size: int) -> Pieces:
+def _known(size: int) -> ResponseCache:
     """Nodes at every second place, some with names that JSON escapes."""
-    pieces = Pieces()
+    pieces = ResponseCache()
     pieces.know({f'n"{index}"é': index for index in range(0, size, 2)}, size)
     return pieces
 
@@ -67,7 +67,7 @@ def test_nodes_that_fit(size: int, steps: list[tuple[int, float]]) -> None:
 
 def test_thousands_of_nodes_of_which_one_changed() -> None:
     """Only its piece is made again, and the answer is whole."""
-    pieces, asker = Pieces(), Asker()
+    pieces, asker = ResponseCache(), Asker()
     names = [f"node-{index:05d}" for index in range(5000)]
     pieces.know({name: index for index, name in enumerate(names)}, 6000)
     indexes, scores = np.arange(5000), np.full(5000, 4)
@@ -84,7 +84,7 @@ def test_thousands_of_nodes_of_which_one_changed() -> None:
 
 def test_nodes_that_were_renamed_answer_under_their_new_names() -> None:
     """What was kept of earlier nodes is not used."""
-    pieces, asker = Pieces(), Asker()
+    pieces, asker = ResponseCache(), Asker()
     pieces.know({"a": 0, "b": 1}, 2)
     pieces.fitting((asker,), np.array([0, 1]))
 
@@ -95,7 +95,7 @@ def test_nodes_that_were_renamed_answer_under_their_new_names() -> None:
 
 def test_only_so_many_answers_are_kept() -> None:
     """Askers that never come again do not pile up, and those that do are answered rightly."""
-    pieces = Pieces()
+    pieces = ResponseCache()
     pieces.know({"a": 0, "b": 1}, 2)
     askers = [Asker() for _ in range(100)]
 

@@ -69,7 +69,7 @@ class Model:
         for uid in self.bound:
             assert books.engine.states.get(uid) in (State.BOUND, State.UNKNOWN, None)
         for held in books.engine.ledger.allocations():
-            pod_ = books.intake.pod(held.uid)
+            pod_ = books.cluster_cache.pod(held.uid)
             assert pod_ is not None, f"{held.uid} holds devices and is gone"
 
     async def rest(self) -> None:

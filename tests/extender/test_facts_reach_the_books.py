@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
-from partage.extender.filling import permuted
+from partage.extender.rebuild import permuted
 from partage.model.policy import Policy
 from partage.model.request import DeviceRequest
 from partage.scheduler.engine import State
@@ -200,7 +200,7 @@ async def test_a_pod_that_came_anew_under_its_name_is_another_pod() -> None:
 
     world.service.pod_gone("first")
 
-    found = world.service.books.intake.pod_named("team", "web")
+    found = world.service.books.cluster_cache.pod_named("team", "web")
     assert found is not None
     assert found.pod.uid == "second"
     assert "is gone" in world.filter(pod("web", half(), meta={"uid": "first"}))["Error"]
@@ -214,7 +214,7 @@ async def test_a_pod_without_devices_is_not_kept() -> None:
     world.create(pod("plain"))
     world.service.pod_gone("uid-plain")
 
-    assert world.service.books.intake.pods() == {}
+    assert world.service.books.cluster_cache.pods() == {}
 
 
 @run
@@ -231,7 +231,7 @@ async def test_a_pod_that_cannot_be_decoded_keeps_what_it_holds() -> None:
     world.service.pod_changed(document(broken))
 
     assert _free(world) == [1000]
-    assert "much" in world.service.books.intake.problems["Pod team/web"]
+    assert "much" in world.service.books.cluster_cache.problems["Pod team/web"]
 
 
 @run
@@ -243,9 +243,9 @@ async def test_a_node_that_cannot_be_read_takes_no_pods() -> None:
 
     world.service.node_changed(document(odd))
     assert world.service.books.engine.ledger.index == {}
-    assert "many" in world.service.books.intake.problems["Node n1"]
+    assert "many" in world.service.books.cluster_cache.problems["Node n1"]
     world.service.node_changed(document(node(version=3)))
-    assert world.service.books.intake.problems == {}
+    assert world.service.books.cluster_cache.problems == {}
     assert _free(world) == [1000, 1000]
 
 
@@ -280,9 +280,9 @@ async def test_a_bad_config_map_is_refused_and_the_last_good_one_stays() -> None
 
     assert "sideways" in problem
     assert world.service.books.engine.policy == Policy.parse("spread")
-    assert world.service.books.intake.problems
+    assert world.service.books.cluster_cache.problems
     world.service.config_gone(document(bad))
-    assert world.service.books.intake.problems == {}
+    assert world.service.books.cluster_cache.problems == {}
     assert world.service.books.engine.policy == Policy()
 
 
@@ -340,7 +340,7 @@ async def test_who_registers_the_nodes_decides_whose_a_lone_count_is() -> None:
     world = await World().start(node(annotations={names.HAMI_REGISTER: register}))
     world.create(pod("web", {"nvidia.com/gpu": "1"}))
 
-    found = world.service.books.intake.pod("uid-web")
+    found = world.service.books.cluster_cache.pod("uid-web")
 
     assert found is not None
     assert [group.protocol for group in found.pod.request.groups] == ["hami"]
@@ -354,7 +354,7 @@ async def test_equal_pods_are_read_once() -> None:
         world.create(pod(name, half(), meta={"labels": {"app": "web"}}))
     world.create(pod("three", half(), meta={"annotations": {names.NODE_POLICY: "spread"}}))
     one, two, three = (
-        world.service.books.intake.pods()[f"uid-{n}"].pod for n in ("one", "two", "three")
+        world.service.books.cluster_cache.pods()[f"uid-{n}"].pod for n in ("one", "two", "three")
     )
 
     assert one.request is two.request
@@ -479,7 +479,7 @@ async def _play(steps: list[tuple[str, int, int]]) -> None:
             case "odd" if name in world.api.pods:
                 service.pod_changed(document(world.api.pods[name]))
         service.books.engine.ledger.validate()
-    known = service.books.intake.pods()
+    known = service.books.cluster_cache.pods()
     assert all(uid in known for uid in service.books.verbs.holds)
     states = service.books.engine.states
     assert {uid for uid, s in states.items() if s is State.HELD} == set(service.books.verbs.holds)
@@ -496,7 +496,7 @@ def test_a_device_request_of_the_test_is_what_it_seems() -> None:
         ) -> None:
             world = await World().start(node(), device())
             world.create(pod("web", limits))
-            entry = world.service.books.intake.pod("uid-web")
+            entry = world.service.books.cluster_cache.pod("uid-web")
             assert entry is not None
             found += [group.request for group in entry.pod.request.groups]
 

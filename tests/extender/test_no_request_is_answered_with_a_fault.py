@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wire_client import Running
 from world import Manifest, device, half, node, pod, whole
 
-from partage.extender.fingerprint import fingerprint
+from partage.extender.node_set_hash import fingerprint
 from partage.serving.limits import Limits
 from partage.webhook.server import review_routes
 
@@ -29,7 +29,7 @@ GETS = (
 def running() -> Iterator[Running]:
     """One service for all of them: what one request leaves behind, the next one meets."""
     context: list[Any] = []
-    routes = review_routes(lambda: context[0].books.intake.context)
+    routes = review_routes(lambda: context[0].books.cluster_cache.context)
     limits = Limits(patience=0.3, idle=0.3)
     with Running(
         node("n1"), device("n1"), node("n2"), device("n2"), routes=routes, limits=limits

@@ -13,10 +13,10 @@ from world import card, device, document, half, node, pod, whole
 from partage.dashboard.fleet import fleet_document
 from partage.dashboard.nodes import NodeQuery, nodes_document
 from partage.dashboard.overview import overview_document
-from partage.dashboard.standing import Standing, Texts
+from partage.dashboard.view_cache import Standing, Texts
 from partage.dashboard.workloads import PodQuery, pods_document
 from partage.extender.books import Books
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.pod_log import PodLog
 from partage.extender.ports import Hooks
 from partage.model.reason import ReasonCode, Refusal
@@ -70,7 +70,7 @@ class Told:
     """Books that are told of events, with versions that grow."""
 
     def __init__(self) -> None:
-        self.books = Books(Intake(), Hooks())
+        self.books = Books(ClusterCache(), Hooks())
         self._version = 0
         self._lives = 0
 
@@ -83,36 +83,36 @@ class Told:
         self.books.take(list(self._events(step)), 0.0)
 
     def _events(self, step: tuple[Any, ...]) -> Iterator[Any]:
-        intake = self.books.intake
+        cluster_cache = self.books.cluster_cache
         match step:
             case ("node", name, cordoned):
                 found = node(name, self._next())
                 found["spec"] = {"unschedulable": cordoned}
-                yield from intake.node_changed(document(found))
+                yield from cluster_cache.node_changed(document(found))
             case ("cards", name, model, count):
                 labels = {"node.koordinator.sh/gpu-model": model} if model else {}
                 cards = [card(minor) for minor in range(count)]
                 made = device(name, *cards, version=self._next())
                 made["metadata"]["labels"] = labels
-                yield from intake.device_changed(document(made))
+                yield from cluster_cache.device_changed(document(made))
             case ("fault", name):
                 made = device(name, card(0, health=False), card(2), version=self._next())
-                yield from intake.device_changed(document(made))
+                yield from cluster_cache.device_changed(document(made))
             case ("no cards", name):
-                yield from intake.device_gone(name)
+                yield from cluster_cache.device_gone(name)
             case ("node gone", name):
-                yield from intake.node_gone(name)
+                yield from cluster_cache.node_gone(name)
             case ("rebuilt",):
-                self.books = Books(Intake(), Hooks())
+                self.books = Books(ClusterCache(), Hooks())
             case _:
                 yield from self._of_a_pod(step)
 
     def _of_a_pod(self, step: tuple[Any, ...]) -> Iterator[Any]:
-        intake, name = self.books.intake, step[1] if len(step) > 1 else ""
-        known = intake.pod_named("team", name)
+        cluster_cache, name = self.books.cluster_cache, step[1] if len(step) > 1 else ""
+        known = cluster_cache.pod_named("team", name)
         match step:
             case ("pod gone", _) if known is not None:
-                yield from intake.pod_gone(known.pod.uid)
+                yield from cluster_cache.pod_gone(known.pod.uid)
             case ("refused", _, code) if known is not None and known.pod.node is None:
                 self.books.waiting.enter(known, Refusal(code, f"{code} it is"), 0.0)
             case ("placed", _) if known is not None and known.pod.node is None:
@@ -139,7 +139,7 @@ class Told:
         annotations: dict[str, str] | None = None, **more: Any,
     ) -> Iterator[Any]:  # fmt: skip
         meta = {"uid": uid, "resourceVersion": str(self._next()), "annotations": annotations or {}}
-        yield from self.books.intake.pod_changed(
+        yield from self.books.cluster_cache.pod_changed(
             document(pod(name, asked or half(), meta=meta, **more))
         )
 
@@ -180,7 +180,7 @@ def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -
         for step in [*BEGUN, *steps]:
             told.tell(step)
         books, ledger = told.books, told.books.engine.ledger
-        alive = [e.pod for e in books.intake.pods().values() if not e.pod.finished]
+        alive = [e.pod for e in books.cluster_cache.pods().values() if not e.pod.finished]
         for query, wanted in (
             (PodQuery(), alive),
             (PodQuery(state="waiting"), [one for one in alive if one.node is None]),

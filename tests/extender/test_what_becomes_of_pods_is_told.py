@@ -82,7 +82,7 @@ async def test_pods_alike_but_for_their_trace_are_read_once() -> None:
     for name, text in (("a", MINE), ("b", other)):
         w.filter(pod(name, half(), meta={"annotations": {names.TRACEPARENT: text}}))
 
-    translation = w.service.books.intake.translation
+    translation = w.service.books.cluster_cache.translation
     assert len(translation._known) == 1
     assert [found for found, _ in kept.told] == [MINE.split("-")[1], other.split("-")[1]]
 

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from partage.extender.bindings import BindLimits
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Answered, Binding, Clock, Hooks, Outcome, Taken
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.extender.stories import SILENT, Stories
@@ -212,7 +212,9 @@ class World:
             self.api,
             self.clock if clock is None else clock,
             hooks,
-            intake=lambda: Intake(policy=Policy.parse(policy), namespaces=("kube-system",)),
+            cluster_cache=lambda: ClusterCache(
+                policy=Policy.parse(policy), namespaces=("kube-system",)
+            ),
             locks=self.api,
             settings=ServiceSettings(limits or BindLimits(pause=0.5), **settings),
             stories=stories,

@@ -46,7 +46,7 @@ from partage.embedded.definitions import DEFINITIONS
 from partage.embedded.fleet import SimulatedNode
 from partage.embedded.scheduling import KubeScheduler, Ports
 from partage.extender.bindings import BindLimits
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
@@ -366,7 +366,7 @@ async def bed(
         foreign: names of pods whose record is forged, or whose card is taken away.
         seam: by which kube-scheduler asks, `extender` or `plugin`; then each instance has a seat beside it.
     """
-    context = Intake().context
+    context = ClusterCache().context
     clock = ServerClock()
     server = ApiServer(settings, replace(ambient(), now=clock.now))
     async with contextlib.AsyncExitStack() as stack:

@@ -222,7 +222,7 @@ async def test_who_is_woken_before_a_watch_told_of_it_is_woken_again() -> None:
         await cluster.told("zebra")
         await cluster.delete("a")
         await until(lambda: daemon.service.books.counts["woken"], "there is room for it")
-        assert daemon.service.books.intake.pod_named("default", "zebra") is None
+        assert daemon.service.books.cluster_cache.pod_named("default", "zebra") is None
 
         cluster.wire.heal()
         # kube-scheduler does not look again for a status; our watch tells of it.

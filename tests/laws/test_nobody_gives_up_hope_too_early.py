@@ -7,7 +7,7 @@ from worlds import node_lists, pods
 
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen
-from partage.scheduler.hopes import Hopes
+from partage.scheduler.prefilter import Hopes
 
 
 @given(st.data())

@@ -14,15 +14,15 @@ import pytest
 from native_world import MIB, Tenant, World, uuid
 
 from partage.agent.isolation.account import PLACES_AT, State, make_account, read_account
-from partage.agent.isolation.force import Cause, judge
+from partage.agent.isolation.container_dirs import Room
+from partage.agent.isolation.enforcement_status import Cause, judge
 from partage.agent.isolation.library import as_mapped, install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
+from partage.agent.isolation.node_scan import ProcessView, Seen, Sight, look, read_room
 from partage.agent.isolation.overhead import Overheads
 from partage.agent.isolation.processes import numbers_of
 from partage.agent.isolation.programs import Reach
-from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.seats import give_seat, make_seats, seat_file
-from partage.agent.isolation.sight import ProcessView, Seen, Sight, look, read_room
 
 LIMITS = ContainerLimits(1, (CardLimits("GPU-1", "card-0", 0, 2**30, 300),))
 

@@ -15,12 +15,12 @@ import pytest
 from native_world import MIB, Tenant, World, uuid
 
 from partage.agent.isolation.account import read_account
-from partage.agent.isolation.force import Cause, judge
+from partage.agent.isolation.container_dirs import Room
+from partage.agent.isolation.enforcement_status import Cause, judge
 from partage.agent.isolation.library import as_mapped
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, Policy
-from partage.agent.isolation.rooms import Room
+from partage.agent.isolation.node_scan import ProcessView, look, read_room
 from partage.agent.isolation.seats import read_seat
-from partage.agent.isolation.sight import ProcessView, look, read_room
 
 NATIVE = Path(__file__).parents[2] / "native"
 HEAD = """

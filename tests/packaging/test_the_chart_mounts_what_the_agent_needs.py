@@ -8,7 +8,7 @@ import pytest
 import yaml
 from charts import HELM, generate, needs_helm
 
-from partage.agent.giving import Given
+from partage.agent.container_edits import Given
 from partage.agent.host import Host
 from partage.agent.isolation.providers import Bind, Mps
 from partage.agent.nri.messages import Container

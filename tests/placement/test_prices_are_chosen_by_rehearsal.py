@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from partage.model.policy import Strategy
-from partage.placement.candidates import CANDIDATES
 from partage.placement.learning import Due, due, fits_history, in_sight, refreshed
 from partage.placement.mix import Ask, Mix, Stock
+from partage.placement.price_candidates import CANDIDATES
 from partage.placement.prices import solver_there
 from partage.placement.rehearsal import Outcome
 from partage.placement.selection import chosen, excess, learned, merit

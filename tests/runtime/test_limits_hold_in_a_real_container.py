@@ -21,10 +21,10 @@ import pytest
 from agent_process import Agent
 
 from partage.agent.isolation.account import read_account
+from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import read
+from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.overhead import SLACK, Overheads
-from partage.agent.isolation.rooms import Room
-from partage.agent.isolation.sight import see
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.vendors import names

@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from partage.agent.discovery.found import CardUse
-from partage.agent.holding import Holding
+from partage.agent.held_allocations import Holding
 from partage.agent.uses import Use
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import MILLI, Device, DeviceType

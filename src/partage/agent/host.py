@@ -14,7 +14,7 @@ from typing import Final
 
 from partage.agent.cdi.edits import inlined
 from partage.agent.cdi.specs import Specifications
-from partage.agent.giving import SILENT, Given
+from partage.agent.container_edits import SILENT, Given
 from partage.agent.isolation.providers import Bind
 from partage.agent.nri.messages import (
     Adjustment,

@@ -15,8 +15,16 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from typing import Final
 
-from partage.agent.giving import MARK, SILENT, FilesUnknown, Given, HostFacts, Instance, gifts
-from partage.agent.isolation.rooms import INSIDE, PRELOAD
+from partage.agent.container_edits import (
+    MARK,
+    SILENT,
+    FilesUnknown,
+    Given,
+    HostFacts,
+    Instance,
+    gifts,
+)
+from partage.agent.isolation.container_dirs import INSIDE, PRELOAD
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.model.allocation import Allocation, Charge, Grant, GrantMode, charges_of, together
 from partage.model.device import Device, DeviceType

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from partage.agent.differences import Finding, Kind
-from partage.agent.holding import Running
+from partage.agent.held_allocations import Running
 from partage.agent.injection import Place, Rule, conflict, recorded
 from partage.agent.journal import Entry
 from partage.agent.kubelet.messages import PodResources
@@ -32,7 +32,7 @@ from partage.model.allocation import Allocation
 from partage.model.request import Phase
 from partage.vendors import names
 from partage.wire import shapes
-from partage.wire.life import finished
+from partage.wire.pod_phase import finished
 
 __all__ = ["Bound", "Facts", "Units", "bound_pods", "confirmed", "counted", "reconcile"]
 

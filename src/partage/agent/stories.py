@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from partage.agent.giving import MARK
+from partage.agent.container_edits import MARK
 from partage.agent.mig.plan import Wanted
 from partage.agent.mig.runner import Outcome
 from partage.agent.nri.messages import Container, PodSandbox

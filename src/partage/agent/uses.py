@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from partage.agent.discovery.found import CardUse
-from partage.agent.holding import Holding
+from partage.agent.held_allocations import Holding
 from partage.agent.isolation.account import Process
+from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import CardLimits
+from partage.agent.isolation.node_scan import RoomView, Sight
 from partage.agent.isolation.processes import processes_of
-from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.seats import Seat
-from partage.agent.isolation.sight import RoomView, Sight
 
 __all__ = ["Meter", "Use", "told_by_drivers"]
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import click
 
+from partage.agent.container_admission import Tallies
 from partage.agent.discovery.search import BACKENDS
 from partage.agent.discovery.simulated import read_hardware
 from partage.agent.host import Host
-from partage.agent.keeper import Tallies
 from partage.agent.mig import runner
 from partage.agent.mig.cdi import Specs
 from partage.agent.mig.nvml import NvmlFailed
@@ -47,9 +47,9 @@ from partage.daemon.agent import AgentDaemon, AgentOptions, Companion
 from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
 from partage.daemon.heartbeat import Heartbeat
 from partage.daemon.instances import InstanceOptions, NodeInstances, open_node
+from partage.daemon.isolation_status import Statements
 from partage.daemon.node_facts import NodeFacts
 from partage.daemon.settings import NodeSettings
-from partage.daemon.statements import Statements
 from partage.kube.client import Client
 from partage.kube.config import Config
 from partage.kube.errors import ConfigError

@@ -20,9 +20,9 @@ from partage.dashboard.nodes import NodeQuery
 from partage.dashboard.views import BookViews, Views
 from partage.dashboard.workloads import PodQuery, waiting_pods
 from partage.extender.books import Books
-from partage.extender.filling import filled, permuted
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
+from partage.extender.rebuild import filled, permuted
 from partage.kube.client import Client, ClientSettings
 from partage.kube.config import ClusterConfig, Config, Material, UserConfig
 from partage.kube.errors import (
@@ -351,8 +351,8 @@ async def _offline(
         nodes = list(permuted(nodes, 0))
     configs = [*by.get("ConfigMap", []), *by.get("ResourceQuota", [])]
     books = await filled(
-        Books(Intake(), Hooks()),
-        Books(Intake(), Hooks()),
+        Books(ClusterCache(), Hooks()),
+        Books(ClusterCache(), Hooks()),
         (configs, devices, nodes, pods),
         0.0,
     )

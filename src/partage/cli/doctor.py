@@ -25,9 +25,9 @@ from partage.doctor.checks import diagnosed
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.doctor.machine import examined
 from partage.extender.books import Books
-from partage.extender.filling import filled, permuted
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
+from partage.extender.rebuild import filled, permuted
 from partage.kube.client import Client, ClientSettings
 from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from partage.kube.loading import load_config
@@ -252,7 +252,7 @@ async def facts_of(
     namespaces = _config_namespaces(objects.get("Pod") or ())
     documents = list(_documents(objects))
     books = await _books(documents, namespaces)
-    entries = books.intake.pods().values()
+    entries = books.cluster_cache.pods().values()
     runtimes = objects.get("RuntimeClass")
     configs = objects.get("ConfigMap") or []
     suspicions = books.engine.ledger.suspicions()
@@ -286,7 +286,7 @@ async def facts_of(
             for entry in entries
             if entry.pod.node is None and entry.pod.request.fault is not None
         ),
-        refused=tuple(books.intake.problems.items()),
+        refused=tuple(books.cluster_cache.problems.items()),
         unread=tuple(
             (f"ConfigMap {one.namespace}/{one.name}", ", ".join(namespaces))
             for one in documents
@@ -343,7 +343,7 @@ async def _books(documents: list[Document], namespaces: tuple[str, ...]) -> Book
         by.get("ConfigMap", []), by.get("Device", []), permuted(by.get("Node", []), 0),
         by.get("Pod", []),
     )  # fmt: skip
-    first, second = (Books(Intake(namespaces=namespaces), Hooks()) for _ in range(2))
+    first, second = (Books(ClusterCache(namespaces=namespaces), Hooks()) for _ in range(2))
     return await filled(first, second, inputs, 0.0)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from partage.agent.cdi.specs import Specifications
-from partage.agent.keeper import Keeper
+from partage.agent.container_admission import Keeper
 from partage.daemon.agent import AgentDaemon, Asked, Companion
 from partage.daemon.evicting import Evictions
 from partage.daemon.reconciling import Kubelet, Reconciling

@@ -23,13 +23,13 @@ from partage.cli.parameters import (
 )
 from partage.cli.traces import sent_traces, trace_options
 from partage.controllers.manager import ControllerSettings
-from partage.daemon.mutual import mutual_tls
+from partage.daemon.agent_liveness import LEAST, SilenceSettings
+from partage.daemon.extender_mtls import mutual_tls
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.plugin import PLUGIN_SEND, PluginOptions
 from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
 from partage.daemon.scheduler import SchedulerDaemon
-from partage.daemon.silence import LEAST, SilenceSettings
 from partage.extender.bindings import BindLimits
 from partage.extender.exposition import Exposition
 from partage.extender.server import Faces

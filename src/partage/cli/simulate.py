@@ -16,7 +16,7 @@ from partage.cli.mig import mig
 from partage.cli.repack import repack
 from partage.cli.structured import to_json, to_yaml
 from partage.cli.whatif import cluster
-from partage.daemon.collector import collecting_later
+from partage.daemon.gc_tuning import collecting_later
 from partage.model.errors import PartageError
 from partage.model.policy import Policy, Strategy
 from partage.sim import metrics, plots

@@ -16,7 +16,7 @@ from partage.cli.asking import HEARD, CannotAsk, listed, told_of
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, PolicyType, cluster_options
 from partage.cli.visible import visible
-from partage.extender.filling import permuted
+from partage.extender.rebuild import permuted
 from partage.kube.client import Client, ClientSettings
 from partage.kube.errors import ConfigError, KubeError
 from partage.kube.loading import load_config

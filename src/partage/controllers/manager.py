@@ -30,7 +30,7 @@ from partage.vendors.base import Family
 from partage.vendors.catalog import FAMILIES
 from partage.wire import shapes
 from partage.wire.documents import Document
-from partage.wire.life import finished
+from partage.wire.pod_phase import finished
 from partage.wire.pods import TranslatedPod
 
 __all__ = ["ControllerSettings", "Controllers", "Notices"]

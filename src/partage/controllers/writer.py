@@ -18,7 +18,7 @@ from partage.kube.errors import Conflict, Invalid, KubeError, NotFound
 from partage.kube.resources import NODES, PODS
 from partage.wire import shapes
 from partage.wire.documents import Document
-from partage.wire.life import finished
+from partage.wire.pod_phase import finished
 
 __all__ = ["Writer"]
 

@@ -17,24 +17,24 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.registry import Collector
 
+from partage.agent.container_admission import Isolation, Keeper, Tallies
+from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.discovery.found import CardUse, Inventory
 from partage.agent.exposition import Books, Nameless, NodeSeries
-from partage.agent.giving import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
+from partage.agent.isolation.container_dirs import Rooms
 from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.overhead import SLACK
 from partage.agent.isolation.providers import HamiCore, NoIsolation, Provider
-from partage.agent.isolation.rooms import Rooms
 from partage.agent.journal import Journal
-from partage.agent.keeper import Isolation, Keeper, Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.stories import stories_of
 from partage.agent.uses import Meter, Use, told_by_drivers
+from partage.daemon.folder_gc import Tidying
 from partage.daemon.instances import NodeInstances
 from partage.daemon.mps import MpsDaemon
-from partage.daemon.tidying import Tidying
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.serving.access import Access

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from partage.agent.container_admission import Keeper
 from partage.agent.injection import Place
-from partage.agent.keeper import Keeper
 from partage.agent.kubelet.messages import ContainerPreference, PodResources
 from partage.agent.kubelet.plugin import DevicePlugins, PluginFiles
 from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved

@@ -142,7 +142,7 @@ class Learning:
         return found
 
     def _count(self, books: Books) -> None:
-        pods, ledger = books.intake.pods(), books.engine.ledger
+        pods, ledger = books.cluster_cache.pods(), books.engine.ledger
         fresh = [uid for uid in pods if uid not in self._seen]
         self.counts.update(asks_of((pods[uid].pod for uid in fresh), ledger))
         self.arrived += len(fresh)
@@ -155,7 +155,7 @@ class Learning:
 
         A forgotten kind of pod holds what it holds, but none like it is rehearsed.
         """
-        pods, ledger = books.intake.pods(), books.engine.ledger
+        pods, ledger = books.cluster_cache.pods(), books.engine.ledger
         return Standing.of(
             ledger, names, Counter(asks_of((pods[u].pod for u in pods if u in ledger), ledger))
         )

@@ -20,8 +20,8 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge
 
+from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
-from partage.agent.tallies import Tallies
 
 __all__ = ["MpsDaemon"]
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from partage.controllers.manager import ControllerSettings
+from partage.daemon.agent_liveness import SilenceSettings
 from partage.daemon.learning import LearningSettings
 from partage.daemon.plugin import PluginOptions
 from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
-from partage.daemon.silence import SilenceSettings
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.server import Faces
 from partage.extender.service import ServiceSettings
 from partage.kube.election import LeaseSettings
@@ -105,6 +105,6 @@ class SchedulerOptions:
     plugin: PluginOptions | None = None
 
     @property
-    def intake(self) -> Callable[[], Intake]:
-        """Makes the intake of new books."""
-        return lambda: Intake(policy=self.policy, namespaces=self.config_namespaces)
+    def cluster_cache(self) -> Callable[[], ClusterCache]:
+        """Makes the cluster_cache of new books."""
+        return lambda: ClusterCache(policy=self.policy, namespaces=self.config_namespaces)

@@ -122,7 +122,7 @@ class PluginServer:
             self._talk.send(push)
 
     def _words(self) -> wire.Vocabulary:
-        owners = self._service.books.intake.context.owners
+        owners = self._service.books.cluster_cache.context.owners
         return wire.Vocabulary(
             sorted(owners), sorted(RESERVED.annotations), sorted(RESERVED.prefixes)
         )

@@ -22,7 +22,7 @@ from partage.daemon.watched import BUDGETS, LiveBudget
 from partage.extender.books import Books
 from partage.extender.preemption import Planner, abandoned, again, preemptors
 from partage.extender.stories import SILENT, Stories
-from partage.extender.waiting import WaitingPod
+from partage.extender.unschedulable_pods import WaitingPod
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder, Regarding
@@ -130,7 +130,7 @@ class Preempting:
         victims = [
             (victim, entry)
             for victim in plan.victims
-            if (entry := books.intake.pod(victim.uid)) is not None
+            if (entry := books.cluster_cache.pod(victim.uid)) is not None
         ]
         books.make_room(waiting.entry, plan, now)
         problem = ""

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
+from partage.agent.container_admission import Keeper
 from partage.agent.differences import TABLE, Finding, Kind
 from partage.agent.found_file import write_findings
-from partage.agent.holding import Unprotected
+from partage.agent.held_allocations import Unprotected
 from partage.agent.injection import Place
-from partage.agent.keeper import Keeper
 from partage.agent.kubelet.messages import PodResources
 from partage.agent.kubelet.units import Offer
 from partage.agent.notes import Code, Notes

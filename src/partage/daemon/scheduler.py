@@ -19,21 +19,21 @@ from aiohttp import web
 
 from partage.controllers.manager import Controllers
 from partage.controllers.routes import config_routes
+from partage.daemon.access_review import AccessReviews
+from partage.daemon.agent_liveness import AgentSilence
 from partage.daemon.binding import ApiBinder, ApiNodeLocks
-from partage.daemon.collector import collecting_later
+from partage.daemon.events_and_wakeups import Notices
 from partage.daemon.facts import Companion, Hearer, tell_changed, tell_gone
-from partage.daemon.feed import Feed
-from partage.daemon.followed import FollowedLease
+from partage.daemon.followed_lease import FollowedLease
+from partage.daemon.gc_tuning import collecting_later
+from partage.daemon.informers import Feed
 from partage.daemon.leadership import LeaderLabel, elector
 from partage.daemon.learning import Learning
-from partage.daemon.life import Life, until
-from partage.daemon.notices import Notices
+from partage.daemon.lifecycle import Life, until
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.plugin import PluginServer
 from partage.daemon.preempting import Preempting
-from partage.daemon.readers import AccessReviews
 from partage.daemon.recording import Recorder
-from partage.daemon.silence import AgentSilence
 from partage.daemon.watched import watched
 from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
@@ -111,7 +111,7 @@ class SchedulerDaemon:
             ApiBinder(client, self._may_bind, within=self.options.service.limits.send),
             client.clock,
             replace(self._notices.hooks, wake=self._wake),
-            intake=self.options.intake,
+            cluster_cache=self.options.cluster_cache,
             locks=ApiNodeLocks(client),
             settings=self.options.service,
             engine=Engine if self._recorder is None else self._recorder.engine,
@@ -273,7 +273,7 @@ class SchedulerDaemon:
                 self._plugin.rebuilt()
         _LOG.info(
             "books rebuilt: %d nodes, %d pods with devices; listed in %.1f s, rebuilt in %.1f s",
-            len(self.service.books.engine.ledger.index), len(self.service.books.intake.pods()),
+            len(self.service.books.engine.ledger.index), len(self.service.books.cluster_cache.pods()),
             listed - started, self._clock.monotonic() - listed,
         )  # fmt: skip
 
@@ -317,7 +317,7 @@ class SchedulerDaemon:
         self._life.ready.set()
         waiting = [
             entry.pod.uid
-            for entry in self.service.books.intake.pods().values()
+            for entry in self.service.books.cluster_cache.pods().values()
             if entry.pod.node is None and not entry.pod.finished
         ]
         _LOG.info("leading; %d pods with devices wait", len(waiting))
@@ -424,20 +424,20 @@ class SchedulerDaemon:
 
     def _as_read(self, document: Document) -> TranslatedPod | None:
         """A pod as the books have read it from this very document."""
-        entry = self.service.books.intake.taken_in(document)
+        entry = self.service.books.cluster_cache.taken_in(document)
         return None if entry is None else entry.translated
 
     def _pod(self, uid: str) -> PodEntry | None:
-        return self.service.books.intake.pod(uid)
+        return self.service.books.cluster_cache.pod(uid)
 
     # --- facts -------------------------------------------------------------------------------
 
     def changed(self, document: Document) -> None:
-        """See `feed.Facts`."""
+        """See `informers.Facts`."""
         self._tell(tell_changed, document)
 
     def gone(self, document: Document) -> None:
-        """See `feed.Facts`."""
+        """See `informers.Facts`."""
         self._tell(tell_gone, document)
 
     def _tell(

@@ -21,8 +21,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from partage.daemon.certificates import CertificateStore, write_private
-from partage.daemon.feed import Feed
-from partage.daemon.life import Life, until
+from partage.daemon.informers import Feed
+from partage.daemon.lifecycle import Life, until
 from partage.daemon.registration import Registration
 from partage.daemon.watched import watched
 from partage.kube.client import Client
@@ -233,7 +233,7 @@ class WebhookDaemon:
     # --- settings ----------------------------------------------------------------------------
 
     def changed(self, document: Document) -> None:
-        """See `feed.Facts`."""
+        """See `informers.Facts`."""
         if self._configs.changed(document):
             self._read()
         problem = self._configs.refused.get(document.label)
@@ -242,7 +242,7 @@ class WebhookDaemon:
         self._meters.refused.set(len(self._configs.refused))
 
     def gone(self, document: Document) -> None:
-        """See `feed.Facts`."""
+        """See `informers.Facts`."""
         if self._configs.gone(document):
             self._read()
         self._meters.refused.set(len(self._configs.refused))

@@ -11,7 +11,7 @@ import numpy as np
 
 from partage.dashboard.catalogue import Catalogue
 from partage.dashboard.holdings import SEVERAL
-from partage.dashboard.standing import Standing
+from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
 from partage.inventory.plane import CLOSED, Bools, Ints, Plane
 from partage.model.device import DeviceType

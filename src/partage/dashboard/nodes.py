@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partage.dashboard.catalogue import plain_model
-from partage.dashboard.standing import Standing
+from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
 from partage.inventory.changes import Index
 from partage.inventory.ledger import Card, Ledger
@@ -125,7 +125,7 @@ def node_document(books: Books, name: str, *, names: bool = True) -> dict[str, A
         "labels": dict(node.labels),
         "taints": [str(taint) for taint in node.taints],
         "registrar": node.registrar or None,
-        "notes": list(books.intake.notes.get(name, ())),
+        "notes": list(books.cluster_cache.notes.get(name, ())),
         "objections": [
             {"protocol": v.protocol, "code": v.code.value, "message": v.message}
             for v in node.verdicts

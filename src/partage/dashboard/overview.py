@@ -1,7 +1,7 @@
 """The whole cluster on one page: what there is, what is used, by whom, and what waits for what.
 
 Sums over cards come from the ledger's columns, those over pods from what is kept of them
-(`standing`). All of it is made in pieces between which the event loop serves others; sums are of one state only as long as nobody writes in between, which
+(`view_cache`). All of it is made in pieces between which the event loop serves others; sums are of one state only as long as nobody writes in between, which
 is good enough for a page that renews itself.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from partage.dashboard.catalogue import Catalogue, natural
 from partage.dashboard.roster import Roster
-from partage.dashboard.standing import Standing
+from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
 from partage.extender.explain import born, unscheduled
 from partage.inventory.plane import CLOSED, Bools, Plane
@@ -65,7 +65,7 @@ async def overview_document(
         "waiting": _first(books, kept.roster) if names else [],
         "namespaces": sorted(kept.roster.namespaces)[:_NAMESPACES] if names else [],
         "attention": _attention(books, catalogue, names=names),
-        "problems": dict(sorted(books.intake.problems.items())),
+        "problems": dict(sorted(books.cluster_cache.problems.items())),
     }
 
 

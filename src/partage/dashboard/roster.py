@@ -14,7 +14,7 @@ from heapq import merge
 from typing import Any, Final, TypeVar
 
 from partage.dashboard.fragments import shapes_of
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.model.pod import Pod
 from partage.placement.fragmentation import Shape
 
@@ -61,21 +61,25 @@ class Roster:
     turns: list[tuple[int, str, str, str]] = field(default_factory=list)
     shapes: Counter[Shape] = field(default_factory=Counter)
     namespaces: Counter[str] = field(default_factory=Counter)
-    _intake: Intake | None = None
+    _cluster_cache: ClusterCache | None = None
     _seen: int = 0
     _rows: dict[str, _Row] = field(default_factory=dict)
     _alike: dict[tuple[Shape, ...], tuple[Shape, ...]] = field(default_factory=dict)
 
-    async def refresh(self, intake: Intake) -> None:
+    async def refresh(self, cluster_cache: ClusterCache) -> None:
         """Take in what changed since the last time; one call at a time."""
-        changed = intake.changes.since(self._seen) if intake is self._intake else None
+        changed = (
+            cluster_cache.changes.since(self._seen)
+            if cluster_cache is self._cluster_cache
+            else None
+        )
         if changed is None:
-            self._intake, seen = None, len(intake.changes)
-            await self._fill(intake)
-            self._intake, self._seen = intake, seen
-        while changed := intake.changes.since(self._seen):
+            self._cluster_cache, seen = None, len(cluster_cache.changes)
+            await self._fill(cluster_cache)
+            self._cluster_cache, self._seen = cluster_cache, seen
+        while changed := cluster_cache.changes.since(self._seen):
             for number, uid in enumerate(dict.fromkeys(changed), 1):
-                self._take(uid, intake)
+                self._take(uid, cluster_cache)
                 if not number % _PIECE:
                     await asyncio.sleep(0)
             self._seen += len(changed)
@@ -99,11 +103,11 @@ class Roster:
 
     # --- inside --------------------------------------------------------------------------------
 
-    async def _fill(self, intake: Intake) -> None:
+    async def _fill(self, cluster_cache: ClusterCache) -> None:
         """Read all pods: in order piece by piece, and then the pieces merged."""
         self._rows, self._alike, self.shapes = {}, {}, Counter()
         self.namespaces = Counter()
-        uids = list(intake.pods())
+        uids = list(cluster_cache.pods())
         pods: list[list[Key]] = []
         placed: list[list[Key]] = []
         waiting: list[list[Key]] = []
@@ -112,7 +116,7 @@ class Roster:
             run = [
                 self._row(entry.pod)
                 for uid in uids[start : start + _PIECE]
-                if (entry := intake.pod(uid)) is not None and not entry.pod.finished
+                if (entry := cluster_cache.pod(uid)) is not None and not entry.pod.finished
             ]
             for row in run:
                 self._rows[row.key[2]] = row
@@ -137,8 +141,8 @@ class Roster:
             frozenset(group.protocol for group in pod.request.groups),
         )
 
-    def _take(self, uid: str, intake: Intake) -> None:
-        entry, before = intake.pod(uid), self._rows.pop(uid, None)
+    def _take(self, uid: str, cluster_cache: ClusterCache) -> None:
+        entry, before = cluster_cache.pod(uid), self._rows.pop(uid, None)
         after = self._row(entry.pod) if entry is not None and not entry.pod.finished else None
         if after is not None:
             self._rows[uid] = after

@@ -27,7 +27,7 @@ from partage.dashboard.fleet import fleet_document
 from partage.dashboard.history import History
 from partage.dashboard.nodes import NodeQuery, node_document, nodes_document
 from partage.dashboard.overview import overview_document
-from partage.dashboard.standing import Standing, Texts
+from partage.dashboard.view_cache import Standing, Texts
 from partage.dashboard.ways import ways_document
 from partage.dashboard.workloads import PodQuery, pods_document
 from partage.extender.books import Books

@@ -96,7 +96,7 @@ async def ways_document(
         name: of the pod.
         names: whether pods of other namespaces are named.
     """
-    entry = books.intake.pod_named(namespace, name)
+    entry = books.cluster_cache.pod_named(namespace, name)
     if entry is None:
         return None
     pod = entry.pod
@@ -247,7 +247,7 @@ async def _without(trial: _Trial, refusal: Refusal, *, names: bool) -> None:
         occupants = [
             Occupant(held.uid, entry.pod.priority)
             for held in engine.ledger.on_node(name)
-            if (entry := trial.books.intake.pod(held.uid)) is not None
+            if (entry := trial.books.cluster_cache.pod(held.uid)) is not None
         ]
         plan = plan_on(engine, trial.pod, name, occupants, {})
         if plan is not None and 0 < len(plan.victims) <= _VICTIMS:

@@ -11,7 +11,7 @@ import msgspec
 
 from partage.dashboard.catalogue import natural
 from partage.dashboard.roster import Key, Roster, merged
-from partage.dashboard.standing import Standing
+from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
 from partage.extender.explain import born, unscheduled
 from partage.model.allocation import Allocation
@@ -70,7 +70,7 @@ async def pods_document(
     await kept.pods(books)
     found = await _found(books, query, kept.roster)
     page = found[query.offset : query.offset + min(query.limit, MOST)]
-    entries = (books.intake.pod(uid) for _namespace, _name, uid in page)
+    entries = (books.cluster_cache.pod(uid) for _namespace, _name, uid in page)
     return {
         "total": len(found),
         "offset": query.offset,
@@ -144,7 +144,7 @@ def _kept(books: Books, entry: PodEntry, standing: Standing) -> dict[str, Any] |
 
 def waiting_pods(books: Books) -> Iterator[PodEntry]:
     """Every pod that asks for devices and has no node yet."""
-    for entry in books.intake.pods().values():
+    for entry in books.cluster_cache.pods().values():
         if entry.pod.node is None and not entry.pod.finished:
             yield entry
 

@@ -42,8 +42,8 @@ from partage.embedded.overview import Overview, is_over, overview, waits_because
 from partage.embedded.scheduling import KubeScheduler, Ports
 from partage.embedded.watching import forget_old_events
 from partage.embedded.workloads import Workloads
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.exposition import Exposition
-from partage.extender.intake import Intake
 from partage.extender.server import Faces
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
@@ -231,12 +231,12 @@ class EmbeddedCluster:
         if self._daemon is None:
             return False
         books, store = self._daemon.service.books, self.server.store
-        intake, index = books.intake, books.engine.ledger.index
+        cluster_cache, index = books.cluster_cache, books.engine.ledger.index
         return (
-            all(one.name in index or f"Node {one.name}" in intake.problems
+            all(one.name in index or f"Node {one.name}" in cluster_cache.problems
                 for one in store.all("nodes"))
-            and all(intake.device_document(one.name) for one in store.all(DEVICES))
-            and all(intake.pod(one.uid) for one in store.all("pods")
+            and all(cluster_cache.device_document(one.name) for one in store.all(DEVICES))
+            and all(cluster_cache.pod(one.uid) for one in store.all("pods")
                     if RESERVED.in_annotations(one.metadata.get("annotations") or ()))
         )  # fmt: skip
 
@@ -289,8 +289,8 @@ class EmbeddedCluster:
     def _context(self) -> Context:
         """What pods are read against now."""
         if self._daemon is None:
-            return Intake().context
-        return self._daemon.service.books.intake.context
+            return ClusterCache().context
+        return self._daemon.service.books.cluster_cache.context
 
     def _reason(self, uid: str) -> str:
         """Why the service refused a pod, in one line."""

@@ -4,7 +4,7 @@ Worked out as an agent must do it: from the pod's own record on its node, throug
 wrote it. A pod that asks for devices and carries no record that can be trusted gets nothing, and
 is not started (DESIGN, decisions 8 and 9).
 
-What grants become in a container is the agent's own rule (`partage.agent.giving`).
+What grants become in a container is the agent's own rule (`partage.agent.container_edits`).
 """
 
 import uuid
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from partage.agent.giving import HostFacts, Instance, gifts
+from partage.agent.container_edits import HostFacts, Instance, gifts
 from partage.agent.isolation.providers import VendorIsolation
 from partage.embedded.manifests import decoded
 from partage.model.allocation import Allocation, Grant, MigSlice

@@ -165,7 +165,7 @@ class Attempts:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error), hopeless=True)
         if entry is None:
             return wire.Answer(question.id, unseen=not travelled, skip=travelled)
-        past = books.intake.past(entry)
+        past = books.cluster_cache.past(entry)
         if past:
             return _refused(question, CHANGED, past)
         if known is not None:
@@ -380,18 +380,18 @@ class Attempts:
         Raises:
             InvalidDocument: what came is no pod, or another one.
         """
-        known = books.intake.document(question.uid)
+        known = books.cluster_cache.document(question.uid)
         if bytes(question.pod):
             document = decode_pod(bytes(question.pod))
             if document.metadata.uid != question.uid:
                 raise InvalidDocument(f"the pod that came has not the uid {question.uid}")
             if not outdated(document, known):
-                if not books.intake.translation.concerns(document):
+                if not books.cluster_cache.translation.concerns(document):
                     return None, True
-                return books.intake.translation.read(document), True
+                return books.cluster_cache.translation.read(document), True
         if known is None or _newer(question.version, known.metadata.resource_version or ""):
             return None, bool(bytes(question.pod))
-        return books.intake.pod(question.uid), False
+        return books.cluster_cache.pod(question.uid), False
 
     def _proposed(
         self, books: Books, question: wire.Propose, attempt: _Attempt, now: float
@@ -584,7 +584,7 @@ class Attempts:
             del self._sent_away[uid]
             if uid in books.making_room:
                 books.give_up(uid, now)
-                entry = books.intake.pod(uid)
+                entry = books.cluster_cache.pod(uid)
                 if entry is not None:
                     books.pod_seen(entry, now)  # it is nominated by now, or nobody went for it
 
@@ -593,9 +593,9 @@ class Attempts:
     async def _changed(self, books: Books, attempt: _Attempt) -> str:
         """Why the pod is not the one that was decided about; empty when it is."""
         pod = attempt.entry.pod
-        entry = books.intake.pod(pod.uid)
+        entry = books.cluster_cache.pod(pod.uid)
         if entry is None:
-            if books.intake.is_gone(pod.uid):
+            if books.cluster_cache.is_gone(pod.uid):
                 return f"pod {pod.key} is gone"
             try:
                 entry = await self._service.read(pod.namespace, pod.name, pod.uid)
@@ -603,7 +603,7 @@ class Attempts:
                 return str(error)
         if entry is None or entry.pod.request != attempt.entry.pod.request:
             return f"pod {pod.key} changed since it was decided about"
-        return books.intake.past(entry)
+        return books.cluster_cache.past(entry)
 
     async def _bound(
         self,
@@ -670,9 +670,9 @@ class Attempts:
 
 def _past(books: Books, attempt: _Attempt) -> str:
     """Why the pod cannot be placed any more; empty when it can."""
-    if not attempt.travelled and books.intake.pod(attempt.entry.pod.uid) is None:
+    if not attempt.travelled and books.cluster_cache.pod(attempt.entry.pod.uid) is None:
         return f"pod {attempt.entry.pod.key} is gone"
-    return books.intake.past(attempt.entry)
+    return books.cluster_cache.past(attempt.entry)
 
 
 def _bounded(known: "OrderedDict[str, _Rejected]") -> None:

@@ -70,7 +70,7 @@ def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
     found: set[str] = set()
     expected = _expected(books, pods)
     for held in books.engine.ledger.allocations():
-        seen = books.intake.pod(held.uid)
+        seen = books.cluster_cache.pod(held.uid)
         unconfirmed = books.untold(held.uid) if seen is None else seen.pod.node is None
         if unconfirmed or books.engine.states.get(held.uid) in _IN_FLIGHT:
             expected.pop(held.uid, None)
@@ -115,18 +115,18 @@ async def doubtful(
     absent: set[str] = set()
     for start in range(0, len(known), _PODS):
         for document in known[start : start + _PODS]:
-            entry = books.intake.taken_in(document)
-            if entry is None and books.intake.translation.concerns(document):
+            entry = books.cluster_cache.taken_in(document)
+            if entry is None and books.cluster_cache.translation.concerns(document):
                 # Changed since the list was made; gone since then, or never taken in.
                 uid = document.metadata.uid or ""
-                entry = books.intake.pod(uid)
+                entry = books.cluster_cache.pod(uid)
                 if entry is None:
                     absent.add(uid)
             if entry is not None and not _agrees(books, entry):
                 return True
         await others()
     there = {document.metadata.uid or "" for document in pods()}
-    if any(books.intake.pod(uid) is None for uid in absent & there):
+    if any(books.cluster_cache.pod(uid) is None for uid in absent & there):
         return True
     for held in books.engine.ledger.allocations():
         if held.uid in there or books.untold(held.uid):
@@ -145,14 +145,14 @@ async def doubtful(
 
 def _told(books: Books, uid: str) -> str:
     """What the books and the API server say of a pod, for who reads the log."""
-    held, seen = books.engine.ledger.allocation(uid), books.intake.pod(uid)
+    held, seen = books.engine.ledger.allocation(uid), books.cluster_cache.pod(uid)
     state = books.engine.states.get(uid)
     name = f"{held.namespace}/{held.name}" if held else seen.pod.key if seen else uid
     mine = f"{state or 'held'} on {held.node}" if held else f"{state or 'nothing'}"
     if books.engine.is_gone(uid):
         mine += ", and it is gone"
     if seen is None:
-        theirs = "gone" if books.intake.is_gone(uid) else "not told of"
+        theirs = "gone" if books.cluster_cache.is_gone(uid) else "not told of"
     else:
         theirs = f"on {seen.pod.node}" if seen.pod.node else "without a node"
         theirs += ", finished" if seen.pod.finished else ""
@@ -170,7 +170,7 @@ def _agrees(books: Books, entry: PodEntry) -> bool:
 
 
 def _expected(books: Books, pods: Iterable[Document] | None) -> dict[str, Allocation]:
-    entries: Iterable[PodEntry] = books.intake.pods().values()
+    entries: Iterable[PodEntry] = books.cluster_cache.pods().values()
     if pods is not None:
         entries = _read(books, pods)
     return {
@@ -181,9 +181,9 @@ def _expected(books: Books, pods: Iterable[Document] | None) -> dict[str, Alloca
 
 
 def _read(books: Books, pods: Iterable[Document]) -> Iterable[PodEntry]:
-    translation, ledger = books.intake.translation, books.engine.ledger
+    translation, ledger = books.cluster_cache.translation, books.engine.ledger
     for document in pods:
-        known = books.intake.taken_in(document)
+        known = books.cluster_cache.taken_in(document)
         if known is not None:
             yield known
             continue
@@ -192,7 +192,7 @@ def _read(books: Books, pods: Iterable[Document]) -> Iterable[PodEntry]:
         try:
             entry = translation.read(document)
         except InvalidDocument:
-            continue  # told by the intake; what it held stays booked
+            continue  # told by the cluster_cache; what it held stays booked
         index = ledger.index.get(entry.pod.node or "")
         yield translation.with_record(entry, None if index is None else ledger.node_at(index))
 

@@ -318,10 +318,10 @@ class Bindings:
         try:
             pod = None
             if document is not None:
-                read = books.intake.translation.read(document)
+                read = books.cluster_cache.translation.read(document)
                 index = books.engine.ledger.index.get(read.pod.node or "")
                 node = None if index is None else books.engine.ledger.node_at(index)
-                pod = books.intake.translation.with_record(read, node).pod
+                pod = books.cluster_cache.translation.with_record(read, node).pod
                 pod = replace(pod, version=entry.pod.version)
         except InvalidDocument as error:
             _LOG.warning("pod %s cannot be read back: %s", entry.pod.key, error)
@@ -346,7 +346,7 @@ class Bindings:
             _LOG.warning("pod %s was never told of and cannot be read: %s", pod.key, error)
             return
         if document is None or document.metadata.uid != pod.uid:
-            events = books.intake.pod_gone(pod.uid)
+            events = books.cluster_cache.pod_gone(pod.uid)
             books.pod_gone(pod.uid)
             books.take(events, self._clock.monotonic())
 
@@ -384,7 +384,7 @@ class Bindings:
     def _render(self, books: Books, entry: PodEntry, decision: Placement) -> Rendering:
         allocation = decision.allocation
         node = books.engine.ledger.node_at(books.engine.ledger.index[allocation.node])
-        context = books.intake.context
+        context = books.cluster_cache.context
         passed = self._clock.now() - _EPOCH
         nanoseconds = (passed.days * 86400 + passed.seconds) * 10**9
         nanoseconds += passed.microseconds * _MICROSECOND

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from partage.extender.allowance import Allowance
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
+from partage.extender.unschedulable_pods import UnschedulablePods
 from partage.extender.verbs import HOLD, Verbs
-from partage.extender.waiting import WaitingRoom
 from partage.inventory.plane import Bools
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
@@ -55,7 +55,7 @@ class Books:
 
     Attributes:
         engine: the books themselves.
-        intake: the documents.
+        cluster_cache: the documents.
         verbs: the extender's verbs over the engine.
         waiting: pods that were refused.
         unread: pods whose Binding has an unknown outcome; the service reads them back.
@@ -66,7 +66,7 @@ class Books:
 
     def __init__(
         self,
-        intake: Intake,
+        cluster_cache: ClusterCache,
         hooks: Hooks,
         *,
         hold: float = HOLD,
@@ -75,12 +75,12 @@ class Books:
         trace: Callable[[PodEntry], str] = lambda _: "",
         allowance: Allowance | None = None,
     ) -> None:
-        self.engine = engine(intake.policy)
+        self.engine = engine(cluster_cache.policy)
         self._trace = trace
-        self.intake = intake
+        self.cluster_cache = cluster_cache
         self.hooks = hooks
         self.verbs = Verbs(self.engine, hold, allowance)
-        self.waiting = WaitingRoom(batch)
+        self.waiting = UnschedulablePods(batch)
         self.unread: dict[str, PodEntry] = {}
         self.counts: Counter[str] = Counter()
         self._nominated: dict[str, dict[str, PodEntry]] = {}
@@ -222,7 +222,7 @@ class Books:
         )
 
     def _ends(self, uid: str) -> bool:
-        document = self.intake.document(uid)
+        document = self.cluster_cache.document(uid)
         return document is not None and document.metadata.deletion_timestamp is not None
 
     def _withdraw(self, uid: str) -> None:
@@ -237,7 +237,7 @@ class Books:
     def bound(self, entry: PodEntry, now: float) -> None:
         """A pod was bound; the API server may not have told even that it is there."""
         self.forget(entry.pod.uid)
-        if self.intake.pod(entry.pod.uid) is None:
+        if self.cluster_cache.pod(entry.pod.uid) is None:
             self._untold[entry.pod.uid] = (entry, now)
 
     def untold(self, uid: str) -> bool:
@@ -257,7 +257,7 @@ class Books:
                 found.append(entry)
         for uid, asked in list(self._strangers.items()):
             waiting = self.waiting.get(uid)
-            if waiting is None or self.intake.pod(uid) is not None:
+            if waiting is None or self.cluster_cache.pod(uid) is not None:
                 del self._strangers[uid]
             elif now >= asked + _UNHEARD and len(found) < _MOST_READ:
                 self._strangers[uid] = now
@@ -277,7 +277,7 @@ class Books:
             now: seconds on the service's steady clock.
             among: by node index, where nothing but its devices was in the way.
         """
-        if self.intake.pod(entry.pod.uid) is None:
+        if self.cluster_cache.pod(entry.pod.uid) is None:
             self._strangers[entry.pod.uid] = now
         if self.waiting.enter(entry, refusal, now):
             self.tell(entry, f"waits: {refusal.code}")
@@ -404,6 +404,6 @@ class Books:
                     self._say(action)
                     self.hooks.unserviceable(action)
                 case ReadBack(uid):
-                    entry = self.intake.pod(uid)
+                    entry = self.cluster_cache.pod(uid)
                     if entry is not None:
                         self.unread.setdefault(uid, entry)

@@ -40,7 +40,7 @@ def explain(
     `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,
     `unknown` (its Binding was never answered), `bound`, or `finished`.
     """
-    entry = books.intake.pod_named(namespace, name) or _waiting(books, namespace, name)
+    entry = books.cluster_cache.pod_named(namespace, name) or _waiting(books, namespace, name)
     if entry is None:
         return None
     pod, ledger = entry.pod, books.engine.ledger
@@ -95,13 +95,13 @@ def explain(
 
 def born(books: Books, uid: str) -> str | None:
     """When a pod was made, as the API server writes it; None where that is not known."""
-    document = books.intake.document(uid)
+    document = books.cluster_cache.document(uid)
     return document.metadata.creation_timestamp if document is not None else None
 
 
 def unscheduled(books: Books, uid: str) -> str:
     """What kube-scheduler says of a pod that it could not place; empty where it says nothing."""
-    document = books.intake.document(uid)
+    document = books.cluster_cache.document(uid)
     shape = document.shape if document is not None else None
     status = shape.status if isinstance(shape, shapes.Pod) else None
     for one in (status.conditions if status else None) or ():

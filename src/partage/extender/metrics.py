@@ -55,7 +55,7 @@ class ServiceMetrics:
         yield _gauge(
             "partage_refused_documents",
             "Documents that break a rule; what was good before is still in force.",
-            len(books.intake.problems),
+            len(books.cluster_cache.problems),
         )
         waiting = GaugeMetricFamily(
             "partage_waiting_pods", "Pods that wait, by reason.", labels=["code"]

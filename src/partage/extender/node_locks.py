@@ -26,7 +26,7 @@ from partage.extender.ports import Answered, Clock, NodeLocks, Outcome, Taken
 from partage.vendors.locks import read_lock
 from partage.wire import shapes
 from partage.wire.documents import Document
-from partage.wire.life import finished
+from partage.wire.pod_phase import finished
 
 __all__ = [
     "Fate",

@@ -17,7 +17,7 @@ from typing import Final
 
 from partage.extender.books import Books
 from partage.extender.ports import Clock
-from partage.extender.waiting import WaitingPod
+from partage.extender.unschedulable_pods import WaitingPod
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode
 from partage.placement.work import MOST, Work
@@ -103,7 +103,7 @@ def to_be_gone(books: Books, plan: Plan, priority: int) -> list[str]:
     leaving = [
         uid
         for uid in books.leaving(plan.node)
-        if (entry := books.intake.pod(uid)) is not None and entry.pod.priority < priority
+        if (entry := books.cluster_cache.pod(uid)) is not None and entry.pod.priority < priority
     ]
     return sorted({*leaving, *(victim.uid for victim in plan.victims)})
 
@@ -161,7 +161,7 @@ def _plan(
     leaving = books.leaving(node)
     occupants = []
     for held in books.engine.ledger.on_node(node):
-        entry = books.intake.pod(held.uid)
+        entry = books.cluster_cache.pod(held.uid)
         bound = books.engine.states.get(held.uid) is State.BOUND
         if entry is None or not bound or held.uid in leaving:
             continue
@@ -203,13 +203,13 @@ def _has_room_coming(books: Books, waiting: WaitingPod) -> bool:
         return True
     return any(
         entry is not None and entry.pod.priority < waiting.entry.pod.priority
-        for entry in map(books.intake.pod, books.leaving(node))
+        for entry in map(books.cluster_cache.pod, books.leaving(node))
     )
 
 
 def given_up_on(books: Books, uid: str) -> bool:
     """Whether kube-scheduler has said that the pod cannot be placed, its own preemption included."""
-    document = books.intake.document(uid)
+    document = books.cluster_cache.document(uid)
     shape = document.shape if document is not None else None
     if not isinstance(shape, shapes.Pod) or shape.status is None:
         return False
@@ -220,7 +220,7 @@ def given_up_on(books: Books, uid: str) -> bool:
 
 
 def _born(books: Books, uid: str) -> float:
-    document = books.intake.document(uid)
+    document = books.cluster_cache.document(uid)
     text = document.metadata.creation_timestamp if document is not None else None
     try:
         return datetime.fromisoformat(text).timestamp() if text else 0.0

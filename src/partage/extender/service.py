@@ -19,10 +19,10 @@ from partage.extender.allowance import Allowance, AllowanceSettings
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
-from partage.extender.filling import filled, permuted
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.meters import Meters
 from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
+from partage.extender.rebuild import filled, permuted
 from partage.extender.stories import SILENT, Stories
 from partage.extender.verbs import HOLD
 from partage.model.errors import InvalidDocument, LedgerError
@@ -88,7 +88,7 @@ class SchedulerService:
         clock: Clock,
         hooks: Hooks | None = None,
         *,
-        intake: Callable[[], Intake] = Intake,
+        cluster_cache: Callable[[], ClusterCache] = ClusterCache,
         locks: NodeLocks | None = None,
         settings: ServiceSettings | None = None,
         meters: Meters | None = None,
@@ -101,7 +101,7 @@ class SchedulerService:
         self.clock = clock
         self.meters = meters or Meters()
         self._hooks = stories.hooks(hooks or Hooks())
-        self._make_intake = intake
+        self._make_cluster_cache = cluster_cache
         self._settings = settings or ServiceSettings()
         self.bindings = Bindings(
             binder, clock, locks, self._settings.limits, adapts=self._settings.adapts,
@@ -119,7 +119,7 @@ class SchedulerService:
 
     def _new_books(self) -> Books:
         return Books(
-            self._make_intake(), self._hooks, hold=self._settings.hold,
+            self._make_cluster_cache(), self._hooks, hold=self._settings.hold,
             engine=self._engine, trace=self.stories.trace_id,
             allowance=self._allowance,
         )  # fmt: skip
@@ -234,33 +234,33 @@ class SchedulerService:
         """A Node is there, or has changed."""
         if self._postponed(lambda: self.node_changed(document)):
             return
-        self.books.take(self.books.intake.node_changed(document), self.clock.monotonic())
+        self.books.take(self.books.cluster_cache.node_changed(document), self.clock.monotonic())
 
     def node_gone(self, name: str) -> None:
         """A Node is there no more."""
         if self._postponed(lambda: self.node_gone(name)):
             return
-        self.books.take(self.books.intake.node_gone(name), self.clock.monotonic())
+        self.books.take(self.books.cluster_cache.node_gone(name), self.clock.monotonic())
 
     def device_changed(self, document: Document) -> None:
         """A Device object is there, or has changed."""
         if self._postponed(lambda: self.device_changed(document)):
             return
-        self.books.take(self.books.intake.device_changed(document), self.clock.monotonic())
+        self.books.take(self.books.cluster_cache.device_changed(document), self.clock.monotonic())
 
     def device_gone(self, name: str) -> None:
         """A Device object is there no more."""
         if self._postponed(lambda: self.device_gone(name)):
             return
-        self.books.take(self.books.intake.device_gone(name), self.clock.monotonic())
+        self.books.take(self.books.cluster_cache.device_gone(name), self.clock.monotonic())
 
     def pod_changed(self, document: Document) -> None:
         """A pod is there, or has changed."""
         if self._postponed(lambda: self.pod_changed(document)):
             return
         now = self.clock.monotonic()
-        events = self.books.intake.pod_changed(document)
-        entry = self.books.intake.pod(document.metadata.uid or "")
+        events = self.books.cluster_cache.pod_changed(document)
+        entry = self.books.cluster_cache.pod(document.metadata.uid or "")
         if entry is not None:
             self.books.pod_seen(entry, now)
         self.books.take(events, now)
@@ -269,7 +269,7 @@ class SchedulerService:
         """A pod is there no more."""
         if self._postponed(lambda: self.pod_gone(uid)):
             return
-        events = self.books.intake.pod_gone(uid)
+        events = self.books.cluster_cache.pod_gone(uid)
         self.stories.gone(uid)
         self._seen.pop(uid, None)
         self._plain.pop(uid, None)
@@ -280,14 +280,14 @@ class SchedulerService:
         """A ConfigMap or ResourceQuota; what is wrong with it, empty when it is in force."""
         if self._postponed(lambda: self.config_changed(document)):
             return ""
-        self.books.take(self.books.intake.config_changed(document), self.clock.monotonic())
-        return self.books.intake.problems.get(document.label, "")
+        self.books.take(self.books.cluster_cache.config_changed(document), self.clock.monotonic())
+        return self.books.cluster_cache.problems.get(document.label, "")
 
     def config_gone(self, document: Document) -> None:
         """A ConfigMap or ResourceQuota is there no more."""
         if self._postponed(lambda: self.config_gone(document)):
             return
-        self.books.take(self.books.intake.config_gone(document), self.clock.monotonic())
+        self.books.take(self.books.cluster_cache.config_gone(document), self.clock.monotonic())
 
     # --- the verbs ---------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class SchedulerService:
             if entry is None:
                 self.books.counts["filter without devices"] += 1
                 return passing_reply(args)
-            past = self.books.intake.past(entry)
+            past = self.books.cluster_cache.past(entry)
             if past:
                 return error_reply(past)
             now = self.clock.monotonic()
@@ -345,7 +345,7 @@ class SchedulerService:
         """Answer bind, once its outcome is known or nobody can tell."""
         try:
             args = decode_bind(body)
-            entry = self._seen.get(args.uid) or self.books.intake.pod(args.uid)
+            entry = self._seen.get(args.uid) or self.books.cluster_cache.pod(args.uid)
             if entry is None and args.uid not in self._plain:
                 entry = await self.read(args.namespace, args.name, args.uid)
         except InvalidDocument as error:
@@ -354,7 +354,7 @@ class SchedulerService:
             entry.pod.namespace, entry.pod.name,
         ):  # fmt: skip
             return bind_reply(f"uid {args.uid} is that of pod {entry.pod.key}")
-        past = self.books.intake.past(entry, args.node) if entry is not None else ""
+        past = self.books.cluster_cache.past(entry, args.node) if entry is not None else ""
         if past:
             return bind_reply(past)
         problem = await self.bindings.bind(self.books, args, entry)
@@ -379,7 +379,7 @@ class SchedulerService:
             return preempt_reply(args.victims)
         if entry.pod.uid in self.books.making_room:
             return preempt_reply({})  # others are on their way out for it already
-        priorities = {uid: e.pod.priority for uid, e in self.books.intake.pods().items()}
+        priorities = {uid: e.pod.priority for uid, e in self.books.cluster_cache.pods().items()}
         kept = self.books.verbs.preempt(
             entry.pod,
             {node: victims.uids for node, victims in args.victims.items()},
@@ -409,12 +409,12 @@ class SchedulerService:
     def _entry(self, document: Document) -> PodEntry | None:
         """The pod of a request; None for one without devices."""
         uid = document.metadata.uid or ""
-        if not self.books.intake.translation.concerns(document):
+        if not self.books.cluster_cache.translation.concerns(document):
             self._plain[uid] = None
             if len(self._plain) > _PLAIN:
                 self._plain.popitem(last=False)
             return None
-        entry = self.books.intake.translation.read(document)
+        entry = self.books.cluster_cache.translation.read(document)
         self._seen[uid] = entry
         if len(self._seen) > _SEEN:
             self._seen.popitem(last=False)

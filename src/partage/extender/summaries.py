@@ -88,7 +88,7 @@ def _summary(books: Books, node: Node) -> dict[str, Any]:
                 into[name] = into.get(name, 0) + amount
                 if name in left:
                     left[name] = max(0, left[name] - amount)
-    old = _is_old(books.intake.device_document(node.name))
+    old = _is_old(books.cluster_cache.device_document(node.name))
     return {
         "allocateSet": {
             type_: {
@@ -127,7 +127,7 @@ def _taken(
     Koordinator's record is added up as it stands, as upstream does: 10 percent of a card is 10, whatever its
     bytes come to after rounding. Before the pod is bound, it is what the record will say.
     """
-    entry = books.intake.pod(held.uid)
+    entry = books.cluster_cache.pod(held.uid)
     grants, recorded = held.grants, {}
     if entry is not None:
         view = entry.translated.view

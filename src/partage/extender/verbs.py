@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 
 from partage.extender.allowance import Allowance
-from partage.extender.fingerprint import fingerprint
-from partage.extender.pieces import BEST, Pieces
+from partage.extender.node_set_hash import fingerprint
+from partage.extender.response_cache import BEST, ResponseCache
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
@@ -112,7 +112,7 @@ class Verbs:
         self._by_set: OrderedDict[bytes, Listed] = OrderedDict()
         self._named_at = -1
         self._told: OrderedDict[tuple[int, int], tuple[Listed, Answer]] = OrderedDict()
-        self._pieces = Pieces()
+        self._pieces = ResponseCache()
         self._pieces_at = -1
 
     # --- the verbs ---------------------------------------------------------------------------
@@ -375,7 +375,7 @@ class Verbs:
         of = (listed, pod.request)
         return b"[%b]" % self._known().scored(of, listed.names, listed.indexes, scores)
 
-    def _known(self) -> Pieces:
+    def _known(self) -> ResponseCache:
         ledger = self.engine.ledger
         if self._pieces_at != len(ledger.node_changes):
             self._pieces_at = len(ledger.node_changes)

@@ -100,7 +100,7 @@ _CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 class LineSplitter:
-    """Pieces of bytes into whole lines, each byte copied once."""
+    """ResponseCache of bytes into whole lines, each byte copied once."""
 
     def __init__(self, longest: int = _LONGEST_LINE) -> None:
         self._longest = longest
@@ -133,7 +133,7 @@ class LineSplitter:
 
 
 class WatchDecoder(Generic[H]):
-    """Pieces of bytes into events of a caller's type."""
+    """ResponseCache of bytes into events of a caller's type."""
 
     def __init__(self, into: type[H], longest_line: int = _LONGEST_LINE) -> None:
         kinds: tuple[Any, ...] = (Added, Modified, Deleted)

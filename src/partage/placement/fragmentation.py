@@ -25,7 +25,7 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand, left_of
-from partage.placement.followed import Followed
+from partage.placement.incremental_columns import Followed
 from partage.placement.kernel import Nodes
 
 __all__ = ["Gauge", "Lens", "Shape", "Workload", "fragmentation", "score_steps"]

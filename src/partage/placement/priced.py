@@ -20,10 +20,10 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand, left_of
-from partage.placement.followed import Followed
 from partage.placement.fragmentation import Index
-from partage.placement.guard import Guard
+from partage.placement.incremental_columns import Followed
 from partage.placement.kernel import Nodes
+from partage.placement.slot_reservation import Guard
 from partage.placement.tables import UNITS, Floats, Prices
 
 __all__ = ["SCARCE", "TIER", "PriceGauge", "set_bonus", "told"]

@@ -2,7 +2,7 @@
 
 Compiled where numba (the extra `fast`) is installed. They take the decisions that the engine takes
 for such pods (a law under test): the same checks, and the same floating-point operations in the
-same order as `priced`, `guard` and `fragmentation`. `rehearsal_plain` is the twin in NumPy, which
+same order as `priced`, `slot_reservation` and `fragmentation`. `rehearsal_plain` is the twin in NumPy, which
 is used where numba is missing.
 
 Nodes stand in the order of preference. Nobody leaves during a rehearsal, so a node without room
@@ -43,7 +43,7 @@ MOST_NODE: Final = 2**13 - 1
 MOST_CARD: Final = 2**10 - 1
 MANY: Final = 2**20
 MARGIN: Final = 3.0
-"""Those of `priced` and `guard`; the tests hold them to it."""
+"""Those of `priced` and `slot_reservation`; the tests hold them to it."""
 
 
 class Books(NamedTuple):

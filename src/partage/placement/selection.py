@@ -20,8 +20,8 @@ import numpy as np
 from partage.inventory.plane import Ints
 from partage.model.device import MILLI
 from partage.model.policy import Strategy
-from partage.placement.candidates import CANDIDATES
 from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
+from partage.placement.price_candidates import CANDIDATES
 from partage.placement.prices import Learner, SolverMissing
 from partage.placement.rehearsal import Course, Outcome, Theatre, dressed, thinned
 from partage.placement.tables import Prices, Tables

@@ -37,9 +37,8 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.placement.work import Work
-from partage.scheduler.choice import Chooser, amounts
-from partage.scheduler.classbook import Scorers
 from partage.scheduler.classes import RANKS
+from partage.scheduler.decision import Chooser, amounts
 from partage.scheduler.events import (
     Action,
     BindFailed,
@@ -65,6 +64,7 @@ from partage.scheduler.events import (
 from partage.scheduler.explain import why
 from partage.scheduler.facts import fact_of, rebuild
 from partage.scheduler.preemption import free_part
+from partage.scheduler.request_class_cache import Scorers
 
 __all__ = ["REMEMBERED", "Engine", "State", "fact_of", "rebuild"]
 

@@ -22,7 +22,7 @@ from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 from partage.model.pod import Pod
 from partage.placement.work import MOST, Work
-from partage.scheduler.choice import Chooser
+from partage.scheduler.decision import Chooser
 
 __all__ = ["MOST_A_PLAN", "Bystanders", "Occupant", "Plan", "free_part", "least", "plan_on"]
 

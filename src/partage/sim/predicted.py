@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partage.extender.books import Books
-from partage.extender.filling import filled, permuted
-from partage.extender.intake import Intake
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
+from partage.extender.rebuild import filled, permuted
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.events import Placement, PolicyChanged
@@ -49,7 +49,7 @@ async def predicted(
     configs = [*by.get("ConfigMap", []), *by.get("ResourceQuota", [])]
     inputs = (configs, by.get("Device", []), ordered, by.get("Pod", []))
     books = await filled(
-        Books(Intake(policy=policy), Hooks()), Books(Intake(), Hooks()), inputs, 0.0
+        Books(ClusterCache(policy=policy), Hooks()), Books(ClusterCache(), Hooks()), inputs, 0.0
     )
     if force:
         books.engine.handle(PolicyChanged(policy))
@@ -60,7 +60,7 @@ async def predicted(
     waiting = sorted(
         (
             entry
-            for entry in books.intake.pods().values()
+            for entry in books.cluster_cache.pods().values()
             if entry.pod.node is None and not entry.pod.finished
         ),
         key=lambda entry: (-entry.pod.priority, age.get(entry.pod.uid, ("", 0))),

@@ -8,7 +8,7 @@ import numpy as np
 
 from partage.inventory.ledger import Ledger
 from partage.model.pod import Pod
-from partage.scheduler.hopes import Hopes
+from partage.scheduler.prefilter import Hopes
 
 __all__ = ["Queue"]
 

@@ -31,7 +31,6 @@ from partage.model.selector import NodeConstraint, Operator, Requirement, Select
 from partage.placement.fragmentation import Shape, Workload
 from partage.placement.mix import Ask, Stock
 from partage.placement.tables import UNITS, Prices, Tables
-from partage.scheduler.classbook import Scorers
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import (
     BindSucceeded,
@@ -41,6 +40,7 @@ from partage.scheduler.events import (
     Released,
     TablesChanged,
 )
+from partage.scheduler.request_class_cache import Scorers
 from partage.sim.compiled.columns import STRATEGIES
 from partage.sim.kernel import Kernel
 from partage.sim.learning import Learning, Lesson, ask_of

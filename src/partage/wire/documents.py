@@ -21,7 +21,7 @@ import msgspec
 
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.wire import shapes
-from partage.wire.culprits import with_keys
+from partage.wire.decode_errors import with_keys
 from partage.wire.json_values import json_values, with_quoted_numbers
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 

@@ -32,8 +32,8 @@ from partage.wire.constraints import constraint_of, tolerations_of
 from partage.wire.context import Context
 from partage.wire.demand import bounded, effective, units
 from partage.wire.documents import Document, invalid
-from partage.wire.life import finished
 from partage.wire.limits import beyond
+from partage.wire.pod_phase import finished
 from partage.wire.reading import read_all
 
 __all__ = ["TranslatedPod", "stable_uid", "translate_pod"]

@@ -23,7 +23,7 @@ from partage.wire import shapes
 from partage.wire.asking import concerns_devices, is_flexible
 from partage.wire.context import Context
 from partage.wire.documents import Document
-from partage.wire.life import finished
+from partage.wire.pod_phase import finished
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.recovery import recover
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, Room, Rooms
 from partage.agent.isolation.providers import Bind
-from partage.agent.isolation.rooms import INSIDE, PRELOAD, Room, Rooms
 from partage.agent.isolation.seats import seat_file
 
 __all__ = ["Isolation", "binds_of"]

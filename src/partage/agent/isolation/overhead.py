@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from partage.agent.isolation.account import Process, set_overhead
+from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import CardLimits
-from partage.agent.isolation.rooms import Room
-from partage.agent.isolation.sight import Sight
+from partage.agent.isolation.node_scan import Sight
 from partage.model.errors import InvalidDocument
 
 __all__ = ["SLACK", "Overheads"]

@@ -1,7 +1,7 @@
 """Who keeps software shares of a card to their amounts: one provider a node, chosen by its operator.
 
 A provider is asked once for a container that is about to be made and says what it needs there: variables,
-mounts, or limits for a room of its own (`rooms`). Providers here: `none`, `hami-core` from the operator's own
+mounts, or limits for a room of its own (`container_dirs`). Providers here: `none`, `hami-core` from the operator's own
 path, `vendor` (the vendor's driver or plugin does it), `mig` (only hardware instances are kept, shares are
 refused), `mps` (NVIDIA's driver, through the daemon that the agent looks after), and `partage`, the library in
 `native/`. What is no software share of an NVIDIA card never gets here.
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from partage.agent.isolation.container_dirs import CardQuota, Quota
 from partage.agent.isolation.limits import Policy
-from partage.agent.isolation.rooms import CardQuota, Quota
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue

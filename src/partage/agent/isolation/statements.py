@@ -10,10 +10,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from partage.agent.isolation.force import Cause, Fault, Force, judge
+from partage.agent.isolation.container_dirs import Room
+from partage.agent.isolation.enforcement_status import Cause, Fault, Force, judge
 from partage.agent.isolation.limits import Policy
-from partage.agent.isolation.rooms import Room
-from partage.agent.isolation.sight import Sight
+from partage.agent.isolation.node_scan import Sight
 from partage.agent.journal import Entry
 from partage.model.device import MILLI
 

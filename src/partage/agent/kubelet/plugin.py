@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import grpc
 
-from partage.agent.giving import MARK
+from partage.agent.container_edits import MARK
 from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.registering import PluginFiles, Registrar, Session
 from partage.agent.kubelet.units import Offer

@@ -34,7 +34,7 @@ from partage.vendors import names
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, traits_of
 from partage.wire import record, shapes
-from partage.wire.life import finished
+from partage.wire.pod_phase import finished
 
 __all__ = ["MOST_UNITS", "Asked", "Offer", "Unit", "advise", "asked_of", "offers", "requests_of"]
 

@@ -1,7 +1,7 @@
 """Which instances a node's pods have, by their records.
 
 The record in the pod's annotation is the only source: the scheduler wrote the exact place. A pod
-keeps its instances until its containers have ended for good (`wire.life`), however long it is being
+keeps its instances until its containers have ended for good (`wire.pod_phase`), however long it is being
 deleted.
 """
 
@@ -11,7 +11,7 @@ from partage.agent.mig.plan import Wanted
 from partage.model.allocation import GrantMode
 from partage.vendors import names
 from partage.wire import record, shapes
-from partage.wire.life import finished
+from partage.wire.pod_phase import finished
 
 __all__ = ["wanted_by"]
 

@@ -1,6 +1,6 @@
 """Values of nodes at learnt prices, losses of value, and slots of reserves.
 
-See `placement.priced` and `placement.guard`.
+See `placement.priced` and `placement.slot_reservation`.
 """
 
 from math import floor, sqrt

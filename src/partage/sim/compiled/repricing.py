@@ -1,4 +1,4 @@
-"""The default strategy's values and reserves in compiled loops; see `priced` and `guard`."""
+"""The default strategy's values and reserves in compiled loops; see `priced` and `slot_reservation`."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,8 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.device import DeviceType
 from partage.model.request import DeviceRequest, PodRequest
 from partage.placement.baselines import demand
-from partage.placement.guard import MARGIN
 from partage.placement.priced import PriceGauge, told
+from partage.placement.slot_reservation import MARGIN
 from partage.sim.compiled.columns import Found, Guarded, Index, PriceTable, Valued
 from partage.sim.compiled.fitting import best
 from partage.sim.compiled.prices import (

@@ -1,6 +1,6 @@
 """Whether a container's limits are in force: yes or no, and why.
 
-`judge` decides from what was seen (`sight`): what the kernel says of the container's processes, and the files that
+`judge` decides from what was seen (`node_scan`): what the kernel says of the container's processes, and the files that
 the agent mounted. A process may have any reason to be outside; the agent's policy decides what follows from it.
 """
 
@@ -9,10 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from partage.agent.isolation.account import Process, State
+from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import render
+from partage.agent.isolation.node_scan import ProcessView, RoomView
 from partage.agent.isolation.programs import Reach
-from partage.agent.isolation.rooms import Room
-from partage.agent.isolation.sight import ProcessView, RoomView
 
 __all__ = ["Cause", "Fault", "Force", "judge"]
 

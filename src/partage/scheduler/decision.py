@@ -21,11 +21,11 @@ from partage.placement.fast import choose, simple
 from partage.placement.pod import GIVEN_UP, place
 from partage.placement.tables import Tables
 from partage.placement.work import MOST_A_NODE, Work
-from partage.scheduler.classbook import ClassBook, Scorers
 from partage.scheduler.classes import RANKS, RequestClass
 from partage.scheduler.events import Placement
 from partage.scheduler.explain import brief, deferred, refuse
 from partage.scheduler.quota import QuotaBook, metered
+from partage.scheduler.request_class_cache import RequestClassCache, Scorers
 
 __all__ = ["Chooser", "amounts"]
 
@@ -104,7 +104,7 @@ class Chooser:
         self.tables = Tables()
         self.quotas = QuotaBook()
         self._rank = np.zeros(16, np.int64)
-        self._classes = ClassBook(self.ledger, scorers)
+        self._classes = RequestClassCache(self.ledger, scorers)
         self._insists = np.zeros(0, np.bool_)
         self._insisting_at = -1
 

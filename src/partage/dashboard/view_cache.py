@@ -87,12 +87,12 @@ class Standing:
     async def pods(self, books: Books) -> None:
         """Take in what changed of pods."""
         async with self._turn:
-            await self.roster.refresh(books.intake)
+            await self.roster.refresh(books.cluster_cache)
 
     async def all(self, books: Books) -> None:
         """Take in all of it."""
         async with self._turn:
-            await self.roster.refresh(books.intake)
+            await self.roster.refresh(books.cluster_cache)
             await self.holdings.refresh(books.engine.ledger)
             await self._nodes(books.engine.ledger)
 

@@ -1,6 +1,6 @@
 """What the API server says, kept as far as decisions depend on it, and told to the engine.
 
-The intake holds the newest document of every node and Device object, of every pod that names
+The cluster_cache holds the newest document of every node and Device object, of every pod that names
 devices or carries a record, and of every ConfigMap and quota that sets something. From them it
 makes the engine's events: a node is made of two documents, a pod's record can only be read beside
 its node's devices, and a changed setting changes how all of them are read.
@@ -37,7 +37,7 @@ from partage.wire.nodes import translate_node
 from partage.wire.quota import translate_quotas
 from partage.wire.translation import PodEntry, Translation
 
-__all__ = ["Intake"]
+__all__ = ["ClusterCache"]
 
 _CONFIG: Final = "ConfigMap"
 _REMEMBERED: Final = 20_000
@@ -53,7 +53,7 @@ class _Place:
     pods: set[str] = field(default_factory=set)
 
 
-class Intake:
+class ClusterCache:
     """Documents in, engine events out.
 
     Attributes:

@@ -26,9 +26,9 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
         inputs: ConfigMaps and ResourceQuotas, Device objects, Nodes, and pods.
         now: seconds on the service's steady clock.
     """
-    intake = books.intake
+    cluster_cache = books.cluster_cache
     takes = (
-        intake.config_changed, intake.device_changed, intake.node_changed, intake.pod_changed,
+        cluster_cache.config_changed, cluster_cache.device_changed, cluster_cache.node_changed, cluster_cache.pod_changed,
     )  # fmt: skip
     for take, documents in zip(takes, inputs, strict=True):
         for number, document in enumerate(documents, 1):
@@ -37,13 +37,13 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
                 await asyncio.sleep(0)
     # What is nominated is told by the pods themselves.
     for waiting in before.waiting:
-        if intake.pod(waiting.entry.pod.uid) is not None:
+        if cluster_cache.pod(waiting.entry.pod.uid) is not None:
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
             if waiting.deferred:
                 late = deferred(waiting.entry.pod.namespace)
                 books.waiting.enter(waiting.entry, late, waiting.since)
     books.counts += before.counts
-    for entry in list(intake.pods().values()):
+    for entry in list(cluster_cache.pods().values()):
         books.pod_seen(entry, now)
     # New books may have room that the old ones had not, and no event will ever say so.
     for name in books.engine.ledger.index:

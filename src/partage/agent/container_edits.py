@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from partage.agent.isolation.container_dirs import Quota
 from partage.agent.isolation.providers import Bind, NoIsolation, Provider, Shares
-from partage.agent.isolation.rooms import Quota
 from partage.model.allocation import Grant, GrantMode, MigSlice
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue

@@ -32,7 +32,7 @@ from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement
 from partage.wire.translation import PodEntry
 
-__all__ = ["WaitingPod", "WaitingRoom"]
+__all__ = ["UnschedulablePods", "WaitingPod"]
 
 _MOST: Final = 100_000
 _AGAIN: Final = 5.0
@@ -89,7 +89,7 @@ class WaitingPod:
         return self.asked and self.woken is not None and self.woken + _AGAIN > now
 
 
-class WaitingRoom:
+class UnschedulablePods:
     """Who waits, and where room appeared that nobody has been woken for yet."""
 
     def __init__(self, batch: int = 64) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from partage.agent.isolation.account import Process
+from partage.agent.isolation.container_dirs import Room
+from partage.agent.isolation.node_scan import Seen, Sight
 from partage.agent.isolation.processes import Numbers
-from partage.agent.isolation.rooms import Room
-from partage.agent.isolation.sight import Seen, Sight
 from partage.vendors.traits import NVIDIA
 
 __all__ = ["Strangers"]

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from partage.agent.isolation.account import Process, read_account
+from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.library import as_mapped, is_genuine
 from partage.agent.isolation.lookers import LATE, Lookers
 from partage.agent.isolation.mappings import mapped, variables
@@ -22,7 +23,6 @@ from partage.agent.isolation.preloads import taken_first
 from partage.agent.isolation.processes import CROWD, Numbers, numbers_of, processes_of
 from partage.agent.isolation.programs import Reach, reach
 from partage.agent.isolation.reading import LOOK, TooMuch, Work, links, names, start
-from partage.agent.isolation.rooms import Room
 from partage.agent.isolation.seats import Seat, read_seat
 from partage.model.errors import InvalidDocument
 from partage.vendors.traits import NVIDIA

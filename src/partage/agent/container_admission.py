@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from partage.agent.giving import Given
-from partage.agent.holding import Holding, Holdings, Running, Unprotected, latest
+from partage.agent.container_edits import Given
+from partage.agent.held_allocations import Holding, Holdings, Running, Unprotected, latest
 from partage.agent.host import Host
 from partage.agent.injection import (
     Injected,
@@ -25,16 +25,16 @@ from partage.agent.injection import (
     inject,
     recorded,
 )
+from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.images import judge_image
 from partage.agent.isolation.mounting import Isolation, binds_of
 from partage.agent.isolation.processes import root_of
-from partage.agent.isolation.rooms import Room
 from partage.agent.journal import Entry, Journal
+from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.agent.stories import SILENT, Stories
-from partage.agent.tallies import Tallies
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
 from partage.vendors import names

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from partage.inventory.plane import Ints
 from partage.wire.extender import encoded_name, score_entry
 
-__all__ = ["BEST", "Pieces"]
+__all__ = ["BEST", "ResponseCache"]
 
 BEST: Final = 10
 """The highest score of an extender."""
 
 _SIZE: Final = 64
 _FEW: Final = 16
-"""Pieces that are made one by one; more are made all at once."""
+"""ResponseCache that are made one by one; more are made all at once."""
 _KEPT: Final = 32
 _NOBODY: Final = -1
 
@@ -67,7 +67,7 @@ class _Named(Sequence[str]):
         return found
 
 
-class Pieces:
+class ResponseCache:
     """Texts of nodes, and answers in pieces.
 
     Attributes:

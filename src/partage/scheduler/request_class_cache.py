@@ -12,7 +12,7 @@ from partage.scheduler.classes import RequestClass, Rescorer, class_key
 from partage.scheduler.eligibility import Eligibility, eligibility_key
 from partage.scheduler.labels import NodeColumns
 
-__all__ = ["ClassBook", "Scorers"]
+__all__ = ["RequestClassCache", "Scorers"]
 
 _MOST_CLASSES: Final = 512
 _MOST_KNOWN: Final = 4096
@@ -34,7 +34,7 @@ class Scorers(Protocol):
         ...
 
 
-class ClassBook:
+class RequestClassCache:
     """The classes in use, under one policy and one set of tables."""
 
     def __init__(self, ledger: Ledger, scorers: Scorers | None = None) -> None:
