@@ -43,7 +43,7 @@ HOME = Path(partage.agent.__file__).parent
 WATCHED = {
     str(HOME / name)
     for name in (
-        "keeper.py", "journal.py", "host.py", "isolation/rooms.py", "isolation/limits.py",
+        "container_admission.py", "journal.py", "host.py", "isolation/container_dirs.py", "isolation/limits.py",
         "isolation/seats.py", "isolation/shared.py", "isolation/account.py", "isolation/files.py",
         "isolation/library.py", "isolation/folders.py",
     )
@@ -289,6 +289,7 @@ def _folders_wrong(folder: Path, runtime: Runtime, keeper: Keeper) -> list[str]:
 
 def main(folder: Path) -> None:
     """Kill at every place, both ways."""
+    assert all(Path(file).is_file() for file in WATCHED), "a watched file was renamed"
     logging.disable(logging.CRITICAL)
     for place in places(folder / "node"):
         for goes_on in (True, False):
