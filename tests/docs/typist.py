@@ -27,7 +27,16 @@ FOUND: Final = 3
 """Exit code of a program of ours whose answer is bad news: a pod waits, doctor found something."""
 _WITHOUT: Final = ("PARTAGE_", "KUBE", "POD_NA", "HELM_")
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
-_LINKED: Final = ("examples", "deploy", "docs", "Makefile", "pyproject.toml", "src", "Dockerfile")
+_LINKED: Final = (
+    "examples",
+    "deploy",
+    "docs",
+    "Makefile",
+    "pyproject.toml",
+    "src",
+    "Dockerfile",
+    "requirements",
+)
 _SERVICES: Final = ("up", "agent", "scheduler", "webhook")
 
 
