@@ -55,6 +55,7 @@ int nvmlDeviceGetCount_v2(unsigned *n) { *n = count; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, struct card **c) { *c = &cards[i]; return i < count ? 0 : 2; }
 int nvmlDeviceGetUUID(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->uuid); return c->lost ? 15 : 0; }
 int nvmlDeviceGetName(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->name); return 0; }
+int nvmlDeviceGetArchitecture(struct card *c, unsigned *n) { *n = 7; return 0; }
 int nvmlDeviceGetMinorNumber(struct card *c, unsigned *n) { *n = c->minor; return 0; }
 int nvmlDeviceGetMemoryInfo(struct card *c, struct memory *m) { *m = (struct memory){c->memory, c->memory, 0}; return 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(struct card *c, unsigned *n, struct process *out)

@@ -88,6 +88,7 @@ def test_nvidia_cards_come_with_all_their_facts(cards: Cards) -> None:
     assert [one.uuid for one in found.devices] == UUIDS[:2]
     assert (first.device.model, first.product) == ("A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB")
     assert (first.device.memory_bytes, first.driver) == (80 * GIB, "550.54.15")
+    assert first.architecture == "Ampere"
     assert first.device.topology == Topology(1, ROOT, "0000:38:00.0")
     assert [one.labels for one in found.devices] == [
         {"partage.io/pci-product": "20B2"}, {"partage.io/mig-mode": "enabled"}

@@ -46,6 +46,8 @@ COMPUTE_POLICY: Final = "partage.io/compute-policy"
 MEMORY_BEYOND: Final = "partage.io/memory-beyond-grant"
 SERVED: Final = "partage.io/served"
 """Annotation of a container in the runtime's own books: the agent's answer arrived."""
+DRA_DRIVER: Final = "gpu.partage.io"
+"""The DRA driver: of ResourceSlices, of allocated claims, and of attributes and taints of its devices."""
 # The embedded cluster's simulated nodes only.
 SIMULATE_LIFETIME: Final = "simulate.partage.io/lifetime"
 SIMULATE_UNHEALTHY: Final = "simulate.partage.io/unhealthy"

@@ -69,6 +69,7 @@ class Found:
         reason: of the condition, where it is unhealthy; one CamelCase word.
         product: the name by which the vendor's own software calls the card.
         driver: version of its driver; empty when unknown.
+        architecture: as the vendor names it, such as `Hopper`; empty when unknown.
         percent: whether its compute is given in percent, beside any native units.
         mig: whether the card is in MIG mode; None where that is unknown or there is none.
         files: device files that a container needs to use it, as the node calls them, where they are known and there.
@@ -79,6 +80,7 @@ class Found:
     reason: str = ""
     product: str = ""
     driver: str = ""
+    architecture: str = ""
     percent: bool = True
     mig: bool | None = None
     files: tuple[str, ...] = ()

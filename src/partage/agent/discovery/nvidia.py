@@ -32,6 +32,19 @@ _MOST_EVENTS: Final = 64
 _MOST_CARDS: Final = 64
 _PREFIX: Final = "NVIDIA "
 _MOST_MINOR: Final = 2**16
+_ARCHITECTURES: Final = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+"""NVML's numbers; a number that is not here is not guessed at."""
 _OUTSIDE: Final = re.compile(r"[^-A-Za-z0-9_.]+")
 
 
@@ -173,6 +186,7 @@ class Nvidia:
             reason=reason,
             product=name,
             driver=driver,
+            architecture=self._architecture(handle),
             mig=mig,
             files=files if all(roots.file(path).exists() for path in files) else (),
             use=self._use(handle, int(room.used)),
@@ -222,6 +236,10 @@ class Nvidia:
             return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
         except self._nvml.NVMLError:
             return None  # a card without it
+
+    def _architecture(self, handle: Any) -> str:
+        number = self._told(lambda: int(self._nvml.nvmlDeviceGetArchitecture(handle)))
+        return _ARCHITECTURES.get(number or 0, "")
 
     def _listen(self, handle: Any, uuid: str) -> None:
         if self._events is None:

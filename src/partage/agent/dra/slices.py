@@ -1,0 +1,401 @@
+"""ResourceSlices of a node, of what was found there: the cards as DRA's allocator counts them.
+
+    pool (one a node)
+      counters-0 …   for cards that may be cut: what its instances share out, eight cards a slice
+      devices-0 …    gpu-0                       a card's shares, as often as its capacity lasts
+                     gpu-0-mig-1g-10gb-0 …       one device for every place of an instance
+
+A card that serves shares and instances is safe by its counters alone: `gpu-N` takes all of them, once, however many
+shares it has, and each instance its part. What counters cannot say (an operator's list of layouts) is not offered,
+since an allocator that does not know of it would break it.
+
+A device that nobody may get at present keeps its name and has a taint, so that who holds it stays known.
+
+Source: Kubernetes' API types of resource.k8s.io/v1 at v1.36.4 (limits, validation); KEP-4815, 5055 and 5075.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, Final
+
+from partage.agent.device_document import LOST, owner
+from partage.agent.discovery.found import Found, Inventory
+from partage.model.cutting import Cutting
+from partage.model.device import MILLI, UNLIMITED_SLOTS, Device, DeviceType, SliceMode
+from partage.model.mig import ENGINES, MigAxis, MigProfile, MigSlice
+from partage.model.node import Node
+from partage.model.quantity import binary
+from partage.vendors.names import DRA_DRIVER
+from partage.vendors.traits import files_known
+from partage.wire.outcomes import said
+
+__all__ = [
+    "API_VERSION",
+    "Offered",
+    "instance_name",
+    "resource_slices",
+    "share_name",
+    "slice_name",
+]
+
+API_VERSION: Final = "resource.k8s.io/v1"
+PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+MIB: Final = 2**20
+
+MOST_DEVICES: Final = 64
+"""Of a slice whose devices have taints or take counters."""
+MOST_SETS: Final = 8
+MOST_COUNTERS: Final = 32
+_LONGEST_NAME: Final = 253
+_LONGEST_TEXT: Final = 64
+_LONGEST_VALUE: Final = 63
+_PERCENT: Final = MILLI // 100
+
+_ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What is offered, beside shares.
+
+    Attributes:
+        instances: hardware instances; only where this agent makes them and the API server keeps counters.
+        taints: devices that nobody may get are marked; without, they are left out.
+    """
+
+    instances: bool = False
+    taints: bool = True
+
+
+def share_name(minor: int) -> str:
+    """The device of a card's shares."""
+    return f"gpu-{minor}"
+
+
+def instance_name(minor: int, instance: MigSlice) -> str:
+    """The device of one place of an instance on a card."""
+    return f"gpu-{minor}-mig-{_label(instance.profile)}-{instance.start}"
+
+
+def resource_slices(
+    node: Node,
+    inventory: Inventory,
+    uid: str,
+    generation: int,
+    offered: Offered = Offered(),
+) -> tuple[Body, ...]:
+    """All ResourceSlices of the node's pool; none where it offers nothing.
+
+    Args:
+        node: the node, as its agent gives devices.
+        inventory: what the last search found.
+        uid: of the Node, which becomes their owner.
+        generation: of the pool.
+        offered: what may be offered.
+    """
+    known = {one.device.uuid: one for one in inventory.found}
+    domains = _domains(inventory.links, node.devices)
+    sets: list[Body] = []
+    devices: list[Body] = []
+    for device in sorted(node.devices, key=lambda one: one.minor):
+        if not _offers(node, device, known.get(device.uuid)):
+            continue
+        card = _Card(node, device, known.get(device.uuid), domains.get(device.uuid))
+        mine = list(card.devices(offered))
+        devices += mine
+        if any("consumesCounters" in one for one in mine):
+            sets.append(card.counters)
+    parts: list[tuple[str, Body]] = [
+        (f"counters-{index}", {"sharedCounters": some})
+        for index, some in enumerate(_pieces(sets, MOST_SETS))
+    ]
+    parts += [
+        (f"devices-{index}", {"devices": some})
+        for index, some in enumerate(_pieces(devices, MOST_DEVICES))
+    ]
+    pool = {"name": node.name, "generation": generation, "resourceSliceCount": len(parts)}
+    return tuple(
+        {
+            "apiVersion": API_VERSION,
+            "kind": "ResourceSlice",
+            "metadata": {
+                "name": slice_name(node.name, part),
+                "ownerReferences": [owner(node.name, uid)],
+            },
+            "spec": {"driver": DRA_DRIVER, "nodeName": node.name, "pool": dict(pool), **content},
+        }
+        for part, content in parts
+    )
+
+
+def _offers(node: Node, device: Device, found: Found | None) -> bool:
+    """Whether a device is a card that this driver can give in parts of its compute and memory."""
+    return (
+        device.type is DeviceType.GPU
+        and not device.vendor_cut  # its vendor's plugin cuts it, and knows nothing of claims
+        and (found is None or found.percent)
+        and device.core_milli >= _PERCENT
+        and device.memory_bytes >= MIB
+        and (
+            files_known(said(node, device, "vendor")) or (found is not None and bool(found.files))
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    node: Node
+    device: Device
+    found: Found | None
+    domain: int | None
+
+    def devices(self, offered: Offered) -> Iterator[Body]:
+        """Its devices, by the ways in which it may be cut."""
+        taint = self._taint()
+        if taint is not None and not offered.taints:
+            return
+        marks = {} if taint is None else {"taints": [taint]}
+        mode, cutting = self.device.mode, self.cutting if offered.instances else None
+        if mode is not SliceMode.MIG:
+            counters = self._takes(_total(cutting.axis)) if cutting is not None else {}
+            yield {**self._share(), **counters, **marks}
+        if mode is not SliceMode.SHARE and cutting is not None:
+            for one in cutting.axis.positions:
+                profile = cutting.axis.profile(one.profile)
+                if cutting.may_make(profile) and _countable(cutting.axis, profile):
+                    takes = self._takes(_consumed(cutting.axis, one))
+                    yield {**self._instance(profile, one), **takes, **marks}
+
+    @property
+    def cutting(self) -> Cutting | None:
+        """How instances are made on it; None where counters cannot say what the operator allows."""
+        cutting = self.device.cutting
+        return (
+            None if cutting is None or cutting.geometries or not cutting.axis.length else cutting
+        )
+
+    @property
+    def counters(self) -> Body:
+        """What its instances share out, less what instances have that are not Partage's."""
+        assert self.cutting is not None  # noqa: S101 # only such cards have devices that take some
+        axis = self.cutting.axis
+        left = dict(_total(axis))
+        for one in self.device.foreign:
+            for name, amount in _consumed(axis, one.instance).items():
+                left[name] = max(left.get(name, 0) - amount, 0)
+        return {"name": share_name(self.device.minor), "counters": _amounts(left)}
+
+    def _takes(self, consumed: Mapping[str, int]) -> Body:
+        taken = {"counterSet": share_name(self.device.minor), "counters": _amounts(consumed)}
+        return {"consumesCounters": [taken]}
+
+    def _share(self) -> Body:
+        memory = self.device.memory_bytes // MIB * MIB
+        cores = self.device.core_milli // _PERCENT
+        most = min(cores, 100)
+        capacity: Body = {
+            "cores": _divided(str(cores), str(most), "1"),
+            "memory": _divided(str(binary(memory)), str(binary(memory)), str(binary(MIB))),
+        }
+        if self.device.slots < UNLIMITED_SLOTS:
+            one = {"default": "1", "validValues": ["1"]}
+            capacity["sharers"] = {"value": str(self.device.slots), "requestPolicy": one}
+        return {
+            "name": share_name(self.device.minor),
+            "attributes": self._attributes("share", self.device.memory_bytes),
+            "capacity": capacity,
+            "allowMultipleAllocations": True,
+        }
+
+    def _instance(self, profile: MigProfile, one: MigSlice) -> Body:
+        told = {"profile": {"string": profile.name}, "start": {"int": one.start}}
+        capacity: Body = {"cores": {"value": str(profile.core_milli // _PERCENT)}}
+        if profile.memory_bytes:
+            capacity["memory"] = {"value": str(binary(profile.memory_bytes))}
+        return {
+            "name": instance_name(self.device.minor, one),
+            "attributes": self._attributes("mig", profile.memory_bytes) | told,
+            "capacity": capacity,
+        }
+
+    def _attributes(self, kind: str, memory: int) -> Body:
+        """What is known of it; what is not known is left out."""
+        device, found = self.device, self.found
+        texts = {
+            "kind": kind,
+            "uuid": device.uuid,
+            "productName": (found.product if found else "") or device.model,
+            "vendor": said(self.node, device, "vendor"),
+            "architecture": found.architecture if found else "",
+        }
+        numbers = {
+            "index": device.minor,
+            "memory": memory or None,
+            "nvlinkDomain": self.domain,
+        }
+        place = device.topology
+        attributes: Body = {
+            name: {"string": text[:_LONGEST_TEXT]} for name, text in texts.items() if text
+        }
+        if place is not None and place.numa >= 0:
+            numbers["numaNode"] = place.numa
+        attributes |= {
+            name: {"int": number} for name, number in numbers.items() if number is not None
+        }
+        version = _VERSION.match(found.driver) if found else None
+        if version is not None:
+            # A semantic version has three numbers without leading zeros; 535.104.05 is none.
+            numbers_of = (int(part or 0) for part in version.groups())
+            attributes["driverVersion"] = {"version": ".".join(map(str, numbers_of))}
+        if place is not None and _ROOT.fullmatch(place.pcie):
+            attributes[PCIE_ROOT] = {"string": place.pcie}
+        return attributes
+
+    def _taint(self) -> Body | None:
+        """Why nobody may get it now; None where one may."""
+        device = self.device
+        if not device.healthy:
+            reason = self.found.reason if self.found else LOST
+            return _marked("unhealthy", reason or "DeviceUnhealthy")
+        if device.doubt:
+            return _marked("closed", device.doubt)
+        return _marked("cordoned", "") if device.cordoned or self.node.shut else None
+
+
+def _marked(key: str, value: str) -> Body:
+    short = _ODD.sub("-", value)[:_LONGEST_VALUE].strip("-_.")
+    taint = {"key": f"{DRA_DRIVER}/{key}", "value": short, "effect": "NoSchedule"}
+    return {name: text for name, text in taint.items() if text}
+
+
+def _divided(total: str, most: str, step: str) -> Body:
+    """An amount that shares divide: a request that names none takes the most that one may have."""
+    within = {"min": step, "max": most, "step": step} if total != step else {"min": step}
+    return {"value": total, "requestPolicy": {"default": most, "validRange": within}}
+
+
+# --- counters ----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _total(axis: MigAxis) -> Mapping[str, int]:
+    """Everything that instances of a card share out, by name.
+
+    Its memory units, its engines, how many instances of a profile there may be where units and engines do not limit
+    them enough, and one counter for two profiles that do not go together: all of it belongs to the one, a part to
+    each of the other.
+    """
+    total = {_unit(number): 1 for number in range(axis.length)}
+    if axis.engines is not None:
+        counts = zip(ENGINES, axis.engines.counts, strict=True)
+        total |= {name: count for name, count in counts if count}
+    total |= {_count(one): one.count for one in axis.profiles if one.count < _fitting(one)}
+    for pair in axis.apart:
+        single, many = _ordered(axis, pair)
+        if single.count == 1:
+            total[_pair(single, many)] = many.count
+    return MappingProxyType(total)
+
+
+def _consumed(axis: MigAxis, instance: MigSlice) -> dict[str, int]:
+    """What one instance takes of it; of a profile that the card does not have, its units alone."""
+    taken = {
+        _unit(number): 1
+        for number in range(instance.start, min(instance.start + instance.size, axis.length))
+    }
+    profile = next((one for one in axis.profiles if one.name == instance.profile), None)
+    if profile is None:
+        return taken
+    total = _total(axis)
+    if profile.engines is not None and axis.engines is not None:
+        counts = zip(ENGINES, profile.engines.counts, strict=True)
+        taken |= {name: count for name, count in counts if count}
+    if _count(profile) in total:
+        taken[_count(profile)] = 1
+    for pair in axis.apart:
+        if profile.name in pair:
+            single, many = _ordered(axis, pair)
+            if single.count == 1:
+                taken[_pair(single, many)] = many.count if profile is single else 1
+    return taken
+
+
+def _countable(axis: MigAxis, profile: MigProfile) -> bool:
+    """Whether counters keep it from others as the card's driver does; if not, it is not offered."""
+    apart = [_ordered(axis, pair) for pair in axis.apart if profile.name in pair]
+    return all(single.count == 1 for single, _ in apart) and len(_total(axis)) <= MOST_COUNTERS
+
+
+def _ordered(axis: MigAxis, pair: tuple[str, str]) -> tuple[MigProfile, MigProfile]:
+    """Two profiles, the one of which a card has fewer first."""
+    one, other = sorted(map(axis.profile, pair), key=lambda each: (each.count, each.name))
+    return one, other
+
+
+def _fitting(profile: MigProfile) -> int:
+    """How many instances of a profile fit by their places alone."""
+    ends, count = 0, 0
+    for start in profile.starts:
+        if start >= ends:
+            ends, count = start + profile.size, count + 1
+    return count
+
+
+def _unit(number: int) -> str:
+    return f"unit-{number}"
+
+
+def _count(profile: MigProfile) -> str:
+    return f"count-{_label(profile.name)}"
+
+
+def _pair(single: MigProfile, many: MigProfile) -> str:
+    return f"apart-{_label(single.name)}-{_label(many.name)}"
+
+
+def _amounts(counts: Mapping[str, int]) -> Body:
+    return {name: {"value": str(count)} for name, count in counts.items()}
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+def _label(profile: str) -> str:
+    """A profile's name as part of a DNS label; `1g.24gb+me` and `1g.24gb-me` stay apart."""
+    return profile.lower().replace(".", "-").replace("+", "-plus-")
+
+
+def slice_name(node: str, part: str) -> str:
+    """The name of one slice of a node's; where it would be too long, a hash stands for the node's."""
+    name = f"{node}-{DRA_DRIVER}-{part}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = sha256(node.encode()).hexdigest()[:16]
+    kept = _LONGEST_NAME - len(digest) - len(name) + len(node) - 1
+    return f"{node[:kept].rstrip('.-')}-{digest}-{DRA_DRIVER}-{part}"
+
+
+def _pieces(all_of: Sequence[Body], most: int) -> Iterator[list[Body]]:
+    return (list(all_of[start : start + most]) for start in range(0, len(all_of), most))
+
+
+def _domains(links: Mapping[tuple[str, str], int], devices: Sequence[Device]) -> dict[str, int]:
+    """The lowest number among the cards that a card reaches by direct links, itself included."""
+    minors = {one.uuid: one.minor for one in devices if one.type is DeviceType.GPU}
+    lowest = {uuid: minors[uuid] for pair in links for uuid in pair if uuid in minors}
+    changed = True
+    while changed:
+        changed = False
+        for one, other in links:
+            if one in lowest and other in lowest and lowest[one] != lowest[other]:
+                lowest[one] = lowest[other] = min(lowest[one], lowest[other])
+                changed = True
+    return lowest
