@@ -63,7 +63,7 @@ ATTACKS: Final = (
     Attack("tenant", "a program whose first thread has ended", "it does not read as in force", (f"{_LOOKS}::test_a_process_outlives_its_first_thread",)),
     Attack("tenant", "files, folders and mounts that fill the node or lead the agent astray", "nothing", ("agent/test_nobody_fills_the_node.py",)),
     Attack("tenant", "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes", "no card opens", ("agent/test_cards_come_by_a_grant_alone.py",)),
-    Attack("tenant", "a policy or precedence that takes the whole card", "it gets what the node grants, and is told", ("agent/test_no_pod_takes_more_than_its_node_grants.py",)),
+    Attack("tenant", "a policy or precedence that takes the whole card", "it gets what the node grants, and its condition says so", ("agent/test_no_pod_takes_more_than_its_node_grants.py",)),
     Attack("tenant", "pods that name their node, mirrors, other schedulers", "refused inside the API server", (f"{_CEL}::test_a_pod_with_devices_names_no_node_whatever_scheduler_it_names",)),
     Attack("tenant", "forged records, by every reserved key, in pods and Bindings", "refused inside the API server", (f"{_CEL}::test_forging_is_refused_without_the_webhook", f"{_FORGED}::test_nobody_creates_a_pod_with_a_reserved_annotation", f"{_FORGED}::test_a_record_is_not_changed_by_an_update")),
     Attack("tenant", "a namespace of Partage's usual name, where Partage is elsewhere", "its pods are judged as all others", (f"{_CEL}::test_only_the_namespace_that_partage_runs_in_is_left_out",)),
