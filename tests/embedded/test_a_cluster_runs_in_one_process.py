@@ -1,10 +1,22 @@
 """Nodes, pods, admission and the scheduler's HTTP paths, by a plain HTTP client."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
-from up_world import DEVICES, EXAMPLES, PODS, eventually, from_files, node, pod, run, running
+from up_world import (
+    DEVICES,
+    EXAMPLES,
+    PODS,
+    World,
+    eventually,
+    from_files,
+    node,
+    pod,
+    run,
+    running,
+)
 
 from partage.vendors import names
 
@@ -224,6 +236,52 @@ def test_priority_goes_first() -> None:
 
 URGENT = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
           "metadata": {"name": "urgent"}, "value": 10}  # fmt: skip
+
+
+def test_the_extender_and_the_loop_share_one_ledger() -> None:
+    """Pods that a kube-scheduler of its own asks about by HTTP, among pods of the loop: each card is full, none over."""
+    rounds = 4
+
+    async def ask(w: World, verb: str, body: Any) -> Any:
+        url = f"{w.cluster.addresses.scheduler}/scheduler/{verb}"
+        async with w.http.post(url, json=body) as answer:
+            assert answer.status == 200
+            return await answer.json()
+
+    async def by_hand(w: World, name: str) -> str:
+        """Filter and bind, as kube-scheduler does; empty where it is bound."""
+        asked = {"Pod": await w.pod(name), "Nodes": None, "NodeNames": ["n0"]}
+        answer = await ask(w, "filter", asked)
+        if not answer.get("NodeNames"):
+            return str(answer["FailedNodes"]["n0"])
+        uid = asked["Pod"]["metadata"]["uid"]
+        bind = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": "n0"}
+        return str((await ask(w, "bind", bind)).get("Error") or "")
+
+    async def story() -> None:
+        async with running([node(cards=2)]) as w:
+            for number in range(rounds):
+                other = pod(f"by-hand-{number}", QUARTER, schedulerName="beside")
+                await w.create(PODS, other)
+                assert (await w.pod(f"by-hand-{number}"))["spec"]["schedulerName"] == "beside"
+                hand = asyncio.create_task(by_hand(w, f"by-hand-{number}"))
+                await w.create(PODS, pod(f"loop-{number}", QUARTER))
+                assert await hand == ""
+            for number in range(rounds):
+                await w.phase(f"loop-{number}", "Running")
+                await w.phase(f"by-hand-{number}", "Running")
+            await w.create(PODS, pod("one-more", QUARTER))
+            await w.create(PODS, pod("by-hand-more", QUARTER, schedulerName="beside"))
+            assert "gpu-memory" in await w.refused("one-more")
+            assert "gpu-memory" in await by_hand(w, "by-hand-more")
+            assert (await w.state("n0"))["compute"] == "200% of 200%", await w.state("n0")
+
+            await w.send("DELETE", f"{PODS}/by-hand-0", {})
+            woken = await w.phase("one-more", "Running")
+            # The loop is told in the same process: no write of a pod is needed for that.
+            assert names.WOKEN not in woken["metadata"].get("annotations", {})
+
+    run(story())
 
 
 def test_less_important_pods_make_room() -> None:

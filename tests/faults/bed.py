@@ -24,7 +24,7 @@ import invariants
 from faulty_wire import Wire
 from handing import HandingKubelet
 from instances import Relay, Spawned
-from seats import PluggedKubeScheduler, Seat
+from seats import ExtenderSeam, PluggedKubeScheduler, Seat
 from watchman import Watchman
 
 from partage.agent.discovery.models import MODELS
@@ -382,8 +382,12 @@ async def bed(
         relay = Relay(lambda: made.leader())  # noqa: PLW0108 # made later
         await relay.start()
         stack.push_async_callback(relay.stop)
-        ports = Ports(relay.url, frozenset({SCHEDULER}), lambda: context)
-        kube = (PluggedKubeScheduler if seam == "plugin" else KubeScheduler)(server, ports)
+        ports = Ports(frozenset({SCHEDULER}), lambda: context)
+        kube = (
+            PluggedKubeScheduler(server, ports)
+            if seam == "plugin"
+            else KubeScheduler(server, ports, ExtenderSeam(relay.url, http))
+        )
         kubelet = HandingKubelet(server, lambda: context)
         excused = frozenset(foreign)
         watchman = Watchman(http, url, kubelet.handed, excused)

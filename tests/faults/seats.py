@@ -1,8 +1,8 @@
-"""kube-scheduler with the plugin, played: a seat beside each instance, and the loop that finds pods.
+"""kube-scheduler played, by both seams: the extender's HTTP, and a seat with the plugin beside each instance.
 
 A seat is the kube-scheduler of one instance's pod: it elects by the Lease, speaks at the instance's
 socket, and sends Bindings; Lease and Bindings go through the wire, where they may fail. What the
-loop decides itself is that of the stand-in for the extender, and it is one for all: it asks the seat
+loop decides itself is that of `partage up`, and it is one for all: it asks the seat
 that leads. Where an instance does not serve while another would, its seat gives up the Lease.
 """
 
@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,15 @@ import msgspec
 
 from partage.apiserver import ApiError, ApiServer, DeleteOptions, Record
 from partage.daemon.binding import ApiBinder
-from partage.embedded.rooms import Survey
-from partage.embedded.scheduling import KubeScheduler, Pending, Ports
+from partage.embedded.scheduling import Choice, KubeScheduler, Ports
+from partage.extender.attempts import CLOSED, PLACE_LOST
 from partage.extender.ports import Binding, Outcome
 from partage.kube.client import Client
 from partage.kube.election import LeaseSettings
 from partage.kube.lease import LeaderElector
 from partage.wire import plugin as wire
 
-__all__ = ["PluggedKubeScheduler", "Seat"]
+__all__ = ["ExtenderSeam", "PluggedKubeScheduler", "Seat"]
 
 _ANSWER = 10.0
 _AGAIN = 0.05
@@ -235,13 +235,70 @@ class _Numbered(msgspec.Struct):
     id: int = 0
 
 
+class ExtenderSeam:
+    """The extender's verbs over HTTP, as kube-scheduler sends them; see `embedded.scheduling.Seam`."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+        self._url = url
+        self._http = http
+
+    async def choose(self, record: Record, fitting: Sequence[str], *, all_fit: bool) -> Choice:
+        """Filter and prioritize; the nominated node is asked about first."""
+        del all_fit
+        wish = (record.value.get("status") or {}).get("nominatedNodeName")
+        answer: dict[str, Any] = {}
+        for names in ([wish], fitting) if wish in fitting else (fitting,):
+            answer = await self._ask("filter", _arguments(record, names))
+            left = answer.get("NodeNames") or []
+            if len(left) > 1:
+                scores = await self._ask("prioritize", _arguments(record, left))
+                points = {one["Host"]: one["Score"] for one in scores}
+                left = [max(left, key=lambda name: points.get(name, 0))]
+            if left:
+                return Choice(left[0], 1)
+        if answer.get("Error"):
+            return Choice(code=CLOSED, message=answer["Error"])
+        return Choice(code="Refused", message=str(answer.get("FailedNodes") or ""))
+
+    async def bind(self, record: Record, choice: Choice) -> str:
+        """Have the service send the Binding."""
+        body = {
+            "PodName": record.name, "PodNamespace": record.namespace,
+            "PodUID": record.uid, "Node": choice.node,
+        }  # fmt: skip
+        try:
+            answer = await self._ask("bind", msgspec.json.encode(body))
+        except OSError as error:
+            return str(error) or type(error).__name__
+        return str(answer.get("Error") or "")
+
+    async def _ask(self, verb: str, body: bytes) -> Any:
+        headers = {"Content-Type": "application/json"}
+        within = aiohttp.ClientTimeout(total=_ANSWER)
+        try:
+            async with self._http.post(
+                f"{self._url}/scheduler/{verb}", data=body, headers=headers, timeout=within
+            ) as response:
+                answer = await response.read()
+        except aiohttp.ClientError as error:
+            raise ConnectionError(str(error)) from error
+        if response.status != 200:
+            raise ConnectionError(f"{verb} answered {response.status}: {answer[:200]!r}")
+        return msgspec.json.decode(answer)
+
+
+def _arguments(record: Record, names: Sequence[str]) -> bytes:
+    listed = msgspec.json.encode(names)
+    return b'{"Pod":' + record.text() + b',"Nodes":null,"NodeNames":' + listed + b"}"
+
+
 class PluggedKubeScheduler(KubeScheduler):
-    """The loop, which asks the seat that leads."""
+    """The loop, which asks the seat that leads; it is its own seam."""
 
     def __init__(self, server: ApiServer, ports: Ports) -> None:
-        super().__init__(server, ports)
+        super().__init__(server, ports, self)
         self.seats: dict[str, Seat] = {}
-        self._tried: dict[str, tuple[Seat, int]] = {}
+        self._tried: dict[str, Seat] = {}
         self._attempts = itertools.count(1)
 
     def sit(self, seat: Seat) -> None:
@@ -255,17 +312,16 @@ class PluggedKubeScheduler(KubeScheduler):
     def _pushed(self, push: wire.Push) -> None:
         if push.ready:
             self._again(self._pending.values())
-        self._again(self._pending[uid] for uid in push.activate if uid in self._pending)
+        self.activate(push.activate)
 
-    async def _chosen(
-        self, session: aiohttp.ClientSession, pending: Pending, survey: Survey
-    ) -> str:
-        del session
+    async def choose(self, record: Record, fitting: Sequence[str], *, all_fit: bool) -> Choice:
+        """Propose, and reserve or try again; kube-scheduler's own filters come in between."""
+        del all_fit
         seat = next((one for one in self.seats.values() if one.leading and one.ready), None)
         if seat is None:
             await asyncio.sleep(_NOBODY)  # all who wait would be tried again and again at once
             raise ConnectionError("no engine that leads is ready")
-        record, attempt = pending.record, next(self._attempts)
+        attempt = next(self._attempts)
         about = (record.uid, attempt)
         nominated = (record.value.get("status") or {}).get("nominatedNodeName") or ""
         asked = wire.Propose(
@@ -275,53 +331,49 @@ class PluggedKubeScheduler(KubeScheduler):
         if answer.unseen:
             asked = msgspec.structs.replace(asked, pod=msgspec.Raw(record.text()))
             answer = await seat.ask(asked)
+        self._tried[record.uid] = seat
         if answer.skip:
-            self._tried[record.uid] = seat, 0
-            return survey.fitting[0]
+            return Choice()
         if answer.code:
-            if answer.preempt and await self._preempted(seat, pending, survey, attempt):
-                return ""
-            await self._refuse(pending, f"{answer.code}: {answer.message}")
-            if answer.code == "StaleAttempt":
-                self._later(pending)
-            return ""
-        nodes = [name for name in answer.nodes if name in survey.fitting]
+            if answer.preempt:
+                await self._preempted(seat, record, fitting, attempt)
+            return Choice(code=answer.code, message=answer.message)
+        nodes = [name for name in answer.nodes if name in fitting]
         if not nodes:
             if (await seat.ask(wire.Another(0, *about, answer.nodes))).again:
-                self._again([pending])
-            else:
-                await self._refuse(pending, survey.summary())
-            return ""
+                self.activate([record.uid])
+            return Choice(
+                code="Rejected", message="kube-scheduler's own filters rejected the nodes"
+            )
         reserved = await seat.ask(wire.Reserve(0, *about, nodes[0]))
         if reserved.code:
-            await self._refuse(pending, f"{reserved.code}: {reserved.message}")
-            self._later(pending)
-            return ""
-        self._tried[record.uid] = seat, attempt
-        return nodes[0]
+            return Choice(code=PLACE_LOST, message=f"{reserved.code}: {reserved.message}")
+        return Choice(nodes[0], attempt)
 
-    async def _sent(self, session: aiohttp.ClientSession, record: Record, node: str) -> str:
-        del session
-        seat, attempt = self._tried.pop(record.uid)
+    async def bind(self, record: Record, choice: Choice) -> str:
+        """Have the seat see the Binding through."""
+        seat = self._tried.pop(record.uid)
         try:
-            problem = await seat.bind(record, node, attempt)
+            problem = await seat.bind(record, choice.node, choice.attempt)
         except OSError as error:
             problem = str(error) or type(error).__name__
         if problem:
-            seat.unreserve(record.uid, attempt)
+            seat.unreserve(record.uid, choice.attempt)
         return problem
 
-    async def _preempted(self, seat: Seat, pending: Pending, survey: Survey, attempt: int) -> bool:
+    async def _preempted(
+        self, seat: Seat, record: Record, fitting: Sequence[str], attempt: int
+    ) -> None:
         """Send away who must go on the first node offered, and nominate the pod."""
-        record, store = pending.record, self._server.store
+        store = self._server.store
         budgets = [msgspec.Raw(one.text()) for one in store.all("poddisruptionbudgets.policy")]
         offer = await seat.ask(wire.Preempt(0, record.uid, attempt, budgets))
         offers = dict(zip(offer.nodes, offer.victims, strict=True))
-        node = next((name for name in offers if name in survey.fitting), "")
+        node = next((name for name in offers if name in fitting), "")
         if offer.again:
-            self._again([pending])
+            self.activate([record.uid])
         if not node:
-            return offer.again
+            return
         with contextlib.suppress(ApiError):
             for victim in [one for one in store.all("pods") if one.uid in offers[node]]:
                 await self._server.delete(
@@ -332,4 +384,3 @@ class PluggedKubeScheduler(KubeScheduler):
                 {"metadata": {"uid": record.uid}, "status": {"nominatedNodeName": node}},
                 sub="status",
             )  # fmt: skip
-        return False

@@ -81,6 +81,7 @@ class SchedulerDaemon:
         *,
         companions: Sequence[Companion] = (),
         routes: Iterable[web.RouteDef] = (),
+        wake: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """A daemon that is not yet running.
 
@@ -89,9 +90,12 @@ class SchedulerDaemon:
             options: what may be set.
             companions: told the same facts, and run while this instance leads.
             routes: further routes to be served on the same port.
+            wake: has pods tried again that may fit now, by their UIDs; None has the plugin do that
+                where there is one, else changes each pod.
         """
         self.options = options or SchedulerOptions()
         self._client = client
+        self._woken_by = wake
         self._clock = client.clock
         election = self.options.election
         self._elector: LeaderElector | FollowedLease | None = None
@@ -102,13 +106,13 @@ class SchedulerDaemon:
                 client, self.options.identity, election, self._reign, self._settled
             )
         self._label = LeaderLabel(client, election.pod if election else None)
-        self._notices = Notices(client, self.options.identity, self._pod, self._may_bind)
+        self._notices = Notices(client, self.options.identity, self._pod, self.may_bind)
         record = self.options.record
         self._recorder = (
             Recorder(record, self.options.identity, client.clock) if record is not None else None
         )
         self.service = SchedulerService(
-            ApiBinder(client, self._may_bind, within=self.options.service.limits.send),
+            ApiBinder(client, self.may_bind, within=self.options.service.limits.send),
             client.clock,
             replace(self._notices.hooks, wake=self._wake),
             cluster_cache=self.options.cluster_cache,
@@ -120,7 +124,7 @@ class SchedulerDaemon:
         self._plugin = self._plugin_server()
         self.service.meters.registry.register(SpanSeries(self.options.tracer))
         self._silence = AgentSilence(
-            client, self._whole_books, self._notices.recorder, self._may_bind,
+            client, self._whole_books, self._notices.recorder, self.may_bind,
             self.options.silence, self.service.meters.registry,
         )  # fmt: skip
         controllers = self._controllers(client)
@@ -155,11 +159,13 @@ class SchedulerDaemon:
             return None
         claimed = elector.claim if isinstance(elector, FollowedLease) else _unasked
         preempts = self.options.preemption is not None
-        return PluginServer(options, self.service, self._may_bind, claimed, preempts=preempts)
+        return PluginServer(options, self.service, self.may_bind, claimed, preempts=preempts)
 
     def _wake(self, uids: Sequence[str]) -> None:
         """Have kube-scheduler try these pods again: by its plugin, or by a change of each pod."""
-        if self._plugin is not None:
+        if self._woken_by is not None:
+            self._woken_by(uids)
+        elif self._plugin is not None:
             self._plugin.activate(uids)
         else:
             self._notices.wake(uids)
@@ -336,7 +342,7 @@ class SchedulerDaemon:
                 if self.options.preemption is not None and self._plugin is None:
                     preempting = Preempting(
                         self._client, lambda: self.service.books, self._notices.recorder,
-                        self._may_bind, self.options.preemption, self.service.stories,
+                        self.may_bind, self.options.preemption, self.service.stories,
                     )  # fmt: skip
                     group.create_task(preempting.run(), name="scheduler:preemption")
                 group.create_task(self._silence.run(), name="scheduler:silence")
@@ -364,8 +370,8 @@ class SchedulerDaemon:
         """
         return self._fenced and self.service.bindings.settled and self.service.books.settled
 
-    def _may_bind(self) -> bool:
-        """Asked before every Binding: whether we lead at this very moment."""
+    def may_bind(self) -> bool:
+        """Whether this instance leads at this very moment; asked before every Binding."""
         return self._reigning and (self._elector is None or self._elector.leading)
 
     # --- beside ------------------------------------------------------------------------------

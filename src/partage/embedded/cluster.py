@@ -39,9 +39,10 @@ from partage.embedded.fleet import SimulatedNode
 from partage.embedded.kubelet import Kubelet
 from partage.embedded.manifests import Manifest
 from partage.embedded.overview import Overview, is_over, overview, waits_because
-from partage.embedded.scheduling import KubeScheduler, Ports
+from partage.embedded.scheduling import InProcess, KubeScheduler, Ports
 from partage.embedded.watching import forget_old_events
 from partage.embedded.workloads import Workloads
+from partage.extender.attempts import Attempts
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.exposition import Exposition
 from partage.extender.server import Faces
@@ -188,6 +189,7 @@ class EmbeddedCluster:
                 tracer=plan.tracer,
             ),
             routes=review_routes(self._context, lambda: self._admission, tracer=plan.tracer),
+            wake=self._wake,
         )
         # The scheduler comes first, so that it prefers nodes in the order in which they are told,
         # as `partage schedule` does with the same files.
@@ -204,7 +206,7 @@ class EmbeddedCluster:
         rest = [one for one in plan.objects if not is_state(one)]
         await apply_all(self.server, rest, self._writer, self.outcome)
         # The loop comes last, so that it meets these pods by priority and not by file.
-        await stack.enter_async_context(self._running(daemon.url))
+        await stack.enter_async_context(self._running(daemon))
         kubeconfig = self._write_kubeconfig(api, stack)
         self.addresses = Addresses(api, daemon.url, daemon.url, str(kubeconfig))
 
@@ -241,10 +243,12 @@ class EmbeddedCluster:
         )  # fmt: skip
 
     @contextlib.asynccontextmanager
-    async def _running(self, url: str) -> AsyncIterator[None]:
+    async def _running(self, daemon: SchedulerDaemon) -> AsyncIterator[None]:
         """Everything that works in the background."""
-        ports = Ports(url, self._served, self._context, self._reason)
-        loop = self._loop = KubeScheduler(self.server, ports)
+        # Less important pods are sent away by the service itself here, as beside the extender.
+        attempts = Attempts(daemon.service, daemon.may_bind, preempts=False)
+        seam = InProcess(self.server, attempts, self._writer)
+        loop = self._loop = KubeScheduler(self.server, Ports(self._served, self._context), seam)
         tasks = [
             asyncio.create_task(work, name=name)
             for name, work in (
@@ -292,12 +296,10 @@ class EmbeddedCluster:
             return ClusterCache().context
         return self._daemon.service.books.cluster_cache.context
 
-    def _reason(self, uid: str) -> str:
-        """Why the service refused a pod, in one line."""
-        waiting = self._daemon.service.books.waiting.get(uid) if self._daemon else None
-        if waiting is None:
-            return ""
-        return f"{waiting.refusal.code}: {waiting.refusal.message}"
+    def _wake(self, uids: Sequence[str]) -> None:
+        """Have the loop try these pods again."""
+        if self._loop is not None:
+            self._loop.activate(uids)
 
     def _logs(self, request: LogRequest) -> AsyncIterator[bytes]:
         return self._kubelet.logs(request)

@@ -1,32 +1,36 @@
-"""The stand-in for kube-scheduler: the loop that finds pods without a node and asks the extender.
+"""The stand-in for kube-scheduler: the loop that finds pods without a node, and has each decided.
 
-It talks to the scheduler service over HTTP exactly as kube-scheduler does: filter with node names,
-prioritize, bind. What kube-scheduler checks itself is in `rooms`. One pod is decided at a time, in
-order of priority and then of arrival; Bindings run beside that, because the extender keeps what it
-has promised.
+It asks the engine what kube-scheduler's plugin asks (`extender.attempts`): propose, reserve, bind,
+bound, in the same process. What kube-scheduler checks itself is in `rooms`. One pod is decided at a
+time, in order of priority and then of arrival; Bindings run beside that, because what is reserved
+stays reserved.
 
-A pod that was refused is tried again when something happens that may help it: it changed (the
-service wakes whoever may fit now by writing an annotation), a node or a setting changed, or, where
-ordinary resources were short, another pod has ended.
+A pod that was refused is tried again when something happens that may help it: it changed, the
+service wakes it because it may fit now, a node or a setting changed, or, where ordinary resources
+were short, another pod has ended.
 """
 
 import asyncio
 import heapq
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
-import aiohttp
 import msgspec
 
 from partage.apiserver import ApiError, ApiServer, Change, Record, User
 from partage.embedded.rooms import Asker, Rooms, Survey, asker
 from partage.embedded.watching import follow, now, tell
+from partage.extender.attempts import CHANGED, CLOSED, PLACE_LOST, STALE, Attempts
+from partage.extender.ports import Outcome
+from partage.kube.bodies import binding
 from partage.model.errors import InvalidDocument
+from partage.wire import plugin as wire
 from partage.wire.context import Context
 
-__all__ = ["KubeScheduler", "Pending", "Ports"]
+__all__ = ["Choice", "InProcess", "KubeScheduler", "Ports", "Seam"]
 
 _LOG: Final = logging.getLogger("partage.embedded")
 _USER: Final = User("system:kube-scheduler", ("system:authenticated",))
@@ -40,30 +44,8 @@ _FLUSH: Final = 15.0
 """Seconds after which whoever waits is tried again though nothing is known to have happened."""
 _BACKOFF: Final = 0.2
 _LONGEST: Final = 5.0
-_PATIENCE: Final = 10.0
-"""Seconds for an answer, as the chart sets it for kube-scheduler."""
-
-
-class _Filtered(msgspec.Struct, rename="pascal"):
-    """What filter answers."""
-
-    node_names: list[str] | None = None
-    failed_nodes: dict[str, str] | None = None
-    failed_and_unresolvable_nodes: dict[str, str] | None = None
-    error: str | None = None
-
-
-class _Score(msgspec.Struct, rename="pascal"):
-    """One node's score."""
-
-    host: str
-    score: int
-
-
-class _Bound(msgspec.Struct, rename="pascal"):
-    """What bind answers."""
-
-    error: str | None = None
+_NOT_REFUSED: Final = frozenset({CHANGED, CLOSED, PLACE_LOST, STALE})
+"""Codes of answers after which kube-scheduler tries the pod again by itself, after a while."""
 
 
 @dataclass(slots=True)
@@ -94,16 +76,121 @@ class Ports:
     """What the loop needs to know from its neighbours.
 
     Attributes:
-        url: where the scheduler service answers, without a trailing slash.
         served: names of schedulers whose pods it decides.
         context: what pods are read against now.
-        reason: why a pod was refused, by its uid; empty when nothing is known.
     """
 
-    url: str
     served: frozenset[str]
     context: Callable[[], Context]
-    reason: Callable[[str], str] = field(default=lambda _uid: "")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the engine said of one attempt.
+
+    Attributes:
+        node: where the pod goes; its devices are reserved there. Empty: it was refused.
+        attempt: its number; 0 for a pod without devices.
+        code: why it was refused.
+        message: the same as a sentence.
+    """
+
+    node: str = ""
+    attempt: int = 0
+    code: str = ""
+    message: str = ""
+
+
+class Seam(Protocol):
+    """How the engine is asked."""
+
+    async def choose(self, record: Record, fitting: Sequence[str], *, all_fit: bool) -> Choice:
+        """Where a pod goes.
+
+        Args:
+            record: the pod.
+            fitting: the nodes that kube-scheduler's own filters leave.
+            all_fit: these are all nodes.
+
+        Raises:
+            OSError: the engine does not answer.
+        """
+        ...
+
+    async def bind(self, record: Record, choice: Choice) -> str:
+        """Bind a pod; empty when it is bound, else why it is not."""
+        ...
+
+
+class InProcess:
+    """The engine in the same process, asked as the plugin asks it; see `Seam`."""
+
+    def __init__(self, server: ApiServer, attempts: Attempts, user: User) -> None:
+        """Nothing asked yet.
+
+        Args:
+            server: where Bindings go.
+            attempts: what is asked.
+            user: who may write what a Binding carries.
+        """
+        self._server = server
+        self._user = user
+        self._attempts = attempts
+        self._numbers = itertools.count(1)
+
+    async def choose(self, record: Record, fitting: Sequence[str], *, all_fit: bool) -> Choice:
+        """Propose and reserve."""
+        uid, attempt = record.uid, next(self._numbers)
+        wish = (record.value.get("status") or {}).get("nominatedNodeName") or ""
+        version = str(record.metadata.get("resourceVersion", ""))
+        asked = wire.Propose(0, uid, attempt, version, nominated=wish)
+        within = None if all_fit else fitting
+        answer = self._attempts.propose(asked, within)
+        if answer.unseen:
+            asked = msgspec.structs.replace(asked, pod=msgspec.Raw(record.text()))
+            answer = self._attempts.propose(asked, within)
+        if answer.skip:
+            return Choice()
+        if not answer.code:
+            node = wish if wish in answer.nodes else answer.nodes[0]
+            answer = self._attempts.reserve(wire.Reserve(0, uid, attempt, node))
+            if not answer.code:
+                return Choice(node, attempt)
+        return Choice("", attempt, answer.code, answer.message)
+
+    async def bind(self, record: Record, choice: Choice) -> str:
+        """Have the Binding allowed, send it, and say what became of it."""
+        if not choice.attempt:
+            return await self._sent(record, choice.node, wire.Answer(0))
+        about = (record.uid, choice.attempt)
+        sending: list[asyncio.Task[str]] = []
+
+        async def send(allowed: wire.Answer) -> str:
+            problem = await self._sent(record, choice.node, allowed)
+            outcome = Outcome.REFUSED if problem else Outcome.DONE
+            self._attempts.bound(wire.Bound(0, *about, outcome.value, problem))
+            return problem
+
+        def allow(answer: wire.Answer) -> None:
+            sending.append(asyncio.create_task(send(answer), name=f"send:{record.uid}"))
+
+        refused = await self._attempts.bind(wire.Bind(0, *about, choice.node), allow)
+        if refused is not None:
+            self._attempts.unreserve(wire.Unreserve(0, *about))
+            return f"{refused.code}: {refused.message}"
+        return await sending[0]
+
+    async def _sent(self, record: Record, node: str, allowed: wire.Answer) -> str:
+        """Send the Binding; the API server's words where it refused."""
+        body = binding(
+            record.namespace, record.name, node, uid=record.uid, resource_version=None,
+            annotations=allowed.annotations, labels=allowed.labels,
+        )  # fmt: skip
+        try:
+            await self._server.bind(record.namespace, record.name, body, self._user)
+        except ApiError as error:
+            return str(error)
+        return ""
 
 
 class KubeScheduler:
@@ -114,9 +201,10 @@ class KubeScheduler:
         bound: Bindings that did.
     """
 
-    def __init__(self, server: ApiServer, ports: Ports) -> None:
+    def __init__(self, server: ApiServer, ports: Ports, seam: Seam) -> None:
         self._server = server
         self._ports = ports
+        self._seam = seam
         self._rooms = Rooms()
         self._pending: dict[str, Pending] = {}
         self._queue: list[tuple[tuple[int, str, int], str]] = []
@@ -127,23 +215,24 @@ class KubeScheduler:
         self.conflicts = 0
         self.bound = 0
 
+    def activate(self, uids: Iterable[str]) -> None:
+        """Try these pods again: they may fit now."""
+        self._again(self._pending[uid] for uid in uids if uid in self._pending)
+
     async def run(self) -> None:
         """Schedule until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=_PATIENCE)
-        connector = aiohttp.TCPConnector(limit=_BINDS + 1)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(follow(self._server, "nodes", self._node))
-                    group.create_task(follow(self._server, "pods", self._pod))
-                    for resource in _CONFIGS:
-                        group.create_task(follow(self._server, resource, self._config))
-                    group.create_task(self._flush())
-                    group.create_task(self._decide(session))
-            finally:
-                for task in self._binding:
-                    task.cancel()
-                await asyncio.gather(*self._binding, return_exceptions=True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(follow(self._server, "nodes", self._node))
+                group.create_task(follow(self._server, "pods", self._pod))
+                for resource in _CONFIGS:
+                    group.create_task(follow(self._server, resource, self._config))
+                group.create_task(self._flush())
+                group.create_task(self._decide())
+        finally:
+            for task in self._binding:
+                task.cancel()
+            await asyncio.gather(*self._binding, return_exceptions=True)
 
     # --- what happens ------------------------------------------------------------------------
 
@@ -225,7 +314,7 @@ class KubeScheduler:
 
     # --- deciding ----------------------------------------------------------------------------
 
-    async def _decide(self, session: aiohttp.ClientSession) -> None:
+    async def _decide(self) -> None:
         while True:
             while not self._queue:
                 self._ready.clear()
@@ -240,14 +329,10 @@ class KubeScheduler:
             pending.order = (pending.order[0], now(self._server), self._arrived)
             while len(self._binding) >= _BINDS:
                 await asyncio.wait(self._binding, return_when=asyncio.FIRST_COMPLETED)
-            try:
-                await self._try(session, pending)
-            except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
-                reason = str(error) or type(error).__name__
-                await self._refuse(pending, f"the scheduler service does not answer: {reason}")
-                self._later(pending)
+            await self._try(pending)
+            await asyncio.sleep(0)  # a decision waits for nothing: others have their turn
 
-    async def _try(self, session: aiohttp.ClientSession, pending: Pending) -> None:
+    async def _try(self, pending: Pending) -> None:
         found = self._read(pending.record)
         if found is None:
             await self._refuse(pending, "the pod cannot be read")
@@ -257,107 +342,56 @@ class KubeScheduler:
         if not survey.fitting:
             await self._refuse(pending, survey.summary())
             return
-        node = await self._chosen(session, pending, survey)
-        if not node:
+        try:
+            choice = await self._seam.choose(
+                pending.record, survey.fitting, all_fit=not (survey.short or survey.objections)
+            )
+        except OSError as error:
+            await self._refuse(pending, f"the scheduler service does not answer: {error}")
+            self._later(pending)
             return
-        self._rooms.place(pending.record.uid, node, found.pod.host)
+        if choice.code:
+            await self._refused(pending, choice, survey)
+            return
+        if not choice.node:  # without devices
+            choice = Choice(max(survey.fitting, key=self._rooms.idleness))
+        self._rooms.place(pending.record.uid, choice.node, found.pod.host)
         pending.busy = True
-        task = asyncio.create_task(self._bind(session, pending, node))
+        task = asyncio.create_task(self._bind(pending, choice))
         self._binding.add(task)
         task.add_done_callback(self._binding.discard)
 
-    async def _chosen(
-        self, session: aiohttp.ClientSession, pending: Pending, survey: Survey
-    ) -> str:
-        """The node that the pod goes to; empty when it was refused."""
-        names = await self._filter(session, pending, survey)
-        if len(names) > 1:
-            return await self._best(session, pending.record, names)
-        return names[0] if names else ""
-
-    async def _filter(
-        self, session: aiohttp.ClientSession, pending: Pending, survey: Survey
-    ) -> list[str]:
-        """Nodes that the extender finds fit; none when the pod was refused."""
-        first = (pending.record.value.get("status") or {}).get("nominatedNodeName")
-        asked = [[first]] if first in survey.fitting else []
-        for names in (*asked, survey.fitting):
-            body = self._body(pending.record, names)
-            answer = await self._ask(session, "filter", body, _Filtered)
-            fitting: list[str] = answer.node_names or []
-            if fitting:
-                return fitting
-        if answer.error:  # not a refusal: kube-scheduler tries again after a while
-            await self._refuse(pending, answer.error)
-            self._later(pending)
-            return []
-        told = self._ports.reason(pending.record.uid)
-        if not told:
-            told = survey.summary()
-        elif short := survey.shortages():
+    async def _refused(self, pending: Pending, choice: Choice, survey: Survey) -> None:
+        told = f"{choice.code}: {choice.message}"
+        if short := survey.shortages():
             told = f"{told}; {short}"
         await self._refuse(pending, told)
-        return []
+        if choice.code in _NOT_REFUSED:
+            self._later(pending)
 
-    async def _best(self, session: aiohttp.ClientSession, record: Record, names: list[str]) -> str:
-        scores = await self._ask(session, "prioritize", self._body(record, names), list[_Score])
-        points = {one.host: one.score for one in scores}
-        return max(names, key=lambda name: (points.get(name, 0), self._rooms.idleness(name)))
-
-    async def _bind(self, session: aiohttp.ClientSession, pending: Pending, node: str) -> None:
+    async def _bind(self, pending: Pending, choice: Choice) -> None:
         record = pending.record
-        try:
-            problem = await self._sent(session, record, node)
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
-            problem = str(error) or type(error).__name__
+        problem = await self._seam.bind(record, choice)
         pending.busy = False
         if not problem:
             self.bound += 1
             await self._tell(record, "Scheduled", f"Successfully assigned {record.namespace}/"
-                             f"{record.name} to {node}")  # fmt: skip
+                             f"{record.name} to {choice.node}")  # fmt: skip
             return
         self.conflicts += 1
         self._rooms.leave(record.uid)
         if self._pending.get(record.uid) is not pending:
             return
-        await self._refuse(pending, f"binding to {node} failed: {problem}")
+        await self._refuse(pending, f"binding to {choice.node} failed: {problem}")
         pending.failures += 1
         self._later(pending)
-
-    async def _sent(self, session: aiohttp.ClientSession, record: Record, node: str) -> str:
-        """Have the Binding sent; why the pod is not bound, empty when it is."""
-        body = msgspec.json.encode(
-            {
-                "PodName": record.name, "PodNamespace": record.namespace,
-                "PodUID": record.uid, "Node": node,
-            }
-        )  # fmt: skip
-        answer = await self._ask(session, "bind", body, _Bound)
-        return str(answer.error or "")
 
     def _later(self, pending: Pending) -> None:
         """Tries again after a while that grows with every failure."""
         wait = min(_BACKOFF * 2 ** min(pending.failures, 10), _LONGEST)
         asyncio.get_running_loop().call_later(wait, self._again, [pending])
 
-    # --- asking and telling ------------------------------------------------------------------
-
-    @staticmethod
-    def _body(record: Record, names: list[str]) -> bytes:
-        """The extender's arguments; the pod's text is the API server's own."""
-        listed = msgspec.json.encode(names)
-        return b'{"Pod":' + record.text() + b',"Nodes":null,"NodeNames":' + listed + b"}"
-
-    async def _ask(
-        self, session: aiohttp.ClientSession, verb: str, body: bytes, into: type[Any]
-    ) -> Any:
-        url = f"{self._ports.url}/scheduler/{verb}"
-        headers = {"Content-Type": "application/json"}
-        async with session.post(url, data=body, headers=headers) as response:
-            answer = await response.read()
-            if response.status != 200:
-                raise aiohttp.ClientError(f"{verb} answered {response.status}: {answer[:200]!r}")
-        return msgspec.json.decode(answer, type=into)
+    # --- telling -----------------------------------------------------------------------------
 
     async def _refuse(self, pending: Pending, message: str) -> None:
         """The pod waits; its condition says why, and an event when that is news."""

@@ -24,7 +24,7 @@ unknown ends are the same. What differs is who sends it: the plugin, after `bind
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -149,8 +149,14 @@ class Attempts:
 
     # --- questions -----------------------------------------------------------------------------
 
-    def propose(self, question: wire.Propose) -> wire.Answer:
-        """Nodes for the pod's devices, the best first."""
+    def propose(self, question: wire.Propose, fitting: Sequence[str] | None = None) -> wire.Answer:
+        """Nodes for the pod's devices, the best first.
+
+        Args:
+            question: about which pod.
+            fitting: the nodes that kube-scheduler's own filters leave, where they came before; a
+                genuine kube-scheduler filters afterwards.
+        """
         books, now = self._current(), self._service.clock.monotonic()
         self._end_proposal()
         self._heed_facts(books, now)
@@ -178,7 +184,7 @@ class Attempts:
         attempt = _Attempt(question.attempt, entry, travelled)
         self._remember(question.uid, attempt)
         try:
-            return self._proposed(books, question, attempt, now)
+            return self._proposed(books, question, attempt, now, fitting)
         except LedgerError as error:
             return _refused(
                 question, STALE, f"{error}; what became of its Binding is not known yet"
@@ -394,10 +400,18 @@ class Attempts:
         return books.cluster_cache.pod(question.uid), False
 
     def _proposed(
-        self, books: Books, question: wire.Propose, attempt: _Attempt, now: float
+        self,
+        books: Books,
+        question: wire.Propose,
+        attempt: _Attempt,
+        now: float,
+        fitting: Sequence[str] | None,
     ) -> wire.Answer:
         engine, pod = books.engine, attempt.entry.pod
         among = self._among(books, question.uid, now, question.nominated)
+        if fitting is not None:
+            left = _marked(books, fitting)
+            among = left if among is None else among & left
         if not pod.request.groups and pod.request.fault is None:
             return wire.Answer(question.id, skip=True)
         # The pod's own hold must not count against it.
@@ -418,7 +432,7 @@ class Attempts:
             if not preempt and self._rejected.pop(question.uid, None) is not None:
                 # kube-scheduler shall say once more why it rejects those: it then knows what to
                 # wait for.
-                return self._proposed(books, question, attempt, now)
+                return self._proposed(books, question, attempt, now, fitting)
             hopeless = decision.code is ReasonCode.INVALID_REQUEST
             return wire.Answer(
                 question.id, code=str(decision.code), message=decision.message, hopeless=hopeless,
@@ -666,6 +680,14 @@ class Attempts:
         while len(self._attempts) > _MOST:
             _, oldest = self._attempts.popitem(last=False)
             self._release(oldest)
+
+
+def _marked(books: Books, nodes: Sequence[str]) -> Bools:
+    """By node index, whether a node is one of these."""
+    ledger = books.engine.ledger
+    marked: Bools = np.zeros_like(ledger.present)
+    marked[[ledger.index[name] for name in nodes if name in ledger.index]] = True
+    return marked
 
 
 def _past(books: Books, attempt: _Attempt) -> str:
