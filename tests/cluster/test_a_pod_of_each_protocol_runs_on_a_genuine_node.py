@@ -256,7 +256,7 @@ def test_a_container_that_restarts_waits_for_who_injects(nodes: dict[str, Node])
         (flag / "go").touch()
         eventually("it waits for the agent", lambda: waiting("PreStartContainer"), SLOW)
         cuda.agent.start()
-        words = "nobody would give the container its devices"
+        words = "the container would get no devices"
         told = eventually("it is told why", lambda: waiting(words), SLOW)
         assert "NRI is off" in told["containerStatuses"][0]["state"]["waiting"]["message"]
     finally:
