@@ -1,6 +1,6 @@
-"""What the program prints says who does what: `nobody`, `is told` and their like go around a subject.
+"""What people read says who does what: `nobody`, `is told` and their like go around a subject.
 
-Docstrings and comments are not looked at.
+Pages, help, what the program prints, and the chart's values, templates and rules.
 """
 
 import ast
@@ -8,13 +8,33 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src"
+import click
+import pytest
+
+from partage.cli.main import main
+
+ROOT = Path(__file__).parents[2]
 PHRASES = re.compile(
     r"\b(nobody|whoever|somebody|everybody|who waits|is told|are told|given back|gives? back)\b",
     re.IGNORECASE,
 )
 EXCEPTIONS = {"given back"}
-"""A word of the page's history, which programs read."""
+"""A word of the dashboard's history, which programs read; pages quote it."""
+RECORDS = ("CHANGELOG.md", "docs/decisions/")
+"""Written once, at their time, and not changed later."""
+NAMES = re.compile(r"`[^`]*`|\]\([^)]*\)")
+"""Code, and where links lead: names of tests and files, which a page quotes as they are."""
+PAGES = [
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "native/*.md")
+    for path in sorted(ROOT.glob(pattern))
+    if not str(path.relative_to(ROOT)).startswith(RECORDS)
+]
+INSTALLED = [
+    *sorted((ROOT / "deploy/helm").rglob("*.*")),
+    *sorted((ROOT / "deploy/integrations").rglob("*.*")),
+    ROOT / "deploy/observability/alerts.yaml",
+]
 
 
 def printed(tree: ast.Module) -> Iterator[ast.Constant]:
@@ -25,20 +45,57 @@ def printed(tree: ast.Module) -> Iterator[ast.Constant]:
             yield one
 
 
+def hits(path: Path) -> list[str]:
+    """Lines of a file that have one of the phrases outside of names."""
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {hit[0]!r}"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if (hit := PHRASES.search(NAMES.sub("", line)))
+    ]
+
+
+def helps(command: click.Command, name: str = "partage") -> Iterator[tuple[str, str]]:
+    """The help of a command and of all below it."""
+    yield name, command.help or ""
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            yield from helps(one, f"{name} {one.name}")
+
+
 def test_messages_name_the_subject() -> None:
-    """Messages, help texts, metrics, findings, advice."""
+    """Messages, help texts of options, metrics, findings, advice."""
     found = []
-    for file in sorted(SOURCE.rglob("*.py")):
+    for file in sorted((ROOT / "src").rglob("*.py")):
         for one in printed(ast.parse(file.read_text(encoding="utf-8"))):
             text = str(one.value)
             if text not in EXCEPTIONS and (hit := PHRASES.search(text)):
-                found.append(
-                    f"{file.relative_to(SOURCE)}:{one.lineno}: {hit[0]!r} in {text[:80]!r}"
-                )
+                found.append(f"{file.relative_to(ROOT)}:{one.lineno}: {hit[0]!r} in {text[:80]!r}")
     assert found == []
 
 
-def test_the_phrases_are_found() -> None:
-    """In a message, and not in a docstring."""
+def test_pages_name_the_subject() -> None:
+    """All that are not records of their time."""
+    assert len(PAGES) > 60
+    assert [hit for path in PAGES for hit in hits(path)] == []
+
+
+def test_what_is_installed_names_the_subject() -> None:
+    """Comments of the chart's values and templates, rules, dashboards."""
+    assert len(INSTALLED) > 30
+    assert [hit for path in INSTALLED for hit in hits(path)] == []
+
+
+@pytest.mark.parametrize(("name", "text"), list(helps(main)), ids=lambda one: one[:30])
+def test_help_names_the_subject(name: str, text: str) -> None:
+    """What `--help` says first."""
+    assert not PHRASES.search(text), name
+
+
+def test_the_phrases_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a message and in a line of a page, and neither in a docstring nor in a name."""
     tree = ast.parse('def f():\n    """Nobody."""\n    return "whoever comes"\n')
     assert [bool(PHRASES.search(str(one.value))) for one in printed(tree)] == [True]
+    page = tmp_path / "page.md"
+    page.write_text("Nobody.\n`test_nobody` and [x](y#nobody)\nThe pod is\nIt is told.\n")
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    assert hits(page) == ["page.md:1: 'Nobody'", "page.md:4: 'is told'"]

@@ -311,7 +311,7 @@ def scheduler(**given: Any) -> None:
     and by every new leader. Ends cleanly on SIGTERM and SIGINT.
 
     The verbs need a credential: give --tls-secret, --token-file, --client-ca, or --plain. With
-    --plugin-socket they may do without, and then answer nobody.
+    --plugin-socket they may do without, and then answer no client.
 
     \b
     Exit status:
