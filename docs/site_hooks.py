@@ -36,6 +36,7 @@ PARTS = {
     "from": "Coming from",
     "decisions": "Design",
     "design": "Design",
+    "sources": "Design",
 }
 """Folder to the part of the navigation; other pages belong to `Measured`."""
 

@@ -182,7 +182,7 @@ def test_nvidia_cards_without_their_library_are_told(
 
 
 def test_metax_cards_come_from_their_library(node: Node) -> None:
-    """Facts as in seed 000; a card without sensible memory is closed; parts of cards are skipped."""
+    """Facts as in the MetaX document; a card without sensible memory is closed; parts of cards are skipped."""
     compiled("metax_card.c", node.folder / "lib/libmxsml.so", "libmxsml-test.so")
     home = node.pci("0000:38:00.0", "0x9999", "0x030200")
     for name in ("card1", "renderD129"):

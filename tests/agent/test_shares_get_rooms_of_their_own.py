@@ -196,7 +196,7 @@ def test_a_pod_chooses_its_policy_and_precedence(
     policy: Policy,
     priority: Priority,
 ) -> None:
-    """Seed 001's names by annotation, HAMi's by variable; no more than the node's label and its operator grant."""
+    """The qGPU document's names by annotation, HAMi's by variable; no more than the node's label and its operator grant."""
     machine.keeper().create(_pod(SHARE, annotations=annotations), _container(env=env))
 
     limits = read((machine.state / "containers/container-u1/limits").read_text())

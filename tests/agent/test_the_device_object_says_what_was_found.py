@@ -89,7 +89,7 @@ def test_nothing_is_written_twice(before: tuple[Found, ...], after: tuple[Found,
 
 
 def test_the_object_is_as_the_seed_prints_it() -> None:
-    """Seed 000's C500, with the Node as owner as in seed 003."""
+    """The MetaX document's C500, with the Node as owner as in the Koordinator document."""
     hardware = SimulatedHardware("n1", "C500", MODELS["C500"], 1)
 
     document = device_document("n1", simulate(hardware), None, NOW, uid="u")

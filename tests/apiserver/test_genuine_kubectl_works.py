@@ -415,7 +415,7 @@ spec:
 
 @KUBECTL
 def test_the_four_seeds_manifests_are_accepted(binary: Path, tmp_path: Path) -> None:
-    """Every example, and the manifests that the seeds print, with validation on."""
+    """Every example, and the manifests that the documents print, with validation on."""
 
     async def scene(kubectl: Kubectl, w: World) -> None:
         ok(await w.post(DEFINITIONS, DEVICES), 201)

@@ -76,7 +76,7 @@ def refused(stack: Stack, method: str, path: str, body: object, kind: str = "") 
 
 
 def test_node_totals_are_in_both_dialects(stack: Stack, node: str) -> None:
-    """Eight cards are 800 percent by every name (seeds 000 and 003)."""
+    """Eight cards are 800 percent by every name (the MetaX and Koordinator documents)."""
     found = totals(stack)
     assert node
     for name in ("gpu", "gpu-core", "gpu-memory-ratio"):

@@ -141,7 +141,7 @@ def test_a_pod_of_each_protocol_runs_with_what_its_record_says(nodes: dict[str, 
 
 
 def test_the_nodes_label_is_the_policy_of_its_containers(nodes: dict[str, Node]) -> None:
-    """Seed 001: a qGPU share is held to what the label of its node says, by name or abbreviation."""
+    """The qGPU document: a qGPU share is held to what the label of its node says, by name or abbreviation."""
     cuda = nodes["cuda"]
     plane, numbers = cuda.stack.plane, count()
 

@@ -1,4 +1,4 @@
-"""Seed 003's commands, letter by letter, on an install with the `koordinator` profile.
+"""The Koordinator document's commands, letter by letter, on an install with the `koordinator` profile.
 
 Namespace, Lease, port and the pod's address are those that the document prints, and so are the
 commands; only the address is put on loopback here, because no network leads to pods.

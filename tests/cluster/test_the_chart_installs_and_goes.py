@@ -255,7 +255,7 @@ FLOOR = {
         ("elasticgpu.io", "gpus/status"): {"*"},
     },
 }
-"""The roles that seed 001 prints."""
+"""The roles that the qGPU document prints."""
 
 
 def verbs(role: Manifest) -> dict[tuple[str, str], set[str]]:
@@ -280,7 +280,7 @@ def test_published_roles_are_the_floor(name: str) -> None:
 
 
 def test_published_objects_have_their_published_names() -> None:
-    """Seed 001: names, namespace, replicas and requests."""
+    """The qGPU document: names, namespace, replicas and requests."""
     found = objects("qgpu")
     deployment = one(found, "Deployment", "qgpu-scheduler")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

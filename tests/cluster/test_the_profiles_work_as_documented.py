@@ -1,4 +1,4 @@
-"""Seeds 001 and 002 on installs with their profiles: namespace, names, port and commands are the documents'.
+"""The qGPU and HAMi documents on installs with their profiles: namespace, names, port and commands are the documents'.
 
 Nodes' device plugins are pods of the chart's DaemonSet, which nobody runs here; what they would
 report is in the examples' nodes. The port of every node is kube-proxy's work: a thread does it,
@@ -137,7 +137,7 @@ def on_every_node(stack: Stack, service: str, port: int) -> LeaderService:
 
 
 def test_qgpu_spreads_and_packs_as_the_add_on_is_set(qgpu: Stack) -> None:
-    """Seed 001: Spread takes nodes and cards with most left, Binpack one node; managers run by the label."""
+    """The qGPU document: Spread takes nodes and cards with most left, Binpack one node; managers run by the label."""
     add_cards(qgpu)
     eventually("managers run", lambda: agents(qgpu, "qgpu-manager") == {"t4-a", "t4-b"})
     for number in range(2):

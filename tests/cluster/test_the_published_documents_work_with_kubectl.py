@@ -69,7 +69,7 @@ def named(path: str, name: str) -> dict[str, Any]:
 
 
 def test_koordinator(stack: Stack) -> None:
-    """Seed 003: the Device, the node's totals, the pod's allocation, the debug API."""
+    """The Koordinator document: the Device, the node's totals, the pod's allocation, the debug API."""
     nodes(stack, "koordinator/host04.yaml")
     device = yaml.safe_load(stack.shell("kubectl get device host04 -o yaml"))
     assert device["spec"]["devices"][0]["resources"]["kubernetes.io/gpu-memory"] == "16Gi"
@@ -119,11 +119,11 @@ MORE = {
     "pod-ratio": {"gpu-core": "100", "gpu-memory": "16Gi", "gpu-memory-ratio": "100"},
     "pod-bytes": {"gpu-core": "100", "gpu-memory": "16Mi", "gpu-memory-ratio": "0"},
 }
-"""Seed 003's further requests, and what each is given; the page's 16Mi are all compute and less than a percent of memory."""
+"""The Koordinator document's further requests, and what each is given; the page's 16Mi are all compute and less than a percent of memory."""
 
 
 def test_koordinators_further_requests(stack: Stack) -> None:
-    """Seed 003, "more apply": each on its own, by the genuine scheduler."""
+    """The Koordinator document, "more apply": each on its own, by the genuine scheduler."""
     nodes(stack, "koordinator/host04.yaml")
     for name, wanted in MORE.items():
         apply(stack, named("koordinator/host04-pods.yaml", name))
@@ -137,7 +137,7 @@ def test_koordinators_further_requests(stack: Stack) -> None:
 
 
 def test_qgpu(stack: Stack) -> None:
-    """Seed 001: a Deployment with 30 % and 5 GiB a pod, a whole card, and what waits."""
+    """The qGPU document: a Deployment with 30 % and 5 GiB a pod, a whole card, and what waits."""
     nodes(stack, "qgpu/nodes.yaml")
     (deployment,) = documents(EXAMPLES / "qgpu/deployment.yaml")
     apply(stack, deployment, named("qgpu/pods.yaml", "qgpu-whole-card"))
@@ -158,7 +158,7 @@ def test_qgpu(stack: Stack) -> None:
 
 
 def test_hami(stack: Stack) -> None:
-    """Seed 002: a node turned to MIG by ConfigMap, a pod of two instances, the published metric."""
+    """The HAMi document: a node turned to MIG by ConfigMap, a pod of two instances, the published metric."""
     nodes(stack, "hami/node.yaml")
     shown = stack.shell(f"kubectl describe cm hami-device-plugin -n {SYSTEM}")
     assert "nodeconfig" in shown
@@ -184,7 +184,7 @@ def test_hami(stack: Stack) -> None:
 
 
 def test_metax(stack: Stack) -> None:
-    """Seed 000: the C500's Device, and a tenth of it with a fixed share."""
+    """The MetaX document: the C500's Device, and a tenth of it with a fixed share."""
     nodes(stack, "metax/node.yaml")
     shown = yaml.safe_load(stack.shell("kubectl get device sample-node1 -o yaml"))
     assert shown["metadata"]["labels"]["node.koordinator.sh/gpu-vendor"] == "metax"
@@ -199,7 +199,7 @@ def test_metax(stack: Stack) -> None:
 
 
 def test_a_map_that_nobody_would_read_is_warned_of(stack: Stack) -> None:
-    """Seed 000 prints its ConfigMap without a namespace: `kubectl apply` says where Partage reads it."""
+    """The MetaX document prints its ConfigMap without a namespace: `kubectl apply` says where Partage reads it."""
     (printed,) = documents(EXAMPLES / "metax/config.yaml")
     del printed["metadata"]["namespace"]
     file = stack.plane.folder / "metax.yaml"

@@ -171,7 +171,7 @@ def test_hamis_own_policy_puts_small_pods_on_different_cards() -> None:
 
 
 def test_qgpu_spreads_to_the_node_with_more_left() -> None:
-    """Eight cards with one share on them have more left than one idle card (seed 001)."""
+    """Eight cards with one share on them have more left than one idle card (the qGPU document)."""
     nodes = [
         node(name, {f"{QGPU}core": str(100 * cards), f"{QGPU}memory": str(32 * cards)},
              labels={"qgpu-device-enable": "enable"})

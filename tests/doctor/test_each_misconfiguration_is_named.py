@@ -183,7 +183,7 @@ MIXED["status"] = {"phase": "Pending"}
 
 
 def elsewhere(given: WORLD) -> None:
-    """A ConfigMap as seed 000 prints it, applied where the scheduler service does not look."""
+    """A ConfigMap as the MetaX document prints it, applied where the scheduler service does not look."""
     args = ["scheduler", "--config-namespace=kube-system", "--config-namespace=partage-system"]
     given["Pod"].append(pod("partage-scheduler", containers=[{"name": "scheduler", "args": args}]))
     for namespace in ("default", "kube-system"):

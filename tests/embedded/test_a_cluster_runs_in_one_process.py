@@ -47,7 +47,7 @@ def test_a_pod_gets_its_part_of_a_card_and_runs() -> None:
 
 
 def test_the_debug_api_and_the_node_agree_on_what_is_used() -> None:
-    """Seed 003's summaries, and the explanation of the pod."""
+    """The Koordinator document's summaries, and the explanation of the pod."""
 
     async def story() -> None:
         async with running([node(cards=1)]) as w:

@@ -35,7 +35,7 @@ def configured(*modes: tuple[str, str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("model", "profile", "slots"), MODELS)
 def test_the_pages_pod_gets_two_instances(model: str, profile: str, slots: list[str]) -> None:
-    """Seed 002: mode by ConfigMap, two instances of 8000 MiB or more, their series, no mig resource.
+    """The HAMi document: mode by ConfigMap, two instances of 8000 MiB or more, their series, no mig resource.
 
     The table of the page has no H100, so any layout will do there, and only what exists is shown.
     """

@@ -35,7 +35,7 @@ def test_a_duration_is_read(text: str, seconds: float | None) -> None:
     ids=lambda given: " ".join(given) if isinstance(given, list) else None,
 )
 def test_a_command_that_sleeps_ends(words: list[str], seconds: float) -> None:
-    """Commands of demonstrations, as seeds 000 and 002 write them; any other runs on."""
+    """Commands of demonstrations, as the MetaX and HAMi documents write them; any other runs on."""
     assert sleeps({"command": words[:1], "args": words[1:]}) == seconds
 
 

@@ -85,7 +85,7 @@ def test_every_known_model_can_be_simulated(model: str) -> None:
     ids=["whole cards", "hami", "qgpu", "sgpu", "metax native", "huawei", "cambricon"],
 )
 def test_plugins_report_their_own_totals(described: SimulatedNode, totals: dict[str, str]) -> None:
-    """What each vendor's plugin adds to the node; seed 003 prints 16 sGPU for one card."""
+    """What each vendor's plugin adds to the node; the Koordinator document prints 16 sGPU for one card."""
     found, _ = plugin_totals(described, device_manifest(described, NOW))
 
     assert found == totals

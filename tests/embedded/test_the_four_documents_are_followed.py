@@ -78,7 +78,7 @@ BINARY = pytest.mark.parametrize("binary", binaries())
 
 @USERS
 def test_koordinators_page(binary: Path | str, tmp_path: Path) -> None:
-    """Seed 003: the Device, the node's totals, the pod's annotation, the debug API."""
+    """The Koordinator document: the Device, the node's totals, the pod's annotation, the debug API."""
 
     async def story() -> None:
         found = from_files(EXAMPLES / "koordinator/host04.yaml")
@@ -119,7 +119,7 @@ def test_koordinators_page(binary: Path | str, tmp_path: Path) -> None:
 
 @USERS
 def test_metaxs_page(binary: Path | str, tmp_path: Path) -> None:
-    """Seed 000: the Device with its label, the node's totals, the sGPU pod with capitals in its name."""
+    """The MetaX document: the Device with its label, the node's totals, the sGPU pod with capitals in its name."""
 
     async def story() -> None:
         found = from_files(EXAMPLES / "metax/node.yaml", EXAMPLES / "metax/config.yaml")
@@ -149,7 +149,7 @@ def test_metaxs_page(binary: Path | str, tmp_path: Path) -> None:
 
 @USERS
 def test_qgpus_page(binary: Path | str, tmp_path: Path) -> None:
-    """Seed 001: the policy as a node label, the Deployment of fractions, the pods' records."""
+    """The qGPU document: the policy as a node label, the Deployment of fractions, the pods' records."""
 
     async def story() -> None:
         found = from_files(EXAMPLES / "qgpu/nodes.yaml")
@@ -174,7 +174,7 @@ def test_qgpus_page(binary: Path | str, tmp_path: Path) -> None:
 
 @USERS
 def test_hamis_page(binary: Path | str, tmp_path: Path) -> None:
-    """Seed 002: the ConfigMap, two instances of at least 8000 MiB each, the instances' metric."""
+    """The HAMi document: the ConfigMap, two instances of at least 8000 MiB each, the instances' metric."""
 
     async def story() -> None:
         found = from_files(EXAMPLES / "hami/node.yaml", EXAMPLES / "hami/config.yaml")

@@ -1,4 +1,4 @@
-"""Series of hardware instances come out as seed 002 prints them."""
+"""Series of hardware instances come out as the HAMi document prints them."""
 
 from partage.extender.exposition_mig import foreign_series, mig_series
 from partage.inventory.ledger import Ledger

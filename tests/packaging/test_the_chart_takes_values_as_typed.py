@@ -16,7 +16,7 @@ pytestmark = needs_helm
     ("typed", "meant"), [("1.5", 1.5), ("2", 2), ("0.05", 0.05), ("10.0", 10)]
 )
 def test_a_scaling_is_a_number(key: str, typed: str, meant: float) -> None:
-    """In the ConfigMap that seed 002 prints."""
+    """In the ConfigMap that the HAMi document prints."""
     text = generate.rendered(str(HELM), "default", "--set", f"devicePlugin.{key}={typed}")
 
     (found,) = (

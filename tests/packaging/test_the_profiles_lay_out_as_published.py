@@ -1,4 +1,4 @@
-"""What an operator of seed 001 or 002 finds after an install with the profile, and no further value."""
+"""What an operator of the qGPU or HAMi document finds after an install with the profile, and no further value."""
 
 import subprocess
 from pathlib import Path
@@ -45,7 +45,7 @@ QGPU = [
     ("ServiceAccount", "qgpu-scheduler", None, "kube-system"),
     ("Service", "qgpu-scheduler", None, "kube-system"),
 ]
-"""The table of seed 001: name, kind, requests, namespace (it gives the bindings, which have none, one too)."""
+"""The table of the qGPU document: name, kind, requests, namespace (it gives the bindings, which have none, one too)."""
 
 
 @pytest.mark.parametrize(("kind", "name", "requests", "namespace"), QGPU)
@@ -83,7 +83,7 @@ def test_the_qgpu_manager_enforces_policies_on_qgpus_nodes() -> None:
 
 
 def test_hamis_device_plugin_cuts_cards_and_holds_shares() -> None:
-    """Seed 002: instances are its doing; shares are held in HAMi-core's place; nodes are registered as HAMi does."""
+    """The HAMi document: instances are its doing; shares are held in HAMi-core's place; nodes are registered as HAMi does."""
     given, selector = _arguments("hami", "hami-device-plugin")
 
     assert selector == {"gpu": "on"}

@@ -135,7 +135,7 @@ def hami_cluster(policy: Policy) -> Engine:
     ],
 )
 def test_the_matrix_of_hami(policy: str, node: str, minor: int) -> None:
-    """Strategies between nodes and between cards are independent (hami.md 4.3)."""
+    """Strategies between nodes and between cards are independent (docs/sources/hami.md 4.3)."""
     engine = hami_cluster(Policy.parse(policy))
 
     found = engine.schedule(make_pod("a", share(20, 1)))
@@ -145,7 +145,7 @@ def test_the_matrix_of_hami(policy: str, node: str, minor: int) -> None:
 
 
 def test_an_init_container_takes_part_in_the_choice_of_card() -> None:
-    """5000 MiB before 4000 MiB fit on node 2's idle card only, which both use (hami.md 4.3)."""
+    """5000 MiB before 4000 MiB fit on node 2's idle card only, which both use (docs/sources/hami.md 4.3)."""
     engine = hami_cluster(Policy.parse("binpack/binpack"))
     main = make_pod("a", share(20, 4000 / 1024)).request.groups[0]
     first = make_pod("a", share(20, 5000 / 1024), phase=ContainerAsk("i").phase.INIT)
@@ -363,7 +363,7 @@ def test_unknown_policies_are_refused(name: str) -> None:
 
 
 def test_an_exclusive_share_keeps_everyone_out() -> None:
-    """All compute with some memory holds the card alone (hami.md 4.2)."""
+    """All compute with some memory holds the card alone (docs/sources/hami.md 4.2)."""
     engine = engine_of(Policy(), make_node("n", [card(0)]))
     first = engine.schedule(make_pod("a", share(100, 4, exclusive=True)))
 

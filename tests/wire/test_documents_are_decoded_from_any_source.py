@@ -70,7 +70,7 @@ def test_unknown_kinds_are_skipped_with_a_note(manifest: dict[str, object]) -> N
 
 
 def test_dates_and_pci_addresses_stay_texts() -> None:
-    """Seed 000 prints the year 20256; YAML 1.1 would take 0000:38:00.0 for a number to base 60."""
+    """The MetaX document prints the year 20256; YAML 1.1 would take 0000:38:00.0 for a number to base 60."""
     text = (
         "kind: Device\nmetadata: {name: 2025-03-15}\nspec:\n  devices:\n  - minor: 0\n"
         "    topology: {busID: 0000:38:00.0, pcieID: 12:30}\n"

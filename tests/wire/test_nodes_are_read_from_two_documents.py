@@ -72,7 +72,7 @@ def test_devices_of_every_type() -> None:
     ("given", "topology"),
     [
         pytest.param(None, None, id="absent"),
-        pytest.param({"socketID": -1, "nodeID": 3, "pcieID": "p", "busID": "b"}, Topology(3, "p", "b"), id="seed 000"),
+        pytest.param({"socketID": -1, "nodeID": 3, "pcieID": "p", "busID": "b"}, Topology(3, "p", "b"), id="the MetaX document"),
         pytest.param({"socketID": 1, "nodeID": -1}, Topology(-1, "", "", 1), id="unknown NUMA node"),
         pytest.param({}, Topology(-1, ""), id="empty"),
     ],

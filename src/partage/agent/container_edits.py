@@ -5,7 +5,7 @@ Environment is worked out by the families, as on the day of the Binding. Pure: w
 (files of a network card, identities of instances) comes in as functions.
 
 Device files by vendor are those that discovery found, else those of its row (`partage.vendors.traits`); network
-cards: koordinator.md 7. Shares that a vendor's own plugin cuts
+cards: docs/sources/koordinator.md 7. Shares that a vendor's own plugin cuts
 get their files from that plugin: the whole card's file would be more than was granted. Who keeps other shares of
 NVIDIA cards to their amounts is a provider's business (`partage.agent.isolation.providers`).
 """

@@ -1,4 +1,4 @@
-"""The Device object of a node, from what was found there: as seeds 000 and 003 print it.
+"""The Device object of a node, from what was found there: as the MetaX and Koordinator documents print it.
 
 A pure function of what was found and of the object as it is. The scheduler reads back exactly what
 was found. A condition's time changes only when its status does, so nothing is written while
@@ -62,7 +62,7 @@ def device_document(
 
 
 def owner(name: str, uid: str) -> dict[str, Any]:
-    """The reference with which a Device object goes when its Node does (seed 003)."""
+    """The reference with which a Device object goes when its Node does (the Koordinator document)."""
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -5,7 +5,7 @@ cluster are the scheduler service's to tell. Containers are those that hold card
 from the cards; beyond a bound the rest is left out and counted. A pod, container and card have one series each at
 any time: of attempts and of pods of one name that are here at once, the newest is shown.
 
-Source: hami.md 8.2; qgpu-and-peers.md 1.8.
+Source: docs/sources/hami.md 8.2; docs/sources/qgpu.md 1.8.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

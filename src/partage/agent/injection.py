@@ -5,7 +5,7 @@ node, one of devices that are not here, or one that comes later to a card that i
 A container without a grant gets no card from a vendor's own runtime either: what would open one is closed
 (`partage.vendors.runtimes`), or refused where it cannot be. Otherwise it is left exactly as it is.
 
-Source: DESIGN, decisions 7 to 9; kubernetes.md 1.4 (what an NRI plugin sees of a container).
+Source: docs/sources/kubernetes.md 1.4 (what an NRI plugin sees of a container).
 """
 
 import posixpath
@@ -51,7 +51,7 @@ _WIDENING: Final = (
 )
 """Variables by which a container would get more than its grant."""
 _LIMITS: Final = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
-"""How limits begin that HAMi's library reads; one of a single device goes before that of all (hami.md 7.3)."""
+"""How limits begin that HAMi's library reads; one of a single device goes before that of all (docs/sources/hami.md 7.3)."""
 _NETWORK: Final = r"/dev/infiniband/.+"
 _SHOWN: Final = 200
 _PRIVILEGED: Final = "/dev/kmsg"

@@ -1,6 +1,6 @@
 """What a node says of its cards beside the Device object: labels, and HAMi's registration.
 
-Source: koordinator.md 6; hami.md 2.4 and 3; qgpu-and-peers.md 1.
+Source: docs/sources/koordinator.md 6; docs/sources/hami.md 2.4 and 3; docs/sources/qgpu.md 1.
 """
 
 import json

@@ -74,8 +74,8 @@ class Cluster:
     """What all requests share.
 
     Attributes:
-        relaxed_names: whether names may have upper-case letters, as a pod of seed 000 and a node
-            of seed 002 have; the genuine server refuses them.
+        relaxed_names: whether names may have upper-case letters, as a pod of the MetaX document and a node
+            of the HAMi document have; the genuine server refuses them.
     """
 
     store: Store

@@ -71,7 +71,7 @@ class Settings:
         file: keeps the objects from one run to the next; None keeps nothing.
         history: how many changes of each resource watches can go back.
         beat: seconds between the bookmarks of a watch.
-        relaxed_names: whether names may have upper-case letters, as in seeds 000 and 002.
+        relaxed_names: whether names may have upper-case letters, as in the MetaX and HAMi documents.
         limits: of connections and of the time that a client may take; a body has `LARGEST_BODY`.
     """
 

@@ -5,7 +5,7 @@ and stay when the object goes. qGPU's driver and card labels are the same keys: 
 product are not published. What an operator decides by label is only ever filled in where it is
 absent: `qgpu-device-enable` on nodes that publish qGPU's totals.
 
-Source: koordinator.md 6; seed 001 and qgpu-and-peers.md 1.3 to 1.5.
+Source: docs/sources/koordinator.md 6; the qGPU document and docs/sources/qgpu.md 1.3 to 1.5.
 """
 
 from typing import Final

@@ -7,7 +7,7 @@ holds for a record that cannot be trusted, and for a device that the node no lon
 The labels that a protocol wants travel in the Binding; API servers before 1.35 do not copy them
 from there, so they are compared with the record and filled in after the pod was bound.
 
-Source: DESIGN, decisions 2, 4 and 13.
+Source: docs/decisions/0002, 0003 and 0006.
 """
 
 from collections.abc import Mapping

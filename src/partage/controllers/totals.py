@@ -10,7 +10,7 @@ Native units of vendors (`huawei.com/npu-core`) are only touched where the node'
 names them, because elsewhere their vendor's plugin may report them; and where the object is gone that once
 did, of which the node's label of its cards' vendor stays.
 
-Source: koordinator.md 6; seeds 000 and 003; DESIGN, decision 10.
+Source: docs/sources/koordinator.md 6; the MetaX and Koordinator documents.
 """
 
 from collections.abc import Mapping

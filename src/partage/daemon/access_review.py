@@ -4,7 +4,7 @@ A caller's bearer token is shown to the API server (TokenReview), and what that 
 (SubjectAccessReview). Answers are kept for a short while, few of them, under a hash of the token.
 An API server that does not answer allows nothing.
 
-Source: Kubernetes 1.36, authentication.k8s.io/v1 and authorization.k8s.io/v1; DESIGN, decision 17.
+Source: Kubernetes 1.36, authentication.k8s.io/v1 and authorization.k8s.io/v1.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 A genuine kube-scheduler takes `kubernetes.io/*` for its own resources: an extender cannot manage
 them, and such pods would be bound without a record. So the kube-scheduler beside Partage has a
 profile for every scheduler name that pods may carry and an extender for all pods; pods without
-devices are answered at once (DESIGN, decision 5).
+devices are answered at once.
 
 Names that protocols own are decided on the ledger. kube-scheduler's own fit ignores those it may
 ignore (`NodeResourcesFitArgs.ignoredResources`); `kubernetes.io/*` names it cannot, and checks on

@@ -34,7 +34,7 @@ CLUSTER: Final = "cluster"
 """What documents that come from a server give as their source."""
 
 DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
-"""Device objects, one a node (seeds 000 and 003)."""
+"""Device objects, one a node (the MetaX and Koordinator documents)."""
 
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 """Not followed either: preemption lists them when it has somebody to send away."""

@@ -135,7 +135,7 @@ class EmbeddedCluster:
                     anonymous=ADMIN,
                     logs=self._logs,
                     file=plan.file,
-                    relaxed_names=True,  # seeds 000 and 002 use names with capitals
+                    relaxed_names=True,  # the MetaX and HAMi documents use names with capitals
                 )
             )
         except (UnreadableState, OSError) as error:

@@ -1,6 +1,6 @@
 """The custom resources there are: Koordinator's Device, and simulated nodes.
 
-Source: seed 000 and seed 003 print Devices of `scheduling.koordinator.sh/v1alpha1`, cluster-scoped,
+Source: the MetaX document and the Koordinator document print Devices of `scheduling.koordinator.sh/v1alpha1`, cluster-scoped,
 fetched as `kubectl get device <node>`. Fields are kept as they come, because vendors' agents add
 their own; what Partage reads of them is checked where it is read.
 """

@@ -1,6 +1,6 @@
 """What the programs on a simulated node would report: its Node, its Device object, its totals.
 
-Pure functions. The Device object is as seeds 000 and 003 print it; the totals are those that only
+Pure functions. The Device object is as the MetaX and Koordinator documents print it; the totals are those that only
 the node's own plugins know (kubelet's, qGPU's, HAMi's, MetaX's, Huawei's, Cambricon's). The totals
 of Koordinator's names are the controller's to work out, as in a real cluster.
 """

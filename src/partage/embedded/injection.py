@@ -2,7 +2,7 @@
 
 Worked out as an agent must do it: from the pod's own record on its node, through the families that
 wrote it. A pod that asks for devices and carries no record that can be trusted gets nothing, and
-is not started (DESIGN, decisions 8 and 9).
+is not started.
 
 What grants become in a container is the agent's own rule (`partage.agent.container_edits`).
 """

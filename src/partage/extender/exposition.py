@@ -6,7 +6,7 @@ bound they are left out altogether, with a count of what was left out, because n
 system survives half a million new series. Series of pods are written only where asked for.
 
 Two generations of HAMi's names are written (up to 2.8 the older ones were all there was); the
-series of MIG instances are in `exposition_mig`. Source: hami.md 8.1; qgpu-and-peers.md 1.8.
+series of MIG instances are in `exposition_mig`. Source: docs/sources/hami.md 8.1; docs/sources/qgpu.md 1.8.
 """
 
 import asyncio

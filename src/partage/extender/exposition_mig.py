@@ -4,7 +4,7 @@ With a geometry table every slot of a card in use is there, 1 when it is used an
 without one the instances that exist, numbered by start. Idle cards have no series. An instance that
 Partage did not make is used too, and has a series of its own that says so.
 
-Source: seed 002 (`nodeGPUMigInstance`, its HELP text included); hami.md 5.5.
+Source: the HAMi document (`nodeGPUMigInstance`, its HELP text included); docs/sources/hami.md 5.5.
 """
 
 from collections.abc import Iterator

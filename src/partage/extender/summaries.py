@@ -1,15 +1,15 @@
-"""Koordinator's debug documents of a node's devices, exactly as seed 003 prints them.
+"""Koordinator's debug documents of a node's devices, exactly as the Koordinator document prints them.
 
 Per node: what its devices have, what is free and what is used, in total and by card, and which
 pod holds how much of which card. Quantities are texts as the pods' own annotations write them.
 
 Names are in one dialect throughout, so that free and used add up: those of v1.4
-(`kubernetes.io/*`) where the node's Device object is written in them alone, as in the seed, else
+(`kubernetes.io/*`) where the node's Device object is written in them alone, as on the page, else
 today's (`koordinator.sh/*`). The pods' own dialect does not matter here: pods of several dialects
 and protocols share the cards.
 
 As upstream prints it: an unhealthy card has no amounts, a card that nobody uses does not occur in
-the used detail, and a map without entries is `{}`. Source: seed 003; koordinator.md 9.
+the used detail, and a map without entries is `{}`. Source: the Koordinator document; docs/sources/koordinator.md 9.
 """
 
 from collections import Counter

@@ -6,7 +6,7 @@ holds: a filtered pod's predicted place is kept for as long as a Binding may tak
 pods filtered together do not get the same room.
 
 A pod without soft constraints gets one node, the best; the others get every node that fits, so
-that affinity and spreading keep working (DESIGN, decision 6).
+that affinity and spreading keep working.
 """
 
 from bisect import bisect_left

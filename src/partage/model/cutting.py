@@ -2,7 +2,7 @@
 
 Without bounds any layout will do. A list of allowed profiles narrows what is made. A list of
 geometries narrows the layouts: what is on the card together must be part of one of them, and the
-first that serves is taken (seed 002: the templates are searched in order).
+first that serves is taken (the HAMi document: the templates are searched in order).
 """
 
 from collections.abc import Iterable, Iterator

@@ -50,7 +50,7 @@ class Need:
 def need_of(card: Card, request: DeviceRequest) -> Need:
     """What the request takes of the card: a whole card all of it, a share what it asks.
 
-    A share of the memory is rounded down to bytes, as Koordinator writes it (koordinator.md 2.5).
+    A share of the memory is rounded down to bytes, as Koordinator writes it (docs/sources/koordinator.md 2.5).
     Compute asked in native units is that part of the card's total, rounded up.
     """
     device = card.device

@@ -2,7 +2,7 @@
 
 A deeper scope that holds the request is preferred to a shallower one, and among equals the one
 whose surroundings are in use already, so that idle switches and NUMA nodes stay whole
-(koordinator.md 3.5).
+(docs/sources/koordinator.md 3.5).
 """
 
 from collections import defaultdict

@@ -2,7 +2,7 @@
 
 A request is served by the smallest profile that has what it asks, at the place that costs its card
 least (`placement.layouts`, the same tables that simulation uses). Where the operator listed
-geometries, the first that has room comes before all else (seed 002).
+geometries, the first that has room comes before all else (the HAMi document).
 
 Everything about one card follows from its cutting and the instances on it, so it is worked out
 once for each combination and remembered.

@@ -92,7 +92,7 @@ def best_linked(
 ) -> list[Card]:
     """The set of cards with the best links; for one card the one with the worst links.
 
-    Well-linked cards are kept for pods that use several (hami.md 4.3, topology-aware). With more
+    Well-linked cards are kept for pods that use several (docs/sources/hami.md 4.3, topology-aware). With more
     than twenty thousand combinations the first cards in the given order are taken.
     """
     names = [card.device.uuid for card in cards]

@@ -373,7 +373,7 @@ class Picker:
     ) -> Iterator[Pick]:
         """Primary devices beside usable secondary ones first; elsewhere only where allowed.
 
-        Upstream picks the primary without looking at the others (koordinator.md Q15).
+        Upstream picks the primary without looking at the others (docs/sources/koordinator.md 13, Q15).
         """
         joint = self.request.joint
         mates = [

@@ -1,7 +1,7 @@
 """Namespace quotas for device keys: what is used, and what would go beyond.
 
 Quotas count what pods declare (`requests.koordinator.sh/gpu-core`) and, for keys that a protocol
-meters, what they were granted (`limits.nvidia.com/gpumem` in MiB; hami.md 4.6). An explicit 0
+meters, what they were granted (`limits.nvidia.com/gpumem` in MiB; docs/sources/hami.md 4.6). An explicit 0
 blocks.
 """
 

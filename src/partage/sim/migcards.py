@@ -3,7 +3,7 @@
 Ours is the function that places live instances. Most baselines differ from it in one thing only,
 what a place costs, so they are tables of costs over the same states. Two are not: templates, which
 cut an idle card once and for all, and the bound that may move instances within a card. All are
-rebuilt from descriptions (facts: mig.md 4 and hami.md 5); none is anybody's code.
+rebuilt from descriptions (docs/sources/mig.md 4 and docs/sources/hami.md 5); none is anybody's code.
 """
 
 from collections import Counter

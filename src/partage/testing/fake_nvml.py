@@ -3,7 +3,7 @@
 Built from the table of models. An occupied place answers `INSUFFICIENT`, as NVML does, not "exists".
 Numbers of instances are used again, UUIDs never. A GPU instance with a compute instance is `IN_USE`.
 
-Sources: NVML's documentation and reports of its behaviour (facts: mig.md 2).
+Sources: NVML's documentation and reports of its behaviour (docs/sources/mig.md 2).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -2,7 +2,7 @@
 
 Koordinator's own renderer and the vendors' additions tell the same amounts in different words;
 this is the one place where they are worked out. Amounts are what the pod asked of each card
-(facts: koordinator.md 2.5 and 4): a share of the memory is rounded down to bytes, and bytes are
+(docs/sources/koordinator.md 2.5 and 4): a share of the memory is rounded down to bytes, and bytes are
 turned into percent the way upstream truncates them, because readers depend on it.
 """
 

@@ -5,7 +5,7 @@ the pod has its device. A pod that never starts leaves its lock behind. The valu
 namespace and the pod, separated by commas; old programs wrote the time alone. The time is not
 read: it is by the clock of another machine.
 
-Source: hami.md 7 (bind); koordinator.md 5.
+Source: docs/sources/hami.md 7 (bind); docs/sources/koordinator.md 5.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Every key that Partage reads or writes: resource names, labels and annotations.
 
-Nowhere else in the package is such a key spelled out. Sources: seeds 000 to 003; koordinator.md,
-hami.md, qgpu-and-peers.md.
+Nowhere else in the package is such a key spelled out. Sources: the four published documents;
+docs/sources/koordinator.md, docs/sources/hami.md, docs/sources/qgpu.md.
 """
 
 from typing import Final

@@ -48,7 +48,7 @@ class HamiNodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class HamiSettings:
-    """HAMi's device-config, section `nvidia` (facts: hami.md 2.1), with its published defaults.
+    """HAMi's device-config, section `nvidia` (docs/sources/hami.md 2.1), with its published defaults.
 
     Attributes:
         default_memory: MiB a device when a pod names neither memory nor percentage; 0 = all.

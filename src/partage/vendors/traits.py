@@ -8,9 +8,9 @@ a test of the tree holds that. What discovery finds of a card is worth more than
 A vendor without a row, or with a row that has no device files, gets no pod: a container would be given a card that
 it cannot open (`files_known`).
 
-Source: kubernetes.md 6 (device files, PCI); koordinator.md 2.3, 5 and 11; the runtimes' own hooks
-(`partage.vendors.runtimes`); HAMi's device plugins for the files of Hygon's, Cambricon's and Kunlun's cards.
-Read, not run, but NVIDIA's.
+Source: docs/sources/kubernetes.md 6 (device files, PCI); docs/sources/koordinator.md 2.3, 5 and
+11; the runtimes' own hooks (`partage.vendors.runtimes`); HAMi's device plugins for the files of
+Hygon's, Cambricon's and Kunlun's cards. Read, not run, but NVIDIA's.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ FPGA_MAKER: Final = 0x10EE
 """PCI number of Xilinx, whose boards are the FPGAs that discovery knows."""
 
 _SGPU_SHARERS: Final = 16
-"""Virtual cards that MetaX's plugin cuts a card into at most (seed 000)."""
+"""Virtual cards that MetaX's plugin cuts a card into at most (the MetaX document)."""
 _SMLU_UNIT: Final = 256 * 2**20
 
 

@@ -1,11 +1,11 @@
 """What a pod may choose about its own limits: policy, precedence, memory beyond its grant.
 
-Seed 001 sets the policy for a node, by a label; that is the default here, and a pod may choose its own by an
+The qGPU document sets the policy for a node, by a label; that is the default here, and a pod may choose its own by an
 annotation. HAMi's words are understood where its pods use them. All of it was written by whoever made the
 pod: a word that is not one of the choices is an error that names them. Admission and the engine refuse such a
 pod, and the agent does not start one that came to its node all the same; all three ask here.
 
-Source: qgpu-and-peers.md 1.4 (policies), 1.7 (online and offline); hami.md 7.4 and 7.5.
+Source: docs/sources/qgpu.md 1.4 (policies), 1.7 (online and offline); docs/sources/hami.md 7.4 and 7.5.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ __all__ = ["POLICIES", "Policy", "Priority", "Wishes", "bounded", "read_class", 
 
 
 class Policy(StrEnum):
-    """How compute is shared (seed 001); `none` leaves launches alone."""
+    """How compute is shared (the qGPU document); `none` leaves launches alone."""
 
     BEST_EFFORT = "best-effort"
     FIXED_SHARE = "fixed-share"
@@ -45,7 +45,7 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "burst-share": Policy.BURST_SHARE,
     "bs": Policy.BURST_SHARE,
 }
-"""Seed 001's policies, by full name and abbreviation."""
+"""The qGPU document's policies, by full name and abbreviation."""
 _TAKES: Final = (Policy.FIXED_SHARE, Policy.BURST_SHARE, Policy.BEST_EFFORT)
 """Policies by how much of a card a pod may take beside others, the least first."""
 _HAMI_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"

@@ -11,7 +11,7 @@ looked up in a map, which costs the same however many they are; and reserved key
 an object's keys, not the other way round. Only the keys that are a prefix and a container's name
 need a look at every annotation and label.
 
-Source: Kubernetes 1.36, CEL in admission; DESIGN, decision 8.
+Source: Kubernetes 1.36, CEL in admission; docs/decisions/0011.
 """
 
 from collections.abc import Iterable

@@ -8,7 +8,7 @@ devices and name their node, which nobody but that node may create. No outage of
 closes these doors. Partage's own and the system's namespaces are left out, so that what Partage
 runs on can start.
 
-Source: DESIGN, decision 8; Kubernetes 1.36, admissionregistration.k8s.io/v1.
+Source: docs/decisions/0011; Kubernetes 1.36, admissionregistration.k8s.io/v1.
 """
 
 from collections.abc import Mapping

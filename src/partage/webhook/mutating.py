@@ -7,7 +7,7 @@ where HAMi reads the container; the scheduler's name is set. What the engine wor
 needs it, and it can do harm (quotas then count other names; upstream's own webhook makes requests
 out of it that its scheduler refuses). Running it twice changes nothing the second time.
 
-Source: DESIGN, decision 8; hami.md 1.3 and 9; koordinator.md 8 and 13 (Q7 to Q9).
+Source: docs/decisions/0011; docs/sources/hami.md 1.3 and 9; docs/sources/koordinator.md 8 and 13.
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 A later document of the same kind, namespace and name replaces the earlier one, as applying both
 would. Every pod gets a key of its own in the books: where two pods claim one uid, the second is
 faulted and keyed by its name, and neither is lost.
-
-Source: DESIGN, command line.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,7 +5,7 @@ templates of shared NPUs, and Partage's own `partage-config`. A value that break
 with ConfigMap, key, field and rule, and nothing of its key is used: offline as a note, in a live
 cluster as an error, so that what was in force before stays.
 
-Source: seeds 000 and 002; hami.md 2; koordinator.md 3.5 and 5.
+Source: the MetaX and HAMi documents; docs/sources/hami.md 2; docs/sources/koordinator.md 3.5 and 5.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -3,7 +3,7 @@
 Numbers may be written as texts, because charts quote them. Both generations of MIG tables are
 read: `knownMigGeometries` (to 2.9) and `migProfileAllowlist` (from 2.10).
 
-Source: seed 002; hami.md 2.1 to 2.4.
+Source: the HAMi document; docs/sources/hami.md 2.1 to 2.4.
 """
 
 import math

@@ -4,7 +4,7 @@ What is odd about a device never makes it free: a device that repeats a number o
 closed, and so is one whose amounts are negative, or of which nobody can tell what is on it. What
 cannot be addressed at all (no number, an unknown type) is left out with a note.
 
-Source: koordinator.md 1 and 2.1; seeds 000 and 003.
+Source: docs/sources/koordinator.md 1 and 2.1; the MetaX and Koordinator documents.
 """
 
 from collections import Counter

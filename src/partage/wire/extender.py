@@ -5,7 +5,7 @@ any case. Both the capitalised and the documented lower-case forms are read here
 are written. Node names are kept as they came until somebody needs them: with five thousand of
 them, that is most of the time of a call.
 
-Source: facts kubernetes.md 3.1 (read from 1.36, tried on 1.20).
+Source: docs/sources/kubernetes.md 3.1 (read from 1.36, tried on 1.20).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

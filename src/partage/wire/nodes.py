@@ -4,7 +4,7 @@ Devices come from the Device object; then every family has its say in catalog or
 its configuration to the devices, define them where there is no Device object, object to the node,
 or claim its registration.
 
-Source: koordinator.md 1 and 6, seeds 000 and 003; hami.md 3.
+Source: docs/sources/koordinator.md 1 and 6, the MetaX and Koordinator documents; docs/sources/hami.md 3.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -164,7 +164,7 @@ def node_totals(
 
     Koordinator's names are given in both dialects. qGPU's and `nvidia.com/gpu` are given only
     where the node already reports them or registers with their protocol; the node's own value of
-    `nvidia.com/gpu` stays (seed 003 prints 2 for two cards).
+    `nvidia.com/gpu` stays (the Koordinator document prints 2 for two cards).
     """
     stale = koordinator_reports(settings)
     own = {name: amount for name, amount in allocatable.items() if name not in stale}

@@ -1,7 +1,7 @@
 """What became of a pod, as plain values ready for JSON: grants, refusals, devices.
 
 One shape for `partage schedule`, for the explanations of the service and for the dashboard; keys
-may be added, none changes its meaning (DESIGN, interfaces that stay stable).
+may be added, none changes its meaning.
 """
 
 from collections import Counter

@@ -3,7 +3,7 @@
 A deletion timestamp alone says nothing: the containers still run. Nor does it help that every
 container has stopped while the kubelet is about to start them again.
 
-Source: Kubernetes pod lifecycle; DESIGN decision 3.
+Source: Kubernetes pod lifecycle.
 """
 
 from collections.abc import Iterable, Sequence

@@ -3,7 +3,7 @@
 Reading never refuses a pod for what it asks of devices: a broken rule becomes the request's
 fault, and the pod waits with it. Only what Kubernetes itself could not decode is an error.
 
-Source: DESIGN, command line and rules; seeds 000 to 003; Kubernetes API v1.36.
+Source: the four published documents; Kubernetes API v1.36.
 """
 
 import uuid

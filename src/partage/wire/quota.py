@@ -3,7 +3,7 @@
 Limits are in the units that pods are counted in: whole units, `cpu` in milli; a fraction of a
 unit is cut off, to the requester's disadvantage.
 
-Source: Kubernetes API v1.36, ResourceQuota; hami.md 4.6.
+Source: Kubernetes API v1.36, ResourceQuota; docs/sources/hami.md 4.6.
 """
 
 from collections.abc import Iterable

@@ -10,7 +10,7 @@ own annotation cannot (Koordinator's names no container, qGPU's no amounts). Com
 What has its usual value is left out of a device. The version rises when a reader of the old one
 would misread the new; such a record is refused, not guessed at.
 
-Source: DESIGN, decision 2.
+Source: docs/decisions/0002.
 """
 
 from typing import Annotated, Final

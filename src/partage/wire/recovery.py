@@ -5,7 +5,7 @@ far as it tells one; where the two disagree nobody knows which is true, and the 
 as a problem with everything Partage wrote, so that this capacity stays closed. A pod without our
 record was placed by somebody else, and is taken over from its protocol's annotations.
 
-Source: DESIGN, decisions 2 and 13.
+Source: docs/decisions/0002 and 0006.
 """
 
 from collections.abc import Mapping, Sequence

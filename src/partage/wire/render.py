@@ -1,6 +1,6 @@
 """Everything that is written on a pod for its allocation: every family's keys, and our record.
 
-Source: DESIGN, decisions 2 and 4.
+Source: docs/decisions/0002 and 0003.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ containers of a pod may speak different ones. One name belongs to two protocols:
 the pod, else by the node where it ends up. In that last case both mean the same, whole cards, and
 the request is placed as such under the name `nvidia`.
 
-Source: DESIGN, rules that settle doubts (`nvidia.com/gpu: N` alone; one container, two protocols).
+Source: docs/reference/annotations.md (`nvidia.com/gpu: N` alone; one container, two protocols).
 """
 
 from collections.abc import Iterable

@@ -5,7 +5,7 @@ makes large lists fast. Kubernetes takes `null` for any absent field, so every f
 Quantities that decide what a node or device has are texts or numbers; those of a pod are kept as
 they came, because a bad device quantity is the pod's fault and not the document's.
 
-Source: Kubernetes API v1.36, apps/v1, batch/v1, scheduling.k8s.io/v1; koordinator.md 1 (Device).
+Source: Kubernetes API v1.36, apps/v1, batch/v1, scheduling.k8s.io/v1; docs/sources/koordinator.md 1 (Device).
 """
 
 from typing import Any
@@ -140,7 +140,7 @@ class DeviceTopology(_Part, frozen=True):
 
 
 class Condition(_Part, frozen=True):
-    """A condition; its times are texts and never read (seed 000 prints the year 20256)."""
+    """A condition; its times are texts and never read (the MetaX document prints the year 20256)."""
 
     type: str | None = None
     status: str | None = None

@@ -4,7 +4,7 @@ Names are like Kubernetes', but predictable: `<workload>-0`, `<workload>-1` and 
 live cluster holds both a workload and its pods; then only the pods that are still missing are
 added, and a ReplicaSet that a Deployment of the dump owns adds none of its own.
 
-Source: apps/v1 and batch/v1; DESIGN, command line.
+Source: apps/v1 and batch/v1.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """YAML text into plain values, the way Kubernetes reads it, with guards.
 
-Differences from PyYAML's own rules, each because a manifest means it: dates stay texts (seed 000
+Differences from PyYAML's own rules, each because a manifest means it: dates stay texts (the MetaX document
 prints the year 20256), and `0000:38:00.0`, a PCI address, is a text and no number to base 60.
 
 Guards, because PyYAML's C parser recurses without a limit and aliases can multiply: a source's

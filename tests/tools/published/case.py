@@ -37,7 +37,7 @@ class Case:
     """One row that is checked.
 
     Attributes:
-        id: its name, unique, beginning with the seed's number.
+        id: its name, unique, beginning with the document's number.
         printed: what the document prints or says.
         documents: the input as YAML, several documents apart by `---`.
         expected: what must come out.

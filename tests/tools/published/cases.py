@@ -8,10 +8,10 @@ from published.case import Case, Elsewhere, Misprint
 __all__ = ["CASES", "ELSEWHERE", "MISPRINTS", "TITLES"]
 
 TITLES: Final = {
-    "000": "Seed 000: MetaX sGPU through Koordinator",
-    "001": "Seed 001: Tencent qGPU",
-    "002": "Seed 002: HAMi dynamic MIG",
-    "003": "Seed 003: Koordinator device scheduling, v1.4",
+    "000": "MetaX sGPU through Koordinator",
+    "001": "Tencent qGPU",
+    "002": "HAMi dynamic MIG",
+    "003": "Koordinator device scheduling, v1.4",
 }
 
 CASES: Final[tuple[Case, ...]] = (*seed000.CASES, *seed001.CASES, *seed002.CASES, *seed003.CASES)

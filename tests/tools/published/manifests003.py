@@ -1,4 +1,4 @@
-"""The manifests that seed 003 prints, with their indentation restored and nothing else changed."""
+"""The manifests that the Koordinator document prints, with their indentation restored and nothing else changed."""
 
 from typing import Final
 

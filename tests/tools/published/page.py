@@ -13,13 +13,11 @@ __all__ = ["page"]
 
 _HEAD: Final = """# Conformance with the four published documents
 
-Written by `make conformance`; do not edit. Each row is something that one of the documents prints or promises. The
-input goes through the real command (`partage schedule - -o json`), and what comes out is compared with the print.
-Every row that says *pass* is a test in `tests/conformance`. What this command cannot show stands below each table, with what
-does it and the test that shows it.
-
-What needs a running cluster (`kubectl get device`, `get node -o yaml`, `apply`, `get pod -o yaml`, `describe`, `logs`, the
-debug API, the metrics) is walked through step by step, document by document, in `tests/embedded`.
+Written by `make conformance`; do not edit. Each row is something that one of the [four documents](sources/documents.md) prints or
+promises. Its manifests go through the real command (`partage schedule - -o json`), and the output is compared with the print. Every
+row that says *pass* is a test in `tests/conformance`. Follow a row's name to its manifests and to each value that is compared.
+What needs a running cluster (`kubectl get device`, `apply`, `describe`, `logs`, the debug API, the metrics) is walked through,
+document by document, in `tests/embedded`.
 """
 
 
@@ -30,11 +28,11 @@ def page(outputs: Mapping[str, Output]) -> str:
     for seed, title in TITLES.items():
         cases = [case for case in CASES if case.id.startswith(seed)]
         parts.append(f"## {title}\n")
-        parts.append(_checked(cases, outputs, verdicts))
+        parts.append(_checked(cases, verdicts))
         parts.append(_elsewhere(row for row in ELSEWHERE if row.seed == seed))
     parts.append(_misprints(MISPRINTS))
-    parts.append("## Inputs\n")
-    parts += [_input(case) for case in CASES]
+    parts.append("## Inputs and compared values\n")
+    parts += [_input(case, outputs[case.id]) for case in CASES]
     return "\n".join(part for part in parts if part)
 
 
@@ -48,24 +46,18 @@ def _summary(verdicts: Mapping[str, Verdict]) -> str:
     return _table(("document", "pass", "fail", "shown elsewhere"), rows)
 
 
-def _checked(
-    cases: Iterable[Case], outputs: Mapping[str, Output], verdicts: Mapping[str, Verdict]
-) -> str:
-    rows = []
-    for case in cases:
-        output = outputs[case.id]
-        rows.append(
-            (
-                f"[{case.id}](#input-{case.id})",
-                case.printed,
-                _lines(f"{_where(e)} = {_code(e.value)}" for e in case.expected),
-                _lines(_code(actual(output, e)) for e in case.expected),
-                f"{verdicts[case.id].value}"
-                + (f": {case.misprint}" if case.misprint else "")
-                + f" ({case.how})",
-            )
+def _checked(cases: Iterable[Case], verdicts: Mapping[str, Verdict]) -> str:
+    rows = [
+        (
+            f"[{case.id}](#input-{case.id})",
+            case.printed,
+            f"{verdicts[case.id].value}"
+            + (f": {case.misprint}" if case.misprint else "")
+            + f" ({case.how})",
         )
-    return _table(("case", "printed", "expected", "actual", "verdict (how)"), rows)
+        for case in cases
+    ]
+    return _table(("case", "printed", "verdict (how)"), rows)
 
 
 def _elsewhere(rows: Iterable[Elsewhere]) -> str:
@@ -74,15 +66,27 @@ def _elsewhere(rows: Iterable[Elsewhere]) -> str:
 
 
 def _misprints(rows: Iterable[Misprint]) -> str:
-    listed = [(row.seed, row.printed, row.meant, row.implemented) for row in rows]
-    table = _table(("seed", "printed", "meant", "implemented"), listed)
+    listed = [(TITLES[row.seed], row.printed, row.meant, row.implemented) for row in rows]
+    table = _table(("document", "printed", "meant", "implemented"), listed)
     return f"## Misprints\n\n{table}"
 
 
-def _input(case: Case) -> str:
+def _input(case: Case, output: Output) -> str:
+    """What a case is made of, folded: values that must come out, and manifests."""
     arguments = " ".join(("partage schedule -", *case.arguments))
     text = case.documents.strip("\n")
-    return f"### Input {case.id}\n\n`{arguments}`\n\n```yaml\n{text}\n```\n"
+    values = "\n".join(_compared(e, output) for e in case.expected)
+    return (
+        f'### Input {case.id}\n\n<details markdown="1"><summary>{len(case.expected)} values, and the manifests</summary>\n\n'
+        f"`{arguments}`\n\n{values}\n\n```yaml\n{text}\n```\n\n</details>\n"
+    )
+
+
+def _compared(expectation: Expectation, output: Output) -> str:
+    """One value, and what came out instead."""
+    found = actual(output, expectation)
+    other = "" if found == expectation.value else f", and the command prints {_code(found)}"
+    return f"* {_where(expectation)} = {_code(expectation.value)}{other}"
 
 
 def _where(expectation: Expectation) -> str:
@@ -92,10 +96,6 @@ def _where(expectation: Expectation) -> str:
 def _code(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return f"`{text}`"
-
-
-def _lines(lines: Iterable[str]) -> str:
-    return "<br>".join(lines)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:

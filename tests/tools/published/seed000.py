@@ -1,4 +1,4 @@
-"""Cases of seed 000: MetaX sGPU through Koordinator."""
+"""Cases of the MetaX document: MetaX sGPU through Koordinator."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Cases of seed 001: Tencent qGPU."""
+"""Cases of the qGPU document: Tencent qGPU."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Cases of seed 002: HAMi's dynamic MIG, as far as this release goes."""
+"""Cases of the HAMi document: HAMi's dynamic MIG, as far as this release goes."""
 
 from typing import Final
 

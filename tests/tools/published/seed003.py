@@ -1,4 +1,4 @@
-"""Cases of seed 003: Koordinator's v1.4 page on GPU and RDMA scheduling."""
+"""Cases of the Koordinator document: Koordinator's v1.4 page on GPU and RDMA scheduling."""
 
 from typing import Final
 

@@ -121,7 +121,7 @@ SEED = {"shared": "1", "core": "10", "memory": "1Gi", "sgpu": "1"}
 
 
 def test_the_metax_pod_of_the_page_is_a_share_of_one_metax_card() -> None:
-    """Seed 000: a tenth of the compute and 1Gi, sixteen sharers, MetaX cards only."""
+    """The MetaX document: a tenth of the compute and 1Gi, sixteen sharers, MetaX cards only."""
     found = request(pod({QOS: "fixed-share"}, **SEED), metax.FAMILY)
 
     assert (found.count, found.core_milli, found.memory_bytes) == (1, 100, GI)
@@ -212,7 +212,7 @@ SEED_MODES = MetaxSettings(cluster_mode="native", node_modes={"sample-node1": "s
 
 
 def test_an_sgpu_node_has_sixteen_slots_a_card() -> None:
-    """Seed 000: the node's own mode wins over the cluster's."""
+    """The MetaX document: the node's own mode wins over the cluster's."""
     found = register(metax.FAMILY, metax_node("sample-node1"), metax=SEED_MODES)
 
     assert found.verdicts == ()

@@ -38,7 +38,7 @@ def texts(devices: list[Device], vendor: str = "", **dialects: tuple[str, ...]) 
 
 
 def test_the_v14_page_is_reproduced() -> None:
-    """Seed 003: two cards of 16Gi."""
+    """The Koordinator document: two cards of 16Gi."""
     assert texts([gpu(0), gpu(1)], dialects=("v1.4",)) == {
         "kubernetes.io/gpu": "200",
         "kubernetes.io/gpu-core": "200",
@@ -48,7 +48,7 @@ def test_the_v14_page_is_reproduced() -> None:
 
 
 def test_the_metax_page_is_reproduced() -> None:
-    """Seed 000: one C500, `gpu.shared` beside, no `gpu` because the vendor is not NVIDIA."""
+    """The MetaX document: one C500, `gpu.shared` beside, no `gpu` because the vendor is not NVIDIA."""
     assert texts([gpu(0, 64)], "metax", dialects=("",)) == {
         "koordinator.sh/gpu-core": "100",
         "koordinator.sh/gpu-memory": "64Gi",

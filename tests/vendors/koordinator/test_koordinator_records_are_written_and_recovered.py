@@ -81,7 +81,7 @@ def render(view: PodView, devices: tuple[Device, ...], *grants: Grant) -> Render
 
 
 def test_the_v14_page_is_reproduced() -> None:
-    """Seed 003: v1.4 names, minor and resources, nothing else on the pod."""
+    """The Koordinator document: v1.4 names, minor and resources, nothing else on the pod."""
     card = gpu(0, 12508288 * 1024)
     view = pod(container("curlimage", {"kubernetes.io/gpu": "100"}))
 

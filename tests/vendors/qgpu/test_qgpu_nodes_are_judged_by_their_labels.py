@@ -164,14 +164,14 @@ def test_driver_branches(version: str, supported: bool) -> None:  # noqa: FBT001
 
 
 def test_each_branch_names_its_source() -> None:
-    """The seed's four with their bounds; later ones are marked."""
-    assert [(d.name, d.last) for d in DRIVERS if d.source == "seed 001"] == [
+    """The document's four with their bounds; later ones are marked."""
+    assert [(d.name, d.last) for d in DRIVERS if d.source == "the qGPU document"] == [
         ("450", (450, 102, 4)),
         ("470", (470, 161, 3)),
         ("515", (515, 65, 1)),
         ("525", (525, 89, 2)),
     ]
-    assert {d.name for d in DRIVERS if d.source != "seed 001"} == {"535", "550", "570"}
+    assert {d.name for d in DRIVERS if d.source != "the qGPU document"} == {"535", "550", "570"}
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_architectures_by_model(model: str, architecture: str | None) -> None:
 
 @pytest.mark.parametrize("model", ["Tesla V100", "T4", "A100", "A10", "L40", "NVIDIA L40S"])
 def test_listed_architectures_are_admitted(model: str) -> None:
-    """The seed's three and the later page's one."""
+    """The document's three and the later page's one."""
     assert register(KNOWN, card(model=model)).verdicts == ()
 
 

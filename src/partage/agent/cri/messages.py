@@ -1,7 +1,7 @@
 """What the proxy reads of CRI v1, and what it adds.
 
 Everything else of a message stays as it came, in bytes. Source: the interface's published definition;
-kubernetes.md 1.3.
+docs/sources/kubernetes.md 1.3.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ AMD's driver tells memory and identity, so its cards can be handed out. Of Ascen
 cards only the vendor's own tools know the memory: those that no vendor file describes
 (`vendor_files`) are shown and closed.
 
-Source: kubernetes.md 6; koordinator.md 7.
+Source: docs/sources/kubernetes.md 6; docs/sources/koordinator.md 7.
 """
 
 import re

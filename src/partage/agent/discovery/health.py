@@ -4,7 +4,7 @@ Upstream's plugins close a card for good at the first error that is not an appli
 are restarted. Here an error says what it takes to trust the card again, and a restart of the agent
 forgets nothing: what the Device object says is read back.
 
-Source: koordinator.md 7 and hami.md 3 (the errors of applications); NVIDIA's published catalog of
+Source: docs/sources/koordinator.md 7 and docs/sources/hami.md 3 (the errors of applications); NVIDIA's published catalog of
 XID errors (the rest).
 """
 

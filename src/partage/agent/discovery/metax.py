@@ -3,7 +3,7 @@
 The library is proprietary; its calls are made directly, nothing of it is shipped. Sysfs knows
 neither a card's memory nor its identity, so cards found there alone are shown and not handed out.
 
-Source: kubernetes.md 6; the vendor's published interface for the layout of its records.
+Source: docs/sources/kubernetes.md 6; the vendor's published interface for the layout of its records.
 """
 
 import ctypes

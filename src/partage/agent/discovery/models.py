@@ -1,7 +1,7 @@
 """Cards that simulated nodes may have: who makes them, how much memory, how they are reported.
 
 NVIDIA's memory is what the driver reports for the model, rounded to whole GiB as people write it;
-MetaX's is seed 003's; Huawei's native units are those of its device daemon (koordinator.md 2.3,
+MetaX's is the Koordinator document's; Huawei's native units are those of its device daemon (docs/sources/koordinator.md 2.3,
 11). A model that is not here may be described in full by the node's own document.
 """
 

@@ -3,7 +3,7 @@
 A card's number is that of its RDMA device (`mlx5_2` is 2) and its identity its PCI address, as in
 Koordinator's agent; it is healthy when every port is active.
 
-Source: koordinator.md 7; kubernetes.md 6.
+Source: docs/sources/koordinator.md 7; docs/sources/kubernetes.md 6.
 """
 
 import re

@@ -4,7 +4,7 @@ The library is asked through nvidia-ml-py, which is an extra and imported when i
 node shows NVIDIA cards and the library cannot be asked, that is a problem and the cards are left
 out: without their identity nobody can be given one.
 
-Source: kubernetes.md 5 and 6; koordinator.md 7; hami.md 3.
+Source: docs/sources/kubernetes.md 5 and 6; docs/sources/koordinator.md 7; docs/sources/hami.md 3.
 """
 
 import ctypes

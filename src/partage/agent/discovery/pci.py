@@ -3,7 +3,7 @@
 Whatever a file holds, reading it never raises: a file that is absent, is no text, is too long or
 holds no number is None, and the caller decides what follows from that.
 
-Source: kubernetes.md 6.
+Source: docs/sources/kubernetes.md 6.
 """
 
 import re

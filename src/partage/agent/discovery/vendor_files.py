@@ -2,7 +2,7 @@
 
 One bad file does not hide the others, and one bad entry not its neighbours: what is wrong is told.
 
-Source: koordinator.md 7.
+Source: docs/sources/koordinator.md 7.
 """
 
 import re

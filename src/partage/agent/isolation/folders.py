@@ -1,6 +1,6 @@
 """Folders of containers on the host that tenants may write to: given up at once, removed afterwards.
 
-HAMi's library keeps a container's state in `/usr/local/vgpu/containers/<uid>_<container>` (hami.md 7). A folder is
+HAMi's library keeps a container's state in `/usr/local/vgpu/containers/<uid>_<container>` (docs/sources/hami.md 7). A folder is
 given up by another name, which takes no longer for a million files than for one and is what the runtime's call waits
 for; it is emptied later, a bounded number of files at a time, by whoever calls `sweep`.
 

@@ -6,7 +6,7 @@ path, `vendor` (the vendor's driver or plugin does it), `mig` (only hardware ins
 refused), `mps` (NVIDIA's driver, through the daemon that the agent looks after), and `partage`, the library in
 `native/`. What is no software share of an NVIDIA card never gets here.
 
-Source: hami.md 6 and 7, koordinator.md 7 (HAMi's library); qgpu-and-peers.md 1.4 (policies).
+Source: docs/sources/hami.md 6 and 7, docs/sources/koordinator.md 7 (HAMi's library); docs/sources/qgpu.md 1.4 (policies).
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ class Shares:
         annotations: of the pod.
         known: variables that the container has already.
         env: variables that the protocols give it.
-        policy: the node's own, by seed 001's label; empty without one.
+        policy: the node's own, by the qGPU document's label; empty without one.
         grants: all of its cards, shares or not.
         may_be_online: whether the operator lets pods of its namespace go before others.
     """

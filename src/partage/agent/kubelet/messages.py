@@ -1,6 +1,6 @@
 """What is said between the kubelet and a device plugin (v1beta1), and by PodResources (v1).
 
-Source: kubernetes.md 3.2; the interfaces' published definitions, unchanged up to Kubernetes 1.36.
+Source: docs/sources/kubernetes.md 3.2; the interfaces' published definitions, unchanged up to Kubernetes 1.36.
 """
 
 from collections.abc import Mapping

@@ -3,9 +3,9 @@
 The kubelet counts units without knowing what they are: `nvidia.com/gpu` is a sharer of a card,
 `qgpu-core` a percent, `qgpu-memory` a gibibyte. A unit's identity begins with its card, so that what
 the kubelet counts as used agrees card by card with the scheduler's records, as long as it takes advice.
-Advice is no identity: what a container gets follows from its pod's record alone (DESIGN, decision 9).
+Advice is no identity: what a container gets follows from its pod's record alone.
 
-Names and their owners: DESIGN, decision 10. Identity of units: hami.md 2.4 (`<uuid>::<i>`).
+Identity of units: docs/sources/hami.md 2.4 (`<uuid>::<i>`).
 """
 
 import hashlib

@@ -11,5 +11,5 @@ therefore only means that planning starts once more. `service` gives every card 
 What this package does not know: who injects an instance into a container, and what is published of
 a card. It answers which instances are ready, which are not ours, and what is in the way.
 
-Source: seed 002; NVIDIA's MIG user guide and NVML (facts: mig.md 2). Not run on hardware.
+Source: the HAMi document; NVIDIA's MIG user guide and NVML (docs/sources/mig.md 2). Not run on hardware.
 """

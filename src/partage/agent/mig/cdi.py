@@ -5,8 +5,7 @@ of `/dev/nvidia-caps` need not exist on the node: the specification carries thei
 container runtime makes them inside the container. Version 0.3.0 has all that is used, so every
 runtime reads it.
 
-Source: Container Device Interface specification; NVIDIA's MIG user guide on device nodes (facts:
-kubernetes.md 5). Not run on hardware.
+Source: Container Device Interface specification; NVIDIA's MIG user guide on device nodes (docs/sources/kubernetes.md 5). Not run on hardware.
 """
 
 import re

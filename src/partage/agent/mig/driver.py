@@ -1,7 +1,7 @@
 """NVML through nvidia-ml-py (extra `nvidia`), in the terms of `nvml.Nvml`.
 
 The library is imported when a driver is opened, so that a node without it can still run the rest.
-Source of the order of calls: facts mig.md 2; written against nvidia-ml-py 13. Not run on hardware.
+Source of the order of calls: docs/sources/mig.md 2; written against nvidia-ml-py 13. Not run on hardware.
 """
 
 import ctypes

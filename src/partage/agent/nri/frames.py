@@ -4,7 +4,7 @@ Multiplexer frame: connection and length, 32 bits each, big endian, then the pay
 length and stream, 32 bits each, big endian, type and flags, 8 bits each, then the payload. A message may
 lie across frames, and a frame may hold several messages.
 
-Source: kubernetes.md 1.4 and 1.5 (read in containerd's source, and tried on both generations).
+Source: docs/sources/kubernetes.md 1.4 and 1.5 (read in containerd's source, and tried on both generations).
 """
 
 import struct

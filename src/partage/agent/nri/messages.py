@@ -1,7 +1,7 @@
 """What is said on an NRI connection: the messages of ttrpc and of NRI v1alpha1, as far as we use them.
 
 Field numbers are those of NRI 0.6 (containerd 1.7) to 0.12; they have not changed between these.
-Source: kubernetes.md 1.4; the interface's published definition.
+Source: docs/sources/kubernetes.md 1.4; the interface's published definition.
 """
 
 from collections.abc import Mapping

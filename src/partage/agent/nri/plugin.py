@@ -4,7 +4,7 @@ Whoever decides works in a thread of its own, one container at a time, so that a
 hangs cannot keep this loop from answering. What is not decided by the deadline is refused: the
 runtime would otherwise wait two seconds, drop us, and start the container without its adjustment.
 
-Source: kubernetes.md 1.4 and 1.5.
+Source: docs/sources/kubernetes.md 1.4 and 1.5.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Resource names and amounts of containers, nodes and quotas.
 
 Names without a domain are standard ones; names with `kubernetes.io/` in them are native, which
-the genuine server neither requires to be whole numbers nor to have limits (so seed 003's
+the genuine server neither requires to be whole numbers nor to have limits (so the Koordinator document's
 `kubernetes.io/gpu-core` in requests alone is accepted); all others with a domain are extended
 resources: whole numbers, requests equal to limits, limits compulsory.
 """

@@ -2,7 +2,7 @@
 
 The plugin cuts shares only, of one card, in units of 256 MiB. Upstream finds out after placing
 and lets the pod fail at bind; here a pod that names the plugin's resources is refused before, and
-one that does not is kept off these cards (facts: koordinator.md 5).
+one that does not is kept off these cards (docs/sources/koordinator.md 5).
 """
 
 from dataclasses import replace

@@ -2,7 +2,7 @@
 
 Whole cards are named by minor, parts by minor and template; the 300I DUO has a key of its own.
 These cards report AI cores and no percent of compute, so only requests for AI cores use them
-(facts: koordinator.md 2.3 and 5).
+(docs/sources/koordinator.md 2.3 and 5).
 """
 
 from typing import Final

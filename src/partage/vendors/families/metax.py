@@ -1,8 +1,8 @@
 """MetaX sGPU: shares of one card, sixteen to a card, cut by the vendor's own plugin.
 
-Seed 000: the pod asks in Koordinator's names and adds `metax-tech.com/sgpu`, which wakes the
+The MetaX document: the pod asks in Koordinator's names and adds `metax-tech.com/sgpu`, which wakes the
 plugin, and a quality of service, which the plugin enforces. Which nodes are cut that way says
-the ConfigMap `metax-device-config` (facts: koordinator.md 5).
+the ConfigMap `metax-device-config` (docs/sources/koordinator.md 5).
 """
 
 import json
@@ -41,7 +41,7 @@ _MODE: Final = "metax-mode"
 _PERCENT: Final = MILLI // 100
 _POLICIES: Final = ("fixed-share", "best-effort", "burst-share")
 _DEFAULT_POLICY: Final = "best-effort"
-# The seed's prose runs each name into "sGPU", so that it reads like a plural.
+# The document's prose runs each name into "sGPU", so that it reads like a plural.
 _SPELLINGS: Final[Mapping[str, str]] = {
     **{policy: policy for policy in _POLICIES},
     **{f"{policy}s": policy for policy in _POLICIES},

@@ -4,7 +4,8 @@ The card is identified by its PCI product id where the node tells it, else by it
 of a table is then matched against that model, so that a stock `NVIDIA H100 80GB HBM3` is what the
 tables call `H100-SXM5-80GB`. What the node's own driver reports goes before the built-in table.
 
-Source: seed 002 (`knownMigGeometries`); hami.md 2.2, 2.3 and 3 (`migProfiles`); mig.md 1.
+Source: the HAMi document (`knownMigGeometries`); docs/sources/hami.md 2.2, 2.3 and 3
+(`migProfiles`); docs/sources/mig.md 1.
 """
 
 import re

@@ -3,7 +3,7 @@
 Two generations of the card text are read: fields separated by commas, each card closed by `:`
 (7 fields, or 9 with index and mode), and a JSON array that leaves out keys whose value is zero.
 
-Source: hami.md 3 and 13 (case 27).
+Source: docs/sources/hami.md 3 and 13 (case 27).
 """
 
 import re

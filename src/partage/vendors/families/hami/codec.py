@@ -4,7 +4,7 @@ One device is `<uuid>,NVIDIA,<MiB>,<percent>` closed by `:`, one container the r
 closed by `;`. A container without devices keeps its empty slot. A hardware instance of the first
 MIG generation is marked by a suffix on the UUID: `GPU-x[<geometry>-<slot>]`.
 
-Source: hami.md 1.5 (all versions), 1.6 and 13 (cases 28, 31, 38).
+Source: docs/sources/hami.md 1.5 (all versions), 1.6 and 13 (cases 28, 31, 38).
 """
 
 import re

@@ -5,7 +5,7 @@ leaves the UUID alone and lists the instances with their exact places in an anno
 own. Slots of a geometry are numbered in the order of the operator's table, the instances of one
 profile from the highest start down, because that is the order in which they are made.
 
-Source: hami.md 1.5, 5.2 and 5.3; seed 002.
+Source: docs/sources/hami.md 1.5, 5.2 and 5.3; the HAMi document.
 """
 
 from collections.abc import Iterable, Mapping

@@ -5,7 +5,7 @@ object; where both exist they are matched by UUID, and the registration decides 
 shared. Text that cannot be read becomes a note; where nothing else describes the cards, no device
 is asked of the node until it can be read.
 
-Source: hami.md 2.1, 2.4, 3 and 1.4 (cordon); seed 002 for the node configuration.
+Source: docs/sources/hami.md 2.1, 2.4, 3 and 1.4 (cordon); the HAMi document for the node configuration.
 """
 
 import math

@@ -5,7 +5,7 @@ cores. Where upstream quietly turns a request it cannot read into none at all, t
 without a device or wait without a word; here it waits with a message that names the container,
 the resource, the value and the rule.
 
-Source: hami.md 1.1 to 1.4 and 4.6; seed 002 for the names.
+Source: docs/sources/hami.md 1.1 to 1.4 and 4.6; the HAMi document for the names.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _SHARED_COUNT_NAME: Final = HamiSettings().count_name
 """The stock count name, which Koordinator's users write too, as percent."""
 _QUOTA: Final = "limits."
 _SCORING: Final = Scoring(sharers=True)
-"""HAMi adds up the parts used of sharers, compute and memory, of cards and of nodes (hami.md 4.3)."""
+"""HAMi adds up the parts used of sharers, compute and memory, of cards and of nodes (docs/sources/hami.md 4.3)."""
 
 
 @dataclass(frozen=True, slots=True)

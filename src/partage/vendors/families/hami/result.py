@@ -6,7 +6,7 @@ of the card's UUID (HAMi 2.5), or in an annotation of their own (HAMi 2.10); `mi
 
 An instance whose place a record does not tell takes its whole card, so that nothing is made on it.
 
-Source: hami.md 1.5, 5, 6 (environment) and 13 (cases 31, 41, 50); seed 002.
+Source: docs/sources/hami.md 1.5, 5, 6 (environment) and 13 (cases 31, 41, 50); the HAMi document.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 The annotations hold for every container of the pod. Texts that upstream quietly ignores are told
 in notes; texts that no card could ever meet are faults.
 
-Source: hami.md 1.4 and 4.3.
+Source: docs/sources/hami.md 1.4 and 4.3.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Koordinator device scheduling: GPU, RDMA and FPGA by percent, bytes and cards.
 
-Sources: seed 003 (v1.4 names), seed 000 (today's names), facts: koordinator.md.
+Sources: the Koordinator document (v1.4 names), the MetaX document (today's names), docs/sources/koordinator.md.
 """
 
 from typing import Final

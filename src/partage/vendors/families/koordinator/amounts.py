@@ -2,7 +2,7 @@
 
 Koordinator adds device requests over the containers of a pod, as Kubernetes adds any resource:
 main containers and sidecars are summed, an init container counts with the sidecars started before
-it, and the larger wins (facts: koordinator.md 2.2). Names of v1.4 (`kubernetes.io/gpu`) are
+it, and the larger wins (docs/sources/koordinator.md 2.2). Names of v1.4 (`kubernetes.io/gpu`) are
 aliases of today's; where a container gives both, today's wins.
 """
 

@@ -1,6 +1,6 @@
 """What a pod's annotations say about how its devices are to be chosen.
 
-Four annotations (facts: koordinator.md 3.2): the allocate hint by device type, joint allocation,
+Four annotations (docs/sources/koordinator.md 3.2): the allocate hint by device type, joint allocation,
 the partition wish and the NUMA wish. Texts of refusal begin as upstream's do. A value that
 upstream silently ignores because it does not know it (a misspelt scope) is refused here: the pod
 would otherwise run with less than it asked for.

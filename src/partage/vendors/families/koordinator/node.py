@@ -1,7 +1,6 @@
 """What Koordinator has to say of a node: who registered it, its cards' make, what it refuses.
 
-Vendor and model come from the devices themselves, else from the node's labels (facts:
-koordinator.md 3.3 and 5).
+Vendor and model come from the devices themselves, else from the node's labels (docs/sources/koordinator.md 3.3 and 5).
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """From `device-allocated` back to grants: taking over pods that somebody else placed.
 
-Both dialects are read, with quantities as strings or numbers, with or without `id` (facts:
-koordinator.md 4). Whatever cannot be trusted becomes the record's problem, so that the ledger
-keeps the capacity closed instead of handing it out twice.
+Both dialects are read, with quantities as strings or numbers, with or without `id`
+(docs/sources/koordinator.md 4). Whatever cannot be trusted becomes the record's problem, so that
+the ledger keeps the capacity closed instead of handing it out twice.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """From what a pod wrote to what it asks: Koordinator's half of reading.
 
-One group a device type, for all containers of the pod together (seed 003; facts: koordinator.md
+One group a device type, for all containers of the pod together (the Koordinator document; docs/sources/koordinator.md
 2 and 3). Percent become thousandths, bytes stay bytes, and nothing is rounded in the requester's
 favour.
 """
@@ -40,7 +40,7 @@ PROTOCOL: Final = "koordinator"
 _PERCENT: Final = MILLI // 100  # thousandths of one percent
 _WHOLE: Final = 100
 _SCORING: Final = Scoring(topology=True)
-"""Its topology tree puts a share beside cards in use before any score is looked at (koordinator.md 3.5)."""
+"""Its topology tree puts a share beside cards in use before it looks at any score (docs/sources/koordinator.md 3.5)."""
 _OWNED: Final = frozenset(ALIASES).union(*NAMES.values())
 
 

@@ -1,7 +1,7 @@
 """From an allocation to what Koordinator's readers expect on the pod.
 
 The record is `scheduling.koordinator.sh/device-allocated`: compact JSON, in the dialect that the
-pod itself used (seed 003 for v1.4; facts: koordinator.md 4). Today's pods also get the bind time
+pod itself used (the Koordinator document for v1.4; docs/sources/koordinator.md 4). Today's pods also get the bind time
 and the minors, as upstream's device plugin adaption writes them; pods of v1.4 get these only on
 cards whose vendor's plugin reads them.
 """

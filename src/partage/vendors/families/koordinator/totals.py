@@ -1,8 +1,8 @@
 """What a node reports for its devices: the sum over healthy ones, in both dialects.
 
-Upstream's controller writes these names to the node's allocatable and capacity (facts:
-koordinator.md 6; seeds 003 and 000). Partage writes both dialects always, because kubelet and
-the fit plugin check whichever name a pod used.
+Upstream's controller writes these names to the node's allocatable and capacity
+(docs/sources/koordinator.md 6; the Koordinator and MetaX documents). Partage writes both dialects
+always, because kubelet and the fit plugin check whichever name a pod used.
 """
 
 from collections.abc import Iterable, Sequence

@@ -3,7 +3,7 @@
 A node publishes the sums over its cards. Where no Device object describes the cards, they are
 made from those sums, all alike. Objections bind qGPU's own requests only.
 
-Source: seed 001; qgpu-and-peers.md 1.1, 1.3 and 1.4.
+Source: the qGPU document; docs/sources/qgpu.md 1.1, 1.3 and 1.4.
 """
 
 from collections.abc import Iterable

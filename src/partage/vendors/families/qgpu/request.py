@@ -1,7 +1,7 @@
 """What a pod asks with qGPU's names: one request for each container.
 
 Units: `qgpu-core` in percent of a card, `qgpu-memory` in GiB. Containers of one pod may land on
-different cards. Source: seed 001; qgpu-and-peers.md 1.1, 1.2 and 1.7.
+different cards. Source: the qGPU document; docs/sources/qgpu.md 1.1, 1.2 and 1.7.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ _ORDERS: Final = {
 }
 """Where pods of a class go: online ones apart, offline ones together (a later addition)."""
 _SCORING: Final = Scoring(left=True)
-"""Spread prefers the node that has more left (seed 001)."""
+"""Spread prefers the node that has more left (the qGPU document)."""
 
 
 def owned(_settings: Settings) -> frozenset[str]:

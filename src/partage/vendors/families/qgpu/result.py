@@ -8,7 +8,7 @@ they are the pod's requests. The same keys are written as labels, where indexes 
 A key's name part may have 63 characters. A container whose name is too long for that is written
 with its first 44 characters and eight digits of the SHA-256 of the whole name.
 
-Source: qgpu-and-peers.md 1.6; DESIGN decision on labels and annotations: docs/decisions.
+Source: docs/sources/qgpu.md 1.6.
 """
 
 import hashlib

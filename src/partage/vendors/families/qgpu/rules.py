@@ -1,6 +1,6 @@
 """qGPU's published rules for what one container may ask, each a function that can fail alone.
 
-Rules carry the numbers of qgpu-and-peers.md 1.2; messages cite them in words. Rules 7 and 9
+Rules carry the numbers of docs/sources/qgpu.md 1.2; messages cite them in words. Rules 7 and 9
 (nothing beyond the remaining share; whole cards only from idle ones) are the engine's, rule 6 is
 a limit in the request, and rule 12 (no second protocol in the container) is the caller's.
 """

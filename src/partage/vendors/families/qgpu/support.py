@@ -1,10 +1,10 @@
 """Which drivers and architectures qGPU supports: tables with the source of each row.
 
-The seed names three architectures and four driver branches with their last minor; a later page
+The qGPU document names three architectures and four driver branches with their last minor; a later page
 adds cards and branches. What is not recognised is admitted with a warning; what is recognised
 and not listed is refused.
 
-Source: seed 001; qgpu-and-peers.md 1.3 (page of January 2026).
+Source: the qGPU document; docs/sources/qgpu.md 1.3 (page of January 2026).
 """
 
 import re
@@ -23,7 +23,7 @@ __all__ = [
     "driver_version",
 ]
 
-SEED: Final = "seed 001"
+PAGE: Final = "the qGPU document"
 LATER: Final = "page of January 2026"
 
 
@@ -43,19 +43,19 @@ class Supported:
 
 
 DRIVERS: Final = (
-    Supported("450", SEED, (450, 102, 4)),
-    Supported("470", SEED, (470, 161, 3)),
-    Supported("515", SEED, (515, 65, 1)),
-    Supported("525", SEED, (525, 89, 2)),
+    Supported("450", PAGE, (450, 102, 4)),
+    Supported("470", PAGE, (470, 161, 3)),
+    Supported("515", PAGE, (515, 65, 1)),
+    Supported("525", PAGE, (525, 89, 2)),
     Supported("535", LATER),
     Supported("550", LATER),
     Supported("570", LATER),
 )
 
 ARCHITECTURES: Final = (
-    Supported("Volta", SEED),
-    Supported("Turing", SEED),
-    Supported("Ampere", SEED),
+    Supported("Volta", PAGE),
+    Supported("Turing", PAGE),
+    Supported("Ampere", PAGE),
     Supported("Ada", LATER),
 )
 
