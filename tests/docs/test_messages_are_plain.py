@@ -58,8 +58,10 @@ def helps(command: click.Command, name: str = "partage") -> Iterator[tuple[str, 
     """The help of a command and of all below it."""
     yield name, command.help or ""
     if isinstance(command, click.Group):
-        for one in command.commands.values():
-            yield from helps(one, f"{name} {one.name}")
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            if one := command.get_command(context, word):
+                yield from helps(one, f"{name} {word}")
 
 
 def test_messages_name_the_subject() -> None:
