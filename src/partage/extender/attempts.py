@@ -26,7 +26,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec
 
 import numpy as np
 
@@ -123,8 +124,38 @@ class _Rejected:
     nodes: set[str] = field(default_factory=set)
 
 
+_Asked = ParamSpec("_Asked")
+
+
+def _measured(
+    verb: str,
+) -> Callable[
+    [Callable[Concatenate["Attempts", _Asked], wire.Answer]],
+    Callable[Concatenate["Attempts", _Asked], wire.Answer],
+]:
+    """Observe how long answers to a question take."""
+
+    def measured(
+        answer: Callable[Concatenate["Attempts", _Asked], wire.Answer],
+    ) -> Callable[Concatenate["Attempts", _Asked], wire.Answer]:
+        @wraps(answer)
+        def answered(
+            attempts: "Attempts", /, *args: _Asked.args, **more: _Asked.kwargs
+        ) -> wire.Answer:
+            with attempts.seconds.labels(verb).time():
+                return answer(attempts, *args, **more)
+
+        return answered
+
+    return measured
+
+
 class Attempts:
-    """The engine's side of one kube-scheduler."""
+    """The engine's side of one kube-scheduler.
+
+    Attributes:
+        seconds: to answer, by question.
+    """
 
     def __init__(
         self, service: SchedulerService, may_bind: Callable[[], bool], *, preempts: bool = True
@@ -136,6 +167,7 @@ class Attempts:
             may_bind: whether this instance leads at this very moment; asked before every Binding.
             preempts: less important pods may be sent away for devices.
         """
+        self.seconds = service.meters.verbs
         self._preempts = preempts
         self._service = service
         self._may_bind = may_bind
@@ -149,6 +181,7 @@ class Attempts:
 
     # --- questions -----------------------------------------------------------------------------
 
+    @_measured("propose")
     def propose(self, question: wire.Propose, fitting: Sequence[str] | None = None) -> wire.Answer:
         """Nodes for the pod's devices, the best first.
 
@@ -206,7 +239,8 @@ class Attempts:
         allowance, clock = books.verbs.allowance, self._service.clock
         turn = allowance.has_turn(pod.namespace, clock.monotonic())
         planning = Work(_MOST_PLANNING if turn else MOST)
-        found = await self._planner.best(books, waiting, budgets, _PLANS + 1, planning)
+        with self.seconds.labels("preempt").time():
+            found = await self._planner.best(books, waiting, budgets, _PLANS + 1, planning)
         allowance.spend(pod, planning.taken, clock.monotonic())
         if self._current() is not books or self._attempts.get(uid) is not attempt:
             return _refused(question, STALE, "things changed; schedule the pod again")
@@ -228,6 +262,7 @@ class Attempts:
         books.counts["plugin planned"] += bool(nodes)
         return wire.Answer(question.id, nodes=nodes, victims=[plans[node][1] for node in nodes])
 
+    @_measured("reserve")
     def reserve(self, question: wire.Reserve) -> wire.Answer:
         """Take the proposed place, or the same place again."""
         books, attempt = self._current(), self._of(question)
@@ -258,6 +293,7 @@ class Attempts:
             self._release(attempt)
         return wire.Answer(question.id)
 
+    @_measured("another")
     def another(self, question: wire.Another) -> wire.Answer:
         """Whether the pod shall be scheduled again, without the nodes that were rejected."""
         books, now = self._current(), self._service.clock.monotonic()
@@ -313,7 +349,8 @@ class Attempts:
         attempt.outcome = asyncio.get_running_loop().create_future()
         attempt.outcome.add_done_callback(lambda _: None)
         try:
-            return await self._bound(books, attempt, question, reply)
+            with self.seconds.labels("bind").time():
+                return await self._bound(books, attempt, question, reply)
         finally:
             attempt.outcome = None
             attempt.reserved = False

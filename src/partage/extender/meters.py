@@ -19,7 +19,7 @@ class Meters:
         self.registry = registry or CollectorRegistry(auto_describe=True)
         self.verbs = Histogram(
             "partage_verb_seconds",
-            "Time to answer a verb of the extender, without reading and writing the connection.",
+            "Time to answer a verb of the extender or a question of the plugin, without reading and writing the connection.",
             ["verb"],
             buckets=_BUCKETS,
             registry=self.registry,
