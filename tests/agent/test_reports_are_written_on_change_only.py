@@ -20,7 +20,8 @@ from partage.kube.client import Client, ClientSettings, PatchKind
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.errors import Conflict, NotFound
 from partage.kube.resources import LEASES
-from partage.kube.retry import Backoff
+from partage.kube.retry import Backoff, RateLimit
+from partage.testing.clock import InstantClock
 from partage.vendors import names
 
 from nodes_world import Node  # isort: skip # beside this file
@@ -118,6 +119,29 @@ def test_health_is_written_once_each_way() -> None:
         await world.reporting.once()
         assert world.changes == [("MODIFIED", "devices")] * 2
         assert [one["health"] for one in ill["spec"]["devices"]] == [True, False]
+
+    run(story)
+
+
+def test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then() -> None:
+    """A few times at once, then a few times a minute, always as it is at that moment."""
+
+    async def story(world: World) -> None:
+        clock = InstantClock()
+        world.reporting._writes = RateLimit(1 / 15, 10, clock)
+        await world.reporting.once()
+        world.changes.clear()
+        states = (simulate(T4, {("gpu", 1)}, "Xid 79"), simulate(T4))
+        for turn in range(200):  # ten minutes of searches
+            world.found = states[turn % 2]
+            await world.reporting.once()
+            clock.pass_time(3)
+        assert 9 + 30 <= len(world.changes) <= 9 + 40 + 1
+        world.found = states[0]
+        clock.pass_time(15)
+        await world.reporting.once()
+        last = await world.document()
+        assert [one["health"] for one in last["spec"]["devices"]] == [True, False]
 
     run(story)
 

@@ -104,6 +104,26 @@ def test_memory_is_bounded() -> None:
     assert len(book._budgets) <= 3
 
 
+def test_namespaces_have_turns_and_who_has_most_to_say_loses_some() -> None:
+    """Of many events of one namespace the oldest that are not written yet are dropped, and none of another's."""
+    book = book_of(waiting=5, lot=2)
+    for index in range(10):
+        book.note(WAITING._replace(regarding=POD._replace(name=f"p{index}")), "x", 0, MOMENT)
+    book.note(
+        WAITING._replace(regarding=POD._replace(name="q", namespace="other")), "x", 0, MOMENT
+    )
+    handed: list[str] = []
+    while (found := book.due(0))[0]:
+        assert len(found[0]) <= 2
+        for record in found[0]:
+            handed.append(record.topic.regarding.name)
+            book.written(record, "name", record.message, record.count, 0)
+
+    assert handed == ["p6", "q", "p7", "p8", "p9"]
+    assert book.dropped == 6
+    assert book.due(0) == ([], None)
+
+
 def test_long_messages_are_cut_to_what_the_api_takes() -> None:
     """1024 characters."""
     book = book_of()

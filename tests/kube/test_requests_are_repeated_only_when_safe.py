@@ -446,15 +446,17 @@ def test_a_sandbox_without_such_a_clock_has_the_common_one(
     assert SystemClock().monotonic() == pytest.approx(time.monotonic(), abs=60)
 
 
-async def test_a_rate_of_ours_spreads_requests() -> None:
-    """Two at once, then one every half second."""
+async def test_callers_with_a_bound_of_their_own_are_spread() -> None:
+    """Two at once, then one every second; others with the same connections wait for none of them."""
     clock = InstantClock()
-    async with KubeServer() as server, client_of(server, clock=clock, rate=2.0, burst=2) as client:
+    async with KubeServer() as server, client_of(server, clock=clock) as client:
         put(server, "a")
+        paced = client.paced(1.0)
         for _ in range(4):
+            await paced.get(PODS, "a", namespace="default", into=Pod)
             await client.get(PODS, "a", namespace="default", into=Pod)
 
-    assert clock.slept == pytest.approx([0.5, 0.5])
+    assert clock.slept == pytest.approx([1.0, 1.0])
 
 
 def test_a_rate_limit_refills_only_up_to_its_burst() -> None:
@@ -463,7 +465,9 @@ def test_a_rate_limit_refills_only_up_to_its_burst() -> None:
     limit = RateLimit(1.0, 2, clock)
     clock.pass_time(100)
 
-    assert [limit.reserve() for _ in range(4)] == pytest.approx([0, 0, 1, 2])
+    assert [(limit.ready(), limit.reserve()) for _ in range(4)] == [
+        (True, 0), (True, 0), (False, 1), (False, 2),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rate", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0)], ids=str)

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kube_builders import eventually, started, stopped
 
-from partage.kube.retry import Backoff, RateLimit
+from partage.kube.retry import Backoff
 from partage.kube.workqueue import Closed, WorkQueue, work
 from partage.testing.clock import InstantClock, SteppedClock
 
 
-def queue_of(clock: SteppedClock | InstantClock, limit: RateLimit | None = None) -> WorkQueue[str]:
+def queue_of(clock: SteppedClock | InstantClock) -> WorkQueue[str]:
     """A queue whose delays double from one second, without chance."""
     backoff = Backoff(base=1.0, cap=8.0, jitter=0.0)
-    return WorkQueue(clock=clock, chance=lambda: 0.0, backoff=backoff, limit=limit)
+    return WorkQueue(clock=clock, chance=lambda: 0.0, backoff=backoff)
 
 
 async def taken(queue: WorkQueue[str]) -> str:
@@ -58,14 +58,6 @@ async def test_failures_wait_longer_each_time() -> None:
     assert queue.failures("a") == 5
     queue.forget("a")
     assert queue.retry("a") == 1
-
-
-async def test_retries_of_all_keys_share_a_rate() -> None:
-    """A hundred keys failing together do not come back together."""
-    clock = InstantClock()
-    queue = queue_of(clock, RateLimit(0.1, 1, clock))
-
-    assert [queue.retry(key) for key in "abc"] == pytest.approx([1, 10, 20])
 
 
 async def test_a_delayed_key_is_handed_out_when_due() -> None:

@@ -3,7 +3,8 @@
 A search of the node is compared with what was last read from or written to the API server; equal
 means that nothing is sent. What others change is noticed by reading anew every few rounds, and by
 the conflict that a write then meets: every write of a Device object carries the version it was
-made for. The only thing written while nothing happens is the lease.
+made for. The only thing written while nothing happens is the lease. What changes all the time, as a
+card that falls ill and recovers, is written a few times and then a few times a minute, as it is then.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from partage.agent.registration import hami_annotations, node_labels
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.resources import LEASES, NODES, Resource
+from partage.kube.retry import RateLimit
 from partage.vendors import names
 from partage.vendors.settings import HamiSettings
 
@@ -38,6 +40,10 @@ LEASE_PREFIX: Final = "partage-agent-"
 
 _BETWEEN_NOTES: Final = 60.0
 """Seconds between two writes of notes: what comes and goes is not written each time."""
+
+_AT_ONCE: Final = 10
+_BETWEEN_WRITES: Final = 15.0
+"""Rounds that write at once, and seconds between them in the long run: of a thousand nodes 67 a second."""
 
 Body = dict[str, Any]
 
@@ -134,6 +140,7 @@ class AgentReporting:
         self._restore: Callable[[Body | None], None] | None = restore
         self._heard, self._notes = heard, notes
         self._noted = -_BETWEEN_NOTES
+        self._writes = RateLimit(1 / _BETWEEN_WRITES, _AT_ONCE, client.clock)
         self._seen = _Seen()
         self._said: tuple[str, ...] = ()
 
@@ -213,6 +220,8 @@ class AgentReporting:
             str(metadata.get("uid") or ""),
         )
         self._heard(node, wanted, inventory)  # whether or not it can be written
+        if not self._writes.ready():
+            return ()
         wrote = []
         if before:
             changes = _changes(before, wanted)
@@ -234,6 +243,8 @@ class AgentReporting:
                 NODES, self._node, body, kind=PatchKind.MERGE, into=Body
             )
             wrote.append("node")
+        if wrote:
+            self._writes.reserve()
         return tuple(wrote)
 
     def _node_changes(self, metadata: Mapping[str, Any], inventory: Inventory) -> Body:

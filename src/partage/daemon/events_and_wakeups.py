@@ -40,6 +40,9 @@ _FAILED: Final = 14
 """Tries of a wake-up that cannot be written: five minutes, then kube-scheduler has looked itself."""
 _UNHEARD: Final = 10
 """Tries for a pod of which no watch has told: kube-scheduler may have asked about it before."""
+_AT_ONCE: Final = 64
+_IN_TURN: Final = 50.0
+"""Of all pods that wait when an instance begins to lead, how many are woken at once, and then a second."""
 _MOST: Final = 10_000
 """Wake-ups that wait to be written; beyond, the oldest is dropped: the pod is woken again later."""
 
@@ -58,22 +61,25 @@ class Notices:
         instance: str,
         find: Callable[[str], PodEntry | None],
         leads: Callable[[], bool] = lambda: True,
+        events: Client | None = None,
     ) -> None:
         """Notices that are not written yet.
 
         Args:
-            client: an open client.
+            client: an open client, for wake-ups.
             instance: which of the scheduler's processes this is.
             find: a pod by its uid.
             leads: whether this instance is known to lead at this very moment. One that was paused has
                 books of the time before, and what they seem to say is no news.
+            events: the client for events, where it is another.
         """
         self._leads = leads
         self._client = client
         self._find = find
         self.recorder = EventRecorder(
-            client, component=_COMPONENT, instance=instance, failed=_event_failed, speaks=leads
-        )
+            events or client, component=_COMPONENT, instance=instance, failed=_event_failed,
+            speaks=leads, crowded=_events_dropped,
+        )  # fmt: skip
         self._asleep: OrderedDict[str, None] = OrderedDict()
         self._shown: dict[str, str] = {}
         self._missed: dict[str, int] = {}
@@ -136,12 +142,17 @@ class Notices:
         if not self.speaks:
             return
         for uid in uids:
-            self._asleep[uid] = None
-            self._asleep.move_to_end(uid)
+            self._asleep[uid] = None  # who waits for it already keeps its turn
         while len(self._asleep) > _MOST:
             dropped, _ = self._asleep.popitem(last=False)
             self._forget(dropped)
         self._changed.set()
+
+    def wake_in_turn(self, uids: Sequence[str]) -> None:
+        """Have kube-scheduler try many pods again, so slowly that wake-ups for room come between."""
+        if self.speaks:
+            for number, uid in enumerate(uids):
+                self._put_off(uid, max(0, number - _AT_ONCE) / _IN_TURN)
 
     # --- written in the background -----------------------------------------------------------
 
@@ -233,6 +244,12 @@ class Notices:
 def _regarding(entry: PodEntry) -> Regarding:
     pod = entry.pod
     return Regarding("v1", "Pod", pod.name, pod.namespace, pod.uid)
+
+
+def _events_dropped(number: int) -> None:
+    _LOG.warning(
+        "%d events were not written: more pods and nodes had one than may be told", number
+    )
 
 
 def _event_failed(error: KubeError) -> None:

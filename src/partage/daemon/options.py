@@ -19,7 +19,27 @@ from partage.serving.access import Access
 from partage.serving.tls import ServerTls
 from partage.tracing.tracer import NO_TRACES, Tracer
 
-__all__ = ["ElectionOptions", "SchedulerOptions"]
+__all__ = ["ElectionOptions", "SchedulerOptions", "WriteBudget"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBudget:
+    """Requests a second that one instance sends of its own accord, in the long run.
+
+    What two seconds of each allow may be sent at once. Bindings, with a vendor's lock and reading
+    back, are kube-scheduler's pace, and Leases are not held up by anything.
+
+    Attributes:
+        events: on pods that wait, and on nodes.
+        wake_ups: of pods for which room appeared.
+        objects: what controllers write on nodes and pods, and who closes nodes without an agent.
+        evictions: what making room takes: victims, their conditions, nominations.
+    """
+
+    events: float = 25.0
+    wake_ups: float = 100.0
+    objects: float = 100.0
+    evictions: float = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +92,7 @@ class SchedulerOptions:
             waiting; None sends nobody away.
         silence: when a node whose agent is away is closed to new pods with devices.
         record: the file that keeps every decision with what led to it; None keeps none.
+        writes: how many requests it sends of its own accord.
         tick: seconds between two looks at what time brings.
         audit: seconds between two audits of the books against the pods that are watched.
         relist: seconds after which an audit lists everything afresh first, so that what a watch
@@ -98,6 +119,7 @@ class SchedulerOptions:
     preemption: PreemptionSettings | None = PreemptionSettings()
     silence: SilenceSettings = SilenceSettings()
     record: RecordSettings | None = None
+    writes: WriteBudget = WriteBudget()
     tick: float = 1.0
     audit: float = 60.0
     relist: float = 3600.0

@@ -106,7 +106,13 @@ class SchedulerDaemon:
                 client, self.options.identity, election, self._reign, self._settled
             )
         self._label = LeaderLabel(client, election.pod if election else None)
-        self._notices = Notices(client, self.options.identity, self._pod, self.may_bind)
+        writes = self.options.writes
+        objects = client.paced(writes.objects)
+        self._evicting = client.paced(writes.evictions)
+        self._notices = Notices(
+            client.paced(writes.wake_ups), self.options.identity, self._pod, self.may_bind,
+            client.paced(writes.events),
+        )  # fmt: skip
         record = self.options.record
         self._recorder = (
             Recorder(record, self.options.identity, client.clock) if record is not None else None
@@ -124,10 +130,10 @@ class SchedulerDaemon:
         self._plugin = self._plugin_server()
         self.service.meters.registry.register(SpanSeries(self.options.tracer))
         self._silence = AgentSilence(
-            client, self._whole_books, self._notices.recorder, self.may_bind,
+            objects, self._whole_books, self._notices.recorder, self.may_bind,
             self.options.silence, self.service.meters.registry,
         )  # fmt: skip
-        controllers = self._controllers(client)
+        controllers = self._controllers(objects)
         self._companions = (*companions, *controllers)
         kinds = watched(self.options.config_namespaces)
         self._feed = Feed(client, kinds, self, self.options.watches)
@@ -328,7 +334,10 @@ class SchedulerDaemon:
         ]
         _LOG.info("leading; %d pods with devices wait", len(waiting))
         # Who was refused by an earlier leader, or by nobody at all, is known to us only like this.
-        self._wake(waiting)
+        if self._plugin is not None:
+            self._plugin.activate(waiting)
+        else:
+            self._notices.wake_in_turn(waiting)
         self._serves()
         try:
             async with asyncio.TaskGroup() as group:
@@ -341,7 +350,7 @@ class SchedulerDaemon:
                 # Through the plugin kube-scheduler's own preemption counts devices too.
                 if self.options.preemption is not None and self._plugin is None:
                     preempting = Preempting(
-                        self._client, lambda: self.service.books, self._notices.recorder,
+                        self._evicting, lambda: self.service.books, self._notices.recorder,
                         self.may_bind, self.options.preemption, self.service.stories,
                     )  # fmt: skip
                     group.create_task(preempting.run(), name="scheduler:preemption")

@@ -4,7 +4,8 @@ Kube-scheduler retries a refused pod only when something happens that it can see
 in the books alone (a hold that ended, a quarantine that was lifted) it cannot see, and even for
 what it sees it may wait minutes. So whenever room appears on a node, those who would fit there now
 are woken: in order of priority, then of waiting, a batch at a time, so that a thousand pods that
-wait for one card do not all ask at once.
+wait for one card do not all ask at once. So many a second are woken at most, and of many who wait
+it is asked more rarely: each wake-up costs the API server a write and kube-scheduler a decision.
 
 A pod that was woken and does not come is woken again: what it was told by may have been lost, in
 kube-scheduler or with it. At first after fifteen seconds, as kube-scheduler may hold a pod back for
@@ -49,6 +50,12 @@ _PAUSE: Final = 0.25
 """Seconds for which others have their turn after a look for which there was not work enough."""
 _FEW: Final = 8
 """How many of these are woken at a time."""
+_AT_ONCE: Final = 128
+_A_SECOND: Final = 100.0
+"""Pods that are woken for room at once, and a second in the long run."""
+_SWIFTLY: Final = 1000
+_SLOWLY: Final = 100_000
+"""Pods of which one may ask at any time; of more, so many a second."""
 
 
 @dataclass(slots=True)
@@ -63,6 +70,7 @@ class WaitingPod:
         woken: when it was last woken; None when it was not.
         asked: it has been woken, and has not been heard of since.
         again: how often it was woken again for the same room.
+        missed: how often it was woken for other room before it was heard of.
         told: the newest room that it has been woken for or refused in spite of.
         among: by node index, where nothing but its devices was in the way; None where that is not
             known.
@@ -77,6 +85,7 @@ class WaitingPod:
     woken: float | None = None
     asked: bool = False
     again: int = 0
+    missed: int = 0
     told: int = 0
     among: Bools | None = None
     ranks: int = 0
@@ -99,6 +108,7 @@ class UnschedulablePods:
         self._quotas = 0
         self._newest = 0
         self._pause = 0.0
+        self._tokens, self._filled = float(_AT_ONCE), 0.0
         self._priorities: Counter[int] = Counter()
         self._unheard: list[tuple[float, str, float]] = []
         self._deferred: dict[str, OrderedDict[str, None]] = {}
@@ -140,7 +150,7 @@ class UnschedulablePods:
         self._count(known.entry.pod.priority, -1)
         self._count(entry.pod.priority, 1)
         known.entry, known.deferred = entry, deferred
-        known.asked, known.told = False, self._newest
+        known.asked, known.told, known.missed = False, self._newest, 0
         if deferred:
             return False
         news = (known.refusal.code, known.refusal.message) != (refusal.code, refusal.message)
@@ -191,6 +201,7 @@ class UnschedulablePods:
 
     def _ask(self, waiting: WaitingPod, now: float) -> None:
         """A pod is woken for all the room that there is."""
+        waiting.missed += waiting.asked
         waiting.woken, waiting.asked, waiting.told = now, True, self._newest
         waiting.again = 0
         self._listen(waiting, now)
@@ -215,6 +226,11 @@ class UnschedulablePods:
         """
         if (not self._rooms and not self._quotas) or now < self._pause:
             return []
+        gained = max(0.0, now - self._filled) * _A_SECOND
+        self._tokens, self._filled = min(_AT_ONCE, self._tokens + gained), now
+        most = min(self._batch, int(self._tokens))
+        if not most:
+            return []
         found: list[WaitingPod] = []
         postponed = False
         among: dict[int, Bools] = {}
@@ -237,11 +253,12 @@ class UnschedulablePods:
                 postponed = True  # it may not have been asked of every node
         if work.spent:
             self._pause = now + _PAUSE
-        found.sort(key=lambda waiting: (-waiting.entry.pod.priority, waiting.since))
-        if len(found) <= self._batch and not postponed:
+        self._pause = max(self._pause, now + (len(self._pods) - _SWIFTLY) / _SLOWLY)
+        if len(found) <= most and not postponed:
             self._rooms.clear()
             self._quotas = 0
-        chosen = found[: self._batch]
+        chosen = _in_turn(found)[:most]
+        self._tokens -= len(chosen)
         for waiting in chosen:
             self._ask(waiting, now)
         return [waiting.entry.pod.uid for waiting in chosen]
@@ -299,6 +316,22 @@ class UnschedulablePods:
                 found.append(uid)
                 self._listen(waiting, now)
         return found
+
+
+def _in_turn(found: Iterable[WaitingPod]) -> list[WaitingPod]:
+    """Most important first; of equals one of each namespace, then the next ones, each oldest first.
+
+    Who was woken time and again and never came is last: something else keeps it, as often as there
+    is room, and the others would wait for it.
+    """
+    order: list[tuple[bool, int, int, float, WaitingPod]] = []
+    rows: Counter[tuple[bool, int, str]] = Counter()
+    for waiting in sorted(found, key=lambda one: one.since):
+        pod = waiting.entry.pod
+        row = (waiting.missed > 1, -pod.priority, pod.namespace)
+        order.append((*row[:2], rows[row], waiting.since, waiting))
+        rows[row] += 1
+    return [one[-1] for one in sorted(order, key=lambda one: one[:-1])]
 
 
 def _marked(engine: Engine, nodes: Iterable[str]) -> Bools:

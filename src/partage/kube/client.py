@@ -10,6 +10,7 @@ caller gets `UnknownOutcome` and reads back. A cancelled change has an unknown o
 """
 
 import contextlib
+import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from enum import StrEnum
 from typing import Any, Self, TypeVar
@@ -21,6 +22,7 @@ from partage.kube.decoding import Decoders, Page
 from partage.kube.errors import Conflict, Expired, NotFound, Outcome, RequestError
 from partage.kube.objects import HasMeta, Listing, Undecodable
 from partage.kube.resources import PODS, Resource, Scope
+from partage.kube.retry import RateLimit
 from partage.kube.sender import ClientSettings, Sender
 from partage.kube.transport import Request
 
@@ -68,6 +70,18 @@ class Client:
         )
         self.chance = self._sender.chance
         self._decoders = Decoders()
+
+    def paced(self, rate: float) -> Self:
+        """This client for callers that share a bound; its connections stay this one's.
+
+        Args:
+            rate: requests a second in the long run, tries that are repeated included; what two
+                seconds allow may be sent at once.
+        """
+        other = copy.copy(self)
+        limit = RateLimit(rate, max(1, int(2 * rate)), self.clock)
+        other._sender = self._sender.paced(limit)  # noqa: SLF001 # a copy of itself
+        return other
 
     async def __aenter__(self) -> Self:
         await self._sender.transport.__aenter__()

@@ -7,7 +7,7 @@ event, and a waiting pod's reason changes; both show in the same place.
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +17,9 @@ from partage.kube.recorder import EventBook, EventSettings, Record, Regarding, T
 from partage.kube.resources import EVENTS
 
 __all__ = ["EventRecorder", "EventSettings", "Regarding"]
+
+_SELDOM: Final = 60.0
+"""Seconds between two words on events that were dropped."""
 
 
 class EventRecorder:
@@ -31,6 +34,7 @@ class EventRecorder:
         settings: EventSettings = EventSettings(),  # noqa: B008 - a frozen value
         failed: Callable[[KubeError], None] | None = None,
         speaks: Callable[[], bool] = lambda: True,
+        crowded: Callable[[int], None] = lambda _: None,
     ) -> None:
         """A recorder that is not yet running.
 
@@ -41,12 +45,15 @@ class EventRecorder:
             settings: windows and budgets.
             failed: told each error; the event is tried again when it is next heard of.
             speaks: asked just before each write; what may not be told then is dropped.
+            crowded: told once a minute at most how many events were dropped since, as more were to
+                be written than can be.
         """
         self._speaks = speaks
         self._client = client
         self._component = component
         self._instance = instance
-        self._failed = failed
+        self._failed, self._crowded = failed, crowded
+        self._dropped, self._said = 0, float("-inf")
         self._book = EventBook(settings)
         self._changed = asyncio.Event()
         self._sequence = 0
@@ -68,10 +75,19 @@ class EventRecorder:
 
     async def flush(self) -> float | None:
         """Write what is due; returns the moment of the next look, None if nothing waits."""
-        records, following = self._book.due(self._client.clock.monotonic())
-        for record in records:
-            await self._write(record)
-        return following
+        while True:
+            records, following = self._book.due(self._client.clock.monotonic())
+            for record in records:
+                await self._write(record)
+            self._tell_dropped()
+            if not records:
+                return following
+
+    def _tell_dropped(self) -> None:
+        now, dropped = self._client.clock.monotonic(), self._book.dropped - self._dropped
+        if dropped and now >= self._said + _SELDOM:
+            self._said, self._dropped = now, self._book.dropped
+            self._crowded(dropped)
 
     def _note(self, topic: Topic, message: str) -> None:
         clock = self._client.clock

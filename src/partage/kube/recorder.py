@@ -3,11 +3,15 @@
 An event says something about an object under a reason. What repeats within a window is one event
 with a count; a new message under the same reason replaces the old one. Each object has a budget of
 writes that refills slowly, so that one object in trouble cannot flood the store; what is held back
-is written, in its newest form, when the budget allows. Moments are monotonic seconds.
+is written, in its newest form, when the budget allows. Where more is to be written than can be,
+namespaces have their turns, and the oldest of the one with most is dropped beyond a bound: one
+namespace's thousands of events hold up its own. Moments are monotonic seconds.
 """
 
+import heapq
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from typing import Final, NamedTuple
 
 __all__ = ["EventBook", "EventSettings", "Record", "Regarding", "Topic"]
@@ -49,6 +53,10 @@ class EventSettings:
     """After each of these spans an object may cause one more write."""
     topics: int = 4096
     """Topics remembered; beyond, the one that was silent longest is forgotten."""
+    waiting: int = 1024
+    """Topics that wait for their turn to be written; beyond, one is dropped until it is heard of again."""
+    lot: int = 16
+    """Events that are handed out to be written at a time."""
     longest_message: int = 1024
     """Characters; the API refuses more."""
 
@@ -67,6 +75,7 @@ class Record:
     written_at: float = float("-inf")
     written_message: str = ""
     written_count: int = 0
+    due: float | None = None
 
 
 @dataclass(slots=True)
@@ -76,12 +85,21 @@ class _Budget:
 
 
 class EventBook:
-    """The events of the last while."""
+    """The events of the last while.
+
+    Attributes:
+        dropped: topics that were not written because too many waited.
+    """
 
     def __init__(self, settings: EventSettings) -> None:
         self._settings = settings
         self._records: dict[Topic, Record] = {}  # the one silent longest first
         self._budgets: dict[Regarding, _Budget] = {}
+        self._turns: dict[str, dict[Topic, Record]] = {}  # by namespace, whose turn is next first
+        self._waiting = 0
+        self._later: list[tuple[float, int, Record]] = []  # what is outdated has another `due`
+        self._order = count()
+        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -91,29 +109,77 @@ class EventBook:
         longest = self._settings.longest_message
         text = message if len(message) <= longest else f"{message[: longest - 1]}…"
         record = self._records.pop(topic, None)
-        if record is None or now - record.heard_at > self._settings.window:
+        if record is not None and now - record.heard_at > self._settings.window:
+            self._forget(record)
+            record = None
+        if record is None:
             record = Record(topic, text, 0, moment, moment)
         record.message, record.last, record.heard_at = text, moment, now
         record.count += 1
         self._records[topic] = record
+        self._plan(record, now)
         while len(self._records) > self._settings.topics:
-            del self._records[next(iter(self._records))]
+            self._forget(self._records.pop(next(iter(self._records))))
 
     def due(self, now: float) -> tuple[list[Record], float | None]:
-        """What to write now, and the moment of the next look; None if nothing waits."""
+        """The next to write now, and the moment of the next look; None if nothing waits."""
+        later = self._later
+        if len(later) > 2 * self._settings.topics:
+            later[:] = [one for one in later if one[2].due == one[0]]
+            heapq.heapify(later)
+        while later and (later[0][0] <= now or later[0][2].due != later[0][0]):
+            at, _, record = heapq.heappop(later)
+            if record.due == at:
+                record.due = None
+                self._plan(record, now)
         writes: list[Record] = []
-        following: float | None = None
-        for record in self._records.values():
-            at = self._when(record, now)
-            if at is None:
-                continue
-            if at <= now:
+        while self._turns and len(writes) < self._settings.lot:
+            namespace, turn = next(iter(self._turns.items()))
+            record = turn[next(iter(turn))]
+            self._leave(record)
+            if turn:  # the next namespace comes first
+                self._turns[namespace] = self._turns.pop(namespace)
+            # Another topic of the object may have spent its budget since, or it was just written.
+            moment = self._when(record, now)
+            if moment is not None and moment <= now:
                 self._spend(record.topic.regarding, now)
                 writes.append(record)
             else:
-                following = at if following is None else min(following, at)
+                self._plan(record, now)
         self._forget_budgets(now)
-        return writes, following
+        if self._turns:
+            return writes, now
+        return writes, later[0][0] if later else None
+
+    def _plan(self, record: Record, now: float) -> None:
+        """Have a record written when it may be."""
+        at, turn = self._when(record, now), self._turns.get(record.topic.regarding.namespace, {})
+        if at is None or record.topic in turn or (record.due is not None and record.due <= at):
+            return
+        if at > now:
+            record.due = at
+            heapq.heappush(self._later, (at, next(self._order), record))
+            return
+        record.due = None
+        turn[record.topic] = record
+        self._turns[record.topic.regarding.namespace] = turn
+        self._waiting += 1
+        if self._waiting > self._settings.waiting:
+            most = max(self._turns.values(), key=len)
+            self._forget(self._records.pop(next(iter(most))))
+            self.dropped += 1
+
+    def _leave(self, record: Record) -> None:
+        """A record waits for its turn no more."""
+        namespace = record.topic.regarding.namespace
+        if self._turns.get(namespace, {}).pop(record.topic, None) is not None:
+            self._waiting -= 1
+            if not self._turns[namespace]:
+                del self._turns[namespace]
+
+    def _forget(self, record: Record) -> None:
+        self._leave(record)
+        record.due = None
 
     def written(self, record: Record, name: str, message: str, count: int, now: float) -> None:
         """The record stands in the store under this name, with this message and count."""
@@ -134,6 +200,8 @@ class EventBook:
         return max(wanted, self._affordable(record.topic.regarding, now))
 
     def _affordable(self, regarding: Regarding, now: float) -> float:
+        if regarding not in self._budgets:
+            return now
         budget = self._refilled(regarding, now)
         enough = 1 - _ROUNDING
         return (

@@ -67,6 +67,12 @@ class RateLimit:
         self._full_at = max(self._full_at, now) + 1.0 / self._rate
         return max(0.0, self._full_at - now - self._burst / self._rate)
 
+    def ready(self) -> bool:
+        """Whether a token may be used at once."""
+        return (
+            self._full_at + 1.0 / self._rate <= self._clock.monotonic() + self._burst / self._rate
+        )
+
     async def wait(self) -> None:
         """Take one token, waiting for it where necessary."""
         seconds = self.reserve()

@@ -1,5 +1,6 @@
 """One request until it is answered: bounded tries, polite waits, and no change made twice."""
 
+import copy
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,10 +27,6 @@ class ClientSettings:
     """A server that asks for a longer wait than this gets no further try."""
     page_size: int = 1000
     """Objects a list request asks for; 0 asks for all at once."""
-    rate: float | None = None
-    """Requests a second in the long run; None means no limit of ours."""
-    burst: int = 20
-    """Requests at once, where there is a rate."""
     field_manager: str = "partage"
     """Who changes are recorded for in managed fields."""
 
@@ -56,8 +53,13 @@ class Sender:
         self.clock = clock
         self.chance = chance or random.Random().random  # noqa: S311 - jitter is no secret
         self._settings = settings
-        rate = settings.rate
-        self._limit = None if rate is None else RateLimit(rate, settings.burst, clock)
+        self.limit: RateLimit | None = None
+
+    def paced(self, limit: RateLimit) -> "Sender":
+        """Another over the same connections, whose tries wait for tokens of this bucket."""
+        other = copy.copy(self)
+        other.limit = limit
+        return other
 
     async def send(
         self,
@@ -80,8 +82,8 @@ class Sender:
         settings = self._settings
         failures = [] if failures is None else failures
         while True:
-            if self._limit is not None:
-                await self._limit.wait()
+            if self.limit is not None:
+                await self.limit.wait()
             try:
                 return await self.transport.send(request)
             except RequestError as error:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from partage.kube.clock import Clock
-from partage.kube.retry import Backoff, RateLimit
+from partage.kube.retry import Backoff
 
 __all__ = ["Closed", "WorkQueue", "work"]
 
@@ -34,7 +34,6 @@ class WorkQueue(Generic[K]):
         clock: Clock,
         chance: Callable[[], float],
         backoff: Backoff = Backoff(base=0.05, cap=300.0),  # noqa: B008 - a frozen value
-        limit: RateLimit | None = None,
     ) -> None:
         """An empty queue.
 
@@ -42,12 +41,10 @@ class WorkQueue(Generic[K]):
             clock: for delays.
             chance: random numbers in [0, 1) for jitter.
             backoff: delays of `retry`, by the number of failures of a key.
-            limit: the rate of retries of all keys together.
         """
         self._clock = clock
         self._chance = chance
         self._backoff = backoff
-        self._limit = limit
         self._ready: deque[K] = deque()
         # A key is in `_wanted` from being added until a worker takes it; in `_working` from then
         # until it is done. It is in `_ready` if and only if it is wanted and not worked on.
@@ -105,8 +102,6 @@ class WorkQueue(Generic[K]):
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = self._backoff.delay(failures, self._chance())
-        if self._limit is not None:
-            delay = max(delay, self._limit.reserve())
         self.add_after(key, delay)
         return delay
 
