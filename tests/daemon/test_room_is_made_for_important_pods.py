@@ -17,9 +17,15 @@ from proxy import Proxy
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.preempting import Preempting, PreemptionSettings
 from partage.daemon.scheduler import SchedulerDaemon
-from partage.extender.preemption import given_up_on
+from partage.extender import allowance
+from partage.extender.allowance import AllowanceSettings
+from partage.extender.preemption import MOST_PLANNING, Planner, given_up_on
+from partage.extender.service import ServiceSettings
+from partage.kube.clock import SystemClock
 from partage.kube.events import EventRecorder
+from partage.placement.work import Work
 from partage.scheduler.engine import State
+from partage.scheduler.preemption import Plan
 from partage.testing.kept_spans import KeptSpans
 from partage.tracing.context import trace_of
 from partage.tracing.spans import MAKE_ROOM
@@ -104,9 +110,11 @@ async def game(
     cards: int = 1,
     preemption: PreemptionSettings | None = FAST,
     tracer: Tracer = NO_TRACES,
+    victims: int = 240,
 ) -> AsyncIterator[Game]:
     """A cluster with three priority classes."""
-    options = SchedulerOptions(preemption=preemption, tick=0.05, tracer=tracer)
+    service = ServiceSettings(allowance=AllowanceSettings(victims=victims))
+    options = SchedulerOptions(preemption=preemption, tick=0.05, tracer=tracer, service=service)
     async with world(nodes, cards) as cluster:
         for name, value in CLASSES.items():
             head = {"metadata": {"name": name}, "value": value}
@@ -158,6 +166,59 @@ async def test_the_least_important_pod_that_helps_goes() -> None:
         assert any(e["reason"] == "Preempting" for e in g.cluster.events("vip"))
         assert any(e["reason"] == "Preempted" for e in g.cluster.events("least"))
         assert g.daemon.service.audit().clean
+
+
+async def test_a_namespace_has_so_many_sent_away_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many important pods it makes: victims go as time allows."""
+    monkeypatch.setattr(allowance, "_MINUTE", 1e9)
+    async with game(nodes=3, preemption=None, victims=1) as g:
+        for name in ("one", "two", "three"):
+            await g.runs(name, priorityClassName="low")
+        counts = g.daemon.service.books.counts
+        for number in range(3):
+            await g.waits(f"vip{number}", priorityClassName="high")
+            vip = g.uid(f"vip{number}")
+            await until(lambda vip=vip: given_up_on(g.daemon.service.books, vip))  # type: ignore[misc]
+            await g.look()
+            assert len(g.going()) == 1
+        assert counts["preemption victims"] == 1
+        assert counts["preemption postponed"] == 2
+
+
+async def test_rows_of_pods_for_which_nothing_helps_leave_time_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As much time passes after each plan as it took, and a namespace that has had its search waits."""
+    planned: list[int] = []
+    async with game(nodes=2, cards=2, preemption=None) as g:
+        await g.runs("calm", HALF, priorityClassName="low")
+        for number in range(8):
+            await g.waits(f"vip{number}", {"koordinator.sh/gpu": str(300 + 100 * number)}, priorityClassName="high")  # fmt: skip
+        books = g.daemon.service.books
+        for number in range(8):
+            vip = g.uid(f"vip{number}")
+            await until(lambda vip=vip: given_up_on(books, vip))  # type: ignore[misc]
+
+        async def best(_planner: Planner, *_: Any, work: Work, **__: Any) -> list[Plan]:
+            planned.append(work.limit)
+            work.add(work.limit)
+            return []
+
+        monkeypatch.setattr(Planner, "best", best)
+        client = await g.cluster.client()
+        slept: list[float] = []
+
+        async def sleep(_clock: object, seconds: float) -> None:
+            slept.append(seconds)
+
+        monkeypatch.setattr(SystemClock, "sleep", sleep)
+        recorder = EventRecorder(client, component="test", instance="test")
+        await Preempting(client, lambda: books, recorder, lambda: True, FAST).look()
+        owed = books.verbs.allowance.settings.owed
+        assert len(planned) == -(-owed // MOST_PLANNING)
+        assert sum(slept) >= sum(planned) * 3.5e-6
 
 
 async def test_room_is_kept_while_victims_end_one_by_one() -> None:

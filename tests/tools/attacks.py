@@ -41,6 +41,9 @@ _CEL: Final = "webhook/test_the_api_server_decides_the_same_by_itself.py"
 _FORGED: Final = "webhook/test_forged_and_broken_pods_are_refused.py"
 _HARD: Final = "extender/test_no_pod_costs_more_than_its_share.py"
 _CROWDS: Final = "extender/test_a_tenant_with_hard_pods_waits_for_himself.py"
+_ROOM: Final = "daemon/test_room_is_made_for_important_pods.py"
+_BURST: Final = "extender/test_a_burst_of_waiting_pods_is_woken_in_turn.py"
+_WRITES: Final = "daemon/test_no_burst_floods_the_api_server.py"
 _WAY: Final = "kube/test_no_credential_is_shown_to_the_way.py"
 _UP: Final = "apiserver/test_no_client_holds_the_server.py"
 
@@ -53,8 +56,15 @@ ATTACKS: Final = (
            (f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon", f"{_CROWDS}::test_many_namespaces_share_what_one_has")),
     Attack("tenant", "hard pods at a live cluster, and a workload that makes many", "nothing: others have their turn between two of them",
            ("embedded/test_hard_pods_hold_up_nobody.py",)),
-    Attack("tenant", "preemption beside many small pods, and plans that would not end", "as few victims as will do, or none",
-           ("laws/test_victims_are_the_least_that_will_do.py::test_as_few_of_many_small_pods_go_as_will_do", "laws/test_victims_are_the_least_that_will_do.py::test_a_plan_that_is_not_finished_is_none")),
+    Attack("tenant", "preemption beside many small pods, and plans that would not end", "as few victims as will do, or none; a decision's work at a time",
+           ("laws/test_a_plan_asks_no_more_than_a_decision_at_a_time.py", f"{_ROOM}::test_rows_of_pods_for_which_nothing_helps_leave_time_to_others", "laws/test_victims_are_the_least_that_will_do.py::test_as_few_of_many_small_pods_go_as_will_do", "laws/test_victims_are_the_least_that_will_do.py::test_a_plan_that_is_not_finished_is_none")),
+    Attack("tenant", "20,000 pods at once, thousands that wait, each another", "events, wake-ups and looks have their rate, and what is kept its bound; the event of another namespace comes within seconds, and it has its turn among who is woken",
+           (_WRITES, f"{_BURST}::test_only_so_many_are_woken_a_second", f"{_BURST}::test_each_namespace_has_its_turn", f"{_BURST}::test_who_never_comes_is_woken_after_the_others", f"{_BURST}::test_of_many_it_is_asked_rarely")),
+    Attack("tenant", "important pods that are made and deleted, so that others are sent away", "240 victims a minute for a namespace at most",
+           (f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute", f"{_BURST}::test_the_plugin_offers_nobody_beyond_the_bound", f"{_BURST}::test_nor_does_the_verb", f"{_ROOM}::test_a_namespace_has_so_many_sent_away_and_no_more")),
+    Attack("tenant", "nominations that hoard cards: pods that never come, victims that never end", "two minutes, or ten",
+           (f"{_BURST}::test_room_is_not_kept_for_ever_for_who_never_comes", f"{_BURST}::test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays")),
+    Attack("node", "a card that falls ill and recovers all the time", "a write each 15 s", ("agent/test_reports_are_written_on_change_only.py::test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then",)),
     Attack("tenant", "mappings, descriptors, threads, names, groups, objects and lists without an end, before the agent's look", "nothing: the container reads as not in force",
            (f"{_LOOKS}::test_a_process_costs_no_memory", f"{_LOOKS}::test_a_crowd_is_not_looked_into", f"{_LOOKS}::test_the_others_are_judged_at_each_look", f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound")),
     Attack("tenant", "device nodes, pipes, links, mazes and races where the agent reads files", "nothing is opened but regular files below the container's root",

@@ -6,7 +6,10 @@
     victims: an event, and evicted; where a budget would forbid it, and nothing else helps,
     deleted as kube-scheduler does, with the condition that it writes
 
-One pod is decided at a time, the most important first, and only while this instance leads. A
+One pod is decided at a time, the most important first, and only while this instance leads. What
+plans take is paid by the pod's namespace, as every search is, and so are victims; between two
+plans at least as much time passes as they took, so that rows of pods for which nothing helps leave
+half of a processor to others. A
 request that is refused or unanswered gives the plan up: whoever still waits is planned for anew,
 with what is true by then.
 """
@@ -20,13 +23,14 @@ import msgspec
 
 from partage.daemon.watched import BUDGETS, LiveBudget
 from partage.extender.books import Books
-from partage.extender.preemption import Planner, abandoned, again, preemptors
+from partage.extender.preemption import MOST_PLANNING, Planner, abandoned, again, preemptors
 from partage.extender.stories import SILENT, Stories
 from partage.extender.unschedulable_pods import WaitingPod
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder, Regarding
 from partage.kube.resources import PODS, Scope
+from partage.placement.work import Work
 from partage.scheduler.preemption import Occupant, Plan
 from partage.wire.budgets import Budget, translate_budget
 from partage.wire.translation import PodEntry
@@ -36,6 +40,9 @@ __all__ = ["Preempting", "PreemptionSettings"]
 _LOG: Final = logging.getLogger("partage.daemon")
 _REASON: Final = "PreemptionByScheduler"
 """What kube-scheduler writes; while such pods end it counts on their room too."""
+_A_UNIT: Final = 5e-6
+_A_POD: Final = 5e-5
+"""Seconds that pass for each unit of work of a plan, and for each waiting pod that is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class Preempting:
         """Work until cancelled."""
         pause = self._settings.period
         while True:
-            await self._client.clock.sleep(pause)
+            await self._client.clock.sleep(pause + len(self._books().waiting) * _A_POD)
             pause = await self.turn()
 
     async def turn(self) -> float:
@@ -112,21 +119,32 @@ class Preempting:
             return
         budgets = await self._budgets()
         for waiting in asking:
-            if not vain(waiting.entry.pod):
-                await self._make_room(books, waiting, budgets)
+            pod, now = waiting.entry.pod, self._client.clock.monotonic()
+            allowance = books.verbs.allowance
+            if vain(pod) or not allowance.has_turn(pod.namespace, now):
+                continue
+            if not allowance.may_evict(pod.namespace, now):
+                books.postpone(pod.uid)
+                continue
+            work = Work(MOST_PLANNING)
+            await self._make_room(books, waiting, budgets, work)
+            allowance.spend(pod, work.taken, now)
+            await self._client.clock.sleep(work.taken * _A_UNIT)
 
     async def _make_room(
-        self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget]
+        self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget], work: Work
     ) -> None:
         start = self._stories.now()
-        best = await self._planner.best(books, waiting, budgets)
+        best = await self._planner.best(books, waiting, budgets, work=work)
         # Others had their turn meanwhile; what is true now decides.
-        plan = again(books, waiting, best[0].node, budgets) if best else None
+        plan = again(books, waiting, best[0], budgets) if best else None
         now = self._client.clock.monotonic()
         if plan is None or books is not self._books() or not self._may():
             self._planner.give_up(waiting.entry.pod)
             return
         books.counts["preemption victims"] += len(plan.victims)
+        gone = [victim.uid for victim in plan.victims]
+        books.verbs.allowance.evict(waiting.entry.pod, gone, now)
         victims = [
             (victim, entry)
             for victim in plan.victims

@@ -11,10 +11,13 @@ ordinary pods take is free, however many there are. Beyond that, each namespace 
 All namespaces that owe anything have equal parts of what may be owed and of what time pays. A pod
 that was deferred is answered from memory until it has its turn: the namespace that owes least
 comes first, and in it who has waited longest.
+
+Sending others away has a bound too: so many victims a minute for the pods of one namespace, however
+many important pods it makes and deletes.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sized
+from collections.abc import Collection, Mapping, Sized
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
@@ -25,12 +28,15 @@ from partage.placement.work import FEW, MOST, Work
 
 __all__ = ["Allowance", "AllowanceSettings"]
 
+_MINUTE: Final = 60.0
 _STEP: Final = 0.05
 """Seconds for which what time pays is put together."""
 _A_TURN: Final = 2 * MOST
 """Units that a hard pod is expected to take: a decision, and sentences on why it was refused."""
 _MOST_KNOWN: Final = 20_000
-"""Pods that are remembered as hard."""
+"""Pods that are remembered as hard, and those for which others went."""
+_MOST_NAMESPACES: Final = 1000
+"""Namespaces for which others went that are remembered before those are forgotten for which it is long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,14 @@ class AllowanceSettings:
         owed: units that all namespaces together may owe: what an ordinary pod may have to wait for.
         rate: units a second that time pays.
         most: units that all may owe where so many have their parts that these add up to more.
+        victims: pods that may be sent away for the pods of one namespace: so many at once, and as
+            many a minute in the long run. A plan that goes beyond is carried out whole.
     """
 
     owed: int = 240_000
     rate: int = 60_000
     most: int = 480_000
+    victims: int = 240
 
 
 @dataclass(slots=True)
@@ -61,6 +70,8 @@ class Allowance:
     debts: dict[str, float] = field(default_factory=dict)
     _hard: OrderedDict[str, PodRequest] = field(default_factory=OrderedDict)
     _paid: float = 0.0
+    _evicted: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _victims: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
 
     def work(self, pod: Pod, now: float) -> Work | None:
         """What the next decision about a pod may take; None where it is deferred without one.
@@ -129,6 +140,40 @@ class Allowance:
     def forget(self, uid: str) -> None:
         """A pod waits no more."""
         self._hard.pop(uid, None)
+        self._victims.pop(uid, None)
+
+    def may_evict(self, namespace: str, now: float) -> bool:
+        """Whether others may be sent away for pods of a namespace now.
+
+        Args:
+            namespace: whose.
+            now: seconds on any steady clock.
+        """
+        return self._counted(namespace, now) + 1 <= self.settings.victims
+
+    def evict(self, pod: Pod, victims: Collection[str], now: float) -> None:
+        """Others are sent away for a pod, or were named to kube-scheduler; each counts once for it.
+
+        Args:
+            pod: for which.
+            victims: uids.
+            now: seconds on any steady clock.
+        """
+        before = self._victims.pop(pod.uid, frozenset())
+        self._victims[pod.uid] = before.union(victims)
+        if len(self._victims) > _MOST_KNOWN:
+            self._victims.popitem(last=False)
+        new = len(self._victims[pod.uid]) - len(before)
+        self._evicted[pod.namespace] = self._counted(pod.namespace, now) + new, now
+        if len(self._evicted) > _MOST_NAMESPACES:
+            self._evicted = {
+                name: known for name, known in self._evicted.items() if self._counted(name, now)
+            }
+
+    def _counted(self, namespace: str, now: float) -> float:
+        """Victims for a namespace's pods that time has not made up for yet."""
+        number, at = self._evicted.get(namespace, (0.0, now))
+        return max(0.0, number - (now - at) * self.settings.victims / _MINUTE)
 
     def _pay(self, now: float) -> None:
         """What time has paid since, in equal parts of all who owe."""

@@ -237,6 +237,9 @@ class Attempts:
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
         allowance, clock = books.verbs.allowance, self._service.clock
+        if not allowance.may_evict(pod.namespace, clock.monotonic()):
+            books.postpone(uid)
+            return wire.Answer(question.id)
         turn = allowance.has_turn(pod.namespace, clock.monotonic())
         planning = Work(_MOST_PLANNING if turn else MOST)
         with self.seconds.labels("preempt").time():
@@ -257,6 +260,9 @@ class Attempts:
         if not plans:
             self._planner.give_up(pod)
         nodes = list(plans)[:_PLANS]
+        for node in nodes[:1]:  # kube-scheduler compares them by the same rules
+            victims = [victim.uid for victim in plans[node][0].victims]
+            allowance.evict(pod, victims, clock.monotonic())
         attempt.planned = {node: plans[node][0] for node in nodes}
         attempt.more = len(plans) > len(nodes)
         books.counts["plugin planned"] += bool(nodes)

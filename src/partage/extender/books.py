@@ -6,7 +6,7 @@ nominated gets its hold before anybody else is woken for the room that was made 
 """
 
 import logging
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -44,6 +44,11 @@ _UNTOLD: Final = 10.0
 _MOST_SHOWN: Final = 8
 """Nodes that a waiting pod is pointed to in so many seconds; kube-scheduler may mind them all."""
 _SHOWN_SECONDS: Final = 60.0
+_CLEARED_SECONDS: Final = 600.0
+_CLAIMED_SECONDS: Final = 120.0
+"""For which room is kept for a nominated pod while others leave, and once all of it is free."""
+_MOST_POSTPONED: Final = 8
+"""Pods that are woken at a time because others may go for them again."""
 _MOST_UNSAID: Final = 1000
 """Findings about nodes that are kept until this instance leads, the newest."""
 _MOST_READ: Final = 8
@@ -62,6 +67,8 @@ class Books:
         counts: how often what happened, by name; for metrics.
         making_room: waiting pods for which others are sent away, by uid: where, and whom.
         priorities: of bound pods with devices: how many have each.
+        postponed: uids of waiting pods for which others may go once their namespace's allowance has
+            victims left.
     """
 
     def __init__(
@@ -88,6 +95,9 @@ class Books:
         self._freed: set[str] = set()
         self.making_room: dict[str, Plan] = {}
         self.priorities: Counter[int] = Counter()
+        self.postponed: OrderedDict[str, None] = OrderedDict()
+        self._claims: dict[str, tuple[str, float]] = {}
+        self._in_vain: dict[str, str] = {}
         self._standing: dict[str, int] = {}
         self._strangers: dict[str, float] = {}
         self._untold: dict[str, tuple[PodEntry, float]] = {}
@@ -145,9 +155,27 @@ class Books:
             self.settle(now)
 
     def _nominate(self, entry: PodEntry, node: str) -> None:
+        if self.kept_in_vain(entry.pod.uid, node):
+            return
         self._nomination[entry.pod.uid] = node
         self._nominated.setdefault(node, {})[entry.pod.uid] = entry
         self._freed.add(node)
+
+    def kept_in_vain(self, uid: str, node: str = "") -> bool:
+        """Whether room was kept for a pod for long, and it never came: it is kept there no more.
+
+        Args:
+            uid: the pod.
+            node: where; by default anywhere.
+        """
+        where = self._in_vain.get(uid)
+        return where is not None and node in {"", where}
+
+    def postpone(self, uid: str) -> None:
+        """Nobody is sent away for a pod now, as enough were for others of its namespace."""
+        if uid not in self.postponed:
+            self.counts["preemption postponed"] += 1
+            self.postponed[uid] = None
 
     def _stands(self, uid: str, priority: int | None) -> None:
         """Count a bound pod by priority; None for one that is not bound."""
@@ -175,6 +203,9 @@ class Books:
         self.verbs.forget(uid)
         self.waiting.leave(uid)
         self._strangers.pop(uid, None)
+        self.postponed.pop(uid, None)
+        self._claims.pop(uid, None)
+        self._in_vain.pop(uid, None)
         self._withdraw(uid)
 
     # --- room that is made -------------------------------------------------------------------
@@ -341,6 +372,7 @@ class Books:
         """What time brings: holds end, the next waiting pods are woken, and who did not come again."""
         while self._unsaid and self.hooks.leads():
             self._say(self._unsaid.popleft())
+        self._end_claims(now)
         self._follow(self.verbs.expire(now))
         # A nomination outlives its hold, which is taken anew while there is room.
         for node, mates in self._nominated.items():
@@ -349,9 +381,47 @@ class Books:
         self.settle(now)
         again = self.waiting.to_wake_again(self.engine, now)
         again += self.waiting.to_search(self.verbs.allowance, now)
+        again += self._to_preempt(now)
         if again:
             self.counts["woken"] += len(again)
             self.hooks.wake(again)
+
+    def _claim(self, uid: str, node: str, now: float, *, whole: bool) -> None:
+        """Room is kept for a nominated pod: until when, counted from the first time."""
+        where, until = self._claims.get(uid, ("", 0.0))
+        if where != node:
+            until = now + _CLEARED_SECONDS
+        self._claims[uid] = node, min(until, now + _CLAIMED_SECONDS) if whole else until
+
+    def _end_claims(self, now: float) -> None:
+        """Give room to others that was kept for long: something else keeps the pod, or its victims."""
+        for uid, (node, until) in list(self._claims.items()):
+            if self._nomination.get(uid) != node:
+                del self._claims[uid]
+            elif now >= until and self.engine.states.get(uid) in {
+                None,
+                State.HELD,
+                State.CLEARING,
+            }:
+                del self._claims[uid]
+                self._in_vain[uid] = node
+                self.counts["nomination ended"] += 1
+                self.give_up(uid, now)
+
+    def _to_preempt(self, now: float) -> list[str]:
+        """The next pods to wake of those for which others may go again."""
+        found: list[str] = []
+        for uid in list(self.postponed):
+            waiting = self.waiting.get(uid)
+            if waiting is None:
+                del self.postponed[uid]
+            elif self.verbs.allowance.may_evict(waiting.entry.pod.namespace, now):
+                del self.postponed[uid]
+                if self.waiting.woken(uid, now):
+                    found.append(uid)
+            if len(found) >= _MOST_POSTPONED:
+                break
+        return found
 
     def settle(self, now: float) -> None:
         """Give freed room to whom it was nominated for, then wake those who may fit.
@@ -369,6 +439,7 @@ class Books:
             for entry in mates:
                 uid = entry.pod.uid
                 whole = self.verbs.nominate(entry.pod, node, now, leaving)
+                self._claim(uid, node, now, whole=whole)
                 if whole and self.waiting.woken(uid, now):
                     woken.append(uid)
             self.waiting.room_on(node)

@@ -5,6 +5,7 @@ that the next filter would give; asking changes nothing. For a pod that has a pl
 question is asked for another one like it.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -89,7 +90,7 @@ def explain(
         "limits": (
             {"in_force": entry.limits[0], "message": entry.limits[1]} if entry.limits else None
         ),
-        "notes": list(pod.request.notes),
+        "notes": [*pod.request.notes, *_kept_waiting(books, pod)],
     }
 
 
@@ -108,6 +109,18 @@ def unscheduled(books: Books, uid: str) -> str:
         if one.type == "PodScheduled" and one.status == "False":
             return one.message or ""
     return ""
+
+
+def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:
+    """Bounds that a waiting pod has met."""
+    if pod.uid in books.postponed:
+        most = books.verbs.allowance.settings.victims
+        yield (
+            f"no pod is sent away for it now: {most} a minute may go for pods of namespace "
+            f"{pod.namespace}, and as many did"
+        )
+    if books.kept_in_vain(pod.uid):
+        yield "room was kept for it for as long as it may be, and it did not come"
 
 
 def _waiting(books: Books, namespace: str, name: str) -> PodEntry | None:

@@ -11,22 +11,31 @@ lets others have their turn in between.
 
 import asyncio
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from partage.extender.books import Books
 from partage.extender.ports import Clock
 from partage.extender.unschedulable_pods import WaitingPod
+from partage.model.allocation import Allocation
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode
 from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
-from partage.scheduler.preemption import MOST_A_PLAN, Bystanders, Occupant, Plan, plan_on
+from partage.scheduler.preemption import (
+    MOST_A_PLAN,
+    Bystanders,
+    Occupant,
+    Plan,
+    planning,
+    still,
+)
 from partage.wire import shapes
 from partage.wire.budgets import Budget
 
 __all__ = [
+    "MOST_PLANNING",
     "Planner",
     "abandoned",
     "again",
@@ -39,8 +48,12 @@ __all__ = [
 
 _ENOUGH: Final = 100
 """Nodes with a plan that are compared; kube-scheduler's own default."""
-_MOST_WORK: Final = 50 * MOST
+MOST_PLANNING: Final = 50 * MOST
 """Units of work that plans for one pod may take over all nodes: others have their turn meanwhile."""
+_MOST_BUDGETS: Final = 200
+"""Disruption budgets of one namespace that are told apart; with more, its pods count as spared by one of them."""
+_BUDGETS_A_UNIT: Final = 10
+"""Comparisons of a pod with a budget that cost as much as one unit of work."""
 _HOPELESS: Final = frozenset(
     {ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED, ReasonCode.SEARCH_DEFERRED}
 )
@@ -79,12 +92,15 @@ def preemptors(books: Books) -> list[WaitingPod]:
 def may_preempt(books: Books, waiting: WaitingPod) -> bool:
     """Whether less important pods might go for a pod that was refused."""
     lowest = min(books.priorities, default=None)
+    uid = waiting.entry.pod.uid
     return (
         lowest is not None
         and waiting.entry.preempts
         and waiting.entry.pod.priority > lowest
         and waiting.refusal.code not in _HOPELESS
         and waiting.among is not None
+        # One for which room was made and that did not come must be heard of before more is.
+        and not (waiting.asked and books.kept_in_vain(uid))
         and not _has_room_coming(books, waiting)
     )
 
@@ -114,8 +130,10 @@ def plans(
     budgets: Sequence[Budget],
     start: int = 0,
     work: Work | None = None,
-) -> Iterator[Plan | None]:
-    """A plan for each node where there is one, until enough are found; None for others.
+) -> Generator[Plan | None, None, None]:
+    """A plan for each node where there is one, until enough are found.
+
+    None comes for others, and in between, where a node takes long: others may have their turn there.
 
     Args:
         books: where the pod waits.
@@ -124,40 +142,70 @@ def plans(
         start: where in the order of nodes to begin, so that not always the same are asked.
         work: what may be done over all nodes.
     """
-    work = work or Work(_MOST_WORK)
+    work = work or Work(MOST_PLANNING)
     engine = books.engine
     names = [node.name for node in engine.ledger.nodes if node is not None]
-    found = 0
+    found, rules = 0, _Rules(budgets)
     for offset in range(len(names)):
         name = names[(start + offset) % len(names)]
-        if not _reachable(books, waiting, name):
+        if not _reachable(books, waiting, name) or books.kept_in_vain(waiting.entry.pod.uid, name):
             continue
-        here = Work(min(MOST_A_PLAN, work.limit - work.done))
-        plan = _plan(books, waiting, name, budgets, here)
-        work.add(here.done)
+        pod, here = waiting.entry.pod, Work(min(MOST_A_PLAN, work.limit - work.done))
+        occupants, beside = _around(books, pod, name, rules)
+        plan = None
+        if occupants or beside.leaving:
+            steps = planning(engine, pod, name, occupants, rules.allowed, beside, here)
+            plan = yield from steps
+        work.add(here.done + len(occupants) * rules.most // _BUDGETS_A_UNIT)
         yield plan
         found += plan is not None
         if found >= _ENOUGH or work.spent:
             return
 
 
-def again(books: Books, waiting: WaitingPod, node: str, budgets: Sequence[Budget]) -> Plan | None:
-    """The plan for one node as things are now."""
-    if books.waiting.get(waiting.entry.pod.uid) is not waiting:
+def again(books: Books, waiting: WaitingPod, plan: Plan, budgets: Sequence[Budget]) -> Plan | None:
+    """A plan as things are now; None where it makes no room any more."""
+    pod, node = waiting.entry.pod, plan.node
+    if books.waiting.get(pod.uid) is not waiting:
         return None
     if not _reachable(books, waiting, node) or _has_room_coming(books, waiting):
         return None
-    return _plan(books, waiting, node, budgets, Work(MOST_A_PLAN))
+    rules = _Rules(budgets)
+    occupants, beside = _around(books, pod, node, rules)
+    there = {one.uid: one for one in occupants}
+    if any(one.uid not in there and one.uid not in beside.leaving for one in plan.victims):
+        return None
+    victims = tuple(there[one.uid] for one in plan.victims if one.uid in there)
+    return still(books.engine, pod, Plan(node, victims), rules.allowed, beside)
 
 
-def _plan(
-    books: Books,
-    waiting: WaitingPod,
-    node: str,
-    budgets: Sequence[Budget],
-    work: Work,
-) -> Plan | None:
-    pod = waiting.entry.pod
+class _Rules:
+    """Disruption budgets by namespace.
+
+    Attributes:
+        allowed: how many more pods each lets go.
+        most: how many one pod may have to be compared with.
+    """
+
+    def __init__(self, budgets: Sequence[Budget]) -> None:
+        self._of: dict[str, list[Budget]] = {}
+        for one in budgets:
+            self._of.setdefault(one.namespace, []).append(one)
+        self.allowed = {one.key: one.allowed for one in budgets}
+        self.most = max((min(len(of), _MOST_BUDGETS) for of in self._of.values()), default=0)
+
+    def of(self, held: Allocation, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Keys of the budgets that count a pod."""
+        mine = self._of.get(held.namespace, ())
+        if len(mine) > _MOST_BUDGETS:
+            # Kubernetes evicts no pod that several count; nobody compares each pod with thousands.
+            self.allowed[held.namespace] = 0
+            return (held.namespace,)
+        return tuple(one.key for one in mine if one.counts(held.namespace, held.name, labels))
+
+
+def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occupant], Bystanders]:
+    """Who is on a node: who may have to go for a pod, and whose part in it is settled."""
     leaving = books.leaving(node)
     occupants = []
     for held in books.engine.ledger.on_node(node):
@@ -166,22 +214,16 @@ def _plan(
         if entry is None or not bound or held.uid in leaving:
             continue
         if entry.pod.priority < pod.priority:
-            labels = entry.translated.view.labels
-            mine = tuple(
-                one.key for one in budgets if one.counts(held.namespace, held.name, labels)
-            )
+            mine = rules.of(held, entry.translated.view.labels)
             born = _born(books, held.uid)
             occupants.append(Occupant(held.uid, entry.pod.priority, born, mine))
-    if not occupants and not leaving:
-        return None
     others = [one.pod for one in books.nominees(node) if one.pod.uid != pod.uid]
     beside = Bystanders(
         leaving,
         tuple(one.uid for one in others if one.priority < pod.priority),
         tuple(one for one in others if one.priority >= pod.priority),
     )
-    allowed = {one.key: one.allowed for one in budgets}
-    return plan_on(books.engine, pod, node, occupants, allowed, beside, work)
+    return occupants, beside
 
 
 def _reachable(books: Books, waiting: WaitingPod, node: str) -> bool:

@@ -379,13 +379,20 @@ class SchedulerService:
             return preempt_reply(args.victims)
         if entry.pod.uid in self.books.making_room:
             return preempt_reply({})  # others are on their way out for it already
+        allowance, now = self.books.verbs.allowance, self.clock.monotonic()
+        if not allowance.may_evict(entry.pod.namespace, now):
+            self.books.postpone(entry.pod.uid)
+            return preempt_reply({})
         priorities = {uid: e.pod.priority for uid, e in self.books.cluster_cache.pods().items()}
         kept = self.books.verbs.preempt(
             entry.pod,
             {node: victims.uids for node, victims in args.victims.items()},
             priorities,
-            self.clock.monotonic(),
+            now,
         )
+        if kept:
+            # Where is kube-scheduler's choice: no fewer than these go.
+            allowance.evict(entry.pod, min(kept.values(), key=len), now)
         told = {"partage.nodes.asked": len(args.victims), "partage.nodes.fitting": len(kept)}
         self.stories.asked(PREEMPT, entry, start, told)
         return preempt_reply(

@@ -25,10 +25,11 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.placement.work import FEW, Work
+from partage.scheduler.decision import DryRun
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
 from partage.scheduler.explain import deferred
-from partage.scheduler.preemption import MOST_A_PLAN, least
+from partage.scheduler.preemption import least
 
 __all__ = ["HOLD", "Answer", "Listed", "Verbs"]
 
@@ -274,24 +275,25 @@ class Verbs:
         if not _asks(pod):
             return {node: tuple(uids) for node, uids in candidates.items()}
         kept: dict[str, tuple[str, ...]] = {}
-        work = Work(MOST_A_PLAN)
+        work = Work()
         for node, uids in candidates.items():
             victims = list(uids)
-            if not victims or not self.engine.fits_without(pod, node, victims, work):
-                added = self._added(pod, node, (victims, priorities), work)
-                if not added:
-                    continue
-                victims += added
+            with self.engine.without(pod, node, work=work) as run:
+                if not victims or run.grants(victims) is None:
+                    others = self._others(pod, node, victims, priorities)
+                    added = self._added(run, victims, others, work)
+                    if not added:
+                        continue
+                    victims += added
             kept[node] = tuple(victims)
         self.allowance.spend(pod, work.taken, now)
         return kept
 
-    def _added(
-        self, pod: Pod, node: str, given: tuple[Sequence[str], Mapping[str, int]], work: Work
+    def _others(
+        self, pod: Pod, node: str, victims: Sequence[str], priorities: Mapping[str, int]
     ) -> list[str]:
-        """The least important pods of the node that make room together with the victims."""
-        victims, priorities = given
-        others = sorted(
+        """Less important pods of the node beside the victims, the least important first."""
+        return sorted(
             (
                 held.uid
                 for held in self.engine.ledger.on_node(node)
@@ -302,8 +304,13 @@ class Verbs:
             key=lambda uid: priorities[uid],
         )
 
+    def _added(
+        self, run: DryRun, victims: Sequence[str], others: Sequence[str], work: Work
+    ) -> list[str]:
+        """The least important pods of the node that make room together with the victims."""
+
         def fits(gone: Collection[str]) -> bool:
-            return self.engine.fits_without(pod, node, [*victims, *gone], work)
+            return run.grants([*victims, *gone]) is not None
 
         if not others or not fits(others):
             return []

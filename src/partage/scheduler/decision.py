@@ -5,7 +5,7 @@ in different ways. `Engine` adds the events, and books what was chosen.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from partage.scheduler.explain import brief, deferred, refuse
 from partage.scheduler.quota import QuotaBook, metered
 from partage.scheduler.request_class_cache import RequestClassCache, Scorers
 
-__all__ = ["Chooser", "amounts"]
+__all__ = ["Chooser", "DryRun", "amounts"]
 
 
 _MOST_BEYOND: Final = 32
@@ -39,9 +39,10 @@ _LAST_TRIES: Final = 4
 
 _A_NODE: Final = 20
 _A_GROUP: Final = 20
-_A_DRY_RUN: Final = 100
-"""Units of work that it takes to read a node's cards, to look at the columns for one more group, and
-to think others away."""
+_A_DRY_RUN: Final = 20
+_A_MOVE: Final = 5
+"""Units of work that it takes to read a node's cards, to look at the columns for one more group, to
+ask about a node in thought, and to think one more pod away or back."""
 
 _NODES: Final = 80
 """Nodes whose columns take one more unit for each group, where all of them are looked at."""
@@ -353,36 +354,25 @@ class Chooser:
                 they hold so far does not count either.
             work: what may be done; once it is spent, nothing fits.
         """
-        work = work or Work()
-        index = self.ledger.index.get(name)
-        if index is None or pod.request.fault is not None or work.spent:
-            return None
-        away = dict.fromkeys([*gone, pod.uid, *(one.uid for one in first)])
-        taken = [a for uid in away if (a := self.ledger.undo(uid)) is not None]
-        added: list[str] = []
-        try:
-            for one in first:
-                grants = self._grants(one, index, work)
-                if grants:
-                    self.ledger.apply(
-                        Allocation(one.uid, one.namespace, one.name, name, grants, one.host)
-                    )
-                    added.append(one.uid)
-            return self._grants(pod, index, work)
-        finally:
-            for uid in added:
-                self.ledger.undo(uid)
-            for allocation in taken:
-                self.ledger.apply(allocation)
+        with self.without(pod, name, first, work) as run:
+            return run.grants(gone)
 
-    def _grants(self, pod: Pod, index: int, work: Work) -> tuple[Grant, ...] | None:
-        """What the pod would get on one node now; None where it does not fit."""
+    def without(
+        self, pod: Pod, name: str, first: Sequence[Pod] = (), work: Work | None = None
+    ) -> "DryRun":
+        """As `grants_without`, for many questions about one node."""
+        return DryRun(self, pod, name, first, work or Work())
+
+    def grants_on(
+        self, pod: Pod, index: int, work: Work, depth: int = MOST_A_NODE
+    ) -> tuple[Grant, ...] | None:
+        """What the pod would get on one node now; None where no search of that depth finds a place."""
         group = self._class_of(pod)
         group.refresh(self.ledger, self._rank)
         work.add(_A_DRY_RUN + _A_GROUP * len(group.kinds))
         if group.value[index] < 0:
             return None
-        grants = self._try(group, pod, index, work)
+        grants = self._try(group, pod, index, work, Work(depth))
         return None if isinstance(grants, NodeReason) else grants
 
     def _tried(
@@ -443,6 +433,76 @@ class Chooser:
 
     def _class_of(self, pod: Pod) -> RequestClass:
         return self._classes.find(pod, self.policy, self.tables)
+
+
+class DryRun:
+    """One node in thought: pods are away, and the books are as they were once this is left.
+
+    Between two questions only those pods move that are away for one of them and not for the other.
+
+    Attributes:
+        depth: units of work that the search for a place may take for each pod.
+    """
+
+    def __init__(
+        self, chooser: Chooser, pod: Pod, name: str, first: Sequence[Pod], work: Work
+    ) -> None:
+        """See `Chooser.grants_without`."""
+        self._chooser, self._pod, self._name, self._first, self._work = (
+            chooser, pod, name, first, work,
+        )  # fmt: skip
+        self._away: dict[str, Allocation | None] = {}
+        self.depth = MOST_A_NODE
+
+    def __enter__(self) -> Self:
+        """Nobody is away yet."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Everybody is back."""
+        self.leave()
+
+    def leave(self) -> None:
+        """Everybody is back, until the next question."""
+        self._move(())
+
+    def grants(self, gone: Iterable[str]) -> tuple[Grant, ...] | None:
+        """What the pod would get if these were gone; None where it would not fit.
+
+        Args:
+            gone: uids of pods that are thought away.
+        """
+        chooser, ledger, work = self._chooser, self._chooser.ledger, self._work
+        index = ledger.index.get(self._name)
+        if index is None or self._pod.request.fault is not None or work.spent:
+            return None
+        self._move((*gone, self._pod.uid, *(one.uid for one in self._first)))
+        added: list[str] = []
+        try:
+            for one in self._first:
+                grants = chooser.grants_on(one, index, work, self.depth)
+                if grants:
+                    ledger.apply(
+                        Allocation(one.uid, one.namespace, one.name, self._name, grants, one.host)
+                    )
+                    added.append(one.uid)
+            return chooser.grants_on(self._pod, index, work, self.depth)
+        finally:
+            for uid in added:
+                ledger.undo(uid)
+
+    def _move(self, wanted: Sequence[str]) -> None:
+        """Have exactly these away."""
+        ledger, away = self._chooser.ledger, frozenset(wanted)
+        for uid in [uid for uid in self._away if uid not in away]:
+            allocation = self._away.pop(uid)
+            if allocation is not None:
+                ledger.apply(allocation)
+                self._work.add(_A_MOVE)
+        for uid in wanted:
+            if uid not in self._away:
+                self._away[uid] = ledger.undo(uid)
+                self._work.add(_A_MOVE)
 
 
 def amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:

@@ -10,9 +10,9 @@ the event `RoomKept`; who goes, and when, is the driver's work.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import structs
 
@@ -21,13 +21,27 @@ from partage.model.allocation import Allocation, Charge, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice
 from partage.model.pod import Pod
-from partage.placement.work import MOST, Work
-from partage.scheduler.decision import Chooser
+from partage.placement.work import MOST, MOST_A_NODE, Work
+from partage.scheduler.decision import Chooser, DryRun
 
-__all__ = ["MOST_A_PLAN", "Bystanders", "Occupant", "Plan", "free_part", "least", "plan_on"]
+__all__ = [
+    "MOST_A_PLAN",
+    "Bystanders",
+    "Occupant",
+    "Plan",
+    "free_part",
+    "least",
+    "plan_on",
+    "planning",
+    "still",
+]
 
-MOST_A_PLAN: Final = 4 * MOST
+T = TypeVar("T")
+
+MOST_A_PLAN: Final = 9 * MOST
 """Units of work that a plan for one node may take: a plan asks again and again whether a pod fits."""
+_A_STRETCH: Final = MOST // 6
+"""Units after which others have their turn, once a question is answered: a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +110,28 @@ def plan_on(
     beside: Bystanders = Bystanders(),
     work: Work | None = None,
 ) -> Plan | None:
+    """What `planning` comes to, where nobody else has a turn meanwhile."""
+    return _run_through(planning(chooser, pod, node, occupants, allowed, beside, work))
+
+
+def planning(
+    chooser: Chooser,
+    pod: Pod,
+    node: str,
+    occupants: Sequence[Occupant],
+    allowed: Mapping[str, int],
+    beside: Bystanders = Bystanders(),
+    work: Work | None = None,
+) -> Generator[None, None, Plan | None]:
     """The least that makes room for a pod on a node; None where nothing does.
 
-    Of the victims none can be spared while the others go. Those of higher priority are spared
+    Of the victims none can be spared while the others go, as far as a search finds; where that takes
+    too much, each question is answered by first choices alone. Those of higher priority are spared
     first; among equals two orders are tried, and the one with fewer victims is taken: the older
     first, and first those who share a card with many, so that one card is emptied and not two.
+
+    It stops now and then with the books as they are, so that others have their turn: it asks again
+    and again whether the pod fits, and each time may take a search.
 
     Args:
         chooser: the books.
@@ -113,33 +144,127 @@ def plan_on(
             might be spared.
     """
     work = work or Work(MOST_A_PLAN)
-    gone = [*beside.leaving, *beside.yielding]
+    most, around = work.limit, (allowed, beside)
+    work.limit = work.done + (most - work.done) // 3
+    plan = yield from _planned(chooser, pod, node, occupants, around, work)
+    exact, work.limit = not work.spent, most
+    if not exact:
+        # A pod of many containers: whether it fits takes a search each time.
+        plan = yield from _planned(chooser, pod, node, occupants, around, work, exact=False)
+    return None if work.spent else plan
 
-    def fits(victims: Collection[str]) -> bool:
-        away = [*gone, *victims]
-        return chooser.grants_without(pod, node, away, beside.first, work) is not None
 
-    if gone and fits(()):
-        return Plan(node)
-    if not occupants or not fits([one.uid for one in occupants]):
-        return None
+def _planned(
+    chooser: Chooser,
+    pod: Pod,
+    node: str,
+    occupants: Sequence[Occupant],
+    given: tuple[Mapping[str, int], Bystanders],
+    work: Work,
+    *,
+    exact: bool = True,
+) -> Generator[None, None, Plan | None]:
+    allowed, beside = given
     crowd = _crowds(chooser.ledger, node)
-    plans = []
-    for order in (
-        sorted(occupants, key=lambda one: (-one.priority, one.born)),
-        sorted(occupants, key=lambda one: (-one.priority, -crowd[one.uid], one.born)),
-    ):
-        # What a budget allows may go to the most important or to the least: both are tried.
-        consumed = (_breaking(order, allowed), _breaking(order[::-1], allowed))
-        for breaking in dict.fromkeys(consumed):
-            # Those whose going breaks a budget are spared before all others.
-            spared = sorted(order, key=lambda one: one.uid not in breaking)
-            victims = set(least([one.uid for one in spared], fits))
-            if work.spent:
-                return None
-            left = [one for one in order if one.uid in victims]
-            plans.append(Plan(node, tuple(left), tuple(sorted(_breaking(left, allowed)))))
-    return min(plans, key=lambda plan: plan.cost)
+    with chooser.without(pod, node, beside.first, work) as run:
+        run.depth = MOST_A_NODE if exact else 0
+        asked = _Asked(run, beside, work)
+        if asked.anybody_gone and asked.fits(()):
+            return Plan(node)
+        if not occupants or not asked.fits([one.uid for one in occupants]):
+            return None
+        plans = []
+        orders = (
+            sorted(occupants, key=lambda one: (-one.priority, -crowd[one.uid], one.born)),
+            sorted(occupants, key=lambda one: (-one.priority, one.born)),
+        )
+        for order in orders[: 2 if exact else 1]:
+            # What a budget allows may go to the most important or to the least: both are tried.
+            consumed = (_breaking(order, allowed), _breaking(order[::-1], allowed))
+            for breaking in dict.fromkeys(consumed):
+                # Those whose going breaks a budget are spared before all others.
+                spared = sorted(order, key=lambda one: one.uid not in breaking)
+                victims = set((yield from asked.least([one.uid for one in spared])))
+                if work.spent:
+                    return None
+                left = [one for one in order if one.uid in victims]
+                plans.append(Plan(node, tuple(left), tuple(sorted(_breaking(left, allowed)))))
+        return min(plans, key=lambda plan: plan.cost)
+
+
+def still(
+    chooser: Chooser,
+    pod: Pod,
+    plan: Plan,
+    allowed: Mapping[str, int],
+    beside: Bystanders = Bystanders(),
+) -> Plan | None:
+    """A plan as things are now, without victims that can be spared by now; None where it makes no room.
+
+    Args:
+        chooser: the books.
+        pod: who wants room.
+        plan: what was the least a moment ago; its victims are all there.
+        allowed: how many more pods each budget lets go.
+        beside: who else is there.
+    """
+    work = Work()
+    with chooser.without(pod, plan.node, beside.first, work) as run:
+        asked, uids = _Asked(run, beside, work), [one.uid for one in plan.victims]
+        if not asked.fits(uids):
+            return None
+        fewer = _run_through(asked.least(uids))
+    if work.spent:
+        return plan
+    left = tuple(one for one in plan.victims if one.uid in fewer)
+    return Plan(plan.node, left, tuple(sorted(_breaking(left, allowed))))
+
+
+def _run_through(steps: Generator[None, None, T]) -> T:
+    """What such a generator returns, where nobody else has a turn meanwhile."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
+class _Asked:
+    """Whether a pod fits without others, asked once for each set of them.
+
+    Attributes:
+        anybody_gone: others leave, or yield, whatever is decided.
+    """
+
+    def __init__(self, run: DryRun, beside: Bystanders, work: Work) -> None:
+        self._run, self._work = run, work
+        self._gone = (*beside.leaving, *beside.yielding)
+        self.anybody_gone = bool(self._gone)
+        self._known: dict[frozenset[str], bool] = {}
+        self._paused = 0
+
+    def fits(self, victims: Collection[str]) -> bool:
+        asked = frozenset(victims)
+        if asked not in self._known:
+            self._known[asked] = self._run.grants([*self._gone, *victims]) is not None
+        return self._known[asked]
+
+    def least(self, victims: Sequence[str]) -> Generator[None, None, list[str]]:
+        """See `least`; others have their turn where it took long."""
+        steps = _sparing(victims, self.fits)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: list[str] = end.value
+                return found
+            if self._work.done >= self._paused + _A_STRETCH:
+                self._run.leave()
+                yield
+                # What was asked before may not hold any more; what was done before counts.
+                self._paused = self._work.done
+                self._known.clear()
 
 
 def least(victims: Sequence[str], fits: Callable[[Collection[str]], bool]) -> list[str]:
@@ -152,6 +277,13 @@ def least(victims: Sequence[str], fits: Callable[[Collection[str]], bool]) -> li
         victims: uids; who comes first is spared first.
         fits: whether there is room when these are gone; more who are gone never leave less room.
     """
+    return _run_through(_sparing(victims, fits))
+
+
+def _sparing(
+    victims: Sequence[str], fits: Callable[[Collection[str]], bool]
+) -> Generator[None, None, list[str]]:
+    """As `least`, with a stop after each question."""
     left = list(victims)
     kept, step = 0, 1
     while kept < len(left):
@@ -163,6 +295,7 @@ def least(victims: Sequence[str], fits: Callable[[Collection[str]], bool]) -> li
             step //= 2
         else:
             kept += 1
+        yield
     return left
 
 
