@@ -21,11 +21,11 @@ from partage.extender import allowance
 from partage.extender.allowance import AllowanceSettings
 from partage.extender.preemption import MOST_PLANNING, Planner, given_up_on
 from partage.extender.service import ServiceSettings
-from partage.kube.clock import SystemClock
 from partage.kube.events import EventRecorder
 from partage.placement.work import Work
 from partage.scheduler.engine import State
 from partage.scheduler.preemption import Plan
+from partage.testing.clock import InstantClock
 from partage.testing.kept_spans import KeptSpans
 from partage.tracing.context import trace_of
 from partage.tracing.spans import MAKE_ROOM
@@ -208,17 +208,12 @@ async def test_rows_of_pods_for_which_nothing_helps_leave_time_to_others(
 
         monkeypatch.setattr(Planner, "best", best)
         client = await g.cluster.client()
-        slept: list[float] = []
-
-        async def sleep(_clock: object, seconds: float) -> None:
-            slept.append(seconds)
-
-        monkeypatch.setattr(SystemClock, "sleep", sleep)
+        client.clock = clock = InstantClock()
         recorder = EventRecorder(client, component="test", instance="test")
         await Preempting(client, lambda: books, recorder, lambda: True, FAST).look()
         owed = books.verbs.allowance.settings.owed
         assert len(planned) == -(-owed // MOST_PLANNING)
-        assert sum(slept) >= sum(planned) * 3.5e-6
+        assert sum(clock.slept) >= sum(planned) * 3.5e-6
 
 
 async def test_room_is_kept_while_victims_end_one_by_one() -> None:
