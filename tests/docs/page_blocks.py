@@ -136,6 +136,8 @@ _INSTANCES: Final = "docs/how-to/use-hardware-instances.md"
 _NRI: Final = f"{_SHOWN}::test_nri_is_on_with_what_the_page_prints"
 GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("ARCHITECTURE.md", "manifests ──wire"): f"{_SHOWN}::test_the_drawing_names_packages",
+    ("docs/concepts.md", "user ── pod"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
+    ("docs/concepts.md", "webhook away"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
     (_INSTALL, "agent:"): f"{_SHOWN}::test_values_for_the_agent_are_values_of_the_chart",
     ("docs/how-to/first-card.md", "python3 bench/gpu.py"):
         "tests/native/test_the_gpu_script_runs.py::test_it_runs_to_its_end_with_nothing_but_python",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from outages import OUTAGES
 from page_blocks import BLOCKS, ROOT, Block
 
 from partage.agent.isolation.limits import read, render
@@ -24,6 +25,7 @@ from partage.daemon.kube_scheduler_config import (
 from partage.doctor.machine import examined
 from partage.model.device import ForeignInstance
 from partage.model.mig import MigSlice
+from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
@@ -363,6 +365,24 @@ def test_the_drawing_names_packages() -> None:
     for name in ("ledger", "engine"):
         assert name in drawn
         assert list((ROOT / "src/partage").glob(f"*/{name}.py"))
+
+
+def test_the_drawings_use_words_that_exist() -> None:
+    """Keys, reasons and what becomes of new pods, as the tables have them."""
+    way = block("docs/concepts.md", "user ── pod").text
+    away = block("docs/concepts.md", "webhook away").text
+    keys = (ROOT / "docs/reference/annotations.md").read_text("utf-8")
+
+    drawn = re.findall(r"partage\.io/\w+", way)
+    assert drawn
+    assert [key for key in drawn if f"`{key}`" not in keys] == []
+    codes = {word for word in re.findall(r": (\w+) ", away) if word[0].isupper()}
+    assert codes <= {one.value for one in ReasonCode}
+    assert len(codes) == 3
+    devices = {one.id: one.devices for one in OUTAGES}
+    for part, row in (("webhook", "webhook"), ("kube-scheduler", "kube-scheduler"), ("service", "scheduler service")):  # fmt: skip
+        (line,) = (one for one in away.splitlines() if one.startswith(f"{row} away"))
+        assert f"new pods with devices: {devices[part]}" in line
 
 
 def test_a_nodes_files_go(tmp_path: Path) -> None:
