@@ -1,6 +1,6 @@
 """What people read says who does what: `nobody`, `is told` and their like go around a subject.
 
-Pages, help, what the program prints, and the chart's values, templates and rules.
+Pages, help, what the program prints, what modules say of themselves, and the chart's values, templates and rules.
 """
 
 import ast
@@ -85,6 +85,15 @@ def test_what_is_installed_names_the_subject() -> None:
     """Comments of the chart's values and templates, rules, dashboards."""
     assert len(INSTALLED) > 30
     assert [hit for path in INSTALLED for hit in hits(path)] == []
+
+
+def test_modules_name_the_subject() -> None:
+    """What each module says first of itself."""
+    found = []
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        found += [f"{file.relative_to(ROOT)}: {hit[0]!r}" for hit in PHRASES.finditer(text)]
+    assert found == []
 
 
 @pytest.mark.parametrize(("name", "text"), list(helps(main)), ids=lambda one: one[:30])

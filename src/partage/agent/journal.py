@@ -4,11 +4,11 @@ One file of JSON lines, appended and flushed to the disk before the runtime is a
 holds is written down first. A line that a crash cut off is dropped; one that is damaged otherwise is left out
 and told. The file is written anew, complete, under another name and renamed, at each look at what the runtime
 has (`keep`) and whenever most of it is about containers that have ended. One process has a journal at a time:
-a second agent on the node is told so and does not start.
+a second agent on the node says so and does not start.
 
 The first line is the version of what follows. A journal of a later version is refused and left as it is: lines that
 this agent would read as less than they say, and then write anew, would be lost for the agent that wrote them.
-Whoever adds a field raises the version. A journal without one is of 0.1.0 before it was marked, and version 1.
+A new field raises the version. A journal without one is of 0.1.0 before it was marked, and version 1.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """What an operator has to know of a node's agent, though nothing is refused for it: notes.
 
-Whoever notices something says it, and says it again, or nothing, when that has changed. The notes of a node are an
+A part that notices something says it, and says it again, or nothing, when that has changed. The notes of a node are an
 annotation of it, as long as they last, from which `partage doctor` reads them, and a metric. What concerns one pod
 only is said in its condition instead.
 """

@@ -9,7 +9,7 @@ A message is a frozen dataclass whose fields say their number and kind:
 
 Only what containerd's NRI and the kubelet's interfaces use is here: varints, texts, bytes, messages,
 lists of texts and messages, maps of texts. A field that is not declared is skipped, as the format asks; a
-declared one with another wire type is an error, since guessing would inject something nobody asked for.
+declared one with another wire type is an error, since guessing would inject something that was not asked for.
 
 Source: the published encoding of protocol buffers.
 """

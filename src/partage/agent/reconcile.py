@@ -5,7 +5,7 @@
     units     (PodResources)  what the kubelet has counted for which container
     running   (runtime)       what is there, with what arrived of the agent's answer
 
-Nothing follows from what is not known: a part that does not tell is None, accuses nobody, and frees nothing. Nothing
+Nothing follows from what is not known: a part that does not tell is None, accuses no container, and frees nothing. Nothing
 here gives anybody more; what is done about each kind is in `differences.TABLE`.
 
 What can be compared of the kubelet's units, and what cannot. A unit's identity begins with its card (`units`), so that

@@ -1,8 +1,8 @@
 """What containers use of a node's cards: measured, never guessed.
 
 Those that the enforcement library holds tell through their accounts (memory) and seats (device time). Of others,
-whoever enforces, the driver tells the memory of each process, where the agent sees processes of the host. What
-nobody measures is absent, and so is its series.
+whatever enforces, the driver tells the memory of each process, where the agent sees processes of the host. What
+is not measured is absent, and so is its series.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -2,7 +2,7 @@
 
 State lives in memory. It behaves like the genuine server where clients and manifests depend on
 it, so that genuine kubectl binaries, controllers and webhooks work against it. It schedules
-nothing and runs nothing: whoever embeds it plays scheduler, kubelet and controllers.
+nothing and runs nothing: its embedder plays scheduler, kubelet and controllers.
 
     server = ApiServer(Settings(relaxed_names=True))
     server.admission.mutators.append(my_mutator)

@@ -4,7 +4,7 @@ Pure and synchronous: no clock, no chance, no input or output. Every change is o
 either happens at the revision expected or not at all, and is appended to its resource's history,
 from which watches and consistent later pages of a list are served.
 
-Stored values are never changed in place; whoever reads one may keep it, and may not alter it.
+Stored values are never changed in place; a reader may keep one, and may not alter it.
 """
 
 from bisect import bisect_left, insort

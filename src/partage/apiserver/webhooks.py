@@ -1,7 +1,7 @@
 """Admission webhooks: which stored configurations match a request, and calling them.
 
 `matchConditions` (CEL) are not interpreted: a hook that has some is called as if they held, and
-the client is told so. A mutating hook is called once; reinvocation is not supported.
+the client gets that answer. A mutating hook is called once; reinvocation is not supported.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Who answers `explain`, `top` and `inspect`: the scheduler service, the API server, or files.
 
-The service knows what it told kube-scheduler last. Everybody else may read the cluster's objects
+The service knows what it told kube-scheduler last. Other programs may read the cluster's objects
 and have the engine say what it would say of them: the same rules over the same objects, with no
 other rights than `kubectl get` needs. Both give the same documents (`dashboard.views`).
 """

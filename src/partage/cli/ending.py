@@ -1,7 +1,7 @@
 """How a command that cannot go on ends: one line on standard error, and an exit code.
 
-The line names the command and the thing, then the rule that stops it and what to try; whoever
-finds the problem words it.
+The line names the command and the thing, then the rule that stops it and what to try; the
+code that finds the problem words it.
 """
 
 import sys

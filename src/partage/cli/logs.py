@@ -1,6 +1,6 @@
 """Logs of the long-running commands: one line an event, for people or for machines.
 
-What is logged is told by the callers, who log names, counts and errors. Credentials are never
+Callers say what is logged, who log names, counts and errors. Credentials are never
 among them: the API client keeps them out of its errors, and no header or body is logged.
 """
 

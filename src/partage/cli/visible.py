@@ -1,4 +1,4 @@
-"""What a terminal would take for a command, made visible: names and notes come from whoever may write objects.
+"""What a terminal would take for a command, made visible: names and notes come from users who may write objects.
 
 Escape sequences could hide a line, write another one, or set the terminal's title; marks that turn the direction of
 writing could show a name as another one. Line ends and tabs stay.

@@ -1,6 +1,6 @@
 """Keeps two writers that disagree from writing without end.
 
-Writing the same change to the same object again means that somebody undid it. The first time that
+Writing the same change to the same object again means that another program undid it. The first time that
 is corrected soon, as a restarted kubelet must be; each time after, twice as late.
 """
 

@@ -2,7 +2,7 @@
 
 Settings are given as the families hold them, a node's own beside the cluster's; what they lead to
 is given card by card, because that is what an operator wants to know. Where a ConfigMap is not in
-force, it is told why.
+force, its report says why.
 """
 
 from dataclasses import asdict

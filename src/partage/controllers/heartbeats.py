@@ -4,7 +4,7 @@ A lease says nothing but "I was here": it is compared with what it was at the lo
 leader election does, and no time in it with any clock. An agent is silent once its lease has not
 changed for as long as the limit, seen by looks without a gap. Whatever keeps us from looking (an
 API server that is away, a process that stood still) keeps agents from renewing too, so silence is
-counted afresh from the first look after it, for everybody.
+counted afresh from the first look after it, for all nodes.
 
     heard ──limit without a change, looked at all the while──> silent ──a change──> heard
       └────────────── the lease is gone: no agent is expected ──────────────┘

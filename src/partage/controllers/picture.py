@@ -1,7 +1,7 @@
 """The objects that controllers compare, as they were last seen, and how they are read.
 
 Kept are every Node and Device object, pods that concern devices, and the ConfigMaps that set
-something; documents are shared with whoever else follows the same watch. Nodes and pods are read
+something; documents are shared with other readers of the same watch. Nodes and pods are read
 when they are looked at, and only few are kept read: the books of the scheduler hold them already.
 """
 

@@ -1,7 +1,7 @@
 """What is wrong with a bound pod's devices, and what its labels should say.
 
 A pod that asks for devices and was bound without any protocol's record bypassed admission: what it
-uses is not known, so the scheduler closes its node's cards, and somebody must be told. The same
+uses is not known, so the scheduler closes its node's cards, and an operator must learn of it. The same
 holds for a record that cannot be trusted, and for a device that the node no longer has.
 
 The labels that a protocol wants travel in the Binding; API servers before 1.35 do not copy them

@@ -2,8 +2,8 @@
 
 Both name families of Koordinator, always, in capacity and in allocatable: the scheduler's fit and
 the kubelet check whichever name a pod used. Amounts are those that `partage schedule` prints as
-`allocatable`. What is compared is the node as it is now, not what was written last; so whoever
-overwrites it is corrected, and nothing is written when nothing differs.
+`allocatable`. What is compared is the node as it is now, not what was written last; so an
+overwritten value is corrected, and nothing is written when nothing differs.
 
 Names that kubelet plugins serve (`nvidia.com/gpu`, qGPU's, vendors' triggers) are never touched.
 Native units of vendors (`huawei.com/npu-core`) are only touched where the node's Device object

@@ -1,6 +1,6 @@
 """The changes that controllers make, each as small as can be and bound to the object's uid.
 
-A patch names only what differs, so it takes nothing back that somebody else writes at the same
+A patch names only what differs, so it takes nothing back that another program writes at the same
 time; the uid in it keeps it from an object that was made anew under the same name. What the API
 server answers is the object's newest state and goes into the picture at once, without waiting for
 the watch to tell it.

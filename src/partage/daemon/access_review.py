@@ -1,4 +1,4 @@
-"""Who may read explanations: whoever may get pods of the namespace, as the API server says.
+"""Who may read explanations: a user who may get pods of the namespace, as the API server says.
 
 A caller's bearer token is shown to the API server (TokenReview), and what that user may do is asked
 (SubjectAccessReview). Answers are kept for a short while, few of them, under a hash of the token.

@@ -1,7 +1,7 @@
 """Closes nodes whose agent is away to new pods with devices, and opens them when it is back.
 
     agents' leases ──list, every 10 s──> who is silent (controllers.heartbeats)
-        ──annotation of the Node──> everybody's books, by the watch of Nodes like any other fact
+        ──annotation of the Node──> all books, by the watch of Nodes like any other fact
 
 Only the leader looks and writes. Leases are listed and not watched: at 5,000 nodes a watch would
 tell of five hundred renewals a second, of which nothing is wanted but whether there was any. The

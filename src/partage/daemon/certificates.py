@@ -1,7 +1,7 @@
 """Certificates of a service of ours, in a Secret that all replicas share.
 
 No replica leads. Each reads the Secret, makes anew what is due, and writes it on the condition that
-nobody else has written since; who comes second reads again and finds nothing due.
+no other replica has written since; a second one reads again and finds nothing due.
 """
 
 import base64

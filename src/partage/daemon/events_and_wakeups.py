@@ -4,7 +4,7 @@ Hooks are called in the middle of a decision and must not wait, so everything he
 written in the background. Events of one pod are merged and held back by the recorder. Waking is a
 change of an annotation on the waiting pod: to kube-scheduler any change of a pod is a reason to
 try it again, in every version, and it concerns that pod alone, where touching a node would send
-everybody who waits through the queue.
+all pending pods through the queue.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Evicts the pods of containers that run unprotected, where the operator wants that.
 
-Such a container was started while nobody asked the agent: it has none of the limits and perhaps cards
-that others were given. Whoever made the pod makes it again, and then it is served. Disruption budgets
+Such a container was started while the runtime did not ask the agent: it has none of the limits and perhaps cards
+that others were given. The pod's controller makes it again, and then it is served. Disruption budgets
 are kept; a pod is named by its UID, so that its successor is never hit.
 """
 

@@ -2,7 +2,7 @@
 
 kube-scheduler cannot show a token to an extender, only a certificate. So the service makes an
 authority and one certificate for both ends, as the webhook does for itself, and keeps them in a
-Secret that kube-scheduler's pod mounts without the authority's key. Nobody else has a certificate
+Secret that kube-scheduler's pod mounts without the authority's key. No other program has a certificate
 of that authority. Files are replaced as the Secret is renewed; both sides read them again.
 """
 

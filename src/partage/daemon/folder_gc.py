@@ -1,7 +1,7 @@
 """Empties folders that containers have left, beside everything else.
 
 A tenant may have written any number of files there: they are removed in a thread of their own, some thousands at a
-time, so that no container waits for it and an agent that is told to end does.
+time, so that no container waits for it and an agent ends when it has to.
 """
 
 import asyncio

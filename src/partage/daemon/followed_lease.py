@@ -1,4 +1,4 @@
-"""Follows the Lease that kube-scheduler holds: whoever schedules, its engine leads.
+"""Follows the Lease that kube-scheduler holds: the engine beside the one that schedules leads.
 
 kube-scheduler elects the leader, by the Lease that it has always used. The engine beside it holds
 no Lease of its own. It leads while kube-scheduler says that it holds the Lease, and while the

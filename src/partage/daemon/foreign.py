@@ -1,7 +1,7 @@
 """Keeps what the maker of instances knows on the node's Device object: others' instances, and profiles.
 
-Whoever writes the object (this agent's own discovery, or Koordinator's), these annotations are kept
-by whoever makes instances, because nobody else can tell which are Partage's. They are written at once
+The object is written by this agent's own discovery or Koordinator's; these annotations are kept
+by the maker of instances, because no other program can tell which are Partage's. They are written at once
 when a look at a card says something else, and looked after every now and then, because the object may
 have been made anew.
 """

@@ -1,6 +1,6 @@
 """Says that a node's agent is alive where it reports nothing else: `partage agent --no-discovery`.
 
-An agent that finds devices says so beside its reports. One that serves what somebody else reports
+An agent that finds devices says so beside its reports. One that serves what another program reports
 has to say it too, or the node would be closed as one whose agent has gone. Who keeps shares there it says as well,
 once: that changes with the agent's own options only.
 """

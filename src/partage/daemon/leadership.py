@@ -1,7 +1,7 @@
 """Who of several instances serves: a Lease, and a label on the leader's own pod.
 
 The Lease decides; the label only tells the Service where to send requests. A leader that crashed
-may have left its label behind, so the next one takes it away from everybody else.
+may have left its label behind, so the next one takes it away from all others.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 One kube-scheduler at a time speaks here: a newer connection ends the older one, because only a
 restarted kube-scheduler connects again. What the service wants of kube-scheduler without being
-asked (activate pods, learn which resources are devices) goes out as pushes. A push that nobody
-was there to read is made up for at the next connection, and the service repeats wake-ups anyway.
+asked (activate pods, learn which resources are devices) goes out as pushes. A push that was
+not read is made up for at the next connection, and the service repeats wake-ups anyway.
 """
 
 import asyncio

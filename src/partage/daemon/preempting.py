@@ -1,6 +1,6 @@
 """Sends less important pods away for a pod that only its devices keep waiting.
 
-    who waits (extender.preemption) ── plans, node by node ── the best ── asked once more
+    pending pods (extender.preemption) ── plans, node by node ── the best ── asked once more
       │ keep what is free of the place for the pod, nominate it
       v
     victims: an event, and evicted; where a budget would forbid it, and nothing else helps,
@@ -10,7 +10,7 @@ One pod is decided at a time, the most important first, and only while this inst
 plans take is paid by the pod's namespace, as every search is, and so are victims; between two
 plans at least as much time passes as they took, so that rows of pods for which nothing helps leave
 half of a processor to others. A
-request that is refused or unanswered gives the plan up: whoever still waits is planned for anew,
+request that is refused or unanswered gives the plan up: a pod that still waits is planned for anew,
 with what is true by then.
 """
 

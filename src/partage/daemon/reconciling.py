@@ -1,7 +1,7 @@
-"""Asks everybody who knows of the node's containers, again and again, and tells what does not agree.
+"""Asks every part that knows of the node's containers, again and again, and tells what does not agree.
 
 What is asked is never of the same moment: a finding counts when two looks in a row have it (`reconcile.confirmed`).
-It is told once in the log, counted by kind at `/metrics`, and kept in a file beside the journal, which
+It is once in the log, counted by kind at `/metrics`, and kept in a file beside the journal, which
 `partage doctor --node` reads. A pod that runs with devices and without a record is handed to who evicts, but for
 namespaces whose pods without a record are left alone.
 """

@@ -1,4 +1,4 @@
-"""What the API server is told of the webhook: whom to trust, and which pods to ask about.
+"""What the API server learns of the webhook: whom to trust, and which pods to ask about.
 
 The configurations themselves are installed with the chart; here only two fields of ours are kept
 right, `caBundle` and `matchConditions`, because certificates are renewed and resources renamed

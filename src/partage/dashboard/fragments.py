@@ -1,4 +1,4 @@
-"""How much of the free compute nobody who usually asks could use: fragmentation of the live cluster.
+"""How much of the free compute no usual request could use: fragmentation of the live cluster.
 
 The measure is that of the published FGD (`placement.fragmentation`): compute that a request drawn
 from the usual mix is expected to find and not to be able to use. The usual mix here is that of the

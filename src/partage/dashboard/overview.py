@@ -1,7 +1,7 @@
 """The whole cluster on one page: what there is, what is used, by whom, and what waits for what.
 
 Sums over cards come from the ledger's columns, those over pods from what is kept of them
-(`view_cache`). All of it is made in pieces between which the event loop serves others; sums are of one state only as long as nobody writes in between, which
+(`view_cache`). All of it is made in pieces between which the event loop serves others; sums are of one state only as long as no change comes in between, which
 is good enough for a page that renews itself.
 """
 

@@ -1,7 +1,7 @@
 """The dashboard's documents over HTTP: overview, fleet, nodes, one node, pods, ways, comparison.
 
 Answers carry an ETag, so that a page that renews itself gets 304 while nothing has changed. The
-overview of a large cluster is made at most once a second, whoever asks, ways to make a pod fit at most
+overview of a large cluster is made at most once a second, however many ask, ways to make a pod fit at most
 once in ten, and a comparison, for which all pods are placed again, at most once a minute.
 
 Each answer tells in the header `Partage-State` whether this instance decides (`leader`), stands by

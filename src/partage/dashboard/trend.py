@@ -1,4 +1,4 @@
-"""What is used and who waits over time: an hour by half minutes and a day by ten minutes.
+"""What is used and what waits over time: an hour by half minutes and a day by ten minutes.
 
 Kept in memory since the service started, so that the page can draw a line; what must outlive the
 service is the monitoring system's.

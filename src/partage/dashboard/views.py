@@ -1,6 +1,6 @@
 """Everything that can be asked of the books, by one name each: over HTTP and on the command line.
 
-Whoever answers (the service, or a command that read the cluster itself) gives the same documents.
+The service, and a command that read the cluster itself, give the same documents.
 """
 
 from typing import Any, Protocol

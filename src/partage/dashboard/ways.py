@@ -1,6 +1,6 @@
 """What would make a waiting pod fit: the smallest changes of what it asks, and whose end makes room.
 
-Each way is tried with the rule that decides live, and only ways that work are told. Asking changes
+Each way is tried with the rule that decides live, and only ways that work are shown. Asking changes
 nothing; between two questions the event loop serves others, and questions are counted.
 """
 

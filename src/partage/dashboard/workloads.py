@@ -1,4 +1,4 @@
-"""Pods that concern devices as documents: who has what where, and who waits and why."""
+"""Pods that concern devices as documents: which have what where, and which wait and why."""
 
 import asyncio
 from bisect import bisect_left

@@ -2,5 +2,5 @@
 
 Every check is a pure function from gathered facts to findings, so each is tested with a broken
 input. Gathering is the command's. Where the engine knows better, it is asked: books are made of the
-facts as the service would, and their quarantines, faults and refused settings are told.
+facts as the service would, and their quarantines, faults and refused settings are reported.
 """

@@ -1,4 +1,4 @@
-"""All checks of a cluster, in the order in which they are told."""
+"""All checks of a cluster, in the order in which they are reported."""
 
 from collections.abc import Callable, Iterator
 from typing import Final

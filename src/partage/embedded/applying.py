@@ -1,6 +1,6 @@
 """Manifests brought into the embedded cluster, much as `kubectl apply` would.
 
-What the API server or admission refuses is told and does not keep the rest out. A pod that has a
+What the API server or admission refuses is reported and does not keep the rest out. A pod that has a
 node already is state: it is created, and then bound with the records it carries, as its scheduler
 did; that is the only way in which records come into a cluster.
 """

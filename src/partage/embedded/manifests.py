@@ -1,7 +1,7 @@
 """Manifests in, objects of the API server out: which resource each is, and in which order.
 
 Manifests are kept as their author wrote them, because the API server checks them as it checks
-everybody's; only simulated nodes are no objects, and are read here.
+everyone's; only simulated nodes are no objects, and are read here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Search that each namespace may use: whoever sends pods that are hard to place waits for himself.
+"""Search that each namespace may use: a user whose pods are hard to place delays only these.
 
 kube-scheduler asks about one pod at a time, so pods whose places take long to be searched for hold
 up all that come after them. What a decision takes is counted (`placement.work`), never timed. What

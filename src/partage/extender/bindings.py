@@ -9,8 +9,8 @@
                         ├── on none, or gone ──> give up the reservation
                         └── unreadable ──> the reservation stays, and is read again later
 
-A Binding that is on its way is finished whatever becomes of the caller, because nobody else would
-give back what it reserved.
+A Binding that is on its way is finished whatever becomes of the caller, because no other part would
+release what it reserved.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The engine with everything that hangs on it: documents, verbs, waiting pods, listeners.
 
 Events go in, wake-ups and notices come out; everything is synchronous. Two things make it hold
-together: whatever frees room is followed by a look at who waits for it, and a pod that preemption
+together: whatever frees room is followed by a look at the pods that wait for it, and a pod that preemption
 nominated gets its hold before anybody else is woken for the room that was made for it.
 """
 

@@ -6,7 +6,7 @@ makes the engine's events: a node is made of two documents, a pod's record can o
 its node's devices, and a changed setting changes how all of them are read.
 
 Versions: an object that comes with an older resourceVersion than the one that is known, under the
-same uid, is left out. What is told to the engine is numbered here, in the order of arrival.
+same uid, is left out. What the engine gets is numbered here, in the order of arrival.
 """
 
 from collections import Counter, OrderedDict

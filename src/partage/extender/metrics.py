@@ -1,4 +1,4 @@
-"""The service's own series: decisions, latencies, who waits and why, and the state of the books.
+"""The service's own series: decisions, latencies, what waits and why, and the state of the books.
 
 Their number depends on the number of codes and verbs, never on that of nodes or pods. Series of
 single cards and pods are in `exposition`. Everything hangs on a registry of its own.

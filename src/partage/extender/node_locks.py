@@ -1,18 +1,18 @@
-"""Locks of vendors' plugins on nodes: taken for a pod, given back, and tried again where that failed.
+"""Locks of vendors' plugins on nodes: taken for a pod, released, and tried again where that failed.
 
-    take ── nobody has it ───────────────────────────> taken
+    take ── it is free ──────────────────────────────> taken
       ├── the pod's own, of an earlier try ──────────> taken over
-      ├── another pod's, for which nobody comes ─────> taken over
+      ├── another pod's, which does not come ────────> taken over
       ├── another pod's ── tried again for a while ──> refused
-      └── nobody can tell ───────────────────────────> left
+      └── unknown ───────────────────────────────────> left
 
     left ── Binding unknown ──> kept until it is known
       ├── bound there ────────> the plugin's business
-      └── not bound there ────> given back, and again later where that fails
+      └── not bound there ────> released, and again later where that fails
 
 A lock is taken off or over only while it says what was read of it, which the API server checks as
 it writes; what others wrote meanwhile stays. Nothing here is remembered from one reign to the next:
-whoever leads now sees by a lock's pod whether anybody comes for it.
+the present leader sees by a lock's pod whether anybody comes for it.
 """
 
 import asyncio

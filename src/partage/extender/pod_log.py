@@ -1,7 +1,7 @@
-"""Which pods changed, in order: how whoever keeps something by pod learns what to look at again.
+"""Which pods changed, in order: how a keeper of something by pod learns what to look at again.
 
 A reader remembers the length of the log when it last looked. The latest changes only are kept; a
-reader that comes too late is told so, and looks at every pod.
+reader that comes too late learns that, and looks at every pod.
 """
 
 from collections.abc import Sequence

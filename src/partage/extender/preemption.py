@@ -1,7 +1,7 @@
 """Preemption over the books: for whom others may have to go, and where that hurts least.
 
 kube-scheduler preempts for what it counts itself. Names that are left to the ledger it does not
-count: it sees room where there is none, and finds nobody to send away. So for a pod that it has
+count: it sees room where there is none, and finds no pod to evict. So for a pod that it has
 given up on, and that only its devices keep waiting, the service makes room itself, by the same
 rules (`scheduler.preemption`).
 

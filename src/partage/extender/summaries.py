@@ -8,7 +8,7 @@ Names are in one dialect throughout, so that free and used add up: those of v1.4
 today's (`koordinator.sh/*`). The pods' own dialect does not matter here: pods of several dialects
 and protocols share the cards.
 
-As upstream prints it: an unhealthy card has no amounts, a card that nobody uses does not occur in
+As upstream prints it: an unhealthy card has no amounts, a card without pods does not occur in
 the used detail, and a map without entries is `{}`. Source: the Koordinator document; docs/sources/koordinator.md 9.
 """
 

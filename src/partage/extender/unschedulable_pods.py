@@ -9,10 +9,10 @@ it is asked more rarely: each wake-up costs the API server a write and kube-sche
 
 A pod that was woken and does not come is woken again: what it was told by may have been lost, in
 kube-scheduler or with it. At first after fifteen seconds, as kube-scheduler may hold a pod back for
-ten, then after 30, 60 and 120 more; after five minutes it looks at everybody itself. Each time only
+ten, then after 30, 60 and 120 more; after five minutes it looks at all itself. Each time only
 while there is room, and few at a time: of many who were woken most wait for their turn.
 
-A quota that changed is told to nobody else either. Who waited for one is woken when it is in the
+A changed quota wakes no pod in kube-scheduler either. A pod that waited for one is woken when it is in the
 way no more, also where something else is by now: what its condition says must be true.
 """
 

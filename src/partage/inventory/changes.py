@@ -1,7 +1,7 @@
 """Which nodes changed, in order: how everything that is kept by node learns what to look at again.
 
 A reader remembers the length of the log when it last looked. The log keeps the latest changes
-only; a reader that comes too late is told so, and looks at every node.
+only; a reader that comes too late learns that, and looks at every node.
 """
 
 from typing import Final

@@ -5,7 +5,7 @@ and hold all that their release needs. What the columns say follows from nodes, 
 suspicions alone, whatever the order they came in: `validate` recomputes everything and compares.
 
 The ledger never chooses. It also never forgets: a device that vanished from its node stays as a
-closed ghost while somebody is booked on it, and a pod on an unknown node waits here until the
+closed ghost while a pod is booked on it, and a pod on an unknown node waits here until the
 node is seen.
 
 Invariants, by field:
@@ -13,13 +13,13 @@ Invariants, by field:
     planes           free = total - sum of the charges on the card, in every dimension; less what
                      instances have that others made and no charge stands for.
     open             never true on a card that is unhealthy, cordoned, quarantined, held
-                     exclusively, fenced by somebody else, or booked beyond its means.
+                     exclusively, fenced by another pod, or booked beyond its means.
     hosted           by node, which kinds of pod with GPUs are on it: bit 0 for one with shares,
                      bit n for one with n whole cards.
     bare             by node, whether it has no devices at all.
     changes          every node whose columns changed, in order.
     node_changes     those of them that came, went, or offer something else than before.
-    made_room        grows with every change that may let somebody in who was refused before.
+    made_room        grows with every change that may let a refused pod in.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """The rules of leader election, from one candidate's view; no I/O.
 
-Clocks of two machines are never compared. Who waits counts from when *it* last saw the lease
+Clocks of two machines are never compared. A candidate counts from when *it* last saw the lease
 change; who leads counts from before it *sent* its last renewal, and stops earlier than anyone may
 take over. So there are never two leaders as long as clocks run at about the same speed, whatever
 they show.
@@ -8,7 +8,7 @@ they show.
 A virtual machine that was paused is the exception: its own clock stood still. Its wall clock is set
 right sooner or later, and has then moved on further than the other one since the last renewal; from
 then on it is not known who leads, until a renewal has succeeded. The same comes of a clock that
-somebody sets forward, and costs no more than the wait for the next renewal.
+is set forward, and costs no more than the wait for the next renewal.
 """
 
 from dataclasses import dataclass

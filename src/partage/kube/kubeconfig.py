@@ -2,7 +2,7 @@
 
 Several documents merge as kubectl merges them: of each name the first document that has it wins,
 and paths are relative to the document that holds them. As with kubectl, a user's credentials are for
-servers by TLS alone: of a server by plain HTTP everybody on the way would read them.
+servers by TLS alone: of a server by plain HTTP every machine on the way would read them.
 """
 
 import base64

@@ -4,9 +4,9 @@
           --`Mirror`--> changes --`follow`--> changes for ever, over gaps, errors and relists
 
 What `follow` promises: after each `Synced` and the changes before it, its mirror equals a list
-that the server gave; every object once seen is told gone, also when its deletion fell in a gap;
+that the server gave; every object once seen is reported gone, also when its deletion fell in a gap;
 and no error ends it, since a server that answers 403 or 404 now may have its role or its
-definition a minute later. Each failure is told as `Interrupted`.
+definition a minute later. Each failure is reported as `Interrupted`.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 A card is an axis of memory units with counters of engines. A profile takes a run of units from one
 of its legal starts; an instance (`MigSlice`) is a profile at a start. A set of instances is a
 layout when their runs are disjoint and every shared counter suffices. An instance never moves
-while it exists, so layouts are told apart by position (docs/sources/mig.md 2 and 3, the HAMi document).
+while it exists, so layouts differ by position (docs/sources/mig.md 2 and 3, the HAMi document).
 
 The length of the axis follows from the profiles: cards with 4, 8 and 12 units exist.
 """

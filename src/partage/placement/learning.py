@@ -1,6 +1,6 @@
 """When the default strategy learns, from what, and reserves for what has been seen since.
 
-Pure functions of what was counted; whoever drives the engine counts, calls them off the decision
+Pure functions of what was counted; the engine's driver counts, calls them off the decision
 path, and hands the tables to the engine as an event. Prices themselves are made in `selection`.
 """
 

@@ -5,7 +5,7 @@ for such pods (a law under test): the same checks, and the same floating-point o
 same order as `priced`, `slot_reservation` and `fragmentation`. `rehearsal_plain` is the twin in NumPy, which
 is used where numba is missing.
 
-Nodes stand in the order of preference. Nobody leaves during a rehearsal, so a node without room
+Nodes stand in the order of preference. No pod leaves during a rehearsal, so a node without room
 for a request never has room for it again.
 """
 

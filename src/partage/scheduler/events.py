@@ -1,4 +1,4 @@
-"""What the engine is told, and what it asks its driver to do.
+"""What the engine gets, and what it asks its driver to do.
 
 Events carry facts and their versions; delivering one twice, late or out of order changes nothing
 but the moment at which the books are right. Actions are requests to the driver: the engine itself

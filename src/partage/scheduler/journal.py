@@ -1,7 +1,7 @@
-"""An engine that keeps a journal: every event it is told and every decision it takes, in order.
+"""An engine that keeps a journal: every event it gets and every decision it takes, in order.
 
 The same events with the same questions in the same order lead to the same decisions, so a journal
-is all that a replay needs. What is kept are references to frozen values; whoever writes them down
+is all that a replay needs. What is kept are references to frozen values; the code that writes them down
 does so later and elsewhere, so that a decision pays for one call.
 
 A journal may begin at any moment with the engine's state, from which `resumed` makes one that

@@ -1,7 +1,7 @@
 """A connection that aiohttp serves, under the limits of its port.
 
 aiohttp bounds the time between two requests alone. So a head has to come within the client's time
-here, and an answer to be read within it; what is asked and answered meanwhile is told by a middleware
+here, and an answer to be read within it; what is asked and answered meanwhile comes from a middleware
 of the application.
 """
 

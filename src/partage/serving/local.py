@@ -1,4 +1,4 @@
-"""Who may call a port that asks nobody who they are, since it listens on this machine alone.
+"""Who may call a port that asks for no credentials, since it listens on this machine alone.
 
 A web page that this machine's browser shows may send requests there too. It betrays itself: by the page's origin,
 which browsers send along with whatever may change something, and where it had a name of its own point here, by that name.

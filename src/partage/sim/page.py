@@ -1,4 +1,4 @@
-"""One page about a what-if, for somebody who decides about money: an HTML file that needs nothing.
+"""One page about a what-if, for a reader who decides about money: an HTML file that needs nothing.
 
 No script, no outside file; bars are drawn by the style sheet; light and dark follow the reader's
 system. Every text that comes from a manifest is escaped.

@@ -1,8 +1,8 @@
-"""What the live service would decide now: the books made of a snapshot, and who waits asked in turn.
+"""What the live service would decide now: the books made of a snapshot, and pending pods asked in turn.
 
 The books are those of the service itself, made by its own code. Pods are asked by priority and
 then by age, as kube-scheduler's queue would; each that fits keeps its place, so that the next one
-is told what it would be told live.
+gets what it would get live.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """What if: a cluster's documents under another policy, with other nodes, or with shares.
 
 A change is applied to what the documents say; the same engine that schedules live then decides,
-and what came of it is measured: who runs, who waits and why, what the cards carry, and how many
+and what came of it is measured: what runs, what waits and why, what the cards carry, and how many
 more pods of each kind would still fit. Nothing here decides.
 """
 

@@ -1,6 +1,6 @@
 """The kubelet's side of device plugins and of PodResources, for tests: it speaks the real protocol.
 
-As the kubelet does (v1.36.4): it empties its folder when it starts, dials whoever registers and asks for
+As the kubelet does (v1.36.4): it empties its folder when it starts, dials each plugin that registers and asks for
 options before it answers, keeps what ListAndWatch says, asks for advice, gives units that are healthy and
 free, asks before containers start where the plugin wants it, and forgets a plugin when a stream of its
 resource ends, be it that of an earlier registration. Requires grpcio.

@@ -1,4 +1,4 @@
-"""A tracer for tests that keeps what it is told."""
+"""A tracer for tests that keeps what it gets."""
 
 from collections.abc import Callable
 from itertools import count

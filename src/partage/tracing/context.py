@@ -2,7 +2,7 @@
 
 Every program works it out by itself and all come to the same, without asking each other. The
 annotation has the form of W3C's header `traceparent`. Anybody who writes pods may have written it,
-so it is read strictly, and used for nothing but the trace: one that is broken is told and ignored.
+so it is read strictly, and used for nothing but the trace: one that is broken is logged and ignored.
 
 A trace's id is looked at by samplers, which take its lower half for a random number. A UID is not
 one (six of its bits are fixed), so the id is a digest of it.

@@ -1,7 +1,7 @@
 """What a span is, as a value, and every kind of span that there is with its attributes.
 
-Whoever has decided something says so with a `Span` made of what it knows anyway; sending it is
-somebody else's. Spans hold names, amounts and codes: no environment, no command line, no header,
+A part that has decided something says so with a `Span` made of what it knows anyway; sending it is
+another part's. Spans hold names, amounts and codes: no environment, no command line, no header,
 nothing of a Secret. Texts are cut, lists are short.
 """
 

@@ -1,4 +1,4 @@
-"""Who takes spans: nobody, or a queue behind which a thread sends them.
+"""What takes spans: nothing, or a queue behind which a thread sends them.
 
     decision ── emit ──> sampled? ──> queue ── thread ──> exporter
                                         └ full: dropped, and counted

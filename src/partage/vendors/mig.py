@@ -2,7 +2,7 @@
 
 On a node the truth is what the card's driver says; the same model differs by driver and firmware.
 Sources: NVIDIA's MIG user guide, published `nvidia-smi mig -lgip` and `-lgipp` output and the
-product ids of NVIDIA's mig-parted (docs/sources/mig.md 1). What nobody published is None here: positions
+product ids of NVIDIA's mig-parted (docs/sources/mig.md 1). What is not published is None here: positions
 of two RTX models, and memory, multiprocessors or engines of some large profiles.
 """
 

@@ -1,6 +1,6 @@
 """Keys of pods that only Partage, and the vendors' own plugins, may write.
 
-Whoever could write them could claim devices that were never given to them. The admission webhook
+A user who could write them could claim devices that were never given to them. The admission webhook
 refuses them, and the in-process admission policies are generated from the same list, so that the
 two cannot disagree.
 

@@ -1,4 +1,4 @@
-"""By what vendors' container runtimes open cards to a container that nobody granted any.
+"""By what vendors' container runtimes open cards to a container without a grant.
 
 NVIDIA's runtime, and those made after it, open the cards that a variable of the container names. An image may set
 it, and the author of a pod may. Where no variable names any, NVIDIA's opens all cards to *legacy* images: those

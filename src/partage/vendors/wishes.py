@@ -1,7 +1,7 @@
 """What a pod may choose about its own limits: policy, precedence, memory beyond its grant.
 
 The qGPU document sets the policy for a node, by a label; that is the default here, and a pod may choose its own by an
-annotation. HAMi's words are understood where its pods use them. All of it was written by whoever made the
+annotation. HAMi's words are understood where its pods use them. All of it was written by the user who made the
 pod: a word that is not one of the choices is an error that names them. Admission and the engine refuse such a
 pod, and the agent does not start one that came to its node all the same; all three ask here.
 

@@ -1,7 +1,7 @@
 """The webhook's own authority and certificate: when they are made, and when made anew.
 
-Nothing outside is needed to serve over TLS in a cluster. The authority is told to the API server
-(`caBundle`), and a certificate that it signed is served. A new authority is told for a day before
+Nothing outside is needed to serve over TLS in a cluster. The API server gets the authority
+(`caBundle`), and a certificate that it signed is served. A new authority is published for a day before
 anything is signed by it, and the old one stays told until it ends; so no replica, however late it
 reads, ever serves a certificate that the API server does not trust yet.
 

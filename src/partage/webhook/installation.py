@@ -4,7 +4,7 @@ Both webhooks have failure policy Fail, and conditions that the API server evalu
 a new pod that names a device resource, or a change of what a waiting one asks, ever depends on the
 webhook. Two ValidatingAdmissionPolicies work in the API server's own process: one refuses forged
 records on creation, update, every subresource and binding; the other refuses pods that ask for
-devices and name their node, which nobody but that node may create. No outage of ours opens or
+devices and name their node, which only that node may create. No outage of ours opens or
 closes these doors. Partage's own and the system's namespaces are left out, so that what Partage
 runs on can start.
 

@@ -1,6 +1,6 @@
 """Reviews as spans: where the trace of a pod begins, and where its author's goes on.
 
-A pod that is ours to complete and brings no trace gets one, in an annotation, so that whoever meets it
+A pod that is ours to complete and brings no trace gets one, in an annotation, so that every part that meets it
 later agrees. One that its author or controller has set goes on and is left as it is: completing a
 pod twice changes nothing. A broken one is replaced, with a warning that says why.
 """

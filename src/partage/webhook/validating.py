@@ -1,4 +1,4 @@
-"""Validation of pods and Bindings: nobody forges a record, and broken requests are refused early.
+"""Validation of pods and Bindings: no user forges a record, and broken requests are refused early.
 
 A pod is read by the same families as the engine reads it, so admission and engine cannot disagree
 on what a request means. Three things are decided: whether a user writes a reserved key without the

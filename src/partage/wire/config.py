@@ -1,7 +1,7 @@
 """ConfigMaps as settings: what the four systems' operators already have in their clusters.
 
 Read are HAMi's device-config and node configuration, MetaX's device-config, Koordinator's
-templates of shared NPUs, and Partage's own `partage-config`. A value that breaks its rule is told
+templates of shared NPUs, and Partage's own `partage-config`. A value that breaks its rule is reported
 with ConfigMap, key, field and rule, and nothing of its key is used: offline as a note, in a live
 cluster as an error, so that what was in force before stays.
 

@@ -1,7 +1,7 @@
 """ConfigMaps as they come and go, and what they say together at any moment.
 
 A ConfigMap that breaks a rule is refused as a whole, and its last good state stays in force; who
-reads the book is told what is wrong. Of two that set the same thing the one whose namespace and
+reads the book learns what is wrong. Of two that set the same thing the one whose namespace and
 name come later holds, in whatever order they arrived, so that two replicas agree.
 """
 

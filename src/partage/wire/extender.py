@@ -2,7 +2,7 @@
 
 The structures have no JSON tags in Go: keys are capitalised (`NodeNames`), and Go reads them in
 any case. Both the capitalised and the documented lower-case forms are read here; the capitalised
-are written. Node names are kept as they came until somebody needs them: with five thousand of
+are written. Node names are kept as they came until they are needed: with five thousand of
 them, that is most of the time of a call.
 
 Source: docs/sources/kubernetes.md 3.1 (read from 1.36, tried on 1.20).

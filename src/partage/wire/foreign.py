@@ -8,7 +8,7 @@ It also tells of cards that give no instances before an operator has done someth
                        "GPU-c": {"uncuttable": "MIG mode is off: …"}}}
 
 The agent that makes instances writes it, because only the node knows. Cards without such instances are
-not in it. Where nobody writes it, nobody but the scheduler cuts cards, and it is absent. Upstream
+not in it. Where it is not written, only the scheduler cuts cards, and it is absent. Upstream
 readers of Device objects know nothing of it, and the object's own schema would drop a further field
 of a device.
 

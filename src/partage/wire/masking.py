@@ -3,7 +3,7 @@
 A word stays where it is a number, a time, an address of a device, the model of one, or a word that the program's own
 readers know: a key, a field, a choice, a published name. Every other word becomes ten digits of a keyed hash
 (HMAC-SHA256), wherever it stands: the same word has the same mask under the same key, also in another snapshot, and
-nobody without the key can try words. Decisions compare such words and nothing else, so a masked snapshot decides as
+without the key words cannot be tried. Decisions compare such words and nothing else, so a masked snapshot decides as
 the plain one does.
 
 Annotations stay by whole keys alone. Of those that are of a protocol and say nothing that decisions read, the

@@ -1,9 +1,9 @@
 """What a bound pod holds, out of whatever records it carries.
 
 Partage's own record is read first. A protocol's annotation beside it must tell the same story as
-far as it tells one; where the two disagree nobody knows which is true, and the record is marked
+far as it tells one; where the two disagree it is unknown which is true, and the record is marked
 as a problem with everything Partage wrote, so that this capacity stays closed. A pod without our
-record was placed by somebody else, and is taken over from its protocol's annotations.
+record was placed by another scheduler, and is taken over from its protocol's annotations.
 
 Source: docs/decisions/0002 and 0006.
 """

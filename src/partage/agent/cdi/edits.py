@@ -7,7 +7,7 @@ What NRI cannot say is refused, and never left out: network devices, cache and m
 further groups, device files other than character and block ones, those that the container may not read or
 write, and those whose owner counts and would be the container's user, whom NRI does not tell. Two
 differences remain: a container may not make device files of a character device anew (`m` of `permissions`;
-NRI gives `rw`), and a device file without owner and with a mode that lets everybody belongs to root.
+NRI gives `rw`), and a device file without owner and with a mode for all users belongs to root.
 
 Source: CDI's and NRI's libraries in containerd 1.7 (`container-edits.go`, v0.8.0; `generate.go`, v0.6.1; read).
 """

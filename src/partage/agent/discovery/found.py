@@ -1,7 +1,7 @@
 """What a search of a node comes to: devices with their facts, and what was odd.
 
 A device whose facts cannot be trusted is never left open: it is reported unhealthy with the reason,
-so that nobody is granted anything on it, or it is left out with a problem that says why.
+so that no pod is granted anything on it, or it is left out with a problem that says why.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 The library is asked through nvidia-ml-py, which is an extra and imported when it is needed. Where a
 node shows NVIDIA cards and the library cannot be asked, that is a problem and the cards are left
-out: without their identity nobody can be given one.
+out: without its identity no card can be allocated.
 
 Source: docs/sources/kubernetes.md 5 and 6; docs/sources/koordinator.md 7; docs/sources/hami.md 3.
 """

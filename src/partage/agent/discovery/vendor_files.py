@@ -1,6 +1,6 @@
 """Cards that koord-device-daemon found: JSON files, written by vendors' own tools through it.
 
-One bad file does not hide the others, and one bad entry not its neighbours: what is wrong is told.
+One bad file does not hide the others, and one bad entry not its neighbours: what is wrong is reported.
 
 Source: docs/sources/koordinator.md 7.
 """

@@ -9,7 +9,7 @@ A card that serves shares and instances is safe by its counters alone: `gpu-N` t
 shares it has, and each instance its part. What counters cannot say (an operator's list of layouts) is not offered,
 since an allocator that does not know of it would break it.
 
-A device that nobody may get at present keeps its name and has a taint, so that who holds it stays known.
+A device that no pod may get at present keeps its name and has a taint, so that who holds it stays known.
 
 Source: Kubernetes' API types of resource.k8s.io/v1 at v1.36.4 (limits, validation); KEP-4815, 5055 and 5075.
 """

@@ -2,7 +2,7 @@
 
 HAMi's library keeps a container's state in `/usr/local/vgpu/containers/<uid>_<container>` (docs/sources/hami.md 7). A folder is
 given up by another name, which takes no longer for a million files than for one and is what the runtime's call waits
-for; it is emptied later, a bounded number of files at a time, by whoever calls `sweep`.
+for; it is emptied later, a bounded number of files at a time, by the caller of `sweep`.
 
 What is in a folder was written by a tenant. Nothing is followed, neither links nor names with more than one part, and
 folders in folders are moved up rather than descended into, so that no depth costs anything. Only folders are touched

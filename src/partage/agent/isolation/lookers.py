@@ -1,6 +1,6 @@
 """Looks at containers that are given up where a file system does not answer.
 
-A tenant can mount file systems that it serves itself, and a server on the network may go away: whoever opens a file there
+A tenant can mount file systems that it serves itself, and a server on the network may go away: a thread that opens a file there
 waits, and cannot be interrupted. So a thread looks, and another goes on with the next container where it does not come
 back in time. A container whose look has not come back is not looked at until it has.
 """

@@ -3,7 +3,7 @@
 A container that may write a file may make it longer, and would fill the node's disk past every limit that
 Kubernetes set for it. So these files lie on file systems in memory (tmpfs) that have room for them and for
 nothing else. Making one needs privileges, and that the host sees what this process mounts; where either is
-missing the files lie on the disk, which is told.
+missing the files lie on the disk, which is reported.
 """
 
 import ctypes

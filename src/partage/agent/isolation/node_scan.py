@@ -1,6 +1,6 @@
 """All that one look at a node's containers reads: files of their rooms, and what the kernel says of processes.
 
-It is read once and never changes. Whoever judges containers is given it and reads nothing of its own: what is said of
+It is read once and never changes. Code that judges containers gets it and reads nothing of its own: what is said of
 a container in one look is of one moment, and the process table of a node is gone through once, however many ask.
 """
 

@@ -2,7 +2,7 @@
 
 The driver tells a process's memory by its number on the host; the account knows it by the number it has in its
 container and its start. The figures of the driver and of the account are of different moments, so the least
-of the last few differences counts: a context is there all the time, memory that was just given back is not.
+of the last few differences counts: a context is there all the time, memory that was just released is not.
 
 With oversubscription a container may have its cap and what goes beyond it on the card at once: memory that the driver
 moves is where it was used last. So both together are its bound, and what is beyond a process's count tells nothing.
@@ -10,7 +10,7 @@ moves is where it was used last. So both together are its bound, and what is bey
 A container is also looked at as a whole, by its limits and the driver's word alone: nothing that it can write changes
 that. Contexts grow after they were measured (kernels that are loaded at their first use, stacks, graphs), so a program
 that filled its cap is beyond it soon, and did nothing wrong. Growth of any size looks like memory that passed the
-library by. So a bound divides them: up to the slack it is told and taken off what may still be allocated, beyond it
+library by. So a bound divides them: up to the slack it is reported and taken off what may still be allocated, beyond it
 the cap is not in force.
 
 Where the driver tells nothing of processes, the estimate of the limits file counts (`--context-memory`).

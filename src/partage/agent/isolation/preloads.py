@@ -1,6 +1,6 @@
 """What a process loads before the enforcement library, and whether it takes the library's place.
 
-The loader asks objects of `LD_PRELOAD` before those of `/etc/ld.so.preload`. An allocator there harms nobody; an
+The loader asks objects of `LD_PRELOAD` before those of `/etc/ld.so.preload`. An allocator there does no harm; an
 object that defines `dlsym` or functions of the driver is asked instead of the library. Auditors of the loader
 (`LD_AUDIT`, or named in the program) are loaded before everything, and those with a function for it may bind any
 call to another place. The names are a tenant's, and so are the files: they are looked for in its root only.

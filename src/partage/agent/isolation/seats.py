@@ -6,7 +6,7 @@
 The layout is that of `native/include/page.h`. Fields are words of eight bytes that are true by themselves, so
 reading needs no lock; a reader that meets a writer sees an old or a new value. Whatever a tenant wrote is
 taken as a statement. All seats are made at once and stay for as long as the card has a tenant, so that tenants know
-each other's files whoever came first.
+each other's files whichever came first.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Files that a container may write: how the agent makes them, opens them and sets them right.
 
-Whoever may write a file may also cut it off, make it longer, or take a lease on it. So such a file is never
+A process that may write a file may also cut it off, make it longer, or take a lease on it. So such a file is never
 mapped here, never waited for, and never believed to have its size.
 """
 

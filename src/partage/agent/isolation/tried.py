@@ -1,7 +1,7 @@
 """On which drivers the enforcement library was tried on a genuine card.
 
 A new branch of the driver may bring functions that take memory by a way that the library does not know; what it does
-not know it lets pass. So a node whose driver nobody tried is told of, and isolation goes on.
+not know it lets pass. So a node with an untried driver is reported, and isolation goes on.
 """
 
 from typing import Final

@@ -8,7 +8,7 @@ by NRI, and images for CUDA set this one.)
 
 `Allocate` never waits and never fails for what may pass: the kubelet calls it, without a limit of time,
 while it admits one pod after the other, and a pod that is refused there has failed for good. Whether
-somebody would give the container its devices is asked in `PreStartContainer`, for which it waits 30 s
+the container would get its devices is asked in `PreStartContainer`, for which it waits 30 s
 in the pod's own thread, before each start of a container; refused there, a container is tried again.
 It also refuses by itself while this plugin is away. Read in the kubelet's source (v1.36.4,
 `pkg/kubelet/cm/devicemanager`).

@@ -1,4 +1,4 @@
-"""Keeps one device plugin known to the kubelet, whoever of the two is started first, or again.
+"""Keeps one device plugin known to the kubelet, whichever of the two is started first, or again.
 
     kubelet there ──> our socket ──> Register ──> the kubelet listens ──> until either is lost ──┐
          ^                                                                                       │
@@ -11,7 +11,7 @@ Read in the kubelet's source (v1.36.4, `pkg/kubelet/cm/devicemanager`), and why 
   files are looked at while `Register` waits, and the call is let go when either is another one.
 * `Register` answers before the kubelet listens. When the stream of an earlier registration ends after a
   later one, it lets go of the later one, without a word if it did not listen yet. So a registration that
-  nobody listens to is made again.
+  the kubelet does not listen to is made again.
 * A kubelet that ended leaves its socket. Refused connections are tried again at growing intervals, and
   at once when the socket is another one.
 * gRPC may share connections of one address between channels: see `_ALONE`.

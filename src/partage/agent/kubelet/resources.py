@@ -1,6 +1,6 @@
 """Asks the kubelet who holds which units, by PodResources (v1), and compares with what the agent gave.
 
-The kubelet tells namespace and name of a pod and no UID, so its word identifies nobody: it tells which
+The kubelet tells namespace and name of a pod and no UID, so its word identifies no pod: it tells which
 containers it has chosen units for, and which of those the agent never served.
 """
 

@@ -1,6 +1,6 @@
 """What the scheduler must know of instances that are not ours: from looks at the cards to the report.
 
-Pure. A card that could not be looked at is told as unknown, which closes it; one that has not been
+Pure. A card that could not be looked at is reported as unknown, which closes it; one that has not been
 looked at since the agent started stays as it was told before.
 """
 

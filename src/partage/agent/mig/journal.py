@@ -2,7 +2,7 @@
 
 One small file a card, replaced whole at every step: written beside, flushed to disk, renamed. It is
 either the old one or the new one. A file that cannot be read stops work on its card: guessing what
-is ours could end somebody else's instance.
+is ours could end another tool's instance.
 """
 
 import os

@@ -1,13 +1,13 @@
 """What to do next on one card: wanted instances, the journal and the card itself compared.
 
 Pure. Every step is safe to repeat, and each is planned from what is there, never from what a call
-answered: a driver that says success and made nothing, or failed and made it, is told by looking.
+answered: a driver that says success and made nothing, or failed and made it, is found out by looking.
 
 What is ours, and may therefore be removed:
 * a GPU instance whose number and place the journal has, made in this run of the driver, and whose
   compute instance, if there is one, has the UUID that the journal has, where it has one;
 * at stage `intent`: an instance at exactly the place, without a compute instance. The place was free
-  when the intent was written, and an intent is taken back when the driver refuses it, so nobody else
+  when the intent was written, and an intent is taken back when the driver refuses it, so no other tool
   can have made it, unless another program was halfway through the same place during a crash of ours.
 Everything else belongs to others: it is occupied, and left alone.
 """

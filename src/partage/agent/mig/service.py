@@ -1,6 +1,6 @@
 """Keeps every card of a node as its pods need it: one task a card, so each card has one at a time.
 
-A watch of the node's pods says what is wanted (`want`), the moment a pod is bound; whoever starts a
+A watch of the node's pods says what is wanted (`want`), the moment a pod is bound; the code that starts a
 container asks what is ready (`ready`), which is a look into memory, from any thread. The driver is asked in threads
 and never while a container runtime waits.
 """

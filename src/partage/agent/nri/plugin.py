@@ -1,6 +1,6 @@
 """The NRI plugin as a loop: connects, registers, answers, and connects again when the runtime was away.
 
-Whoever decides works in a thread of its own, one container at a time, so that a file system that
+The decider works in a thread of its own, one container at a time, so that a file system that
 hangs cannot keep this loop from answering. What is not decided by the deadline is refused: the
 runtime would otherwise wait two seconds, drop us, and start the container without its adjustment.
 

@@ -1,7 +1,7 @@
 """One NRI connection without any input or output: bytes in, calls and answers out, and the reverse.
 
 The runtime calls the plugin on connection 1, the plugin calls the runtime on connection 2. Everything
-else on either is an error, and so is an answer to a call that nobody made.
+else on either is an error, and so is an answer to a call that was not made.
 """
 
 from collections.abc import Iterator

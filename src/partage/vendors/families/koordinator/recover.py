@@ -1,4 +1,4 @@
-"""From `device-allocated` back to grants: taking over pods that somebody else placed.
+"""From `device-allocated` back to grants: taking over pods that another scheduler placed.
 
 Both dialects are read, with quantities as strings or numbers, with or without `id`
 (docs/sources/koordinator.md 4). Whatever cannot be trusted becomes the record's problem, so that
