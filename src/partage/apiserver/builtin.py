@@ -25,6 +25,7 @@ _PREFIXES: Final = {
     "discovery.k8s.io": "io.k8s.api.discovery.v1.",
     "node.k8s.io": "io.k8s.api.node.v1.",
     "storage.k8s.io": "io.k8s.api.storage.v1.",
+    "resource.k8s.io": "io.k8s.api.resource.v1.",
     "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.",
 }
 
@@ -69,6 +70,10 @@ networking.k8s.io/IngressClass ingressclasses C -           -                +ge
 discovery.k8s.io/EndpointSlice endpointslices N -           -
 node.k8s.io/RuntimeClass runtimeclasses     C -             -
 storage.k8s.io/StorageClass storageclasses  C sc            -
+resource.k8s.io/ResourceClaim resourceclaims N -            -                status
+resource.k8s.io/ResourceClaimTemplate resourceclaimtemplates N - -
+resource.k8s.io/DeviceClass deviceclasses   C -             -                +gen
+resource.k8s.io/ResourceSlice resourceslices C -            -                +gen ~ spec.nodeName spec.driver
 apiextensions.k8s.io/CustomResourceDefinition customresourcedefinitions C crd,crds api-extensions status +gen
 """  # a table reads best with one row a resource
 

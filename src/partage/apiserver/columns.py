@@ -265,6 +265,17 @@ def _node_selector(value: Value, _now: float) -> str:
 
 _REPLICAS: Final = ("spec", "replicas")
 
+
+def _claim_state(value: Value, _now: float) -> str:
+    status = value.get("status") or {}
+    states = ["deleted"] if value["metadata"].get("deletionTimestamp") else []
+    if status.get("allocation") is not None:
+        states += ["allocated", "reserved"] if status.get("reservedFor") else ["allocated"]
+    elif not states:
+        states.append("pending")
+    return ",".join(states)
+
+
 COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     "pods": (
         NAME,
@@ -291,6 +302,14 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     ),
     "namespaces": (NAME, Column("Status", _at("status", "phase", absent="")), AGE),
     "configmaps": (NAME, Column("Data", _count("data", "binaryData"), "integer"), AGE),
+    "resourceclaims.resource.k8s.io": (NAME, Column("State", _claim_state), AGE),
+    "resourceslices.resource.k8s.io": (
+        NAME,
+        Column("Node", _at("spec", "nodeName", absent="")),
+        Column("Driver", _at("spec", "driver", absent="")),
+        Column("Pool", _at("spec", "pool", "name", absent="")),
+        AGE,
+    ),
     "secrets": (
         NAME,
         Column("Type", _at("type")),

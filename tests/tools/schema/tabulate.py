@@ -34,6 +34,7 @@ PACKAGES = {
     "discovery": ("api", "discovery/v1", "io.k8s.api.discovery.v1"),
     "node": ("api", "node/v1", "io.k8s.api.node.v1"),
     "storage": ("api", "storage/v1", "io.k8s.api.storage.v1"),
+    "resource": ("api", "resource/v1", "io.k8s.api.resource.v1"),
     "apiextensions": (
         "apiextensions-apiserver",
         "pkg/apis/apiextensions/v1",
@@ -59,6 +60,7 @@ ROOTS = {
     "discovery": "EndpointSlice",
     "node": "RuntimeClass",
     "storage": "StorageClass",
+    "resource": "ResourceClaim ResourceClaimTemplate DeviceClass ResourceSlice",
     "apiextensions": "CustomResourceDefinition",
     "meta": "DeleteOptions Status",
 }
