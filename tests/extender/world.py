@@ -227,7 +227,9 @@ class World:
             one for one in found if one.kind == kind
         ]
         configs = [*by_kind("ConfigMap"), *by_kind("ResourceQuota")]
-        await self.service.rebuild(by_kind("Node"), by_kind("Device"), by_kind("Pod"), configs)
+        await self.service.rebuild(
+            by_kind("Node"), by_kind("Device"), by_kind("Pod"), configs, by_kind("ResourceClaim")
+        )
         for one in by_kind("Pod"):
             self.api.pods[one.name] = next(
                 m for m in manifests if m["metadata"]["name"] == one.name

@@ -15,7 +15,7 @@ pytestmark = needs_helm
 
 EVERYTHING = (
     "--set", "agent.enabled=true,agent.mig=true,agent.devicePlugin.enabled=true",
-    "--set", "agent.evictUnprotected=true,scheduler.preemption=true",
+    "--set", "agent.evictUnprotected=true,scheduler.preemption=true,scheduler.claims=true",
     "--set", "agent.publishedRole=true,scheduler.publishedRole=true",
 )  # fmt: skip
 PROGRAMS = {

@@ -57,6 +57,7 @@ _OPTIONAL_LOSS: Final = {
     "ResourceQuota": "quotas are left out",
     "PriorityClass": "pods of manifests that name one count as of priority 0",
     "Device": "cards that only Device objects describe are left out",
+    "ResourceClaim": "what claims hold of cards is left out",
 }
 
 
@@ -297,7 +298,8 @@ async def listed(
     """
     documents: list[Document] = []
     notes: list[str] = []
-    for kind in (PRIORITIES, *watched()) if priorities else watched():
+    kinds = watched(claims=True)
+    for kind in (PRIORITIES, *kinds) if priorities else kinds:
         try:
             listing = await client.list_all(kind.scope, into=kind.into)
         except NotFound:
@@ -353,7 +355,7 @@ async def _offline(
     books = await filled(
         Books(ClusterCache(), Hooks()),
         Books(ClusterCache(), Hooks()),
-        (configs, devices, nodes, pods),
+        (configs, devices, nodes, pods, by.get("ResourceClaim", [])),
         0.0,
     )
     waiting, placed = list(waiting_pods(books)), set()

@@ -50,12 +50,16 @@ _PATHS: Final = {
     "MutatingWebhookConfiguration": f"{_REGISTRATION}/mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
     "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
+    "ResourceClaim": "/apis/resource.k8s.io/v1/resourceclaims",
     "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
 }
 _AGENT: Final = "partage-agent-"
 """Before the node's name, in the name of its agent's Lease."""
 _NEEDED: Final = frozenset({"Pod", "Node"})
-_VERSIONS: Final = {"Device": "scheduling.koordinator.sh/v1alpha1"}
+_VERSIONS: Final = {
+    "Device": "scheduling.koordinator.sh/v1alpha1",
+    "ResourceClaim": "resource.k8s.io/v1",
+}
 _PAGE: Final = "500"
 _RIGHTS: Final = (
     ("list", "", "pods", ""), ("watch", "", "pods", ""), ("list", "", "nodes", ""),
@@ -315,7 +319,7 @@ def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:
 
 def _documents(objects: Objects) -> Iterator[Document]:
     """What the service reads; an object that it cannot read is left out as it does."""
-    for kind in ("ConfigMap", "Device", "Node", "Pod"):
+    for kind in ("ConfigMap", "Device", "Node", "Pod", "ResourceClaim"):
         for one in objects.get(kind) or ():
             given = {**one, "kind": kind, "apiVersion": _VERSIONS.get(kind, "v1")}
             with suppress(InvalidDocument):
@@ -341,7 +345,7 @@ async def _books(documents: list[Document], namespaces: tuple[str, ...]) -> Book
         by.setdefault(document.kind, []).append(document)
     inputs = (
         by.get("ConfigMap", []), by.get("Device", []), permuted(by.get("Node", []), 0),
-        by.get("Pod", []),
+        by.get("Pod", []), by.get("ResourceClaim", []),
     )  # fmt: skip
     first, second = (Books(ClusterCache(namespaces=namespaces), Hooks()) for _ in range(2))
     return await filled(first, second, inputs, 0.0)

@@ -170,6 +170,26 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
             else "the nearest to fit"
         )
         console.print(Text(f"{len(shown)} of {counted} nodes; {more}", style="dim"))
+    if found.get("claims"):
+        console.print()
+        _print_claims(console, [one for one in found["claims"] if one["node"] in dict(shown)])
+
+
+def _print_claims(console: Console, claims: list[Document]) -> None:
+    """What ResourceClaims hold of the cards that were too full."""
+    table = plain_table("NODE", "CARD", "CLAIM", "COMPUTE", "MEMORY", "HOW")
+    for one in claims:
+        whose = f"{one['namespace']}/{one['name']}" if one["name"] else "of another namespace"
+        table.add_row(
+            Text(one["node"]), Text(f"gpu-{one['minor']}"), Text(f"claim {whose}"),
+            core_text(one["core_milli"]), brief(one["memory_bytes"]), Text(_held(one)),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _held(grant: Document) -> str:
+    how = str(_MODES.get(grant["mode"], grant["mode"]))
+    return f"{how} {grant['mig']['profile']} at {grant['mig']['start']}" if grant["mig"] else how
 
 
 def _alike(cards: list[Document]) -> list[tuple[list[str], Document]]:
@@ -241,9 +261,7 @@ def _print_cards(console: Console, found: Document, *, wide: bool) -> None:
     columns = ("CARD", "CONTAINER", "COMPUTE", "MEMORY", "HOW")
     table = plain_table(*columns, *(("UUID",) if wide else ()))
     for grant in found["allocations"]:
-        how = _MODES.get(grant["mode"], grant["mode"])
-        if grant["mig"]:
-            how += f" {grant['mig']['profile']} at {grant['mig']['start']}"
+        how = _held(grant)
         if grant["vf"]:
             how += f", virtual function {grant['vf']['busID']}"
         container = grant["container"] + (" (init)" if grant["init"] else "")

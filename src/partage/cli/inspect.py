@@ -22,6 +22,7 @@ from partage.cli.tables import bar, paper, plain_table
 from partage.cli.top import all_nodes, card_state
 from partage.dashboard.nodes import NodeQuery
 from partage.model.quantity import brief
+from partage.wire.claims import PROTOCOL as CLAIM
 
 __all__ = ["inspect"]
 
@@ -103,7 +104,8 @@ def _print_node(console: Console, node: Document, *, wide: bool) -> None:
 def _who(tenant: Document) -> Text:
     if tenant["name"] is None:
         return Text("a pod of another namespace", style="dim")
-    return Text(f"{tenant['namespace']}/{tenant['name']}")
+    claim = "claim " if tenant["protocol"] == CLAIM else ""
+    return Text(f"{claim}{tenant['namespace']}/{tenant['name']}")
 
 
 def _how(tenant: Document) -> str:

@@ -31,12 +31,33 @@ __all__ = ["document", "print_tables"]
 
 def document(outcome: Outcome) -> dict[str, Any]:
     """The outcome as plain values, ready for JSON."""
+    claims = {"claims": _claims(outcome)} if outcome.cluster.claims else {}
     return {
         "pods": [_pod(pod) for pod in outcome.pods],
         "nodes": [_node(outcome, node) for node in outcome.cluster.nodes],
         "policy": str(outcome.policy),
         "notes": list(outcome.notes),
+        **claims,
     }
+
+
+def _claims(outcome: Outcome) -> list[dict[str, Any]]:
+    """ResourceClaims that hold devices: what of which cards."""
+    return [
+        {
+            "namespace": claim.namespace,
+            "name": claim.name,
+            "uid": claim.uid,
+            "allocations": [
+                grant_document(grant, node)
+                for node, record in claim.records.items()
+                for grant in record.grants
+            ],
+            "pods": list(claim.consumers),
+            "problems": list(claim.problems),
+        }
+        for claim in outcome.cluster.claims
+    ]
 
 
 def _pod(outcome: PodOutcome) -> dict[str, Any]:
@@ -82,7 +103,7 @@ def print_tables(outcome: Outcome) -> None:
     Reasons have a line of their own, as wide as the terminal: they are what people read.
     """
     with paper() as console:
-        if any(pod.refusal is None for pod in outcome.pods):
+        if any(pod.refusal is None for pod in outcome.pods) or outcome.cluster.claims:
             console.print(_pods_table(outcome))
         _print_waiting(console, outcome)
         if outcome.cluster.nodes:
@@ -117,6 +138,13 @@ def _pods_table(outcome: Outcome) -> Table:
             )
         elif pod.refusal is None:
             table.add_row(name, Text("-"), "", Text("finished", style="dim"))
+    for claim in outcome.cluster.claims:
+        for node, record in claim.records.items():
+            grants = record.grants
+            table.add_row(
+                Text(f"claim {claim.key}"), Text(node), Text(cards_text(grants)),
+                given(given_text(grants)),
+            )  # fmt: skip
     return table
 
 

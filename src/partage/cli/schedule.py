@@ -54,8 +54,9 @@ def schedule(files: tuple[str, ...], policy: Policy | None, seed: int | None, ou
 
     FILE is YAML or JSON with any number of documents, a List, a folder, or - for standard input.
     Known kinds: Node, Device, Pod, Deployment, ReplicaSet, StatefulSet, Job, Namespace, ConfigMap,
-    ResourceQuota, PriorityClass; others are skipped with a note. Pods that have a node already are
-    state; the others are scheduled by priority, then in the order of the files.
+    ResourceQuota, PriorityClass, ResourceClaim; others are skipped with a note. Pods that have a
+    node already and claims that are allocated are state; the other pods are scheduled by priority,
+    then in the order of the files.
 
     \b
     Exit status:

@@ -167,6 +167,13 @@ _deciding = options(
         "vendors' own device plugins read.",
     ),
     click.option(
+        "--claims/--no-claims",
+        default=False,
+        show_default=True,
+        help="Follow ResourceClaims, and count what those of the driver gpu.partage.io hold of cards. "
+        "For clusters whose agents offer cards to DRA too.",
+    ),
+    click.option(
         "--preemption/--no-preemption",
         default=True,
         show_default=True,
@@ -377,6 +384,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         if given["record"]
         else None,
         plugin=plugin,
+        claims=given["claims"],
     )
 
 

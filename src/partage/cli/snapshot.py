@@ -73,9 +73,9 @@ _LEAST_KEY: Final = 16
 def snapshot(**given: Any) -> None:
     """Write what a cluster's decisions depend on to one file.
 
-    Nodes, Device objects, pods, the protocols' ConfigMaps, ResourceQuotas and PriorityClasses, each
-    with the fields that decisions read and no others: no Secret, environment, command line or
-    image. partage replay takes the decisions of the waiting pods from it; partage schedule and
+    Nodes, Device objects, pods, the protocols' ConfigMaps, ResourceQuotas, PriorityClasses and
+    allocated ResourceClaims, each with the fields that decisions read and no others: no Secret,
+    environment, command line or image. partage replay takes the decisions of the waiting pods from it; partage schedule and
     partage simulate cluster read it as manifests.
 
     \b

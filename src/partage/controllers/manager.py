@@ -192,6 +192,11 @@ class Controllers:
         if document.kind == _CONFIG:
             self._configured(document, changed=self.picture.config_gone(document))
 
+    def claim_changed(self, _document: Document) -> None:
+        """A ResourceClaim: nothing that is written here depends on one."""
+
+    claim_gone = claim_changed
+
     def _configured(self, document: Document, *, changed: bool) -> None:
         self._look("config", document.label)
         if changed:

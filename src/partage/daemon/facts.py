@@ -43,6 +43,14 @@ class Hearer(Protocol):
         """A ConfigMap or ResourceQuota is there no more."""
         ...
 
+    def claim_changed(self, document: Document) -> None:
+        """A ResourceClaim is there, or has changed."""
+        ...
+
+    def claim_gone(self, document: Document) -> None:
+        """A ResourceClaim is there no more."""
+        ...
+
 
 class Companion(Hearer, Protocol):
     """Who hears the same facts as the scheduler all the time, and works only while it leads."""
@@ -62,6 +70,8 @@ def tell_changed(hearers: Sequence[Hearer], document: Document) -> None:
                 hearer.device_changed(document)
             case "Pod":
                 hearer.pod_changed(document)
+            case "ResourceClaim":
+                hearer.claim_changed(document)
             case _:
                 hearer.config_changed(document)
 
@@ -81,5 +91,7 @@ def tell_gone(hearers: Sequence[Hearer], document: Document) -> None:
                 hearer.device_gone(document.name)
             case "Pod":
                 hearer.pod_gone(document.metadata.uid or "")
+            case "ResourceClaim":
+                hearer.claim_gone(document)
             case _:
                 hearer.config_gone(document)

@@ -100,6 +100,7 @@ class SchedulerOptions:
         tracer: is told what becomes of pods.
         plugin: the socket of kube-scheduler's plugin; None where kube-scheduler asks as its
             extender. With it, `election` names the Lease that kube-scheduler itself holds.
+        claims: ResourceClaims are followed, and what they hold of cards is counted.
     """
 
     identity: str = "partage-scheduler"
@@ -125,6 +126,7 @@ class SchedulerOptions:
     relist: float = 3600.0
     tracer: Tracer = NO_TRACES
     plugin: PluginOptions | None = None
+    claims: bool = False
 
     @property
     def cluster_cache(self) -> Callable[[], ClusterCache]:

@@ -135,7 +135,7 @@ class SchedulerDaemon:
         )  # fmt: skip
         controllers = self._controllers(objects)
         self._companions = (*companions, *controllers)
-        kinds = watched(self.options.config_namespaces)
+        kinds = watched(self.options.config_namespaces, claims=self.options.claims)
         self._feed = Feed(client, kinds, self, self.options.watches)
         shown = [
             route
@@ -278,9 +278,10 @@ class SchedulerDaemon:
             nodes, devices = self._feed.documents("Node"), self._feed.documents("Device")
             pods = self._feed.documents("Pod")
             configs = self._feed.documents("ConfigMap", "ResourceQuota")
+            claims = self._feed.documents("ResourceClaim")
             # From here on facts go to the service, which keeps them until the books are there.
             self._loaded = True
-            await self.service.rebuild(nodes, devices, pods, configs)
+            await self.service.rebuild(nodes, devices, pods, configs, claims)
             if self._plugin is not None:
                 self._plugin.rebuilt()
         _LOG.info(

@@ -15,10 +15,12 @@ from partage.wire.documents import Document
 
 __all__ = [
     "BUDGETS",
+    "CLAIMS",
     "CLUSTER",
     "DEVICES",
     "PRIORITIES",
     "LiveBudget",
+    "LiveClaim",
     "LiveConfigMap",
     "LiveDevice",
     "LiveNode",
@@ -78,6 +80,12 @@ class LiveBudget(shapes.DisruptionBudget, frozen=True):
     metadata: shapes.Metadata = _NOTHING
 
 
+class LiveClaim(shapes.ResourceClaim, frozen=True):
+    """A ResourceClaim of a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+
 class LivePriority(shapes.PriorityClass, frozen=True):
     """A PriorityClass of a server."""
 
@@ -110,11 +118,21 @@ PRIORITIES: Final = Watched(
 """Not followed: a server writes the value into each pod. Whoever keeps manifests needs them."""
 
 
-def watched(config_namespaces: tuple[str, ...] = ()) -> tuple[Watched, ...]:
+CLAIMS: Final = Watched(
+    "ResourceClaim", Scope(Resource("resource.k8s.io", "v1", "resourceclaims")), LiveClaim,
+    optional=True,
+)  # fmt: skip
+"""Followed where it is switched on; Kubernetes has the kind in this version from 1.34 on."""
+
+
+def watched(
+    config_namespaces: tuple[str, ...] = (), *, claims: bool = False
+) -> tuple[Watched, ...]:
     """Everything the scheduler follows.
 
     Args:
         config_namespaces: whose ConfigMaps are read; empty for those of all namespaces.
+        claims: ResourceClaims too.
     """
     configs = [Scope(CONFIG_MAPS, namespace) for namespace in config_namespaces]
     return (
@@ -123,6 +141,7 @@ def watched(config_namespaces: tuple[str, ...] = ()) -> tuple[Watched, ...]:
         Watched("Device", Scope(DEVICES), LiveDevice, optional=True),
         Watched("Node", Scope(NODES), LiveNode),
         Watched("Pod", Scope(PODS), LivePod),
+        *((CLAIMS,) if claims else ()),
     )
 
 

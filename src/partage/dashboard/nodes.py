@@ -166,7 +166,7 @@ def _document(books: Books, node: Node, *, names: bool) -> dict[str, Any]:
         "vendor": gpus[0]["vendor"] if gpus else "",
         "model": plain_model(gpus[0]["model"]) if gpus else "",
         "state": ", ".join(state) or "ok",
-        "pods": len(held),
+        "pods": sum(not one.claim for one in held),
         **{key: _sum(gpus, key) for key in ("core_milli", "memory_bytes", "slots")},
         "cards": documents,
     }

@@ -112,6 +112,12 @@ async def doubtful(
         others: lets others have their turn.
     """
     known = pods()
+    facts = books.cluster_cache.claims.facts()
+    for fact in facts:
+        held = books.engine.ledger.allocation(fact.uid)
+        if held is None or not _same(fact_of(fact)[0], held):
+            return True
+    claimed = {fact.uid for fact in facts}
     absent: set[str] = set()
     for start in range(0, len(known), _PODS):
         for document in known[start : start + _PODS]:
@@ -129,7 +135,7 @@ async def doubtful(
     if any(books.cluster_cache.pod(uid) is None for uid in absent & there):
         return True
     for held in books.engine.ledger.allocations():
-        if held.uid in there or books.untold(held.uid):
+        if held.uid in there or held.uid in claimed or books.untold(held.uid):
             continue
         if books.engine.states.get(held.uid) not in _IN_FLIGHT:
             return True
@@ -173,11 +179,12 @@ def _expected(books: Books, pods: Iterable[Document] | None) -> dict[str, Alloca
     entries: Iterable[PodEntry] = books.cluster_cache.pods().values()
     if pods is not None:
         entries = _read(books, pods)
-    return {
+    bound = {
         entry.pod.uid: fact_of(entry.pod)[0]
         for entry in entries
         if entry.pod.node is not None and not entry.pod.finished
     }
+    return bound | {fact.uid: fact_of(fact)[0] for fact in books.cluster_cache.claims.facts()}
 
 
 def _read(books: Books, pods: Iterable[Document]) -> Iterable[PodEntry]:

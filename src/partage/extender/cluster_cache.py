@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from partage.extender.claims import ClaimBook
 from partage.extender.pod_log import PodLog
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
@@ -62,6 +63,7 @@ class ClusterCache:
         policy: the policy in force where no ConfigMap names one.
         namespaces: whose ConfigMaps set anything; empty for those of all.
         changes: every pod with devices that came, was read anew, or went, in order.
+        claims: ResourceClaims that hold devices of this driver; empty where they are not followed.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class ClusterCache:
         self._told_policy = self.policy
         self._version = 0
         self.translation = Translation(Context.of(Settings(), self._families))
+        self.claims = ClaimBook(self.as_read, self._next, self.problems)
 
     @property
     def context(self) -> Context:
@@ -185,7 +188,8 @@ class ClusterCache:
             place = self._places[name] = _Place()
         return place
 
-    def _as_read(self, name: str) -> Node | None:
+    def as_read(self, name: str) -> Node | None:
+        """A node as it was read last, beside whose devices records and claims are read."""
         place = self._places.get(name)
         return place.translated if place else None
 
@@ -217,7 +221,7 @@ class ClusterCache:
         self._count_registrar(before, node)
         events: list[Event] = [NodeSeen(node)]
         if before is None or before.devices != node.devices:
-            events += self._recover(place.pods, node)
+            events += [*self._recover(place.pods, node), *self.claims.renewed(name)]
         return events
 
     def _recover(self, uids: Iterable[str], node: Node) -> list[Event]:
@@ -261,7 +265,7 @@ class ClusterCache:
         if known is None and not self.translation.concerns(document):
             return []
         try:
-            entry = self.translation.read(document, self._next(), self._as_read)
+            entry = self.translation.read(document, self._next(), self.as_read)
         except InvalidDocument as error:
             self.problems[document.label] = str(error)
             return []
@@ -294,6 +298,16 @@ class ClusterCache:
         if place is not None:
             place.pods.discard(uid)
         return [PodGone(uid)]
+
+    # --- claims ------------------------------------------------------------------------------
+
+    def claim_changed(self, document: Document) -> list[Event]:
+        """A ResourceClaim is there, or has changed."""
+        return self.claims.changed(document)
+
+    def claim_gone(self, document: Document) -> list[Event]:
+        """A ResourceClaim is there no more."""
+        return self.claims.gone(document)
 
     # --- settings ----------------------------------------------------------------------------
 
@@ -358,7 +372,7 @@ class ClusterCache:
         return events
 
     def _reread(self, uid: str, document: Document) -> list[Event]:
-        entry = self.translation.read(document, self._next(), self._as_read)
+        entry = self.translation.read(document, self._next(), self.as_read)
         self._entries[uid] = entry
         self.changes.append(uid)
         bound = entry.pod.node is not None or entry.pod.finished

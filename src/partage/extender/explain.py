@@ -5,8 +5,9 @@ that the next filter would give; asking changes nothing. For a pod that has a pl
 question is asked for another one like it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from partage.extender.books import Books
@@ -25,6 +26,8 @@ __all__ = ["born", "explain", "unscheduled"]
 
 _PROVEN: Final = 128
 """Nodes that are asked card by card where only that can tell whether they would do."""
+_MOST_CLAIMS: Final = 100
+"""Devices of claims that an explanation lists."""
 
 
 def explain(
@@ -74,6 +77,9 @@ def explain(
         ),
         "reason": reason,
         "next": advice(reason["code"], never=never) if reason else None,
+        "claims": list(
+            islice(_claims(books, pod, reason["nodes"] if reason else ()), _MOST_CLAIMS)
+        ),
         "fits_now_on": possible,
         "policy": _policy(books, pod),
         "another": _another(books, pod) if state is not None and not pod.finished else None,
@@ -92,6 +98,19 @@ def explain(
         ),
         "notes": [*pod.request.notes, *_kept_waiting(books, pod)],
     }
+
+
+def _claims(books: Books, pod: Pod, nodes: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """What ResourceClaims hold of the cards of these nodes; those of other namespaces stay unnamed."""
+    for node in nodes:
+        for held in books.engine.ledger.on_node(node):
+            own = held.namespace == pod.namespace
+            for grant in held.grants if held.claim else ():
+                yield {
+                    "namespace": held.namespace if own else None,
+                    "name": held.name if own else None,
+                    **grant_document(grant, node),
+                }
 
 
 def born(books: Books, uid: str) -> str | None:

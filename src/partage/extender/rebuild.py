@@ -14,7 +14,10 @@ __all__ = ["filled", "permuted"]
 _BREATH: Final = 512
 """Documents that are taken in before others get their turn: probes, and the lease."""
 
-Inputs = tuple[Iterable[Document], Iterable[Document], Iterable[Document], Iterable[Document]]
+Inputs = tuple[
+    Iterable[Document], Iterable[Document], Iterable[Document], Iterable[Document],
+    Iterable[Document],
+]  # fmt: skip
 
 
 async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Books:
@@ -23,12 +26,13 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
     Args:
         books: empty ones.
         before: those that they replace; who waited there is not forgotten.
-        inputs: ConfigMaps and ResourceQuotas, Device objects, Nodes, and pods.
+        inputs: ConfigMaps and ResourceQuotas, Device objects, Nodes, pods, and ResourceClaims.
         now: seconds on the service's steady clock.
     """
     cluster_cache = books.cluster_cache
     takes = (
-        cluster_cache.config_changed, cluster_cache.device_changed, cluster_cache.node_changed, cluster_cache.pod_changed,
+        cluster_cache.config_changed, cluster_cache.device_changed, cluster_cache.node_changed,
+        cluster_cache.pod_changed, cluster_cache.claim_changed,
     )  # fmt: skip
     for take, documents in zip(takes, inputs, strict=True):
         for number, document in enumerate(documents, 1):

@@ -139,6 +139,7 @@ class SchedulerService:
         devices: Iterable[Document],
         pods: Iterable[Document],
         configs: Iterable[Document] = (),
+        claims: Iterable[Document] = (),
     ) -> None:
         """Make the books anew from a fresh list of everything; Bindings on their way end first.
 
@@ -150,13 +151,14 @@ class SchedulerService:
             devices: Device objects.
             pods: pods.
             configs: ConfigMaps and ResourceQuotas.
+            claims: ResourceClaims, where they are followed.
         """
         before, self.rebuilt = self.rebuilt, False
         late: list[Callable[[], object]] = []
         self._late = late
         try:
             await self.bindings.drain()
-            inputs = (configs, devices, permuted(nodes, self._settings.seed), pods)
+            inputs = (configs, devices, permuted(nodes, self._settings.seed), pods, claims)
             self.books = await filled(
                 self._new_books(), self.books, inputs, self.clock.monotonic()
             )
@@ -288,6 +290,18 @@ class SchedulerService:
         if self._postponed(lambda: self.config_gone(document)):
             return
         self.books.take(self.books.cluster_cache.config_gone(document), self.clock.monotonic())
+
+    def claim_changed(self, document: Document) -> None:
+        """A ResourceClaim is there, or has changed."""
+        if self._postponed(lambda: self.claim_changed(document)):
+            return
+        self.books.take(self.books.cluster_cache.claim_changed(document), self.clock.monotonic())
+
+    def claim_gone(self, document: Document) -> None:
+        """A ResourceClaim is there no more."""
+        if self._postponed(lambda: self.claim_gone(document)):
+            return
+        self.books.take(self.books.cluster_cache.claim_gone(document), self.clock.monotonic())
 
     # --- the verbs ---------------------------------------------------------------------------
 

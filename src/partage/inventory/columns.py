@@ -414,7 +414,7 @@ class Columns:
         booked = self._by_node.get(self.node_at(index).name, {})
         uids = self._tenants.get((type_, index, row), ())
         pods = (booked[uid].allocation for uid in uids if uid in booked)
-        named = sorted(f"{one.namespace}/{one.name}" for one in pods)
+        named = sorted(one.holder for one in pods)
         return f"booked beyond its means by {' and '.join(named)}"
 
     def _withhold(self, index: int) -> None:
@@ -510,6 +510,5 @@ class Columns:
         return ""
 
     def _who(self, index: int, uid: str) -> str:
-        """A pod on a node, as `namespace/name`."""
-        allocation = self._by_node[self.node_at(index).name][uid].allocation
-        return f"{allocation.namespace}/{allocation.name}"
+        """Who holds something on a node, for people."""
+        return self._by_node[self.node_at(index).name][uid].allocation.holder

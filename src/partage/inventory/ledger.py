@@ -115,7 +115,7 @@ class Ledger(Columns):
                 uids = self._tenants.get((charge.type, index, row), ())
                 pods = (self._entries[uid].allocation for uid in uids)
                 device = self._rows[index][charge.type][row]
-                found[device.uuid] = tuple(sorted(f"{p.namespace}/{p.name}" for p in pods))
+                found[device.uuid] = tuple(sorted(one.holder for one in pods))
         return found
 
     def host_used(self, name: str) -> dict[str, int]:

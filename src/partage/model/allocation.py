@@ -111,6 +111,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
         node: where it is.
         grants: what its containers got.
         host: ordinary resources by name in whole units (`cpu` in milli).
+        claim: a ResourceClaim holds it, which may outlive the pods that use it.
     """
 
     uid: str
@@ -119,6 +120,16 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     node: str
     grants: tuple[Grant, ...] = ()
     host: Mapping[str, int] = msgspec.field(default_factory=dict)
+    claim: bool = False
+
+    @property
+    def holder(self) -> str:
+        """Who holds it, for people: `namespace/name` of a pod, `claim namespace/name` of a claim."""
+        return (
+            f"claim {self.namespace}/{self.name}"
+            if self.claim
+            else f"{self.namespace}/{self.name}"
+        )
 
     @property
     def charges(self) -> tuple[Charge, ...]:

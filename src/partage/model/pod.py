@@ -43,6 +43,7 @@ class Pod:
         quota: amounts that its namespace's quotas count, by quota key.
         record: what its annotations say it holds; None when they say nothing.
         version: counts its changes, so that a late event is known to be old.
+        claim: it is an allocated ResourceClaim, which holds devices as a bound pod does.
     """
 
     uid: str
@@ -58,6 +59,7 @@ class Pod:
     quota: Mapping[str, int] = field(default_factory=dict)
     record: Record | None = None
     version: int = 0
+    claim: bool = False
 
     @property
     def key(self) -> str:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from partage.model.errors import InvalidQuantity
 
-__all__ = ["Quantity", "binary", "brief", "decimal"]
+__all__ = ["NANO", "Quantity", "binary", "brief", "decimal"]
 
 Format = Literal["BinarySI", "DecimalExponent", "DecimalSI"]
 

@@ -274,7 +274,9 @@ class Engine(Chooser):
         if pod.uid in self._gone or (before and self.states.get(pod.uid) not in _HOLDS):
             return []
         self._release(pod.uid)
-        place = Allocation(pod.uid, pod.namespace, pod.name, node, grants, pod.host)
+        place = Allocation(
+            pod.uid, pod.namespace, pod.name, node, grants, pod.host, claim=pod.claim
+        )
         kept = free_part(self.ledger, place)
         if kept == place:
             self._reserve(pod, place, State.HELD)

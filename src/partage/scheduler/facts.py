@@ -26,13 +26,16 @@ def fact_of(pod: Pod) -> tuple[Allocation, Suspicion | None]:
     record = _checked(pod.record)
     trusted = record is not None and not record.problem
     grants = record.grants if record is not None and trusted else ()
-    allocation = Allocation(pod.uid, pod.namespace, pod.name, node, grants, pod.host)
+    allocation = Allocation(
+        pod.uid, pod.namespace, pod.name, node, grants, pod.host, claim=pod.claim
+    )
     if trusted:
         return allocation, None
     may_use = pod.request.may_use
     if record is not None:
         types = tuple(sorted({one.type for one in may_use})) or tuple(DeviceType)
-        return allocation, Suspicion(node, types, f"pod {pod.key}: {record.problem}")
+        who = "claim" if pod.claim else "pod"
+        return allocation, Suspicion(node, types, f"{who} {pod.key}: {record.problem}")
     if not may_use:
         return allocation, None
     message = f"pod {pod.key}: it asks for devices and has no record"

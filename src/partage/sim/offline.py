@@ -103,11 +103,14 @@ def started(
     for node in nodes:
         engine.handle(NodeSeen(node))
     engine.handle(QuotasChanged(cluster.quotas))
+    facts = [
+        *(t.pod for t in cluster.pods if t.pod.node is not None or t.pod.finished),
+        *(fact for claim in cluster.claims for fact in claim.facts()),
+    ]
     notes = tuple(
         f"node {action.node}: quarantined devices: {action.message}"
-        for translated in cluster.pods
-        if translated.pod.node is not None or translated.pod.finished
-        for action in engine.handle(PodSeen(translated.pod))
+        for fact in facts
+        for action in engine.handle(PodSeen(fact))
         if isinstance(action, Quarantined)
     )
     return engine, notes

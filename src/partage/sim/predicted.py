@@ -47,7 +47,9 @@ async def predicted(
     nodes = by.get("Node", [])
     ordered = nodes if seed is None else permuted(nodes, seed)
     configs = [*by.get("ConfigMap", []), *by.get("ResourceQuota", [])]
-    inputs = (configs, by.get("Device", []), ordered, by.get("Pod", []))
+    inputs = (
+        configs, by.get("Device", []), ordered, by.get("Pod", []), by.get("ResourceClaim", []),
+    )  # fmt: skip
     books = await filled(
         Books(ClusterCache(policy=policy), Hooks()), Books(ClusterCache(), Hooks()), inputs, 0.0
     )

@@ -18,6 +18,7 @@ from partage.vendors.base import Family, PlacedPod, Rendering
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire import shapes
+from partage.wire.claims import Claim, read_claim
 from partage.wire.config import translate_config
 from partage.wire.context import Context
 from partage.wire.documents import Batch, Document
@@ -43,6 +44,7 @@ class Cluster:
         context: what pods are read against; translates pods that come later.
         notes: what was skipped, replaced, or found odd.
         allocatable: node name to its own totals, as written.
+        claims: ResourceClaims that hold devices, in the order written.
     """
 
     nodes: tuple[Node, ...]
@@ -52,6 +54,7 @@ class Cluster:
     context: Context
     notes: tuple[str, ...] = ()
     allocatable: Mapping[str, Mapping[str, Quantity]] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
 
     @property
     def settings(self) -> Settings:
@@ -92,6 +95,8 @@ def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) ->
     )
     pods = _pods(_latest(with_pods(documents), notes), nodes, context)
     notes += [note for translated in nodes.values() for note in translated.notes]
+    claims = _claims(documents, nodes)
+    notes += [problem for claim in claims for problem in claim.problems]
     return Cluster(
         nodes=tuple(translated.node for translated in nodes.values()),
         pods=pods,
@@ -100,6 +105,7 @@ def assemble(batches: Iterable[Batch], families: Sequence[Family] = FAMILIES) ->
         context=context,
         notes=tuple(notes),
         allocatable={name: translated.allocatable for name, translated in nodes.items()},
+        claims=claims,
     )
 
 
@@ -192,6 +198,19 @@ def _pods(
         holders[translated.pod.uid] = translated.pod.key
         result.append(translated)
     return tuple(result)
+
+
+def _claims(
+    documents: Sequence[Document], nodes: Mapping[str, TranslatedNode]
+) -> tuple[Claim, ...]:
+    """Claims that hold devices of this driver, or of which that cannot be told."""
+    known = {name: translated.node for name, translated in nodes.items()}
+    found = (
+        read_claim(document, known.get)
+        for document in documents
+        if document.kind == "ResourceClaim"
+    )
+    return tuple(claim for claim in found if claim.records or claim.problems)
 
 
 def _with_record(

@@ -55,6 +55,7 @@ _KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
     "ConfigMap": (shapes.ConfigMap, ("",)),
     "ResourceQuota": (shapes.ResourceQuota, ("",)),
     "PriorityClass": (shapes.PriorityClass, ("scheduling.k8s.io",)),
+    "ResourceClaim": (shapes.ResourceClaim, ("resource.k8s.io",)),
 }
 """Kind to its shape and the API groups it is known in; an absent apiVersion is taken as known."""
 

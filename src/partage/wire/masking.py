@@ -32,13 +32,17 @@ from partage.wire.yaml_values import YamlError, yaml_values
 __all__ = ["Mask"]
 
 _DIGITS: Final = 10
-_LETTERS: Final = {"Node": "node", "Device": "node", "Pod": "pod", "ResourceQuota": "quota"}
+_LETTERS: Final = {
+    "Node": "node", "Device": "node", "Pod": "pod", "ResourceQuota": "quota",
+    "ResourceClaim": "claim",
+}  # fmt: skip
 _PLAIN: Final = re.compile(
     r"""[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
     |[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?                      # times
     |(?:pci)?[0-9a-f]{1,4}(?:\.[0-7])?                                          # parts of addresses
     |(?:[A-Z]{3,6}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}                # UUIDs
     |[0-9]+c?\.?[0-9]*g\.[0-9]+gb(?:\+[a-z]+)*                                  # profiles of instances
+    |gpu-[0-9]+(?:-mig-[0-9]+c?-?[0-9]*g-[0-9]+gb(?:-[a-z-]+)?-[0-9]+)?         # devices of a pool
     |hugepages-[0-9]+[KMG]i""",
     re.VERBOSE,
 )

@@ -115,7 +115,7 @@ def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> 
             "profile": g.mig.profile,
             "start": g.mig.start,
             "size": g.mig.size,
-            "pod": f"{allocation.namespace}/{allocation.name}",
+            "pod": allocation.holder,
         }
         for allocation in allocations
         for g in allocation.grants

@@ -28,6 +28,7 @@ __all__ = [
     "Pod",
     "PodSpec",
     "PriorityClass",
+    "ResourceClaim",
     "ResourceQuota",
     "Resources",
     "SelectorTerm",
@@ -401,3 +402,10 @@ class PriorityClass(Shape, frozen=True):
 
     value: int | None = None
     global_default: bool | None = None
+
+
+class ResourceClaim(Shape, frozen=True):
+    """A resource.k8s.io/v1 ResourceClaim; what its allocation says is read with care, field by field."""
+
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None

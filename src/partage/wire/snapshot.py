@@ -18,6 +18,7 @@ import msgspec
 from partage.model.errors import InvalidDocument
 from partage.vendors import names
 from partage.wire import shapes
+from partage.wire.claims import held_devices
 from partage.wire.config import keys_read
 from partage.wire.documents import Document
 
@@ -28,6 +29,7 @@ _FORMAT: Final = "partage.io/v1"
 _VERSIONS: Final = {
     "Device": "scheduling.koordinator.sh/v1alpha1",
     "PriorityClass": "scheduling.k8s.io/v1",
+    "ResourceClaim": "resource.k8s.io/v1",
 }
 _OVER: Final = frozenset({"Succeeded", "Failed"})
 
@@ -98,6 +100,12 @@ def plain(document: Document) -> dict[str, Any] | None:
         return None
     if isinstance(shape, shapes.Pod) and shape.status and shape.status.phase in _OVER:
         return None
+    if isinstance(shape, shapes.ResourceClaim):
+        held = held_devices(document)
+        if not held:
+            return None
+        status = {"allocation": {"devices": {"results": held}}}
+        shape = shapes.ResourceClaim(metadata=shape.metadata, status=status)
     found: dict[str, Any] = _pruned(msgspec.to_builtins(shape))
     found = {
         "apiVersion": _VERSIONS.get(document.kind, "v1"),

@@ -1,0 +1,137 @@
+"""ResourceClaims that are followed: documents in, the engine's events out.
+
+An allocated claim is told to the engine as the fact of a bound pod (`wire.claims`). One that gives its devices back
+becomes a fact that is over, and one that is deleted is gone. Claims of other drivers leave nothing here.
+
+Who may release what a claim holds is the API server alone: a claim that is being deleted holds its devices until its
+allocation is gone.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from partage.model.node import Node
+from partage.model.pod import Pod
+from partage.scheduler.events import Event, PodGone, PodSeen
+from partage.wire.claims import Claim, claim_uid, read_claim
+from partage.wire.documents import Document, outdated
+
+__all__ = ["ClaimBook"]
+
+_REMEMBERED: Final = 20_000
+"""Claims that are gone and remembered, the latest, so that a late event does not bring one back."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """One claim that holds devices, or has.
+
+    Attributes:
+        document: its newest.
+        claim: as it was read.
+        facts: what the engine believes that it holds, by the fact's key.
+        keys: of all facts that the engine was ever told.
+    """
+
+    document: Document
+    claim: Claim
+    facts: dict[str, Pod] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+
+
+class ClaimBook:
+    """Every claim that holds devices of this driver, or has since it was first seen."""
+
+    def __init__(
+        self,
+        nodes: Callable[[str], Node | None],
+        version: Callable[[], int],
+        problems: dict[str, str],
+    ) -> None:
+        """An empty book.
+
+        Args:
+            nodes: the node of a name, beside whose cards allocations are read.
+            version: the next number of what is told to the engine.
+            problems: what is wrong with each claim is kept there, by kind and name.
+        """
+        self._nodes, self._version, self._problems = nodes, version, problems
+        self._known: dict[str, _Known] = {}
+        self._on: dict[str, set[str]] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+
+    def facts(self) -> list[Pod]:
+        """What the engine was told that is held now."""
+        return [fact for known in self._known.values() for fact in known.facts.values()]
+
+    def changed(self, document: Document) -> list[Event]:
+        """A claim is there, or has changed."""
+        uid = claim_uid(document)
+        known = self._known.get(uid)
+        if uid in self._gone or outdated(document, known.document if known else None):
+            return []
+        claim = read_claim(document, self._nodes)
+        if known is None:
+            if not claim.records and not claim.problems:
+                return []
+            known = self._known[uid] = _Known(document, claim)
+        known.document = document
+        return self._take(known, claim)
+
+    def gone(self, document: Document) -> list[Event]:
+        """A claim is there no more."""
+        uid = claim_uid(document)
+        self._gone[uid] = None
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+        known = self._known.pop(uid, None)
+        if known is None:
+            return []
+        self._stand(uid, known.claim, None)
+        self._problems.pop(document.label, None)
+        return [PodGone(key) for key in sorted(known.keys)]
+
+    def renewed(self, node: str) -> list[Event]:
+        """The cards of a node are others: what is allocated there is read beside them again."""
+        events: list[Event] = []
+        for uid in sorted(self._on.get(node, ())):
+            known = self._known[uid]
+            events += self._take(known, read_claim(known.document, self._nodes))
+        return events
+
+    def _take(self, known: _Known, claim: Claim) -> list[Event]:
+        self._stand(claim.uid, known.claim, claim)
+        known.claim = claim
+        label = known.document.label
+        if claim.problems:
+            self._problems[label] = "; ".join(claim.problems)
+        else:
+            self._problems.pop(label, None)
+        before, facts = known.facts, {fact.uid: fact for fact in claim.facts()}
+        events: list[Event] = []
+        for key, fact in before.items():
+            if key not in facts:
+                over = replace(fact, finished=True, record=None, version=self._version())
+                events.append(PodSeen(over))
+        for key, fact in facts.items():
+            told = before.get(key)
+            if told is not None and replace(told, version=0) == fact:
+                facts[key] = told
+                continue
+            facts[key] = replace(fact, version=self._version())
+            events.append(PodSeen(facts[key]))
+        known.facts = facts
+        known.keys |= facts.keys()
+        return events
+
+    def _stand(self, uid: str, before: Claim, after: Claim | None) -> None:
+        """Keep which claims are on which node."""
+        for node in before.records:
+            mates = self._on.get(node, set())
+            mates.discard(uid)
+            if not mates:
+                self._on.pop(node, None)
+        for node in after.records if after is not None else ():
+            self._on.setdefault(node, set()).add(uid)

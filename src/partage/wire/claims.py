@@ -1,0 +1,336 @@
+"""ResourceClaims (dynamic resource allocation) as facts of the books.
+
+An allocated claim holds devices as a bound pod does by its record: `status.allocation` is the record, the pool is the
+node. So each becomes the engine's `Pod` with grants in base units, under the claim's own uid; a claim that several
+pods share is still one. What another driver gave is left alone, and so is access for administrators, which takes
+nothing.
+
+Nothing that cannot be read counts as free. An amount or instance that is not understood takes its whole card, a device
+name that is none of ours closes the cards of its node, and every fault says which claim, device and rule.
+
+Source: Kubernetes API resource.k8s.io/v1 at v1.36 (`AllocationResult`); KEP-4381, 4815 and 5075.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from partage.model.allocation import Grant, GrantMode
+from partage.model.device import MILLI, Device, DeviceType
+from partage.model.errors import InvalidQuantity
+from partage.model.mig import MigAxis, MigSlice
+from partage.model.node import Node
+from partage.model.pod import Pod, Record
+from partage.model.quantity import NANO, Quantity
+from partage.model.request import EVERY, PodRequest
+from partage.vendors.names import DRA_DRIVER
+from partage.wire import shapes
+from partage.wire.documents import Document, explain
+from partage.wire.pods import stable_uid
+
+__all__ = [
+    "PROTOCOL",
+    "Claim",
+    "claim_uid",
+    "held_devices",
+    "instance_name",
+    "read_claim",
+    "share_name",
+]
+
+PROTOCOL: Final = "claim"
+"""What stands where a grant of a pod names its protocol."""
+
+MOST_RESULTS: Final = 32
+"""Of one claim, as the API server allows them."""
+_MOST_SHOWN: Final = 80
+_MOST_PROBLEMS: Final = 4
+_PERCENT: Final = MILLI // 100
+_DEVICE: Final = re.compile(r"gpu-(0|[1-9][0-9]{0,5})(-mig-.+)?")
+_AMOUNTS: Final = ("cores", "memory")
+
+NodeOf = Callable[[str], Node | None]
+
+
+class _Result(msgspec.Struct, frozen=True, rename="camel"):
+    """One device of an allocation; what the API server requires is not optional."""
+
+    driver: str
+    pool: str
+    device: str
+    request: str = ""
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim, as far as the books look at it.
+
+    Attributes:
+        uid: its identity, which is its key in the books.
+        namespace: its namespace.
+        name: its name.
+        classes: names of the DeviceClasses that its requests name, each once.
+        consumers: names of the pods that it is reserved for.
+        records: what it holds of this driver's devices, by node; empty while it holds none.
+        problems: what is wrong with its allocation, for people; a few at most.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    classes: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
+    records: Mapping[str, Record] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, for people."""
+        return f"{self.namespace}/{self.name}"
+
+    def facts(self, version: int = 0) -> tuple[Pod, ...]:
+        """What the engine is told, one fact a node: nearly always one.
+
+        The first has the claim's uid; a further node, which no scheduler of Kubernetes allocates for one claim, has a
+        key made of both.
+
+        Args:
+            version: counts the claim's changes.
+        """
+        return tuple(
+            Pod(
+                uid=self.uid if not number else f"{self.uid}/{node}",
+                namespace=self.namespace,
+                name=self.name,
+                node=node,
+                request=PodRequest(broken=((DeviceType.GPU, EVERY),)),
+                record=record,
+                version=version,
+                claim=True,
+            )
+            for number, (node, record) in enumerate(self.records.items())
+        )
+
+
+def share_name(minor: int) -> str:
+    """The name of a card in a ResourceSlice: all of it, and what shares are cut from."""
+    return f"gpu-{minor}"
+
+
+def instance_name(minor: int, instance: MigSlice) -> str:
+    """The name of one place of an instance on a card; `1g.24gb+me` and `1g.24gb-me` stay apart."""
+    profile = instance.profile.lower().replace(".", "-").replace("+", "-plus-")
+    return f"{share_name(minor)}-mig-{profile}-{instance.start}"
+
+
+def claim_uid(document: Document) -> str:
+    """The key of a claim in the books: its uid, and in manifests without one what is always the same for it."""
+    return document.metadata.uid or stable_uid(document.namespace, document.kind, document.name)
+
+
+def read_claim(document: Document, nodes: NodeOf) -> Claim:
+    """The claim of a document of kind ResourceClaim. Never raises for what is written in it.
+
+    Args:
+        document: of a claim, decoded.
+        nodes: the node of a name, beside whose cards the allocation is read; None where it is not known.
+    """
+    shape = document.shape
+    assert isinstance(shape, shapes.ResourceClaim)  # noqa: S101 # the caller knows its kind
+    status = shape.status or {}
+    grants: dict[str, list[Grant]] = {}
+    doubts: dict[str, str] = {}
+    problems: list[str] = []
+
+    def wrong(pool: str, problem: str, *, everything: bool = False) -> None:
+        problems.append(f"ResourceClaim {document.namespace}/{document.name}: {problem}")
+        if everything:
+            doubts.setdefault(pool, problem)
+
+    results = _results(status)
+    taken: set[tuple[str, str, str]] = set()
+    for number, raw in enumerate(results):
+        result = _result(raw)
+        if isinstance(result, str):
+            wrong("", f"field status.allocation.devices.results[{number}]: {result}")
+            continue
+        if result.driver != DRA_DRIVER or result.admin_access:
+            continue
+        mine = grants.setdefault(result.pool, [])
+        if number >= MOST_RESULTS:
+            rule = f"{len(results)} devices are more than the {MOST_RESULTS} of a claim"
+            wrong(result.pool, rule, everything=True)
+            break
+        share = result.pool, result.device, result.share_id or ""
+        if share in taken:
+            wrong(result.pool, f"{_where(result)} is allocated twice")
+        taken.add(share)
+        found = _grant(result, raw, nodes(result.pool))
+        if isinstance(found, str):
+            wrong(result.pool, f"{_where(result)}: {found}", everything=True)
+        else:
+            mine.append(found[0])
+            if found[1]:
+                wrong(result.pool, f"{_where(result)}: {found[1]}")
+    return Claim(
+        uid=claim_uid(document),
+        namespace=document.namespace,
+        name=document.name,
+        classes=tuple(dict.fromkeys(_classes(shape.spec or {}))),
+        consumers=tuple(_consumers(status)),
+        records={
+            pool: Record(tuple(mine), PROTOCOL, doubts.get(pool, ""))
+            for pool, mine in grants.items()
+        },
+        problems=tuple(problems[:_MOST_PROBLEMS]),
+    )
+
+
+def held_devices(document: Document) -> list[dict[str, Any]]:
+    """The results of a claim's allocation that are this driver's, as they were written."""
+    shape = document.shape
+    status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
+    return [one for one in _results(status or {}) if _mapping(one).get("driver") == DRA_DRIVER]
+
+
+# --- what the document says ----------------------------------------------------------------------
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _results(status: Mapping[str, Any]) -> list[Any]:
+    allocation = _mapping(status.get("allocation"))
+    return _listed(_mapping(allocation.get("devices")).get("results"))
+
+
+def _result(raw: object) -> _Result | str:
+    """One result; a text that says why it is none."""
+    try:
+        return msgspec.convert(raw, _Result)
+    except (msgspec.ValidationError, RecursionError) as error:
+        return explain(error)
+
+
+def _classes(spec: Mapping[str, Any]) -> Iterator[str]:
+    for request in _listed(_mapping(spec.get("devices")).get("requests"))[:MOST_RESULTS]:
+        given = _mapping(request)
+        for one in (given.get("exactly"), *_listed(given.get("firstAvailable"))[:MOST_RESULTS]):
+            name = _mapping(one).get("deviceClassName")
+            if isinstance(name, str):
+                yield name
+
+
+def _consumers(status: Mapping[str, Any]) -> Iterator[str]:
+    for one in _listed(status.get("reservedFor")):
+        consumer = _mapping(one)
+        if consumer.get("resource") == "pods" and isinstance(consumer.get("name"), str):
+            yield consumer["name"]
+
+
+# --- one device ----------------------------------------------------------------------------------
+
+
+def _where(result: _Result) -> str:
+    device, pool = result.device[:_MOST_SHOWN], result.pool[:_MOST_SHOWN]
+    request = f"request {result.request[:_MOST_SHOWN]}: " if result.request else ""
+    return f"{request}device {device} of node {pool}"
+
+
+def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | str:
+    """The grant of one result and what is wrong with it; a text where it cannot be told which card it is."""
+    match = _DEVICE.fullmatch(result.device)
+    if match is None:
+        return "no device of this driver has such a name; the node's cards are closed"
+    minor = int(match[1])
+    there = node.devices if node is not None else ()
+    cards = [one for one in there if one.type is DeviceType.GPU and one.minor == minor]
+    card = cards[0] if cards else None
+    missing = "" if node is None or card is not None else "there is no such card on the node"
+    if match[2] is not None:
+        grant, problem = _instance(result, minor, card)
+        return grant, missing or problem
+    consumed = _mapping(raw).get("consumedCapacity")
+    if consumed is None:
+        return _whole(result, minor, card), missing
+    amounts = _amounts(consumed)
+    if isinstance(amounts, str):
+        return _whole(result, minor, card), f"{amounts}; all of the card is taken"
+    cores, memory = amounts
+    share = Grant(
+        result.request, DeviceType.GPU, minor, _uuid(card), cores, memory, GrantMode.SHARE,
+        protocol=PROTOCOL,
+    )  # fmt: skip
+    return share, missing
+
+
+def _whole(result: _Result, minor: int, card: Device | None) -> Grant:
+    """A card that nobody else may join: it is not multi-allocatable, or it is not known how much is taken of it."""
+    core = MILLI if card is None else card.core_milli
+    memory = 0 if card is None else card.memory_bytes
+    return Grant(
+        result.request, DeviceType.GPU, minor, _uuid(card), core, memory, GrantMode.WHOLE,
+        protocol=PROTOCOL,
+    )  # fmt: skip
+
+
+def _instance(result: _Result, minor: int, card: Device | None) -> tuple[Grant, str]:
+    """The instance of a name; one that the card does not have takes all of it, wherever it may be."""
+    axis = _axis(card)
+    profiles = axis.profiles if axis is not None else ()
+    for profile in profiles:
+        for start in profile.starts:
+            one = profile.at(start)
+            if instance_name(minor, one) == result.device:
+                grant = Grant(
+                    result.request, DeviceType.GPU, minor, _uuid(card), profile.core_milli,
+                    profile.memory_bytes, GrantMode.MIG, protocol=PROTOCOL, mig=one,
+                )  # fmt: skip
+                return grant, ""
+    astray = Grant(
+        result.request, DeviceType.GPU, minor, _uuid(card), 0, 0, GrantMode.MIG, protocol=PROTOCOL
+    )
+    unknown = "the card has no such instance; all of it is taken" if card is not None else ""
+    return astray, unknown
+
+
+def _axis(card: Device | None) -> MigAxis | None:
+    if card is None:
+        return None
+    return card.cutting.axis if card.cutting is not None else card.axis
+
+
+def _uuid(card: Device | None) -> str:
+    return "" if card is None else card.uuid
+
+
+def _amounts(consumed: object) -> tuple[int, int] | str:
+    """Compute in milli and memory in bytes, rounded up; a text where they cannot be read."""
+    if not isinstance(consumed, dict):
+        return "field consumedCapacity: no object"
+    found: list[int] = []
+    for name, unit in zip(_AMOUNTS, (_PERCENT, 1), strict=True):
+        field_ = f"field consumedCapacity.{name}"
+        given = [consumed[key] for key in (name, f"{DRA_DRIVER}/{name}") if key in consumed]
+        if len(given) != 1:
+            return f"{field_}: " + ("missing" if not given else "given twice")
+        if not isinstance(given[0], str | int | float):
+            return f"{field_}: no quantity"
+        try:
+            nano = Quantity.parse(given[0]).nano * unit
+        except InvalidQuantity as error:
+            return f"{field_}: {error}"
+        if nano < 0:
+            return f"{field_}: {given[0]} is less than nothing"
+        found.append(-(-nano // NANO))
+    return found[0], found[1]

@@ -1,0 +1,78 @@
+"""A running scheduler follows ResourceClaims where that is switched on, and starts where the cluster has none."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from claim_documents import claim, share
+from daemon_world import World, until, world
+
+from partage.daemon import watched
+from partage.daemon.options import SchedulerOptions
+from partage.daemon.scheduler import SchedulerDaemon
+from partage.kube.resources import Resource, Scope
+
+CLAIMS = "resourceclaims.resource.k8s.io"
+FOLLOWING = SchedulerOptions(claims=True)
+
+
+async def _allocated(cluster: World, name: str, *results: Any) -> None:
+    """Make a claim and have it allocated, as Kubernetes' scheduler does."""
+    manifest = claim(*results, name=name)
+    manifest["metadata"] = {"name": name, "namespace": "default"}
+    await cluster.api.create(CLAIMS, manifest, "default")
+    await _status(cluster, name, manifest["status"])
+
+
+async def _status(cluster: World, name: str, status: dict[str, Any]) -> None:
+    stored = cluster.stored(name, CLAIMS)
+    path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}/status"
+    async with cluster.http.put(
+        f"{cluster.url}{path}", json={**stored, "status": status}
+    ) as answer:
+        assert answer.status == 200, await answer.text()
+
+
+async def test_what_a_claim_holds_goes_to_no_pod_until_it_is_given_back() -> None:
+    """Before the start and after it; a new leader counts it the same."""
+    async with world(nodes=1, cards=2) as cluster:
+        await _allocated(cluster, "early", share(pool="n0"))
+        async with SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon:
+            engine = daemon.service.books.engine
+            assert [one.holder for one in engine.ledger.allocations()] == ["claim default/early"]
+            await _allocated(cluster, "late", share("gpu-1", pool="n0"))
+            await until(lambda: len(list(engine.ledger.allocations())) == 2)
+            await cluster.pod("whole")
+            assert await cluster.schedule(daemon.url, "whole") == ""
+            assert daemon.service.audit().clean
+
+            await _status(cluster, "late", {})
+            await until(lambda: len(list(engine.ledger.allocations())) == 1)
+            assert await cluster.schedule(daemon.url, "whole") == "n0"
+        async with SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon:
+            assert len(list(daemon.service.books.engine.ledger.allocations())) == 2
+            assert daemon.service.audit().clean
+
+
+async def test_nothing_is_followed_unless_it_is_switched_on() -> None:
+    """Neither is it asked for, so that no right to it is needed."""
+    async with world(nodes=1, cards=1) as cluster:
+        await _allocated(cluster, "x", share(pool="n0"))
+        async with SchedulerDaemon(await cluster.client()) as daemon:
+            assert list(daemon.service.books.engine.ledger.allocations()) == []
+            await cluster.pod("whole")
+            assert await cluster.schedule(daemon.url, "whole") == "n0"
+
+
+async def test_a_cluster_without_the_kind_is_one_without_claims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As before Kubernetes 1.34: the API server does not know the resource in this version."""
+    older = Scope(Resource("resource.k8s.io", "v1beta1", "resourceclaims"))
+    monkeypatch.setattr(watched, "CLAIMS", replace(watched.CLAIMS, scope=older))
+    async with (
+        world(nodes=1) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+    ):
+        await cluster.pod("a")
+        assert await cluster.schedule(daemon.url, "a") == "n0"
