@@ -1,7 +1,7 @@
 """ResourceClaims that are followed: documents in, the engine's events out.
 
-An allocated claim is told to the engine as the fact of a bound pod (`wire.claims`). One that gives its devices back
-becomes a fact that is over, and one that is deleted is gone. Claims of other drivers leave nothing here.
+The engine takes in an allocated claim as the fact of a bound pod (`wire.claims`). A claim that gives its devices back becomes
+a fact that is over, and a deleted one is gone. Claims of other drivers leave nothing here.
 
 Who may release what a claim holds is the API server alone: a claim that is being deleted holds its devices until its
 allocation is gone.
