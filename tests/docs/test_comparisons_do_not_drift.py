@@ -73,6 +73,23 @@ def test_what_a_row_calls_later_is_not_there(line: int, first: str, last: str) -
     assert not places, f"docs/compatibility.md:{line}: {first}: {word} is in {places[0]}"
 
 
+def test_the_summary_counts_the_rows() -> None:
+    """By system: what is the same, fixed and later."""
+    head, *parts = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    counted = re.findall(
+        r"^\| \[([^\]]+)\]\([^)]+\) \| (\d+) \| (\d+) \| (\d+) \|$", head, re.MULTILINE
+    )
+    sections = {part.split("\n", maxsplit=1)[0]: part for part in parts}
+
+    assert len(counted) == 6
+    for name, *numbers in counted:
+        found = [
+            len(re.findall(rf"^\| .* \| {word}\b[^|]*\|$", sections[name], re.MULTILINE))
+            for word in ("same", "fixed", "later")
+        ]
+        assert [int(one) for one in numbers] == found, name
+
+
 @pytest.mark.parametrize("row", ELSEWHERE, ids=lambda row: row.printed[:40])
 def test_what_conformance_does_not_show_is_shown_elsewhere(row: object) -> None:
     """Each printed thing that the command cannot show has a test, or a reason why nothing does it."""
