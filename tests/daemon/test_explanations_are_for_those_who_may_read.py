@@ -72,7 +72,8 @@ async def judged(**settings: Any) -> AsyncIterator[tuple[Judge, AccessReviews, I
     patience = ClientSettings(attempts=1, backoff=Backoff(base=0.001))
     try:
         async with Client(config, clock=clock, settings=patience) as client:
-            yield judge, AccessReviews(client, ReviewSettings(**settings)), clock
+            paced = client.paced(settings.pop("rate")) if "rate" in settings else client
+            yield judge, AccessReviews(paced, ReviewSettings(**settings)), clock
     finally:
         await runner.cleanup()
 
@@ -142,6 +143,20 @@ async def test_who_asks_the_same_at_once_shares_the_answer() -> None:
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert found[1:] == [True] * 9
         assert judge.asked["token"] == 1
+
+
+async def test_made_up_tokens_cost_the_api_server_little() -> None:
+    """Strangers may send as many as they like; few wait, and each waits for its turn."""
+    async with judged(rate=20.0) as (judge, readers, clock):
+        judge.gate.clear()
+        flood = [asyncio.create_task(readers.may_read(f"Bearer made-up-{n}", "team")) for n in range(1000)]  # fmt: skip
+        await until(lambda: sum(task.done() for task in flood) == 1000 - 64)
+        assert len(readers._asking) == 64
+        judge.gate.set()
+        assert not any(await asyncio.gather(*flood))
+        assert judge.asked["token"] == 64
+        assert sum(clock.slept) >= 0.99 * (64 - 40) / 20
+        assert await readers.may_read(JANE, "team")
 
 
 async def test_few_answers_are_kept() -> None:

@@ -37,12 +37,15 @@ class ReviewSettings:
         denied: how long a no is.
         kept: answers that are kept; the one that was not asked for longest goes first.
         together: questions to the API server at a time; further callers wait.
+        waiting: questions that are asked or wait at a time. Who asks beyond may not read: callers need
+            no right to send made-up tokens.
     """
 
     allowed: float = 60.0
     denied: float = 10.0
     kept: int = 1024
     together: int = 8
+    waiting: int = 64
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -102,6 +105,8 @@ class AccessReviews:
             return known[0]
         task = self._asking.get(key)
         if task is None:
+            if len(self._asking) >= self._settings.waiting:
+                return False
             task = asyncio.create_task(self._ask(key, token), name="readers:ask")
             self._asking[key] = task
             task.add_done_callback(lambda _: self._asking.pop(key, None))

@@ -34,12 +34,14 @@ class WriteBudget:
         wake_ups: of pods for which room appeared.
         objects: what controllers write on nodes and pods, and who closes nodes without an agent.
         evictions: what making room takes: victims, their conditions, nominations.
+        reviews: of callers' tokens and rights, at most two for each that is not known.
     """
 
     events: float = 25.0
     wake_ups: float = 100.0
     objects: float = 100.0
     evictions: float = 50.0
+    reviews: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)

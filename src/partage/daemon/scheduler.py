@@ -144,7 +144,7 @@ class SchedulerDaemon:
         ]
         faces = self.options.faces
         if self.options.authorize and faces.readers is None:
-            faces = replace(faces, readers=AccessReviews(client))
+            faces = replace(faces, readers=AccessReviews(client.paced(writes.reviews)))
         self._history = History(client.clock.now)
         shown += document_routes(
             self.service, faces.readers, client.clock.monotonic, self._history
