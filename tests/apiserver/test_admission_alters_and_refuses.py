@@ -147,6 +147,37 @@ def patching(*operations: dict[str, Any]) -> dict[str, Any]:
     return {"patch": text, "patchType": "JSONPatch"}
 
 
+def test_warnings_fit_the_head_of_an_answer() -> None:
+    """As kube-apiserver cuts them: clients read no head of any length."""
+
+    async def story(w: World) -> None:
+        told = [f"{number} {'x' * 9_000}" for number in range(20)]
+        async with hook(lambda _request: {"warnings": told}) as (url, _):
+            ok(await w.post(f"{HOOKS}/mutatingwebhookconfigurations", configuration(url)), 201)
+
+            found = await w.post(PODS, pod())
+
+        assert ok(found, 201)
+        assert found.warnings == [f'299 - "{text[:256]}"' for text in told[:16]]
+
+    run(story)
+
+
+def test_a_webhooks_answer_has_a_bound() -> None:
+    """Of megabytes; below it comes in as many pieces as it likes."""
+
+    async def story(w: World) -> None:
+        answers = [{"warnings": ["x" * 4 * 2**20]}, {"warnings": ["x" * 2**20]}]
+        async with hook(lambda _request: answers.pop(0)) as (url, _):
+            ok(await w.post(f"{HOOKS}/mutatingwebhookconfigurations", configuration(url)), 201)
+            refused = await w.post(PODS, pod())
+            ok(await w.post(PODS, pod()), 201)
+
+        assert "more than 3145728 bytes" in refused.body["message"]
+
+    run(story)
+
+
 def test_a_mutating_webhook_patches() -> None:
     """Its patch is applied, defaults and validation follow, warnings reach the client."""
 

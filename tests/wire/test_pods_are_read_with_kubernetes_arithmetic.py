@@ -273,6 +273,7 @@ def test_a_family_counts_its_own_quota_keys() -> None:
     ("gates", "node", "message"),
     [
         pytest.param([{"name": "a.io/x"}, {"name": "b"}], "", "scheduling gates: a.io/x, b", id="gated"),
+        pytest.param([{"name": "a.io/x"}] * 5000, "", f"scheduling gates: {'a.io/x, ' * 999}"[:1023] + "…", id="thousands"),
         pytest.param([], "", "", id="no gates"),
         pytest.param([{"name": "a"}], "n1", "", id="bound already"),
     ],

@@ -1,7 +1,7 @@
 """One HTTP request and the ways to answer it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,9 @@ LARGEST_BODY: Final = 3 * 2**20
 
 _YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
 _DELETE_OPTIONS: Final = catalogue()[f"{META}DeleteOptions"]
+_WARNINGS: Final = 4096
+_A_WARNING: Final = 256
+"""Characters of all warnings of one answer together, and of each where they are more."""
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -132,7 +135,7 @@ class Exchange:
         elif media == JSON and self._readable:
             text = msgspec.json.format(text, indent=2) + b"\n"
         response = web.Response(body=text, status=code, headers={"Content-Type": media})
-        for warning in dict.fromkeys(warnings or ()):
+        for warning in _bounded(dict.fromkeys(warnings or ())):
             quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
             clean = "".join(c if c.isprintable() and c.isascii() else "?" for c in quoted)
             response.headers.add("Warning", f'299 - "{clean}"')
@@ -169,3 +172,15 @@ def _message(body: bytes, type_: Type) -> dict[str, Any]:
         return {"apiVersion": version, "kind": kind, **protobuf.message(raw, type_)}
     except protobuf.ProtobufError as error:
         raise bad_request(f"the body is not readable as protobuf: {error}") from error
+
+
+def _bounded(warnings: Iterable[str]) -> Iterator[str]:
+    """Warnings as kube-apiserver sends them: of more than 4,096 characters together each is cut to 256."""
+    told, left = list(warnings), _WARNINGS
+    if sum(map(len, told)) > _WARNINGS:
+        told = [warning[:_A_WARNING] for warning in told]
+    for warning in told:
+        left -= len(warning)
+        if left < 0:
+            return
+        yield warning

@@ -150,7 +150,11 @@ class Webhooks:
             async with response:
                 if response.status != 200:
                     raise ValueError(f"the server answered {response.status}")
-                body = await response.content.read(_LARGEST)
+                body = bytearray()
+                async for part in response.content.iter_any():
+                    body += part
+                    if len(body) > _LARGEST:
+                        raise ValueError(f"the answer has more than {_LARGEST} bytes")
         answer = msgspec.json.decode(body)
         found = answer.get("response") if isinstance(answer, dict) else None
         if not isinstance(found, dict) or found.get("uid") != document["request"]["uid"]:

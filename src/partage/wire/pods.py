@@ -41,6 +41,8 @@ __all__ = ["TranslatedPod", "stable_uid", "translate_pod"]
 _NAMESPACE: Final = uuid.UUID("6f9f3c1e-7a43-5d2b-9a60-52415254a6e5")
 """Under which identities of pods without a uid are derived; any fixed value will do."""
 
+_LONGEST: Final = 1024
+"""Characters of a fault; the API server takes no longer message of an event."""
 _PERCENT: Final = 100
 _DIALECTS: Final = frozenset(KOORDINATOR_ALIASES).union(KOORDINATOR_ALIASES.values())
 _ORDERS: Final = (Strategy.BINPACK, Strategy.SPREAD)
@@ -215,7 +217,7 @@ def _request(
     view: PodView, spec: shapes.PodSpec, context: Context, reading: Reading, faults: Faults
 ) -> PodRequest:
     node_strategy, card_order = _own_policy(view, reading, faults)
-    fault = Fault(faults.first) if faults.first else reading.fault or _gated(view, spec)
+    fault = _short(Fault(faults.first) if faults.first else reading.fault or _gated(view, spec))
     # Amounts that broke a rule were left out, so how the rest reads is not how the pod reads.
     told = () if faults.first else reading.notes
     return PodRequest(
@@ -260,6 +262,13 @@ def _in_pod_order(groups: Sequence[RequestGroup], view: PodView) -> tuple[Reques
         for group in groups
     )
     return tuple(sorted(placed, key=lambda group: group.phase is Phase.INIT))
+
+
+def _short(fault: Fault | None) -> Fault | None:
+    """A fault in at most as many characters as an event may have: it quotes what the pod says."""
+    if fault is None or len(fault.message) <= _LONGEST:
+        return fault
+    return replace(fault, message=f"{fault.message[: _LONGEST - 1]}…")
 
 
 def _gated(view: PodView, spec: shapes.PodSpec) -> Fault | None:
