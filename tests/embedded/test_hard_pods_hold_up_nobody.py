@@ -107,6 +107,53 @@ def test_an_ordinary_pod_beside_hard_ones_gets_its_node(monkeypatch: pytest.Monk
     run(story())
 
 
+GPU = {"koordinator.sh/gpu": "100"}
+DEEP = "[" * 100_000
+NINES = "9" * 5000
+ODD = {
+    "deep hint": pod("x", GPU, meta={"annotations": {"scheduling.koordinator.sh/device-allocate-hint": DEEP}}),
+    "deep partition": pod("x", GPU, meta={"annotations": {"scheduling.koordinator.sh/gpu-partition-spec": '{"a":' * 40_000}}),
+    "number in a hint": pod("x", GPU, meta={"annotations": {"scheduling.koordinator.sh/device-allocate-hint": '{"gpu":1e999999999}'}}),
+    "digits": pod("x", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": NINES}),
+    "exponent": pod("x", {"koordinator.sh/gpu": "1e999999999"}),
+    "tiny exponent": pod("x", {"koordinator.sh/gpu": "1e-999999999"}),
+    "other digits": pod("x", {"koordinator.sh/gpu": "\uff11\uff10\uff10"}),
+    "no text": pod("x", {"koordinator.sh/gpu": [1]}),
+    "commas": pod("x", share(1, 100, 1), meta={"annotations": {"nvidia.com/use-gpuuuid": "," * 200_000}}),
+    "weights": pod("x", share(1, 100, 1), meta={"annotations": {"hami.io/device-scoring-weights": '{"a":NaN}'}}),
+    "profiles": pod("x", share(1, 100, 1), meta={"annotations": {"partage.io/mig-profile": "1g.5gb," * 2000}}),
+    "variables": pod("x", GPU, container={"env": [{"name": f"E{i}", "value": "$(E0)"} for i in range(20_000)]}),
+    "init containers": pod("x", GPU, initContainers=[{"name": f"i{i}", "image": "x"} for i in range(1000)]),
+    "volumes": pod("x", GPU, volumes=[{"name": f"v{i}", "emptyDir": {}} for i in range(20_000)]),
+    "claims": pod("x", GPU, resourceClaims=[{"name": f"c{i}", "resourceClaimName": "c"} for i in range(5000)]),
+    "labels": pod("x", GPU, meta={"labels": {f"k{i}": "v" for i in range(20_000)}}),
+    "gates": pod("x", GPU, schedulingGates=[{"name": f"a/{i}"} for i in range(5000)]),
+    "greater than": pod("x", GPU, affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "a", "operator": "Gt", "values": [NINES]}]}]}}}),
+    "priority": pod("x", GPU, priority=10**30),
+    "gang": pod("x", GPU, meta={"annotations": {"gang.scheduling.koordinator.sh/min-available": NINES}}),
+    "name": pod("x", GPU, schedulerName="y" * 5000),
+}  # fmt: skip
+
+
+def test_odd_pods_are_answered_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nonsense in every field: an answer that clients can read, no long step, and others get their nodes."""
+
+    async def story() -> None:
+        async with running([node(f"n{index}", cards=8) for index in range(40)]) as w:
+            with watched(monkeypatch) as steps:
+                for number, (name, odd) in enumerate(ODD.items()):
+                    sent = odd | {"metadata": odd["metadata"] | {"name": f"odd-{number}"}}
+                    code, answer = await w.send("POST", PODS, sent)
+                    assert code in (201, 400, 403, 422), (name, json.dumps(answer)[:500])
+                await w.create(PODS, pod("ordinary", GPU))
+                await w.until("ordinary", lambda found: found["spec"].get("nodeName"))
+            assert max(steps) < MOST
+            assert await w.get("/readyz", scheduler=True) == "ok"
+
+    run(story())
+
+
 @pytest.mark.parametrize(
     ("path", "kind", "wanted"),
     [

@@ -52,6 +52,7 @@ ATTACKS: Final = (
            "a fifth of a second of work at most, each; the pod waits with a reason", (f"{_HARD}::test_a_hard_pod_is_answered_within_its_bound",)),
     Attack("tenant", "a search for slow pods, which goes on from the slowest found", "none is slower",
            (f"{_HARD}::test_no_pod_that_is_searched_for_is_harder",)),
+    Attack("tenant", "nonsense in every field of a pod: nested, endless, other digits, thousands of everything", "nothing: an answer that clients can read, and others get their nodes", ("embedded/test_hard_pods_hold_up_nobody.py::test_odd_pods_are_answered_and_hold_up_nobody",)),
     Attack("tenant", "hundreds of hard pods at once, in one namespace and in many", "an ordinary pod of another namespace has its turn after a bounded amount of work; the hard ones wait for their own namespace",
            (f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon", f"{_CROWDS}::test_many_namespaces_share_what_one_has")),
     Attack("tenant", "hard pods at a live cluster, and a workload that makes many", "nothing: others have their turn between two of them",
