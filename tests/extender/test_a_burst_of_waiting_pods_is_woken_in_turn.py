@@ -60,7 +60,7 @@ async def test_each_namespace_has_its_turn() -> None:
 @run
 async def test_who_never_comes_is_woken_after_the_others() -> None:
     """However important: something else keeps it, and others would wait for it whenever there is room."""
-    world = await crowd(300, half(), priority=HIGH)
+    world = await crowd(1200, half(), priority=HIGH)
     world.filter(world.create(of("good", "web", half())))
     world.service.pod_gone("uid-full")
     for version in range(60):
