@@ -76,3 +76,51 @@ async def test_a_cluster_without_the_kind_is_one_without_claims(
     ):
         await cluster.pod("a")
         assert await cluster.schedule(daemon.url, "a") == "n0"
+
+
+async def test_the_leader_is_asked_before_an_allocation_is_stored() -> None:
+    """As a webhook on `resourceclaims/status` asks: what is admitted is reserved, and an instance that leads no more is away."""
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+    ):
+
+        async def asked(body: Any, status: int = 200) -> Any:
+            async with cluster.http.post(f"{daemon.url}/webhook/claims", json=body) as answer:
+                assert answer.status == status, await answer.text()
+                return await answer.json()
+
+        def review(name: str, *results: Any, **request: Any) -> dict[str, Any]:
+            given = {
+                "uid": f"ask-{name}", "operation": "UPDATE", "subResource": "status",
+                "resource": {"group": "resource.k8s.io", "version": "v1", "resource": "resourceclaims"},
+                "object": claim(*results, name=name, uid=name), "oldObject": claim(name=name, uid=name),
+                **request,
+            }  # fmt: skip
+            return {
+                "apiVersion": "admission.k8s.io/v1",
+                "kind": "AdmissionReview",
+                "request": given,
+            }
+
+        rehearsed = await asked(review("x", share(pool="n0", cores="60"), dryRun=True))
+        assert rehearsed["response"] == {"uid": "ask-x", "allowed": True}
+        first = await asked(review("x", share(pool="n0", cores="60")))
+        assert first["response"]["allowed"] is True
+        second = await asked(review("y", share(pool="n0", cores="60")))
+        assert second["response"]["allowed"] is False
+        assert "60% and 10Gi asked, 40% and 6Gi free" in second["response"]["status"]["message"]
+        held = review(
+            "y", share(pool="n0", cores="60"), oldObject=claim(share(), name="y", uid="y")
+        )
+        assert (await asked(held))["response"]["allowed"] is True
+        odd = review("y", object={"status": "odd"})
+        assert (await asked(odd))["response"]["allowed"] is False
+        await cluster.pod("whole")
+        assert await cluster.schedule(daemon.url, "whole") == ""
+
+        assert "AdmissionReview" in (await asked({"kind": "Pod"}, 400))["message"]
+        daemon.service.follow()
+        assert await asked(review("z", share(pool="n0")), 503) == {
+            "message": "the instance is not leader"
+        }

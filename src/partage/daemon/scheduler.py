@@ -22,6 +22,7 @@ from partage.controllers.routes import config_routes
 from partage.daemon.access_review import AccessReviews
 from partage.daemon.agent_liveness import AgentSilence
 from partage.daemon.binding import ApiBinder, ApiNodeLocks
+from partage.daemon.claim_reviews import claim_route, reader
 from partage.daemon.events_and_wakeups import Notices
 from partage.daemon.facts import Companion, Hearer, tell_changed, tell_gone
 from partage.daemon.followed_lease import FollowedLease
@@ -126,6 +127,7 @@ class SchedulerDaemon:
             settings=self.options.service,
             engine=Engine if self._recorder is None else self._recorder.engine,
             stories=stories_of(self.options.tracer),
+            claim=reader(client),
         )
         self._plugin = self._plugin_server()
         self.service.meters.registry.register(SpanSeries(self.options.tracer))
@@ -150,6 +152,8 @@ class SchedulerDaemon:
             self.service, faces.readers, client.clock.monotonic, self._history
         )
         shown += page_routes()
+        if self.options.claims:
+            shown.append(claim_route(self.service, self.may_bind, faces.access, faces.limits))
         self._site = scheduler_site(self.service, faces, [*routes, *shown], self.options.tls)
         self._loaded = False
         self._loading = asyncio.Lock()

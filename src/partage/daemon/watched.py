@@ -19,6 +19,7 @@ __all__ = [
     "CLUSTER",
     "DEVICES",
     "PRIORITIES",
+    "RESOURCE_CLAIMS",
     "LiveBudget",
     "LiveClaim",
     "LiveConfigMap",
@@ -37,6 +38,8 @@ CLUSTER: Final = "cluster"
 
 DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
 """Device objects, one a node (the MetaX and Koordinator documents)."""
+
+RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 """Not followed either: preemption lists them when it has somebody to send away."""
@@ -119,7 +122,7 @@ PRIORITIES: Final = Watched(
 
 
 CLAIMS: Final = Watched(
-    "ResourceClaim", Scope(Resource("resource.k8s.io", "v1", "resourceclaims")), LiveClaim,
+    "ResourceClaim", Scope(RESOURCE_CLAIMS), LiveClaim,
     optional=True,
 )  # fmt: skip
 """Followed where it is switched on; Kubernetes has the kind in this version from 1.34 on."""

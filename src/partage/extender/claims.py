@@ -8,7 +8,7 @@ allocation is gone.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -61,6 +61,20 @@ class ClaimBook:
         self._known: dict[str, _Known] = {}
         self._on: dict[str, set[str]] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
+
+    def held(self, uid: str) -> Collection[Pod]:
+        """What the engine was told that a claim holds now."""
+        known = self._known.get(uid)
+        return known.facts.values() if known else ()
+
+    def version(self, uid: str) -> str:
+        """The newest version of a claim that holds devices, or has; empty where none is known."""
+        known = self._known.get(uid)
+        return (known.document.metadata.resource_version or "") if known else ""
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether the claim was deleted lately."""
+        return uid in self._gone
 
     def facts(self) -> list[Pod]:
         """What the engine was told that is held now."""

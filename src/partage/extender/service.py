@@ -11,7 +11,7 @@ A pod without devices is answered at once: it is decoded as far as its resource 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from partage.extender.allowance import Allowance, AllowanceSettings
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
+from partage.extender.claim_arbiter import ClaimArbiter
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.meters import Meters
 from partage.extender.ports import Binder, Clock, Hooks, NodeLocks
@@ -49,6 +50,11 @@ __all__ = ["SchedulerService", "ServiceSettings"]
 _LOG = logging.getLogger("partage.extender")
 _PLAIN: Final = 20_000
 _SEEN: Final = 20_000
+_MOST_READ: Final = 8
+"""Claims that are read back at a time."""
+
+ClaimReader = Callable[[str, str], Awaitable[Document | None]]
+"""Reads a ResourceClaim by namespace and name; None where there is none. Whatever it raises says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ class SchedulerService:
         last_audit: what the last audit found.
         meters: latencies.
         stories: hears what is decided, for traces.
+        claims: reserves what claims are about to be allocated.
     """
 
     def __init__(  # noqa: PLR0913 # what it works with, nearly all by name
@@ -94,6 +101,7 @@ class SchedulerService:
         meters: Meters | None = None,
         engine: Callable[[Policy], Engine] = Engine,
         stories: Stories = SILENT,
+        claim: ClaimReader | None = None,
     ) -> None:
         self._engine = engine
         self.stories = stories
@@ -109,6 +117,8 @@ class SchedulerService:
         )  # fmt: skip
         self._allowance = Allowance(self._settings.allowance)
         self.books = self._new_books()
+        self.claims = ClaimArbiter()
+        self._claim = claim
         self.leading = False
         self.rebuilt = False
         self.last_audit: Audit | None = None
@@ -162,6 +172,7 @@ class SchedulerService:
             self.books = await filled(
                 self._new_books(), self.books, inputs, self.clock.monotonic()
             )
+            self.claims.renew(self.books, self.clock.monotonic())
             before = True
         finally:
             # If that was not to be, the old books must not have missed anything.
@@ -215,6 +226,7 @@ class SchedulerService:
                 await self.bindings.read_back(self.books, uid)
         for entry in self.books.unheard(self.clock.monotonic()):
             await self.bindings.look_for(self.books, entry)
+        await self._read_claims()
         if self.leading:
             await self.bindings.settle_locks(self.books)
 
@@ -295,13 +307,42 @@ class SchedulerService:
         """A ResourceClaim is there, or has changed."""
         if self._postponed(lambda: self.claim_changed(document)):
             return
-        self.books.take(self.books.cluster_cache.claim_changed(document), self.clock.monotonic())
+        events = self.books.cluster_cache.claim_changed(document)
+        ended = self.claims.settled(self.books, document)
+        self.books.take([*ended, *events], self.clock.monotonic())
 
     def claim_gone(self, document: Document) -> None:
         """A ResourceClaim is there no more."""
         if self._postponed(lambda: self.claim_gone(document)):
             return
-        self.books.take(self.books.cluster_cache.claim_gone(document), self.clock.monotonic())
+        events = self.books.cluster_cache.claim_gone(document)
+        ended = self.claims.settled(self.books, document)
+        self.books.take([*ended, *events], self.clock.monotonic())
+
+    async def _read_claims(self) -> None:
+        """Read claims back that were reserved for and of which nothing was heard."""
+        for one in self.claims.due(self.clock.monotonic())[:_MOST_READ]:
+            books = self.books
+            try:
+                found = (
+                    await self._claim(one.fact.namespace, one.fact.name) if self._claim else None
+                )
+            except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+                _LOG.warning("claim %s cannot be read: %s", one.fact.key, error)
+                continue
+            if books is self.books and self._late is None:
+                self.claims.read(books, one, found, self.clock.monotonic())
+
+    def review_claim(self, document: Document, *, dry_run: bool = False) -> str:
+        """Reserve what a claim is about to be allocated; why not, and empty where it may be stored.
+
+        Args:
+            document: the claim as it would be stored.
+            dry_run: nothing will be stored.
+        """
+        if self.closed:
+            return self.closed
+        return self.claims.review(self.books, document, self.clock.monotonic(), dry_run=dry_run)
 
     # --- the verbs ---------------------------------------------------------------------------
 

@@ -1,0 +1,272 @@
+"""Reserves what a ResourceClaim is about to be allocated, before the API server stores it.
+
+Kubernetes' scheduler allocates by what it has seen; another's decision of a moment ago it has not. So the API server
+asks, with the claim as it would be stored, and the devices are reserved in the same step in which they are found free.
+A refusal fails the binding of the pod, and the scheduler tries again with the devices that are free by then.
+
+A reservation ends with the API server's news of the allocation, which then is a fact. No news comes where another
+admission refused or the write lost a race: after `WAIT` the service reads the claim back. By then no write that was
+admitted here can still arrive.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from partage.extender.books import Books
+from partage.inventory.ledger import Card
+from partage.model.allocation import Allocation, Grant
+from partage.model.device import DeviceType, SliceMode
+from partage.model.pod import Pod
+from partage.model.quantity import brief
+from partage.model.reason import ReasonCode
+from partage.scheduler.engine import State
+from partage.scheduler.events import Event, HoldEnded, RoomKept
+from partage.wire.claims import claim_uid, read_claim, share_name
+from partage.wire.documents import Document
+
+__all__ = ["WAIT", "ClaimArbiter", "Reserved"]
+
+WAIT: Final = 66.0
+"""Seconds that a reservation lasts without news: a request's longest life in an API server, and a tenth of it."""
+_MOST: Final = 4096
+"""Claims with reservations at a time, far more than a scheduler binds in a minute; further claims are refused until some end."""
+
+_MOST_WRITES: Final = 8
+"""Writes of one version of one claim that may be on their way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What was reserved for a claim that is not known to be allocated.
+
+    Attributes:
+        claim: the claim's uid.
+        version: the claim's version that the write replaces; one with an older version can never arrive.
+        fact: what it will hold, under a key of its own.
+        since: when it was asked for, seconds on the service's steady clock.
+    """
+
+    claim: str
+    version: str
+    fact: Pod
+    since: float
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """Its devices."""
+        return self.fact.record.grants if self.fact.record is not None else ()
+
+
+class ClaimArbiter:
+    """Reservations for claims.
+
+    Attributes:
+        reserved: by the claim's uid, those of which nothing more is known yet: nearly always one. Two writes of one
+            version of a claim may both be on their way; either may be the one that arrives, so both are kept.
+    """
+
+    def __init__(self) -> None:
+        self.reserved: dict[str, list[Reserved]] = {}
+
+    def review(  # noqa: PLR0911 # each reason is an answer
+        self, books: Books, document: Document, now: float, *, dry_run: bool = False
+    ) -> str:
+        """Reserve what the claim holds in this document; why not, and empty where it is reserved.
+
+        Args:
+            books: that it is reserved in.
+            document: the claim as it would be stored.
+            now: seconds on the service's steady clock.
+            dry_run: nothing will be stored, so nothing is kept.
+        """
+        cache = books.cluster_cache
+        claim = read_claim(document, cache.as_read)
+        if not claim.records and not claim.problems:
+            return ""
+        if claim.problems:
+            return claim.problems[0]
+        (fact, *others) = claim.facts()
+        if others:
+            return f"devices of several nodes: {', '.join(claim.records)}"
+        if cache.claims.is_gone(claim.uid):
+            return f"claim {claim.key} is gone"
+        known = cache.claims.held(claim.uid)
+        if known:
+            if [_holds(one) for one in known] == [_holds(fact)]:
+                return ""
+            return (
+                f"claim {claim.key} is still allocated otherwise by what is known here; try again"
+            )
+        version = document.metadata.resource_version or ""
+        if not version:
+            return f"claim {claim.key}: the write names no resourceVersion, so it may arrive at any time"
+        mine = self.reserved.get(claim.uid, [])
+        if any(_precedes(version, one.version) for one in mine):
+            return f"claim {claim.key} has changed since; try again"
+        void = [one for one in mine if _precedes(one.version, version)]
+        mine = [one for one in mine if one not in void]
+        self._keep(claim.uid, mine)
+        books.take(_ends(void), now)
+        same = [one for one in mine if _holds(one.fact) == _holds(fact)]
+        if same and not dry_run:  # one more write of the same may be on its way from now on
+            self._keep(
+                claim.uid, [replace(one, since=now) if one in same else one for one in mine]
+            )
+        if same:
+            return ""
+        if len(mine) >= _MOST_WRITES or len(self.reserved) >= _MOST:
+            return "too many claims are being allocated, or this one too often; try again"
+        taken = {one.fact.uid for one in mine}
+        keys = (f"{claim.uid}#{number}" for number in range(_MOST_WRITES))
+        fact = replace(fact, uid=next(key for key in keys if key not in taken))
+        refusal = _reserve(books, fact, now)
+        if not refusal and dry_run:
+            books.take([HoldEnded(fact.uid)], now)
+        elif not refusal:
+            self._keep(claim.uid, [*mine, Reserved(claim.uid, version, fact, now)])
+        return refusal
+
+    def _keep(self, claim: str, those: list[Reserved]) -> None:
+        if those:
+            self.reserved[claim] = those
+        else:
+            self.reserved.pop(claim, None)
+
+    # --- what becomes of a reservation -------------------------------------------------------
+
+    def settled(self, books: Books, document: Document) -> list[Event]:
+        """Reservations that end because of what the API server told of a claim, before its own facts are taken in."""
+        uid, mine = claim_uid(document), self.reserved.get(claim_uid(document), [])
+        version = document.metadata.resource_version or ""
+        gone = books.cluster_cache.claims.is_gone(uid)
+        # News of an older version says nothing of a write that replaces a newer one.
+        ended = [one for one in mine if gone or _precedes(one.version, version)]
+        self._keep(uid, [one for one in mine if one not in ended])
+        return _ends(ended)
+
+    def due(self, now: float) -> Sequence[Reserved]:
+        """Reservations of which nothing was heard for so long that the claim must be read."""
+        return [
+            one for those in self.reserved.values() for one in those if now >= one.since + WAIT
+        ]
+
+    def read(self, books: Books, one: Reserved, document: Document | None, now: float) -> None:
+        """The claim as it is in the API server; None where it is gone, or is another one of its name.
+
+        Args:
+            books: that it was reserved in.
+            one: a reservation that was due.
+            document: the answer.
+            now: seconds on the service's steady clock.
+        """
+        mine = self.reserved.get(one.claim, [])
+        if one not in mine:
+            return
+        events: list[Event] = []
+        if document is not None and claim_uid(document) == one.claim:
+            events = books.cluster_cache.claim_changed(document)
+        self._keep(one.claim, [other for other in mine if other is not one])
+        books.take([HoldEnded(one.fact.uid), *events], now)
+
+    def renew(self, books: Books, now: float) -> None:
+        """The books were made anew: what is reserved is reserved in them too."""
+        claims = books.cluster_cache.claims
+        for uid, known in list(self.reserved.items()):
+            newest, gone = claims.version(uid), claims.is_gone(uid)
+            those = [one for one in known if not gone and not _precedes(one.version, newest)]
+            self._keep(uid, those)
+            if those:
+                books.take(
+                    [RoomKept(one.fact, one.fact.node or "", one.grants) for one in those], now
+                )
+
+
+def _precedes(one: str, other: str) -> bool:
+    """Whether a version of an object comes before another one, as far as they can be compared."""
+    if not (one.isdecimal() and other.isdecimal()):
+        return bool(one and other) and one != other
+    return int(one) < int(other)
+
+
+def _ends(those: Sequence[Reserved]) -> list[Event]:
+    return [HoldEnded(one.fact.uid) for one in those]
+
+
+def _holds(fact: Pod) -> tuple[str | None, object]:
+    return fact.node, fact.record
+
+
+def _reserve(books: Books, fact: Pod, now: float) -> str:
+    """Take it into the books, all of it or nothing; why not, and empty where it is there."""
+    obstacle = _obstacle(books, fact)
+    if obstacle:
+        return obstacle
+    grants = fact.record.grants if fact.record is not None else ()
+    books.take([RoomKept(fact, fact.node or "", grants)], now)
+    held = books.engine.ledger.allocation(fact.uid)
+    if held is not None and _whole(books, held, grants):
+        return ""
+    books.take([HoldEnded(fact.uid)], now)
+    return _short(books, fact, grants)
+
+
+def _obstacle(books: Books, fact: Pod) -> str:
+    """Why nothing of the node can be given to the claim, whatever is free; empty where something can."""
+    ledger, node = books.engine.ledger, fact.node or ""
+    index = ledger.index.get(node)
+    if index is None:
+        return f"node {node} is not known"
+    shut = [one for one in ledger.node_at(index).verdicts if not one.protocol]
+    if ledger.node_at(index).shut:
+        return f"node {node}: {shut[0].message}"
+    return ""
+
+
+def _whole(books: Books, held: Allocation, grants: Sequence[Grant]) -> bool:
+    """Whether all of it is held, and no card of it is worse for that."""
+    ledger = books.engine.ledger
+    if held.grants != tuple(grants) or books.engine.states.get(held.uid) is not State.HELD:
+        return False
+    cards = _cards(books, held.node)
+    return not ledger.overbooked(held.uid) and all(
+        _takes(cards[grant.minor], grant) for grant in grants if grant.minor in cards
+    )
+
+
+def _takes(card: Card, grant: Grant) -> bool:
+    """Whether the card is cut as the grant needs it, with the grant on it."""
+    if card.closed is ReasonCode.QUARANTINED or card.device.vendor_cut:
+        return False
+    mode = SliceMode.SHARE if grant.mig is not None else SliceMode.MIG
+    return card.device.mode is not mode
+
+
+def _cards(books: Books, node: str) -> dict[int, Card]:
+    ledger = books.engine.ledger
+    index = ledger.index.get(node)
+    if index is None:
+        return {}
+    return {one.device.minor: one for one in ledger.cards(DeviceType.GPU, index)}
+
+
+def _short(books: Books, fact: Pod, grants: Sequence[Grant]) -> str:
+    """What is asked of each card and what is free of it."""
+    cards = _cards(books, fact.node or "")
+    told = []
+    for grant in grants:
+        card = cards.get(grant.minor)
+        if card is None:
+            told.append(f"{share_name(grant.minor)} is not there")
+            continue
+        why = f", {card.closed_detail or card.closed.value}" if card.closed is not None else ""
+        asked = (
+            f"{grant.mig.profile} at {grant.mig.start}"
+            if grant.mig is not None
+            else f"{grant.core_milli / 10:g}% and {brief(grant.memory_bytes)}"
+        )
+        told.append(
+            f"{share_name(grant.minor)}: {asked} asked, {max(card.core_free, 0) / 10:g}% and "
+            f"{brief(max(card.memory_free, 0))} free{why}"
+        )
+    return f"node {fact.node}: no room for claim {fact.key}: {'; '.join(told)}"

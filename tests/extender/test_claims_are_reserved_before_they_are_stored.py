@@ -1,0 +1,227 @@
+"""What a claim is about to be allocated is reserved in the books in the step in which it is found free, or refused."""
+
+from typing import Any
+
+from claim_documents import claim, result, share
+from claim_races import played, sequence
+from world import Manifest, World, card, device, document, half, node, pod, run, whole
+
+from partage.extender.claim_arbiter import WAIT
+from partage.extender.service import SchedulerService
+from partage.scheduler.engine import State
+from partage.testing.clock import InstantClock
+from partage.wire.documents import Document
+
+
+class Store:
+    """Claims as the API server has them.
+
+    Attributes:
+        claims: by name; an exception instead of one is raised.
+        asked: names that were read.
+    """
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Manifest | Exception] = {}
+        self.asked: list[str] = []
+
+    async def read(self, _namespace: str, name: str) -> Document | None:
+        """As the service reads a claim back."""
+        self.asked.append(name)
+        found = self.claims.get(name)
+        if isinstance(found, Exception):
+            raise found
+        return None if found is None else document(found)
+
+
+async def _started(*manifests: Manifest) -> tuple[World, Store]:
+    world, store = World(), Store()
+    clock = world.clock
+    assert isinstance(clock, InstantClock)
+    world.service = SchedulerService(world.api, clock, claim=store.read)
+    await world.start(node(), device(), *manifests)
+    return world, store
+
+
+def _review(world: World, *results: Any, **more: Any) -> str:
+    dry_run = more.pop("dry_run", False)
+    return world.service.review_claim(document(claim(*results, **more)), dry_run=dry_run)
+
+
+def _used(world: World) -> int:
+    """Thousandths of all cards that the books have given."""
+    ledger = world.service.books.engine.ledger
+    return sum(one.core_milli for held in ledger.allocations() for one in held.charges)
+
+
+@run
+async def test_what_is_admitted_is_nobodys_elses_at_once() -> None:
+    """Before the API server tells of it; afterwards it is the same thing, counted once."""
+    world, _store = await _started()
+    assert _review(world, share(cores="60"), share("gpu-1", cores="60")) == ""
+    waiting = world.create(pod("web", half()))
+    assert world.filter(waiting)["NodeNames"] == []
+
+    world.service.claim_changed(
+        document(claim(share(cores="60"), share("gpu-1", cores="60"), version=2))
+    )
+    assert _used(world) == 1200
+    assert world.service.books.engine.states["claim-x"] is State.BOUND
+    assert world.service.claims.reserved == {}
+    assert world.service.audit().clean
+
+
+@run
+async def test_what_does_not_fit_is_refused_with_its_numbers_and_leaves_nothing() -> None:
+    """A card that a pod uses, one that is not there, a claim on two nodes, and what cannot be read."""
+    world, _store = await _started(node("n2"), device("n2"))
+    world.create(pod("web", half()))
+    assert await world.bind("web") == ""
+
+    assert _review(world, share(cores="60")) == (
+        "node n1: no room for claim team/x: gpu-0: 60% and 10Gi asked, 50% and 8Gi free"
+    )
+    assert "gpu-0: 100% and 16Gi asked" in _review(world, result())
+    assert "there is no such card" in _review(world, share("gpu-7"))
+    assert "devices of several nodes: n1, n2" in _review(world, share("gpu-1"), share(pool="n2"))
+    assert "'many' is not a quantity" in _review(world, share(cores="many"))
+    assert "node n9 is not known" in _review(world, share(pool="n9"))
+    twice = _review(world, share("gpu-1", shareID="s"), share("gpu-1", shareID="s"))
+    assert "allocated twice" in twice
+    assert _used(world) == 500
+    assert world.service.claims.reserved == {}
+    assert _review(world, share("gpu-1"), result(driver="gpu.nvidia.com")) == ""
+
+
+@run
+async def test_what_is_not_ours_is_let_through_and_a_rehearsal_keeps_nothing() -> None:
+    """Other drivers' claims, access for administrators, and a dry run."""
+    world, _store = await _started()
+    assert _review(world, result(driver="gpu.nvidia.com")) == ""
+    assert _review(world, share(adminAccess=True)) == ""
+    assert _review(world, share(), dry_run=True) == ""
+    assert "no room" in _review(world, share(cores="200"), dry_run=True)
+    assert _used(world) == 0
+
+
+@run
+async def test_who_asks_again_has_one_reservation_for_each_write_that_may_arrive() -> None:
+    """A scheduler tries again with the same claim: the first write may be late, until the claim has another version."""
+    world, _store = await _started()
+    for device_, used in (("gpu-0", 600), ("gpu-0", 600), ("gpu-1", 1200), ("gpu-1", 1200)):
+        assert _review(world, share(device_, cores="60", shareID=f"s{used}")) == ""
+        assert _used(world) == used
+    for percent in range(1, 7):
+        assert _review(world, share(cores=str(percent), memory="1Mi")) == ""
+    assert "names no resourceVersion" in _review(world, share(cores="9"), version="")
+    assert "too often" in _review(world, share(cores="9", memory="1Mi"))
+    assert _review(world, share("gpu-1", cores="60"), version=2) == ""
+    assert _used(world) == 600
+    assert _review(world, share(cores="60"), uid="y", name="y") == ""
+    assert "no room" in _review(world, share("gpu-1", cores="60"), uid="y", name="y")
+    assert _used(world) == 1200
+    assert "has changed since" in _review(world, share("gpu-1", cores="60"))
+
+
+@run
+async def test_a_claim_that_is_believed_to_be_allocated_waits_for_the_news() -> None:
+    """Its devices were given back, which has not been heard here: what it held would be freed unseen."""
+    world, _store = await _started(claim(share()))
+    assert _review(world, share()) == ""
+    assert "still allocated otherwise" in _review(world, share("gpu-1"))
+    world.service.claim_changed(document(claim(version=2)))
+    assert _review(world, share("gpu-1"), version=2) == ""
+    world.service.claim_gone(document(claim(version=3)))
+    assert _used(world) == 0
+    assert "is gone" in _review(world, share())
+
+
+@run
+async def test_old_news_of_a_claim_ends_no_newer_reservation() -> None:
+    """What it was allocated before may be heard after what it is about to be allocated is reserved."""
+    world, _store = await _started()
+    assert _review(world, share("gpu-1"), version=3) == ""
+    world.service.claim_changed(document(claim(share(), version=2)))
+    assert _used(world) == 600
+    world.service.claim_changed(document(claim(version=3)))
+    assert _used(world) == 300
+    world.service.claim_changed(document(claim(share("gpu-1"), version=4)))
+    assert _used(world) == 300
+    assert world.service.claims.reserved == {}
+
+
+@run
+async def test_a_reservation_that_came_to_nothing_ends() -> None:
+    """When no write can arrive any more the claim is read; what the API server says then holds."""
+    world, store = await _started()
+    for name in ("gone", "unallocated", "stored", "replaced", "unread"):
+        assert _review(world, share(cores="10", memory="1Gi"), uid=name, name=name) == ""
+    store.claims = {
+        "unallocated": claim(name="unallocated", uid="unallocated"),
+        "stored": claim(share(cores="10", memory="1Gi"), name="stored", uid="stored", version=2),
+        "replaced": claim(share(cores="10", memory="1Gi"), name="replaced", uid="another"),
+        "unread": OSError("connection reset"),
+    }
+    await world.clock.sleep(WAIT - 1)
+    await world.service.tick()
+    assert store.asked == []
+    assert _used(world) == 500
+
+    await world.clock.sleep(2)
+    await world.service.tick()
+    assert sorted(store.asked) == ["gone", "replaced", "stored", "unallocated", "unread"]
+    held = {one.uid for one in world.service.books.engine.ledger.allocations()}
+    assert held == {"stored", "unread#0"}
+    store.claims["unread"] = claim(name="unread", uid="unread")
+    await world.service.tick()
+    assert _used(world) == 100
+    assert world.service.audit().clean
+
+
+@run
+async def test_reservations_outlive_books_that_are_made_anew() -> None:
+    """The list that they are made of may be older than the write."""
+    world, _store = await _started()
+    assert _review(world, share(cores="60")) == ""
+    await world.start(node(), device())
+    assert _used(world) == 600
+    assert _review(world, share(cores="60"), uid="y", name="y") != ""
+
+    await world.start(node(), device(), claim(share(cores="60"), version=2))
+    assert world.service.claims.reserved == {}
+    assert _used(world) == 600
+
+
+@run
+async def test_only_a_leader_with_whole_books_admits() -> None:
+    """A follower's books may lag, so nothing is reserved there."""
+    world, _store = await _started()
+    world.service.follow()
+    assert _review(world, share()) == "the instance is not leader"
+    assert _used(world) == 0
+
+
+@run
+async def test_a_card_is_cut_as_its_node_has_it() -> None:
+    """No instance of a card for shares, and nothing of a node that takes nobody or of a card that is closed."""
+    world, _store = await _started()
+    assert "no such instance" in _review(world, result("gpu-0-mig-1g-10gb-0"))
+    world.create(pod("web", whole()))
+    assert await world.bind("web") == ""
+    assert "held by one pod alone" in _review(world, share(cores="1", memory="1Mi"))
+    world.service.device_changed(document(device("n1", card(0), card(1, health=False), version=2)))
+    assert "no room" in _review(world, share("gpu-1"))
+
+
+@run
+async def test_no_interleaving_of_two_deciders_gives_a_card_twice() -> None:
+    """Late news, lost and late writes, fail-over, shared claims, claims of pods that never come: a short run.
+
+    Every step is followed by sums over what the store has, and the end by the books of the leader.
+    """
+    stored = refused = 0
+    for seed in range(40):
+        races = await played(sequence(seed))
+        stored, refused = stored + races.stored, refused + races.refused
+    assert stored > 20
+    assert refused > 20
