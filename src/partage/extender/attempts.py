@@ -450,7 +450,8 @@ class Attempts:
         now: float,
         fitting: Sequence[str] | None,
     ) -> wire.Answer:
-        engine, pod = books.engine, attempt.entry.pod
+        engine, pod, stories = books.engine, attempt.entry.pod, self._service.stories
+        start = stories.now()
         among = self._among(books, question.uid, now, question.nominated)
         if fitting is not None:
             left = _marked(books, fitting)
@@ -466,6 +467,7 @@ class Attempts:
         if question.wide or question.simulated or now < self._several_until:
             others, scores = self._others(books, attempt, among, work, wide=question.wide)
         decision = books.verbs.decide(pod, among, now, work)
+        asked_about = int(np.count_nonzero(engine.ledger.present if among is None else among))
         if isinstance(decision, Refusal):
             # Its own filters come afterwards: nothing but devices is known to be in the way.
             asked = books.engine.ledger.present.copy() if among is None else among
@@ -476,6 +478,7 @@ class Attempts:
                 # kube-scheduler shall say once more why it rejects those: it then knows what to
                 # wait for.
                 return self._proposed(books, question, attempt, now, fitting)
+            stories.filtered(attempt.entry, start, (asked_about, 0), decision, engine.decision_id)
             hopeless = decision.code is ReasonCode.INVALID_REQUEST
             return wire.Answer(
                 question.id, code=str(decision.code), message=decision.message, hopeless=hopeless,
@@ -492,6 +495,8 @@ class Attempts:
             if wish and wish not in names and engine.grants_without(pod, wish, ()) is not None:
                 names.append(wish)
         attempt.nodes = frozenset(names)
+        counts = asked_about, len(names)
+        stories.filtered(attempt.entry, start, counts, None, engine.decision_id)
         if not question.wide:
             return wire.Answer(question.id, nodes=names)
         return wire.Answer(
