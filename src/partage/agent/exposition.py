@@ -277,19 +277,37 @@ def _tenants(node: Node, held: Sequence[_Held]) -> Metric:
     return _gauge(
         "partage_agent_tenant_info",
         "1 for each part of a card: joins series of the card with pod and protocol.",
-        ("UUID", "gpu", "Hostname", "namespace", "pod", "container", "part", "protocol", "mode", "profile"),
+        (
+            "UUID",
+            "gpu",
+            "Hostname",
+            "namespace",
+            "pod",
+            "container",
+            "part",
+            "protocol",
+            "mode",
+            "profile",
+        ),
         [
             (
                 (
-                    one.grant.uuid, str(one.grant.minor), node.name, one.allocation.namespace,
-                    one.allocation.name, one.container, str(one.position), one.grant.protocol,
-                    one.grant.mode.value, one.grant.mig.profile if one.grant.mig else "",
+                    one.grant.uuid,
+                    str(one.grant.minor),
+                    node.name,
+                    one.allocation.namespace,
+                    one.allocation.name,
+                    one.container,
+                    str(one.position),
+                    one.grant.protocol,
+                    one.grant.mode.value,
+                    one.grant.mig.profile if one.grant.mig else "",
                 ),
                 1.0,
             )
             for one in held
         ],
-    )  # fmt: skip
+    )
 
 
 def _pod_series(node: Node, held: Sequence[_Held], cards: Sequence[Device]) -> Iterator[Metric]:

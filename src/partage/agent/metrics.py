@@ -87,10 +87,21 @@ class Tallies:
             registry=self.registry,
         )
         self.instance = Gauge(
-            "partage_agent_instance_info", "One for each hardware instance on the node's cards.",
-            ["card", "profile", "start", "size", "mig_uuid", "gpu_instance", "compute_instance",
-             "pod", "state"], registry=self.registry,
-        )  # fmt: skip
+            "partage_agent_instance_info",
+            "One for each hardware instance on the node's cards.",
+            [
+                "card",
+                "profile",
+                "start",
+                "size",
+                "mig_uuid",
+                "gpu_instance",
+                "compute_instance",
+                "pod",
+                "state",
+            ],
+            registry=self.registry,
+        )
         self.seconds = Histogram(
             "partage_agent_decision_seconds",
             "Time to decide about a container and write it down.",

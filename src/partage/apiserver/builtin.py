@@ -142,12 +142,17 @@ def _events() -> Iterator[Kind]:
         short=("ev",),
         storage="events",
         selectable=(
-            "regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid",
-            "reason", "reportingController", "type",
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "reason",
+            "reportingController",
+            "type",
         ),
         convert=events.outward,
         unconvert=events.inward,
-    )  # fmt: skip
+    )
 
 
 def _virtual() -> Iterator[Kind]:

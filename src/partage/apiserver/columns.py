@@ -141,8 +141,9 @@ def _restarts(value: Value, _now: float) -> str:
 
 
 def _gates(value: Value, _now: float) -> str:
-    states = {c.get("type"): c.get("status")
-              for c in (value.get("status") or {}).get("conditions") or ()}  # fmt: skip
+    states = {
+        c.get("type"): c.get("status") for c in (value.get("status") or {}).get("conditions") or ()
+    }
     gates = (value.get("spec") or {}).get("readinessGates") or ()
     if not gates:
         return _NONE
@@ -193,8 +194,12 @@ def _ratio(have: str, want: str) -> Callable[[Value, float], str]:
 def _job_state(value: Value, _now: float) -> str:
     for condition in (value.get("status") or {}).get("conditions") or ():
         if condition.get("status") == "True" and condition.get("type") in (
-            "Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet",
-        ):  # fmt: skip
+            "Complete",
+            "Failed",
+            "Suspended",
+            "FailureTarget",
+            "SuccessCriteriaMet",
+        ):
             return str(condition["type"])
     return "Running"
 

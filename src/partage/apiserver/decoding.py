@@ -23,11 +23,20 @@ _TIME: Final = re.compile(
     r"(Z|[+-]\d\d:\d\d)"
 )
 _GO: Final = {
-    "string": "string", "bytes": "[]uint8", "bool": "bool", "int": "int32", "long": "int64",
-    "float": "float64", "time": "time.Time", "microtime": "time.Time", "list": "slice",
-    "map": "map", "struct": "struct", "quantity": "resource.Quantity",
+    "string": "string",
+    "bytes": "[]uint8",
+    "bool": "bool",
+    "int": "int32",
+    "long": "int64",
+    "float": "float64",
+    "time": "time.Time",
+    "microtime": "time.Time",
+    "list": "slice",
+    "map": "map",
+    "struct": "struct",
+    "quantity": "resource.Quantity",
     "intorstring": "intstr.IntOrString",
-}  # fmt: skip
+}
 _RANGES: Final = {"int": 2**31, "long": 2**63}
 _DEEPEST: Final = 200
 _ZERO: Final[tuple[Any, ...]] = ("", 0, False, [], {})

@@ -88,15 +88,22 @@ def _check_schema(schema: Any, field: str, problems: Problems, depth: int) -> No
         problems.invalid(field, "", "must be an object, nested less than 100 levels")
         return
     for key, kinds_ in (
-        ("properties", dict), ("required", list), ("enum", list), ("items", dict),
-        ("x-kubernetes-list-map-keys", list), ("minimum", (int, float)),
+        ("properties", dict),
+        ("required", list),
+        ("enum", list),
+        ("items", dict),
+        ("x-kubernetes-list-map-keys", list),
+        ("minimum", (int, float)),
         ("maximum", (int, float)),
-    ):  # fmt: skip
+    ):
         if key in schema and not isinstance(schema[key], kinds_):
             problems.invalid(f"{field}.{key}", "", "has a wrong type")
             return
-    if any(not isinstance(one, str) for key in ("required", "x-kubernetes-list-map-keys")
-           for one in schema.get(key, ())):  # fmt: skip
+    if any(
+        not isinstance(one, str)
+        for key in ("required", "x-kubernetes-list-map-keys")
+        for one in schema.get(key, ())
+    ):
         problems.invalid(field, "", "names of fields must be strings")
     for name, inner in schema.get("properties", {}).items():
         _check_schema(inner, f"{field}.properties[{name}]", problems, depth + 1)
@@ -127,13 +134,18 @@ def accepted(value: Mapping[str, Any], now: str) -> dict[str, Any]:
     old = (value.get("status") or {}).get("conditions") or [{"lastTransitionTime": now}]
     since = old[0].get("lastTransitionTime", now)
     conditions = [
-        {"type": kind, "status": "True", "reason": reason, "message": message,
-         "lastTransitionTime": since}
+        {
+            "type": kind,
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": since,
+        }
         for kind, reason, message in (
             ("NamesAccepted", "NoConflicts", "no conflicts found"),
             ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
         )
-    ]  # fmt: skip
+    ]
     stored = [one.get("name", "") for one in value["spec"]["versions"] if one.get("storage")]
     return {"conditions": conditions, "acceptedNames": names, "storedVersions": stored}
 

@@ -15,8 +15,11 @@ __all__ = ["DeleteOptions", "delete"]
 _TRIES: Final = 6
 _DONE: Final = ("Failed", "Succeeded")
 _POLICIES: Final = {
-    "": "", "Background": "", "Foreground": "foregroundDeletion", "Orphan": "orphan",
-}  # fmt: skip
+    "": "",
+    "Background": "",
+    "Foreground": "foregroundDeletion",
+    "Orphan": "orphan",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,8 +224,9 @@ class Janitor:
                 name: str(q) for name, q in quota.totals(self._cluster.store, record.value).items()
             }
             status: Mapping[str, Any] = {
-                "hard": (record.value.get("spec") or {}).get("hard") or {}, "used": used,
-            }  # fmt: skip
+                "hard": (record.value.get("spec") or {}).get("hard") or {},
+                "used": used,
+            }
             if record.value.get("status") != status:
                 value = {**record.value, "status": status}
                 self._cluster.store.replace("resourcequotas", value, record.revision)

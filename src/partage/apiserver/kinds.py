@@ -10,8 +10,15 @@ from partage.apiserver.types import Type
 __all__ = ["ALL_VERBS", "Kind", "Registry", "Subresource"]
 
 ALL_VERBS: Final = (
-    "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
-)  # fmt: skip
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,13 @@ __all__ = [
 
 _LONGEST_GENERATED: Final = 58
 _SERVER_OWNED: Final = (
-    "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds",
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
     "selfLink",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)

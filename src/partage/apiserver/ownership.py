@@ -29,13 +29,22 @@ _ITEM: Final = object()
 _PLAIN: Final = Type("any")
 _MAP: Final = Type("map", item=_PLAIN)
 _OWN: Final = (
-    ("f:apiVersion",), ("f:kind",), ("f:metadata",), ("f:metadata", "f:name"),
-    ("f:metadata", "f:namespace"), ("f:metadata", "f:creationTimestamp"),
-    ("f:metadata", "f:selfLink"), ("f:metadata", "f:uid"), ("f:metadata", "f:clusterName"),
-    ("f:metadata", "f:generation"), ("f:metadata", "f:managedFields"),
-    ("f:metadata", "f:resourceVersion"), ("f:metadata", "f:generateName"),
-    ("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:deletionGracePeriodSeconds"),
-)  # fmt: skip
+    ("f:apiVersion",),
+    ("f:kind",),
+    ("f:metadata",),
+    ("f:metadata", "f:name"),
+    ("f:metadata", "f:namespace"),
+    ("f:metadata", "f:creationTimestamp"),
+    ("f:metadata", "f:selfLink"),
+    ("f:metadata", "f:uid"),
+    ("f:metadata", "f:clusterName"),
+    ("f:metadata", "f:generation"),
+    ("f:metadata", "f:managedFields"),
+    ("f:metadata", "f:resourceVersion"),
+    ("f:metadata", "f:generateName"),
+    ("f:metadata", "f:deletionTimestamp"),
+    ("f:metadata", "f:deletionGracePeriodSeconds"),
+)
 _DEFAULTS: Final = {"protocol": "TCP"}
 """Keys of list items that are filled in when they are missing."""
 

@@ -115,10 +115,11 @@ class Plugins:
         ]
         if len(mine) > 1:
             return ApiError(
-                500, "InternalError",
+                500,
+                "InternalError",
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource "
                 "does not support.",
-            )  # fmt: skip
+            )
         if mine and (mine[0].get("status") or {}).get("disruptionsAllowed") == 0:
             return too_many(
                 "Cannot evict pod as it would violate the pod's disruption budget.", 10

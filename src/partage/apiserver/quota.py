@@ -16,10 +16,17 @@ __all__ = ["exceeded", "matches", "totals", "usage"]
 
 _QUOTAS: Final = "resourcequotas"
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
-_COUNTED: Final = frozenset({
-    "pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps",
-    "persistentvolumeclaims",
-})  # fmt: skip
+_COUNTED: Final = frozenset(
+    {
+        "pods",
+        "services",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+    }
+)
 _DONE: Final = ("Failed", "Succeeded")
 Usage = dict[str, Quantity]
 
@@ -103,9 +110,11 @@ def _in_scope(pod: Mapping[str, Any], scope: str, operator: str, values: tuple[s
     ends = "activeDeadlineSeconds" in spec
     best = quality(spec) == "BestEffort"
     known = {
-        "Terminating": ends, "NotTerminating": not ends, "BestEffort": best,
+        "Terminating": ends,
+        "NotTerminating": not ends,
+        "BestEffort": best,
         "NotBestEffort": not best,
-    }  # fmt: skip
+    }
     return known.get(scope, False)
 
 

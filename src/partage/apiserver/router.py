@@ -132,8 +132,16 @@ class Router:
     def _made(self, parts: tuple[str, ...], address: str) -> Any:
         registry = self.registry
         if parts == ("",):
-            known = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3",
-                     "/readyz", "/version"]  # fmt: skip
+            known = [
+                "/api",
+                "/apis",
+                "/healthz",
+                "/livez",
+                "/openapi/v2",
+                "/openapi/v3",
+                "/readyz",
+                "/version",
+            ]
             return {"paths": known}
         fixed: Mapping[tuple[str, ...], Callable[[], Any]] = {
             ("api",): lambda: discovery.core_versions(address),

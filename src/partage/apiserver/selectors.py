@@ -104,8 +104,11 @@ def _requirement(match: re.Match[str]) -> Requirement:
 
 
 _OPERATORS: Final = {
-    "In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent",
-}  # fmt: skip
+    "In": "in",
+    "NotIn": "notin",
+    "Exists": "exists",
+    "DoesNotExist": "absent",
+}
 
 
 def parse_labels(selector: Mapping[str, Any]) -> LabelSelector:

@@ -273,9 +273,13 @@ class ApiServer:
         verbs = Verbs(self.cluster, self.settings.logs, self._closing, self.settings.beat)
         known = self.settings
         router = Router(
-            self.registry, verbs, known.tokens, known.anonymous,
-            here=is_here(host) and not secure, patience=known.limits.patience,
-        )  # fmt: skip
+            self.registry,
+            verbs,
+            known.tokens,
+            known.anonymous,
+            here=is_here(host) and not secure,
+            patience=known.limits.patience,
+        )
         server = web.Server(router.handle, access_log=None)
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
@@ -285,9 +289,13 @@ class ApiServer:
         routes = HotRoutes({}, Access(plain=True), known.limits, server, open_)
         try:
             listening = await asyncio.get_running_loop().create_server(
-                lambda: Front(routes), host, port, ssl=secure, reuse_address=True,
+                lambda: Front(routes),
+                host,
+                port,
+                ssl=secure,
+                reuse_address=True,
                 ssl_handshake_timeout=known.limits.patience if secure else None,
-            )  # fmt: skip
+            )
         except OSError:
             await runner.cleanup()
             raise

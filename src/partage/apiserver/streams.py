@@ -201,14 +201,21 @@ class _Writer:
         document: dict[str, Any] = {"kind": of.kind, "apiVersion": of.api_version}
         if form.shape == "partial":
             document = {
-                "kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{form.version}",
-            }  # fmt: skip
+                "kind": "PartialObjectMetadata",
+                "apiVersion": f"meta.k8s.io/{form.version}",
+            }
         if form.shape == "table":
             document = table(of, [], 0.0, head=head, version=form.version, headings=self._headings)
-            document["rows"] = [{"cells": [], "object": {
-                "kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{form.version}",
-                "metadata": head,
-            }}]  # fmt: skip
+            document["rows"] = [
+                {
+                    "cells": [],
+                    "object": {
+                        "kind": "PartialObjectMetadata",
+                        "apiVersion": f"meta.k8s.io/{form.version}",
+                        "metadata": head,
+                    },
+                }
+            ]
         return _encode({"type": "BOOKMARK", "object": {**document, "metadata": head}}) + b"\n"
 
     def error(self, gone: Compacted) -> bytes:

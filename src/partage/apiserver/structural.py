@@ -17,9 +17,13 @@ from partage.apiserver.types import META, Field, ListKind, Type, catalogue
 __all__ = ["check", "complete", "fill", "shape"]
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
-    "array": (list,), "object": (dict,),
-}  # fmt: skip
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
 _DEEPEST: Final = 100
 
 
@@ -124,9 +128,14 @@ def _is(value: Any, kind: str) -> bool:
 
 def _wrong(value: Any, kind: str, field: str, problems: Problems) -> None:
     name = {
-        type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string",
-        list: "array", dict: "object",
-    }.get(type(value), "string")  # fmt: skip
+        type(None): "null",
+        bool: "boolean",
+        int: "integer",
+        float: "number",
+        str: "string",
+        list: "array",
+        dict: "object",
+    }.get(type(value), "string")
     problems.wrong_type(field, name, f'{field} in body must be of type {kind}: "{name}"')
 
 

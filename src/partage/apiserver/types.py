@@ -13,19 +13,39 @@ from typing import Final, Literal
 __all__ = ["ANY", "META", "STRING", "Field", "Numbers", "Type", "catalogue"]
 
 Form = Literal[
-    "any", "bool", "bytes", "float", "int", "intorstring", "list", "long", "map", "microtime",
-    "quantity", "string", "struct", "time",
-]  # fmt: skip
+    "any",
+    "bool",
+    "bytes",
+    "float",
+    "int",
+    "intorstring",
+    "list",
+    "long",
+    "map",
+    "microtime",
+    "quantity",
+    "string",
+    "struct",
+    "time",
+]
 
 ListKind = Literal["atomic", "map", "set"]
 Patch = Literal["", "merge", "replace"]
 
 META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1."
 _SCALARS: Final[dict[str, Form]] = {
-    "any": "any", "bool": "bool", "bytes": "bytes", "float": "float", "int": "int",
-    "intorstring": "intorstring", "long": "long", "microtime": "microtime",
-    "quantity": "quantity", "string": "string", "time": "time",
-}  # fmt: skip
+    "any": "any",
+    "bool": "bool",
+    "bytes": "bytes",
+    "float": "float",
+    "int": "int",
+    "intorstring": "intorstring",
+    "long": "long",
+    "microtime": "microtime",
+    "quantity": "quantity",
+    "string": "string",
+    "time": "time",
+}
 
 
 @dataclass(slots=True, eq=False)

@@ -208,8 +208,9 @@ class Verbs:
             options = replace(options, grace=min(grace, 2**31 - 1))
         policy = exchange.query.get("propagationPolicy")
         if policy:
-            options = replace(options, policy=DeleteOptions.read(
-                {"propagationPolicy": policy}).policy)  # fmt: skip
+            options = replace(
+                options, policy=DeleteOptions.read({"propagationPolicy": policy}).policy
+            )
         dry = body.get("dryRun") if body is not None else None
         return options, bool(dry)
 

@@ -148,8 +148,11 @@ def _planned(given: dict[str, Any]) -> _Plan:
     index = given["nri_index"]
     if len(index) != 2 or not index.isdecimal():
         raise InvalidDocument(f"--nri-index {index!r}: two digits are needed")
-    modes = [f"--{one}" for one in ("devices", "standalone", "no-discovery")
-             if given[one.replace("-", "_")]]  # fmt: skip
+    modes = [
+        f"--{one}"
+        for one in ("devices", "standalone", "no-discovery")
+        if given[one.replace("-", "_")]
+    ]
     if len(modes) > 1:
         raise InvalidDocument(f"{' and '.join(modes)} exclude each other")
     for name in ("devices", "standalone"):
@@ -167,10 +170,12 @@ def _planned(given: dict[str, Any]) -> _Plan:
     maps = tuple(_config_map(text) for text in given["config_maps"])
     isolation = isolation_of(given)
     reporting = ReportingSettings(
-        period=given["period"], hami=given["hami"], qgpu=given["qgpu"],
+        period=given["period"],
+        hami=given["hami"],
+        qgpu=given["qgpu"],
         isolation=isolation_labels(isolation.provider),
         resync=_OFTEN if simulated is not None else ReportingSettings().resync,
-    )  # fmt: skip
+    )
     discovers = not given["devices"] and not given["no_discovery"]
     cdi = specifications_of(given)
 
@@ -287,9 +292,14 @@ async def _run(
             companions.append(settings)
         if plan.discovery is not None:
             found = NodeDiscovery(
-                plan.node, plan.discovery, daemon.take, client, in_force, _foreign(daemon),
+                plan.node,
+                plan.discovery,
+                daemon.take,
+                client,
+                in_force,
+                _foreign(daemon),
                 daemon.notes,
-            )  # fmt: skip
+            )
             daemon.found = lambda: found.found
             companions.append(found)
         elif client is not None:
@@ -321,13 +331,17 @@ def _statements(
     def made(daemon: AgentDaemon) -> Sequence[Companion]:
         return (
             Statements(
-                daemon.keeper, daemon.tallies, daemon.meter, client, isolation.period,
+                daemon.keeper,
+                daemon.tallies,
+                daemon.meter,
+                client,
+                isolation.period,
                 evict=isolation.evict,
                 slack=isolation.slack,
                 away=lambda: "" if isolation.mps is None else isolation.mps.problem,
                 notes=daemon.notes,
                 found=lambda: daemon.found(),  # noqa: PLW0108 # it is set after this
             ),
-        )  # fmt: skip
+        )
 
     return made

@@ -31,32 +31,52 @@ NOT_FOUND: Final = 4
 answer_options = options(
     cluster_options,
     click.option(
-        "-f", "--filename", "files", multiple=True, metavar="FILE",
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        metavar="FILE",
         help="Answer for these manifests instead of a cluster: YAML or JSON, a folder, or - for "
         "standard input, such as what `kubectl get -o yaml` printed. May be repeated.",
     ),
     click.option(
-        "--scheduler", envvar="PARTAGE_SCHEDULER", default="", metavar="URL",
+        "--scheduler",
+        envvar="PARTAGE_SCHEDULER",
+        default="",
+        metavar="URL",
         help="Ask the scheduler service there. Environment: PARTAGE_SCHEDULER. Default: read the "
         "cluster's objects with the rights of your kubeconfig, and ask the engine.",
     ),
     click.option(
-        "--service", envvar="PARTAGE_SERVICE", default="", metavar="NAMESPACE/NAME:PORT",
+        "--service",
+        envvar="PARTAGE_SERVICE",
+        default="",
+        metavar="NAMESPACE/NAME:PORT",
         help="Ask the scheduler service through the API server's proxy. Environment: "
         "PARTAGE_SERVICE.",
     ),
     click.option(
-        "--token-file", type=FILE, metavar="FILE", help="Bearer token for --scheduler.",
+        "--token-file",
+        type=FILE,
+        metavar="FILE",
+        help="Bearer token for --scheduler.",
     ),
     click.option(
-        "--scheduler-ca", "authority", type=FILE, metavar="FILE",
+        "--scheduler-ca",
+        "authority",
+        type=FILE,
+        metavar="FILE",
         help="Authority of --scheduler's certificate, PEM. Default: those of the system.",
     ),
     click.option(
-        "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table",
-        show_default=True, help="How to print the answer; wide is a table with more columns.",
+        "-o",
+        "--output",
+        type=click.Choice(["table", "wide", "json", "yaml"]),
+        default="table",
+        show_default=True,
+        help="How to print the answer; wide is a table with more columns.",
     ),
-)  # fmt: skip
+)
 
 
 def answered(

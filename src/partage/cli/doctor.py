@@ -62,11 +62,15 @@ _VERSIONS: Final = {
 }
 _PAGE: Final = "500"
 _RIGHTS: Final = (
-    ("list", "", "pods", ""), ("watch", "", "pods", ""), ("list", "", "nodes", ""),
-    ("patch", "", "nodes", "status"), ("list", "", "configmaps", ""),
-    ("list", "scheduling.koordinator.sh", "devices", ""), ("create", "", "pods", "binding"),
+    ("list", "", "pods", ""),
+    ("watch", "", "pods", ""),
+    ("list", "", "nodes", ""),
+    ("patch", "", "nodes", "status"),
+    ("list", "", "configmaps", ""),
+    ("list", "scheduling.koordinator.sh", "devices", ""),
+    ("create", "", "pods", "binding"),
     ("create", "events.k8s.io", "events", ""),
-)  # fmt: skip
+)
 _ACCOUNT: Final = "system:serviceaccount:partage-system:partage-scheduler"
 
 _EMBEDDED: Final = "+partage"
@@ -344,9 +348,12 @@ async def _books(documents: list[Document], namespaces: tuple[str, ...]) -> Book
     for document in documents:
         by.setdefault(document.kind, []).append(document)
     inputs = (
-        by.get("ConfigMap", []), by.get("Device", []), permuted(by.get("Node", []), 0),
-        by.get("Pod", []), by.get("ResourceClaim", []),
-    )  # fmt: skip
+        by.get("ConfigMap", []),
+        by.get("Device", []),
+        permuted(by.get("Node", []), 0),
+        by.get("Pod", []),
+        by.get("ResourceClaim", []),
+    )
     first, second = (Books(ClusterCache(namespaces=namespaces), Hooks()) for _ in range(2))
     return await filled(first, second, inputs, 0.0)
 

@@ -37,8 +37,12 @@ _STATES: Final = {
     "placed": "gets a place",
     "finished": "has ended and holds nothing any more",
 }
-_MODES: Final = {"whole": "whole card", "share": "share", "mig": "hardware instance",
-                 "vendor": "share, cut by the vendor's plugin"}  # fmt: skip
+_MODES: Final = {
+    "whole": "whole card",
+    "share": "share",
+    "mig": "hardware instance",
+    "vendor": "share, cut by the vendor's plugin",
+}
 _IN_FORCE: Final = {"True": ("yes", "green"), "False": ("no", "red")}
 _OF_MANIFESTS: Final = "set by a ConfigMap of the manifests, or the default"
 _FEW: Final = 10
@@ -157,10 +161,13 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
         table.add_row(Text(name), "", Text(why["code"]), "", "", Text(why["message"]))
         for minors, card in _alike(why["cards"]):
             table.add_row(
-                "", Text(",".join(minors)), Text(card["code"]),
-                _amount(card["code"], card["asked"]), _amount(card["code"], card["free"]),
+                "",
+                Text(",".join(minors)),
+                Text(card["code"]),
+                _amount(card["code"], card["asked"]),
+                _amount(card["code"], card["free"]),
                 Text(card["detail"]),
-            )  # fmt: skip
+            )
     console.print(table)
     counted = sum(reason["counts"].values())
     if counted > len(shown):
@@ -181,9 +188,13 @@ def _print_claims(console: Console, claims: list[Document]) -> None:
     for one in claims:
         whose = f"{one['namespace']}/{one['name']}" if one["name"] else "of another namespace"
         table.add_row(
-            Text(one["node"]), Text(f"gpu-{one['minor']}"), Text(f"claim {whose}"),
-            core_text(one["core_milli"]), brief(one["memory_bytes"]), Text(_held(one)),
-        )  # fmt: skip
+            Text(one["node"]),
+            Text(f"gpu-{one['minor']}"),
+            Text(f"claim {whose}"),
+            core_text(one["core_milli"]),
+            brief(one["memory_bytes"]),
+            Text(_held(one)),
+        )
     console.print(table)
 
 
@@ -211,9 +222,11 @@ def _amount(code: str, value: int | None) -> Text:
 
 def _print_possible(console: Console, found: Document) -> None:
     console.print(
-        Text(f"its devices are free on node {found['fits_now_on']} now: kube-scheduler's turn has "
-             "not come, or CPU, memory or another rule of its own is short")
-    )  # fmt: skip
+        Text(
+            f"its devices are free on node {found['fits_now_on']} now: kube-scheduler's turn has "
+            "not come, or CPU, memory or another rule of its own is short"
+        )
+    )
     if found.get("kube_scheduler"):
         console.print(Text(f"kube-scheduler: {found['kube_scheduler']}"))
     if found["nominated_node"]:
@@ -228,9 +241,11 @@ def _print_request(console: Console, found: Document) -> None:
         if group["dialect"]:
             protocol += f" ({group['dialect']})"
         table.add_row(
-            Text(f"{count} x {group['type']}"), Text(_each(group)), Text(protocol),
+            Text(f"{count} x {group['type']}"),
+            Text(_each(group)),
+            Text(protocol),
             Text(", ".join(group["containers"])),
-        )  # fmt: skip
+        )
     if found["request"]:
         console.print(table)
     for note in found["notes"]:
@@ -266,8 +281,13 @@ def _print_cards(console: Console, found: Document, *, wide: bool) -> None:
             how += f", virtual function {grant['vf']['busID']}"
         container = grant["container"] + (" (init)" if grant["init"] else "")
         memory = brief(grant["memory_bytes"]) if grant["memory_bytes"] else "-"
-        row = [f"{grant['type']} {grant['minor']}", container, core_text(grant["core_milli"]),
-               memory, how]  # fmt: skip
+        row = [
+            f"{grant['type']} {grant['minor']}",
+            container,
+            core_text(grant["core_milli"]),
+            memory,
+            how,
+        ]
         table.add_row(*(Text(cell) for cell in [*row, *([grant["uuid"]] if wide else [])]))
     console.print(table)
 
@@ -280,9 +300,11 @@ def _print_policy(console: Console, found: Document, in_force: str) -> None:
     if another and another["node"]:
         same = " too" if another["node"] == found["node"] else ""
         console.print(
-            Text(f"another pod like it would go to node {another['node']}{same}, the best of "
-                 f"{another['nodes']} with room")
-        )  # fmt: skip
+            Text(
+                f"another pod like it would go to node {another['node']}{same}, the best of "
+                f"{another['nodes']} with room"
+            )
+        )
     elif another:
         console.print(Text(f"another pod like it would wait: {another['message']}"))
     record = found["record"]

@@ -87,17 +87,32 @@ def _print_node(console: Console, node: Document, *, wide: bool) -> None:
         part = used["used"] / used["total"] if used["total"] else 0.0
         state = Text() if not card["closed"] else card_state(card)
         table.add_row(
-            Text(f"{card['type']} {card['minor']}"), Text(bar(part), style="cyan"),
-            part_text(used), part_text(card["memory_bytes"], memory=True),
-            Text("idle" if not card["tenants"] else "", style="dim"), state,
+            Text(f"{card['type']} {card['minor']}"),
+            Text(bar(part), style="cyan"),
+            part_text(used),
+            part_text(card["memory_bytes"], memory=True),
+            Text("idle" if not card["tenants"] else "", style="dim"),
+            state,
             *([Text(card["uuid"])] if wide else []),
-        )  # fmt: skip
+        )
         for tenant in card["tenants"]:
-            table.add_row("", "", core_text(tenant["core_milli"]), brief(tenant["memory_bytes"]),
-                          _who(tenant), Text(_how(tenant)))  # fmt: skip
+            table.add_row(
+                "",
+                "",
+                core_text(tenant["core_milli"]),
+                brief(tenant["memory_bytes"]),
+                _who(tenant),
+                Text(_how(tenant)),
+            )
         for one in card["foreign"]:
-            table.add_row("", "", "", "", Text("not made by Partage", style="dim"),
-                          Text(f"{one['profile']} at {one['start']}"))  # fmt: skip
+            table.add_row(
+                "",
+                "",
+                "",
+                "",
+                Text("not made by Partage", style="dim"),
+                Text(f"{one['profile']} at {one['start']}"),
+            )
     console.print(table)
 
 

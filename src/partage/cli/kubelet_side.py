@@ -103,9 +103,12 @@ def asked_by(given: dict[str, Any]) -> Callable[[Keeper], Asked] | None:
     from partage.agent.cri.proxy import Proxy, ProxyOptions  # noqa: PLC0415 # an extra
 
     options = ProxyOptions(
-        given["cri_socket"], given["runtime_socket"], given["cri_devices"], given["host_root"],
+        given["cri_socket"],
+        given["runtime_socket"],
+        given["cri_devices"],
+        given["host_root"],
         given["deadline"],
-    )  # fmt: skip
+    )
     return lambda keeper: Proxy(keeper, options)
 
 
@@ -143,9 +146,14 @@ def kubelet_companions(
             )
 
             side = served = KubeletSide(
-                given["node"], KubeletOptions(folder), agent.keeper, agent.asked,
-                random.random, client, agent.notes,
-            )  # fmt: skip
+                given["node"],
+                KubeletOptions(folder),
+                agent.keeper,
+                agent.asked,
+                random.random,
+                client,
+                agent.notes,
+            )
             agent.follow(served.take)
             found.append(served)
         reconciling = Reconciling(agent.keeper, given["journal"], side, notes=agent.notes)

@@ -62,11 +62,17 @@ cluster_options = options(
 
 logging_options = options(
     click.option(
-        "--log-format", type=click.Choice(FORMATS), default="text", show_default=True,
+        "--log-format",
+        type=click.Choice(FORMATS),
+        default="text",
+        show_default=True,
         help="One line of text, or one JSON object, an event.",
     ),
     click.option(
-        "--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
+        "--log-level",
+        type=click.Choice(LEVELS),
+        default="info",
+        show_default=True,
         help="The least important events that are logged.",
     ),
-)  # fmt: skip
+)

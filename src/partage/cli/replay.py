@@ -100,18 +100,26 @@ def _record(file: Path, policy: Policy | None) -> dict[str, Any]:
                 if len(differences) < _MOST:
                     differences.append(_difference(one))
     return {
-        "kind": "Record", "policy": str(policy) if policy else None, "decisions": total,
-        "placed": placed, "refused": total - placed, "same": total - different,
-        "different": different, "differences": differences,
-    }  # fmt: skip
+        "kind": "Record",
+        "policy": str(policy) if policy else None,
+        "decisions": total,
+        "placed": placed,
+        "refused": total - placed,
+        "same": total - different,
+        "different": different,
+        "differences": differences,
+    }
 
 
 def _difference(one: Compared) -> dict[str, Any]:
     asked = one.question
     return {
-        "id": asked.id, "verb": asked.verb, "pod": asked.pod.key,
-        "then": _told(asked.decision), "now": _told(one.now),
-    }  # fmt: skip
+        "id": asked.id,
+        "verb": asked.verb,
+        "pod": asked.pod.key,
+        "then": _told(asked.decision),
+        "now": _told(one.now),
+    }
 
 
 def _told(decision: Decision) -> dict[str, Any]:
@@ -172,11 +180,13 @@ def _snapshot(file: Path, policy: Policy | None) -> dict[str, Any]:
     own = Policy.parse(head.policy)
     pods = list(_predictions(batch, own, policy))
     return {
-        "kind": "Snapshot", "at": head.at, "policy": str(policy or own),
+        "kind": "Snapshot",
+        "at": head.at,
+        "policy": str(policy or own),
         "waiting": sum(one["now"]["reason"] is not None for one in pods),
         "different": sum(one["then"] is not None and one["then"] != one["now"] for one in pods),
         "pods": pods,
-    }  # fmt: skip
+    }
 
 
 def _predictions(batch: Batch, own: Policy, other: Policy | None) -> Iterator[dict[str, Any]]:
@@ -186,10 +196,11 @@ def _predictions(batch: Batch, own: Policy, other: Policy | None) -> Iterator[di
     for one, two in zip_longest(today, changed):
         pod = one.entry.pod
         yield {
-            "namespace": pod.namespace, "name": pod.name,
+            "namespace": pod.namespace,
+            "name": pod.name,
             "then": _told(one.decision) if two else None,
             "now": _told((two or one).decision),
-        }  # fmt: skip
+        }
 
 
 def _print_snapshot(console: Console, found: dict[str, Any]) -> None:

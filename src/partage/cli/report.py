@@ -142,9 +142,11 @@ def _pods_table(outcome: Outcome) -> Table:
         for node, record in claim.records.items():
             grants = record.grants
             table.add_row(
-                Text(f"claim {claim.key}"), Text(node), Text(cards_text(grants)),
+                Text(f"claim {claim.key}"),
+                Text(node),
+                Text(cards_text(grants)),
                 given(given_text(grants)),
-            )  # fmt: skip
+            )
     return table
 
 
@@ -191,6 +193,11 @@ def _card_row(node: Node, card: Card) -> tuple[Text, ...]:
     if closed and card.closed_detail:
         state.append(f" ({card.closed_detail})", style="default")
     return (
-        Text(label), Text(model), Text(bar(fraction), style="cyan"), Text(compute), Text(amounts),
-        Text(f"{card.tenants}"), state,
-    )  # fmt: skip
+        Text(label),
+        Text(model),
+        Text(bar(fraction), style="cyan"),
+        Text(compute),
+        Text(amounts),
+        Text(f"{card.tenants}"),
+        state,
+    )

@@ -474,8 +474,10 @@ def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
     if not hosts:
         raise InvalidValue("--tls-secret needs --tls-host: by which name is the service reached?")
     if any(given[other] for other in ("tls_cert", "client_ca", "plain")):
-        raise InvalidValue("--tls-secret brings its own certificates and callers: leave out "
-                           "--tls-cert, --tls-key, --client-ca and --plain")  # fmt: skip
+        raise InvalidValue(
+            "--tls-secret brings its own certificates and callers: leave out "
+            "--tls-cert, --tls-key, --client-ca and --plain"
+        )
     namespace = given["lease_namespace"] or config.namespace
     # Where reads have a port of their own, everybody at this one shows a certificate.
     required = given["read_port"] is not None

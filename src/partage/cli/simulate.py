@@ -191,10 +191,15 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
             with _progress(str(policy), total) as told, collecting_later():
                 runs.append(
                     replay(
-                        trace, sequence, policy,
-                        lives=lives, seed=seed, progress=told, lesson=lesson,
+                        trace,
+                        sequence,
+                        policy,
+                        lives=lives,
+                        seed=seed,
+                        progress=told,
+                        lesson=lesson,
                     )
-                )  # fmt: skip
+                )
         if save_history is not None:
             write_history(save_history, runs[0].counts)
         _print(runs, seed, departures, output)
@@ -218,8 +223,11 @@ def _progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda _: None
         return
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(label, total=total)
 
@@ -311,33 +319,56 @@ def _table(*columns: str) -> Table:
 def _load_table(results: list[dict[str, Any]]) -> Table:
     levels = [str(level) for level in metrics.LEVELS]
     table = _table(
-        "POLICY", "PLACED", "FAILED", "CPU-ONLY", *(f"ALLOC@{x}" for x in levels),
-        "FRAG@100", "FRAG@130", "IDLE@130", "PODS/S",
-    )  # fmt: skip
+        "POLICY",
+        "PLACED",
+        "FAILED",
+        "CPU-ONLY",
+        *(f"ALLOC@{x}" for x in levels),
+        "FRAG@100",
+        "FRAG@130",
+        "IDLE@130",
+        "PODS/S",
+    )
     for result in results:
         allocation, frag = result["allocation"], result["frag"]
         table.add_row(
-            result["policy"], str(result["placed"]), str(result["failed"]),
-            str(result["failed_cpu_only"]), *(_number(allocation[x]) for x in levels),
-            _number(frag["100"]), _number(frag["130"]), _number(result["idle_gpus"]["130"], 1),
+            result["policy"],
+            str(result["placed"]),
+            str(result["failed"]),
+            str(result["failed_cpu_only"]),
+            *(_number(allocation[x]) for x in levels),
+            _number(frag["100"]),
+            _number(frag["130"]),
+            _number(result["idle_gpus"]["130"], 1),
             _number(result["pods_per_second"], 0),
-        )  # fmt: skip
+        )
     return table
 
 
 def _waiting_table(results: list[dict[str, Any]]) -> Table:
     table = _table(
-        "POLICY", "PODS", "AT ONCE", "ACCEPTED", "MEAN WAIT", "P50", "P90", "P99", "IDLE GPUS",
+        "POLICY",
+        "PODS",
+        "AT ONCE",
+        "ACCEPTED",
+        "MEAN WAIT",
+        "P50",
+        "P90",
+        "P99",
+        "IDLE GPUS",
         "PODS/S",
-    )  # fmt: skip
+    )
     for result in results:
         wait = result["waiting_seconds"]
         table.add_row(
-            result["policy"], str(result["pods"]), f"{result['accepted_at_once']:.2%}",
+            result["policy"],
+            str(result["pods"]),
+            f"{result['accepted_at_once']:.2%}",
             f"{result['accepted']:.2%}",
             *(f"{_number(wait[key], 0)} s" for key in ("mean", "p50", "p90", "p99")),
-            _number(result["idle_gpus"]["mean"], 1), _number(result["pods_per_second"], 0),
-        )  # fmt: skip
+            _number(result["idle_gpus"]["mean"], 1),
+            _number(result["pods_per_second"], 0),
+        )
     return table
 
 

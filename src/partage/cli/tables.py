@@ -59,9 +59,12 @@ class _Fitted(Table):
         """Its lines."""
         columns = _fitted(self.columns, options.max_width)
         table = Table(
-            box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style=self.header_style,
+            box=None,
+            pad_edge=False,
+            padding=(0, _GAP, 0, 0),
+            header_style=self.header_style,
             show_header=self.show_header,
-        )  # fmt: skip
+        )
         table.columns, table.rows = columns, self.rows
         width = sum((column.width or 0) + _GAP for column in columns)
         yield from table.__rich_console__(console, options.update(width=width, max_width=width))

@@ -33,34 +33,57 @@ Document = dict[str, Any]
 @click.command()
 @click.argument("what", required=False, default="", metavar="[nodes|pods|cards]")
 @click.option(
-    "-n", "--namespace", default="", metavar="NAME",
+    "-n",
+    "--namespace",
+    default="",
+    metavar="NAME",
     help="Pods of this namespace only. Default: all.",
-)  # fmt: skip
+)
 @click.option(
-    "--sort", type=click.Choice(["name", "used", "free"]), default="name", show_default=True,
+    "--sort",
+    type=click.Choice(["name", "used", "free"]),
+    default="name",
+    show_default=True,
     help="Order of nodes and cards: by name, or by what is used or free of compute or memory.",
-)  # fmt: skip
+)
 @click.option(
-    "-w", "--watch", is_flag=True,
+    "-w",
+    "--watch",
+    is_flag=True,
     help="Show it on the whole screen, again and again, until Ctrl-C.",
-)  # fmt: skip
+)
 @click.option(
-    "--interval", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True,
-    metavar="SECONDS", help="Between two looks of --watch.",
-)  # fmt: skip
+    "--interval",
+    type=click.FloatRange(0.5, 3600),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks of --watch.",
+)
 @click.option(
-    "--idle", is_flag=True,
+    "--idle",
+    is_flag=True,
     help="With `pods`: containers that received less than 5 % of their card's time in the last hour.",
-)  # fmt: skip
+)
 @click.option(
-    "--prometheus", envvar="PARTAGE_PROMETHEUS", default="", metavar="URL",
+    "--prometheus",
+    envvar="PARTAGE_PROMETHEUS",
+    default="",
+    metavar="URL",
     help="Where --idle asks what was used: a Prometheus that scrapes the agents. Environment: PARTAGE_PROMETHEUS.",
-)  # fmt: skip
+)
 @answer_options
 def top(
-    what: str, namespace: str, sort: str, *, watch: bool, interval: float, idle: bool,
-    prometheus: str, **given: Any,
-) -> None:  # fmt: skip
+    what: str,
+    namespace: str,
+    sort: str,
+    *,
+    watch: bool,
+    interval: float,
+    idle: bool,
+    prometheus: str,
+    **given: Any,
+) -> None:
     """Show what is used of the devices, and which pods wait.
 
     Without an argument the whole cluster in brief: sums, nodes, waiting pods. With `nodes`, `pods`
@@ -159,21 +182,25 @@ def _print_all(console: Console, found: Document, *, wide: bool) -> None:
     seen = found["overview"]
     cards, pods = seen["cards"], seen["pods"]
     parts = [
-        f"{cards['idle']} idle", f"{cards['shared']} shared", f"{cards['whole']} whole",
+        f"{cards['idle']} idle",
+        f"{cards['shared']} shared",
+        f"{cards['whole']} whole",
         *([f"{cards['closed']} closed"] if cards["closed"] else []),
-    ]  # fmt: skip
+    ]
     table = plain_table("", "", "")
     table.show_header = False
     table.add_row(Text("cards", style="bold"), "", f"{cards['total']}: {', '.join(parts)}")
     for title, key, memory in (
-        ("compute", "core_milli", False), ("memory", "memory_bytes", True),
-    ):  # fmt: skip
+        ("compute", "core_milli", False),
+        ("memory", "memory_bytes", True),
+    ):
         amount = seen[key]
         part = amount["used"] / amount["total"] if amount["total"] else 0.0
         table.add_row(
-            Text(title, style="bold"), Text(bar(part), style="cyan"),
+            Text(title, style="bold"),
+            Text(bar(part), style="cyan"),
             f"{part:.0%}: {part_text(amount, memory=memory, cards=not memory)}",
-        )  # fmt: skip
+        )
     table.add_row(
         Text("pods", style="bold"), "", f"{pods['placed']} placed, {pods['waiting']} waiting"
     )
@@ -213,11 +240,16 @@ def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
         slots = f"{node['slots']['used']} of {node['slots']['total']}"
         extra = (slots, Text(node["vendor"])) if wide else ()
         table.add_row(
-            Text(node["name"]), Text(text), _bar(node["core_milli"]),
-            part_text(node["core_milli"], cards=True), _bar(node["memory_bytes"]),
-            part_text(node["memory_bytes"], memory=True), str(node["pods"]), *extra,
+            Text(node["name"]),
+            Text(text),
+            _bar(node["core_milli"]),
+            part_text(node["core_milli"], cards=True),
+            _bar(node["memory_bytes"]),
+            part_text(node["memory_bytes"], memory=True),
+            str(node["pods"]),
+            *extra,
             _state(node["state"]),
-        )  # fmt: skip
+        )
     console.print(table)
 
 
@@ -240,13 +272,18 @@ def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
         name = node["name"]
         for card in node["cards"]:
             table.add_row(
-                Text(name), Text(f"{card['type']} {card['minor']}"),
-                Text(card["model"] or card["vendor"]), _bar(card["core_milli"]),
-                part_text(card["core_milli"]), _bar(card["memory_bytes"]),
-                part_text(card["memory_bytes"], memory=True), str(card["slots"]["used"]),
+                Text(name),
+                Text(f"{card['type']} {card['minor']}"),
+                Text(card["model"] or card["vendor"]),
+                _bar(card["core_milli"]),
+                part_text(card["core_milli"]),
+                _bar(card["memory_bytes"]),
+                part_text(card["memory_bytes"], memory=True),
+                str(card["slots"]["used"]),
                 Text(_instances(card)),
-                card_state(card), *([Text(card["uuid"])] if wide else []),
-            )  # fmt: skip
+                card_state(card),
+                *([Text(card["uuid"])] if wide else []),
+            )
             name = ""
     console.print(table)
 
@@ -267,11 +304,15 @@ def _print_pods(console: Console, pods: Sequence[Document], *, wide: bool) -> No
         cards = f"{len(pod['cards'])} cards" if len(pod["cards"]) > 4 else ", ".join(pod["cards"])
         extra = (Text(pod["given"]), str(pod["priority"])) if wide else ()
         table.add_row(
-            Text(f"{pod['namespace']}/{pod['name']}"), Text(pod["node"] or "-"), Text(cards),
+            Text(f"{pod['namespace']}/{pod['name']}"),
+            Text(pod["node"] or "-"),
+            Text(cards),
             core_text(pod["core_milli"]) if pod["core_milli"] else "-",
             brief(pod["memory_bytes"]) if pod["memory_bytes"] else "-",
-            Text(", ".join(pod["protocols"])), Text(state, style=style), *extra,
-        )  # fmt: skip
+            Text(", ".join(pod["protocols"])),
+            Text(state, style=style),
+            *extra,
+        )
     console.print(table)
 
 
@@ -286,9 +327,14 @@ def _print_idle(console: Console, rows: Sequence[Document]) -> None:
             for name in ("granted_mib", "used_mib")
         ]
         table.add_row(
-            Text(f"{row['namespace']}/{row['pod']}"), Text(row["container"]), Text(row["node"]),
-            Text(row["card"]), f"{row['granted_percent']:g}%", f"{row['used_percent']:.1f}%", *memory,
-        )  # fmt: skip
+            Text(f"{row['namespace']}/{row['pod']}"),
+            Text(row["container"]),
+            Text(row["node"]),
+            Text(row["card"]),
+            f"{row['granted_percent']:g}%",
+            f"{row['used_percent']:.1f}%",
+            *memory,
+        )
     console.print(table)
 
 

@@ -89,9 +89,13 @@ _PORT: Final = click.IntRange(0, 65535)
 )
 @trace_options
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
     help="How to tell where everything is; json is one line, printed when all is ready.",
-)  # fmt: skip
+)
 def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     port: int,
     scheduler_port: int,
@@ -121,10 +125,15 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         samples = () if no_examples or resumed else examples()
         found = _found(nodes, files, samples, resumed=resumed)
         plan = Plan(
-            simulated=found.simulated, objects=found.objects, port=port,
-            scheduler_port=scheduler_port, kubeconfig=kubeconfig, file=state,
-            resumable=DEFAULT_FLEET if resumed else (), notes=found.notes,
-        )  # fmt: skip
+            simulated=found.simulated,
+            objects=found.objects,
+            port=port,
+            scheduler_port=scheduler_port,
+            kubeconfig=kubeconfig,
+            file=state,
+            resumable=DEFAULT_FLEET if resumed else (),
+            notes=found.notes,
+        )
         gc.set_threshold(_RARELY)
         with sent_traces("partage-up", wanted=traces) as tracer:
             loop.run(partial(_serve, replace(plan, tracer=tracer), output))
@@ -212,10 +221,12 @@ def _complain(cluster: EmbeddedCluster) -> None:
 def _line(where: Addresses) -> str:
     return msgspec.json.encode(
         {
-            "api": where.api, "scheduler": where.scheduler, "dashboard": where.dashboard,
+            "api": where.api,
+            "scheduler": where.scheduler,
+            "dashboard": where.dashboard,
             "kubeconfig": where.kubeconfig,
         }
-    ).decode()  # fmt: skip
+    ).decode()
 
 
 # --- for people ------------------------------------------------------------------------------
@@ -244,9 +255,11 @@ def _print(cluster: EmbeddedCluster) -> None:
         console.print()
         line = f"export KUBECONFIG={where.kubeconfig}"
         for name, value in (
-            ("dashboard", where.dashboard), ("API", where.api), ("kubectl", line),
+            ("dashboard", where.dashboard),
+            ("API", where.api),
+            ("kubectl", line),
             ("", "kubectl get pods -A -o wide"),
-        ):  # fmt: skip
+        ):
             console.print(Text.assemble((f"{name:11}", "bold"), value), soft_wrap=True)
         placed, waiting = len(seen.placed), len(seen.waiting)
         console.print(Text(f"{placed} pods placed, {waiting} waiting. Ctrl-C ends it all."))
@@ -275,7 +288,11 @@ def _nodes(seen: Overview) -> Table:
         cards = f"{one.cards} x {one.model or 'card'}" if one.cards else "none"
         style = "green" if one.state == "ok" else "red"
         table.add_row(
-            Text(one.name), Text(cards), Text(one.compute), Text(one.memory), Text(str(one.pods)),
+            Text(one.name),
+            Text(cards),
+            Text(one.compute),
+            Text(one.memory),
+            Text(str(one.pods)),
             Text(one.state, style=style),
-        )  # fmt: skip
+        )
     return table

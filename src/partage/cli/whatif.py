@@ -198,15 +198,20 @@ def _document(result: Result) -> dict[str, Any]:
         "shared_cards": result.shared,
         "models": {m: {"cards": n, "idle": i} for m, (n, i) in sorted(result.models.items())},
         "kinds": [
-            {"asks": k.asks, "pods": k.pods, "running": k.running, "more": k.more,
-             "more_bounded": k.bounded}
+            {
+                "asks": k.asks,
+                "pods": k.pods,
+                "running": k.running,
+                "more": k.more,
+                "more_bounded": k.bounded,
+            }
             for k in result.kinds
         ],
         "examples": {
             code: {"pod": pod, "message": message}
             for code, (pod, message) in result.examples.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _print(results: list[Result]) -> None:
@@ -234,16 +239,33 @@ def _table(*columns: str) -> Table:
 
 def _overview(results: list[Result]) -> Table:
     table = _table(
-        "CASE", "POLICY", "NODES", "CARDS", "CLOSED", "IDLE", "SHARED", "COMPUTE", "MEMORY",
-        "RUNNING", "WAITING",
-    )  # fmt: skip
+        "CASE",
+        "POLICY",
+        "NODES",
+        "CARDS",
+        "CLOSED",
+        "IDLE",
+        "SHARED",
+        "COMPUTE",
+        "MEMORY",
+        "RUNNING",
+        "WAITING",
+    )
     for r in results:
         waiting = sum(r.waiting.values())
         table.add_row(
-            Text(r.name), Text(r.policy), str(r.nodes), str(r.cards), str(r.closed), str(r.idle),
-            str(r.shared), f"{100 * r.core_share:.1f}%", f"{100 * r.memory_share:.1f}%",
-            f"{r.running} of {r.pods}", Text(str(waiting), style="yellow" if waiting else ""),
-        )  # fmt: skip
+            Text(r.name),
+            Text(r.policy),
+            str(r.nodes),
+            str(r.cards),
+            str(r.closed),
+            str(r.idle),
+            str(r.shared),
+            f"{100 * r.core_share:.1f}%",
+            f"{100 * r.memory_share:.1f}%",
+            f"{r.running} of {r.pods}",
+            Text(str(waiting), style="yellow" if waiting else ""),
+        )
     return table
 
 

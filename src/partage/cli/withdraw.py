@@ -84,6 +84,9 @@ async def _withdrawn(given: dict[str, Any]) -> Outcome:
     would = "would: " if given["dry_run"] else ""
     async with Client(config, environ=os.environ) as client:
         return await take_back(
-            client, lambda line: click.echo(f"{would}{line}"),
-            wait=given["wait"], force=given["force"], dry_run=given["dry_run"],
-        )  # fmt: skip
+            client,
+            lambda line: click.echo(f"{would}{line}"),
+            wait=given["wait"],
+            force=given["force"],
+            dry_run=given["dry_run"],
+        )

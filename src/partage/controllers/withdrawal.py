@@ -59,7 +59,11 @@ def removals(value: Object) -> list[Removal]:
         changes = {part: keys for part, keys in changes.items() if keys}
         if changes:
             head = {"uid": uid} if uid else {}
-            body = {"metadata": {**head, **changes}} if root == "metadata" else {"metadata": head, root: changes}  # fmt: skip
+            body = (
+                {"metadata": {**head, **changes}}
+                if root == "metadata"
+                else {"metadata": head, root: changes}
+            )
             keys = tuple(dict.fromkeys(key for part in changes.values() for key in part))
             found.append(Removal(subresource, body, keys))
     return found
@@ -104,14 +108,19 @@ def users(pods: Iterable[Object]) -> dict[str, list[str]]:
 def _asked(spec: Object) -> set[str]:
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     parts = [one.get("resources") or {} for one in containers]
-    return {name for part in parts for kind in ("limits", "requests") for name in part.get(kind) or ()}  # fmt: skip
+    return {
+        name for part in parts for kind in ("limits", "requests") for name in part.get(kind) or ()
+    }
 
 
 def _owned(value: Object) -> dict[tuple[str, str, str], set[str]]:
     """Subresource, part of the object and map to the keys of it that are noted for us."""
     found: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     for subresource, fields in _entries(value):
-        for top, maps in (("metadata", ("labels", "annotations")), ("status", ("allocatable", "capacity"))):  # fmt: skip
+        for top, maps in (
+            ("metadata", ("labels", "annotations")),
+            ("status", ("allocatable", "capacity")),
+        ):
             below = fields.get(f"f:{top}") or {}
             for part in maps:
                 keys = below.get(f"f:{part}") or {}

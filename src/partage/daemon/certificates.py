@@ -133,8 +133,10 @@ class CertificateStore:
     def _body(self, bundle: Bundle, held: _Secret | None = None) -> dict[str, Any]:
         labels = {**((held.metadata.labels if held else None) or {}), _MANAGER: _WHO}
         metadata: dict[str, Any] = {
-            "name": self.name, "namespace": self.namespace, "labels": labels,
-        }  # fmt: skip
+            "name": self.name,
+            "namespace": self.namespace,
+            "labels": labels,
+        }
         if held is not None:
             # Kept: helm removes only what still says by annotations that it is its own.
             known = msgspec.to_builtins(held.metadata)

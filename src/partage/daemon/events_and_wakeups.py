@@ -77,9 +77,13 @@ class Notices:
         self._client = client
         self._find = find
         self.recorder = EventRecorder(
-            events or client, component=_COMPONENT, instance=instance, failed=_event_failed,
-            speaks=leads, crowded=_events_dropped,
-        )  # fmt: skip
+            events or client,
+            component=_COMPONENT,
+            instance=instance,
+            failed=_event_failed,
+            speaks=leads,
+            crowded=_events_dropped,
+        )
         self._asleep: OrderedDict[str, None] = OrderedDict()
         self._shown: dict[str, str] = {}
         self._missed: dict[str, int] = {}
@@ -224,13 +228,22 @@ class Notices:
         try:
             if shown is not None:
                 await self._client.patch(
-                    PODS, pod.name, where, kind=PatchKind.MERGE,
-                    namespace=pod.namespace, subresource="status", into=msgspec.Raw,
-                )  # fmt: skip
+                    PODS,
+                    pod.name,
+                    where,
+                    kind=PatchKind.MERGE,
+                    namespace=pod.namespace,
+                    subresource="status",
+                    into=msgspec.Raw,
+                )
             await self._client.patch(
-                PODS, pod.name, body,
-                kind=PatchKind.MERGE, namespace=pod.namespace, into=msgspec.Raw,
-            )  # fmt: skip
+                PODS,
+                pod.name,
+                body,
+                kind=PatchKind.MERGE,
+                namespace=pod.namespace,
+                into=msgspec.Raw,
+            )
         except NotFound:
             return True
         except Conflict:

@@ -62,5 +62,8 @@ class Evictions:
             self._keeper.tallies.evicted.inc()
             _LOG.warning(
                 "pod %s/%s is evicted: container %s runs unprotected: %s",
-                one.namespace, one.pod, one.container, one.why,
-            )  # fmt: skip
+                one.namespace,
+                one.pod,
+                one.container,
+                one.why,
+            )

@@ -156,9 +156,13 @@ class FollowedLease:
 
     def _take_in(self, spec: LeaseSpec, sent: float, *, mine: bool) -> None:
         now = self._clock.monotonic()
-        holder, seen = spec.holder_identity or "", (
-            spec.holder_identity or "", spec.renew_time or "",
-        )  # fmt: skip
+        holder, seen = (
+            spec.holder_identity or "",
+            (
+                spec.holder_identity or "",
+                spec.renew_time or "",
+            ),
+        )
         before, self._seen = self._seen, seen
         self._first = self._first or now  # who held it before that is not known
         looked, self._looked = self._looked, sent

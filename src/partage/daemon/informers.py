@@ -73,8 +73,11 @@ class _Followed:
             case Odd(key, problem):
                 _LOG.error(
                     "%s %s/%s cannot be read, what was known of it stays: %s",
-                    kind, key.namespace, key.name, problem.problem,
-                )  # fmt: skip
+                    kind,
+                    key.namespace,
+                    key.name,
+                    problem.problem,
+                )
             case Interrupted(error, delay):
                 absent = self.watched.optional and isinstance(error, NotFound)
                 if absent:

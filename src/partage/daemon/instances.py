@@ -207,19 +207,29 @@ class NodeInstances:
         for one in outcome.ready:
             _LOG.info(
                 "card %s: instance %s at %d is ready for pod %s: %s",
-                card, one.instance.profile, one.instance.start, one.owner, one.uuid,
-            )  # fmt: skip
+                card,
+                one.instance.profile,
+                one.instance.start,
+                one.owner,
+                one.uuid,
+            )
         for other in outcome.foreign:
             _LOG.warning(
                 "card %s: an instance that is not Partage's has units %d to %d",
-                card, other.start, other.start + other.size - 1,
-            )  # fmt: skip
+                card,
+                other.start,
+                other.start + other.size - 1,
+            )
         for hindrance in outcome.hindrances:
             _LOG.warning(
                 "card %s: instance %s at %d of pod %s waits: %s: %s",
-                card, hindrance.instance.profile, hindrance.instance.start, hindrance.owner,
-                hindrance.obstacle, hindrance.message,
-            )  # fmt: skip
+                card,
+                hindrance.instance.profile,
+                hindrance.instance.start,
+                hindrance.owner,
+                hindrance.obstacle,
+                hindrance.message,
+            )
         faults = [f"card {card}: {outcome.fault}"] if outcome.fault else []
         for fault in faults:
             _LOG.warning("%s", fault)
@@ -228,16 +238,34 @@ class NodeInstances:
     def _show(self, card: str, outcome: runner.Outcome) -> None:
         """One series for each instance that is there, and none for those that were."""
         rows: list[tuple[str, ...]] = [
-            (card, one.instance.profile, str(one.instance.start), str(one.instance.size), one.uuid,
-             _number(one.gpu), _number(one.compute), one.owner, "ready")
+            (
+                card,
+                one.instance.profile,
+                str(one.instance.start),
+                str(one.instance.size),
+                one.uuid,
+                _number(one.gpu),
+                _number(one.compute),
+                one.owner,
+                "ready",
+            )
             for one in outcome.ready
-        ]  # fmt: skip
+        ]
         for other, named in zip(outcome.foreign, on_card(outcome).instances, strict=False):
             place = named.instance
             rows.append(
-                (card, place.profile, str(place.start), str(place.size), ",".join(named.uuids),
-                 str(other.id), ",".join(str(one.id) for one in other.computes), "", "foreign")
-            )  # fmt: skip
+                (
+                    card,
+                    place.profile,
+                    str(place.start),
+                    str(place.size),
+                    ",".join(named.uuids),
+                    str(other.id),
+                    ",".join(str(one.id) for one in other.computes),
+                    "",
+                    "foreign",
+                )
+            )
         for row in self._shown.get(card, ()):
             self._tallies.instance.remove(*row)
         self._shown[card] = rows

@@ -107,27 +107,31 @@ class Statements:
         self._gauge = Gauge(
             "partage_agent_limits_in_force",
             "Whether a container is held to its limits; containers of which nothing is known are absent.",
-            ["namespace", "pod", "container", "provider"], registry=tallies.registry,
-        )  # fmt: skip
-        self._broken = Gauge(
-            "partage_agent_limits_not_in_force", "Containers that are not held to their limits.",
+            ["namespace", "pod", "container", "provider"],
             registry=tallies.registry,
-        )  # fmt: skip
+        )
+        self._broken = Gauge(
+            "partage_agent_limits_not_in_force",
+            "Containers that are not held to their limits.",
+            registry=tallies.registry,
+        )
         self._unenforced = Gauge(
             "partage_agent_compute_not_enforced",
             "Containers whose memory is held to its cap and whose compute is not, as the node was told.",
-            ["namespace", "pod", "container", "provider"], registry=tallies.registry,
-        )  # fmt: skip
+            ["namespace", "pod", "container", "provider"],
+            registry=tallies.registry,
+        )
         self._cut = Gauge(
             "partage_agent_wishes_cut",
             "Containers whose pods asked for a policy or a precedence that the node's operator does not grant.",
             registry=tallies.registry,
-        )  # fmt: skip
+        )
         self._excess = Gauge(
             "partage_agent_memory_beyond_grant_bytes",
             "Memory of a card that a container uses beyond what it was granted, as the driver says.",
-            ["namespace", "pod", "container", "device_uuid"], registry=tallies.registry,
-        )  # fmt: skip
+            ["namespace", "pod", "container", "device_uuid"],
+            registry=tallies.registry,
+        )
 
     async def run(self) -> None:
         """Look and say until cancelled."""
@@ -149,9 +153,15 @@ class Statements:
         self._strangers.look(rooms, sight)
         self._meter.look(rooms, sight)
         said = survey(
-            entries, rooms, sight, self._overheads.above, self._strangers.found,
-            self._overheads.grown, self._untried, self._away(),
-        )  # fmt: skip
+            entries,
+            rooms,
+            sight,
+            self._overheads.above,
+            self._strangers.found,
+            self._overheads.grown,
+            self._untried,
+            self._away(),
+        )
         if self._keeper.isolation is not None:
             self._keeper.isolation.rooms.mend()
         return said
@@ -195,9 +205,11 @@ class Statements:
                 continue
             if one.answer is Answer.NO and before.get(one.container) is not Answer.NO:
                 _LOG.warning(
-                    "pod %s, container %s: limits are not in force: %s", one.pod, one.name,
+                    "pod %s, container %s: limits are not in force: %s",
+                    one.pod,
+                    one.name,
                     one.message,
-                )  # fmt: skip
+                )
         broken = [one for one in said if one.answer is Answer.NO and one.cause != NOT_ENFORCED]
         self._broken.set(len(broken))
         self._cut.set(sum(one.cut for one in said))
@@ -251,9 +263,14 @@ class Statements:
                 "status": {"conditions": [{**wanted, "lastTransitionTime": since}]},
             }
             await client.patch(
-                PODS, name, body, kind=PatchKind.STRATEGIC, namespace=namespace,
-                subresource="status", into=Body,
-            )  # fmt: skip
+                PODS,
+                name,
+                body,
+                kind=PatchKind.STRATEGIC,
+                namespace=namespace,
+                subresource="status",
+                into=Body,
+            )
         self._written[uid] = told
 
     @staticmethod

@@ -111,7 +111,9 @@ def kube_scheduler_config(
     if access.url.startswith("https:"):
         extender["enableHTTPS"] = True
         files = {
-            "caFile": access.authority, "certFile": access.certificate, "keyFile": access.key,
-        }  # fmt: skip
+            "caFile": access.authority,
+            "certFile": access.certificate,
+            "keyFile": access.key,
+        }
         extender["tlsConfig"] = {key: value for key, value in files.items() if value}
     return {**common, "percentageOfNodesToScore": 100, "extenders": [extender]}

@@ -62,9 +62,10 @@ def elector(
         doubted=lambda seconds: _LOG.warning(
             "the wall clock moved on %.1f s further than this process's own: the machine may have "
             "stood still, or its clock was set; nothing is bound until lease %s is renewed",
-            seconds, options.name,
+            seconds,
+            options.name,
         ),
-    )  # fmt: skip
+    )
 
 
 class LeaderLabel:

@@ -136,9 +136,11 @@ class Learning:
             worker.shutdown(wait=False, cancel_futures=True)
         chosen = "nothing" if found is None else "prices" if found.prices else found.stand_in
         _LOG.info(
-            "chose %s after %d pods in %.1f s", chosen, self.arrived,
+            "chose %s after %d pods in %.1f s",
+            chosen,
+            self.arrived,
             self._clock.monotonic() - started,
-        )  # fmt: skip
+        )
         return found
 
     def _count(self, books: Books) -> None:

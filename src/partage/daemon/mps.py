@@ -63,13 +63,15 @@ class MpsDaemon:
         """Say how it is to these from now on."""
         self._notes = notes
         self._up = Gauge(
-            "partage_agent_mps_up", "Whether NVIDIA's MPS control daemon answers.",
+            "partage_agent_mps_up",
+            "Whether NVIDIA's MPS control daemon answers.",
             registry=tallies.registry,
-        )  # fmt: skip
+        )
         self._starts = Counter(
-            "partage_agent_mps_starts", "How often the agent started NVIDIA's MPS control daemon.",
+            "partage_agent_mps_starts",
+            "How often the agent started NVIDIA's MPS control daemon.",
             registry=tallies.registry,
-        )  # fmt: skip
+        )
 
     async def run(self) -> None:
         """Ask, and start it where it does not answer, until cancelled."""
@@ -112,10 +114,14 @@ class MpsDaemon:
         }
         try:
             process = await asyncio.create_subprocess_exec(
-                self._control, *options, env=env, stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+                self._control,
+                *options,
+                env=env,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         except OSError as error:
             return (
                 f"{self._control} cannot be run: {error.strerror}; it comes with NVIDIA's driver"

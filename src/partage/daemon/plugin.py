@@ -139,9 +139,10 @@ class PluginServer:
         self._vocabulary = self._words()
         _LOG.info(
             "kube-scheduler %s connected, plugin %s, incarnation %s",
-            hello.kubernetes or "of unknown version", hello.plugin or "of unknown version",
+            hello.kubernetes or "of unknown version",
+            hello.plugin or "of unknown version",
             hello.incarnation,
-        )  # fmt: skip
+        )
 
     def _left(self, talk: "_Talk") -> None:
         """A connection is over."""

@@ -206,10 +206,12 @@ class Preempting:
                 await self._client.evict(pod.namespace, pod.name, uid=pod.uid)
             else:
                 condition = {
-                    "type": "DisruptionTarget", "status": "True", "reason": _REASON,
+                    "type": "DisruptionTarget",
+                    "status": "True",
+                    "reason": _REASON,
                     "message": f"{by.pod.priority} is the priority of the pod that gets its devices",
                     "lastTransitionTime": self._client.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
-                }  # fmt: skip
+                }
                 await self._status(other, {"conditions": [condition]})
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
         except NotFound:
@@ -223,10 +225,14 @@ class Preempting:
     async def _status(self, entry: PodEntry, status: dict[str, object]) -> None:
         pod = entry.pod
         await self._client.patch(
-            PODS, pod.name, {"metadata": {"uid": pod.uid}, "status": status},
-            kind=PatchKind.STRATEGIC, namespace=pod.namespace, subresource="status",
+            PODS,
+            pod.name,
+            {"metadata": {"uid": pod.uid}, "status": status},
+            kind=PatchKind.STRATEGIC,
+            namespace=pod.namespace,
+            subresource="status",
             into=msgspec.Raw,
-        )  # fmt: skip
+        )
 
 
 def _asked(victim: Occupant, plan: Plan) -> bool:

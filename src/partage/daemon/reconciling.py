@@ -121,9 +121,14 @@ class Reconciling:
         for one in found:
             if one.who not in known:
                 _LOG.warning(
-                    "pod %s/%s, container %s: %s: %s (%s)", one.namespace, one.pod, one.container,
-                    one.kind, one.message, TABLE[one.kind].done,
-                )  # fmt: skip
+                    "pod %s/%s, container %s: %s: %s (%s)",
+                    one.namespace,
+                    one.pod,
+                    one.container,
+                    one.kind,
+                    one.message,
+                    TABLE[one.kind].done,
+                )
         self.findings = found
         self._notes.say(
             self.name,

@@ -111,9 +111,12 @@ class SchedulerDaemon:
         objects = client.paced(writes.objects)
         self._evicting = client.paced(writes.evictions)
         self._notices = Notices(
-            client.paced(writes.wake_ups), self.options.identity, self._pod, self.may_bind,
+            client.paced(writes.wake_ups),
+            self.options.identity,
+            self._pod,
+            self.may_bind,
             client.paced(writes.events),
-        )  # fmt: skip
+        )
         record = self.options.record
         self._recorder = (
             Recorder(record, self.options.identity, client.clock) if record is not None else None
@@ -132,9 +135,13 @@ class SchedulerDaemon:
         self._plugin = self._plugin_server()
         self.service.meters.registry.register(SpanSeries(self.options.tracer))
         self._silence = AgentSilence(
-            objects, self._whole_books, self._notices.recorder, self.may_bind,
-            self.options.silence, self.service.meters.registry,
-        )  # fmt: skip
+            objects,
+            self._whole_books,
+            self._notices.recorder,
+            self.may_bind,
+            self.options.silence,
+            self.service.meters.registry,
+        )
         controllers = self._controllers(objects)
         self._companions = (*companions, *controllers)
         kinds = watched(self.options.config_namespaces, claims=self.options.claims)
@@ -188,10 +195,13 @@ class SchedulerDaemon:
         registry = self.service.meters.registry
         return (
             Controllers(
-                client, self._notices.recorder, settings=settings, registry=registry,
+                client,
+                self._notices.recorder,
+                settings=settings,
+                registry=registry,
                 read=self._as_read,
             ),
-        )  # fmt: skip
+        )
 
     # --- life --------------------------------------------------------------------------------
 
@@ -290,9 +300,11 @@ class SchedulerDaemon:
                 self._plugin.rebuilt()
         _LOG.info(
             "books rebuilt: %d nodes, %d pods with devices; listed in %.1f s, rebuilt in %.1f s",
-            len(self.service.books.engine.ledger.index), len(self.service.books.cluster_cache.pods()),
-            listed - started, self._clock.monotonic() - listed,
-        )  # fmt: skip
+            len(self.service.books.engine.ledger.index),
+            len(self.service.books.cluster_cache.pods()),
+            listed - started,
+            self._clock.monotonic() - listed,
+        )
 
     # --- leading -----------------------------------------------------------------------------
 
@@ -355,9 +367,13 @@ class SchedulerDaemon:
                 # Through the plugin kube-scheduler's own preemption counts devices too.
                 if self.options.preemption is not None and self._plugin is None:
                     preempting = Preempting(
-                        self._evicting, lambda: self.service.books, self._notices.recorder,
-                        self.may_bind, self.options.preemption, self.service.stories,
-                    )  # fmt: skip
+                        self._evicting,
+                        lambda: self.service.books,
+                        self._notices.recorder,
+                        self.may_bind,
+                        self.options.preemption,
+                        self.service.stories,
+                    )
                     group.create_task(preempting.run(), name="scheduler:preemption")
                 group.create_task(self._silence.run(), name="scheduler:silence")
                 for companion in self._companions:

@@ -122,9 +122,11 @@ PRIORITIES: Final = Watched(
 
 
 CLAIMS: Final = Watched(
-    "ResourceClaim", Scope(RESOURCE_CLAIMS), LiveClaim,
+    "ResourceClaim",
+    Scope(RESOURCE_CLAIMS),
+    LiveClaim,
     optional=True,
-)  # fmt: skip
+)
 """Followed where it is switched on; Kubernetes has the kind in this version from 1.34 on."""
 
 

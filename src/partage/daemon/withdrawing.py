@@ -110,9 +110,14 @@ async def _taken(
     for one in removals(value):
         try:
             await client.patch(
-                kind, name, one.body, kind=PatchKind.MERGE, subresource=one.subresource,
-                dry_run=dry_run, into=Object,
-            )  # fmt: skip
+                kind,
+                name,
+                one.body,
+                kind=PatchKind.MERGE,
+                subresource=one.subresource,
+                dry_run=dry_run,
+                into=Object,
+            )
         except NotFound:
             return
         yield f"{word} {name}: removed {', '.join(one.keys)}"

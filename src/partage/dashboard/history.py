@@ -192,10 +192,13 @@ def _state(books: Books, name: str) -> _Seen:
         for charge in held.charges:
             protocols = sorted({g.protocol for g in held.grants if g.uuid == charge.uuid})
             tenants[held.uid, charge.type, charge.minor] = _Tenant(
-                held.namespace, held.name, next(iter(protocols), ""),
-                charge.core_milli, charge.memory_bytes,
+                held.namespace,
+                held.name,
+                next(iter(protocols), ""),
+                charge.core_milli,
+                charge.memory_bytes,
                 tuple(f"{one.profile} at {one.start}" for one in charge.instances),
-            )  # fmt: skip
+            )
     closed = {
         (card.device.type, card.device.minor): (code, card.closed_detail)
         for type_ in DeviceType

@@ -144,9 +144,10 @@ def _parts_used(ledger: Ledger) -> Floats:
     parts = [
         (total - free).sum(axis=0) / np.maximum(total.sum(axis=0), 1)
         for total, free in (
-            (plane.core_total, plane.core_free), (plane.memory_total, plane.memory_free),
+            (plane.core_total, plane.core_free),
+            (plane.memory_total, plane.memory_free),
         )
-    ]  # fmt: skip
+    ]
     larger: Floats = np.maximum(*parts)
     return larger
 
@@ -186,12 +187,16 @@ def _card(books: Books, node: Node, card: Card, *, names: bool) -> dict[str, Any
         "mode": device.mode.value,
         "axis": device.cutting.axis.length if device.cutting and cut else None,
         "mig": [
-            {"profile": one.profile, "start": one.start, "size": one.size,
-             "pod": holder if names else ""}
+            {
+                "profile": one.profile,
+                "start": one.start,
+                "size": one.size,
+                "pod": holder if names else "",
+            }
             for one, holder in zip(card.instances, card.holders, strict=False)
         ],
         "tenants": [_tenant(books, uid, charge, names=names) for uid, charge in tenants.items()],
-    }  # fmt: skip
+    }
 
 
 def _tenant(books: Books, uid: str, charge: Charge, *, names: bool) -> dict[str, Any]:

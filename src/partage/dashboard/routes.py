@@ -226,9 +226,11 @@ class _Documents:
         source = self._source
         state = "rebuilding" if not source.rebuilt else "leader" if source.leading else "standby"
         headers = {
-            "ETag": f'"{tag}"', "Cache-Control": "no-cache", "Vary": "Authorization",
+            "ETag": f'"{tag}"',
+            "Cache-Control": "no-cache",
+            "Vary": "Authorization",
             "Partage-State": state,
-        }  # fmt: skip
+        }
         if any(known.value == tag for known in request.if_none_match or ()):
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, content_type="application/json", headers=headers)

@@ -150,27 +150,30 @@ async def _less(trial: _Trial) -> None:
     known = len(trial.found)
     if asked.core_milli:
         core = await trial.largest(
-            asked.core_milli, _CORE,
+            asked.core_milli,
+            _CORE,
             lambda n: _changed(trial.pod, lambda one: replace(one, core_milli=n)),
-        )  # fmt: skip
+        )
         if core:
             trial.tell(
                 f"ask {core[0] / 10:g}% of compute instead of {asked.core_milli / 10:g}%", core[1]
             )
     if asked.memory_bytes:
         size = await trial.largest(
-            asked.memory_bytes, _MEMORY,
+            asked.memory_bytes,
+            _MEMORY,
             lambda n: _changed(trial.pod, lambda one: replace(one, memory_bytes=n)),
-        )  # fmt: skip
+        )
         if size:
             trial.tell(
                 f"ask {brief(size[0])} of memory instead of {brief(asked.memory_bytes)}", size[1]
             )
     if asked.memory_milli:
         part = await trial.largest(
-            asked.memory_milli, _CORE,
+            asked.memory_milli,
+            _CORE,
             lambda n: _changed(trial.pod, lambda one: replace(one, memory_milli=n)),
-        )  # fmt: skip
+        )
         if part:
             trial.tell(
                 f"ask {part[0] / 10:g}% of memory instead of {asked.memory_milli / 10:g}%", part[1]

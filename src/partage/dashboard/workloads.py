@@ -136,9 +136,13 @@ def _kept(books: Books, entry: PodEntry, standing: Standing) -> dict[str, Any] |
         return _document(books, entry)
     uid = entry.pod.uid
     state = (
-        entry, books.engine.states.get(uid), books.engine.ledger.allocation(uid),
-        refusal_of(books, entry), books.engine.ledger.suspicion(uid), unscheduled(books, uid),
-    )  # fmt: skip
+        entry,
+        books.engine.states.get(uid),
+        books.engine.ledger.allocation(uid),
+        refusal_of(books, entry),
+        books.engine.ledger.suspicion(uid),
+        unscheduled(books, uid),
+    )
     return standing.texts.of(uid, state, lambda: _document(books, entry))
 
 

@@ -32,22 +32,26 @@ def _webhook(facts: ClusterFacts, name: str, given: Sequence[Object]) -> Iterato
     ]
     if not found:
         yield Finding(
-            "webhook-missing", Level.ERROR, name,
+            "webhook-missing",
+            Level.ERROR,
+            name,
             "the webhook must be configured; without it pods get no defaults, and requests that "
             "break a rule are found only when they wait",
             "install it: partage webhook --manifests | kubectl apply -f -, or the chart",
-        )  # fmt: skip
+        )
     for where, webhook in found:
         bundle = webhook.get("clientConfig", {}).get("caBundle", "")
         wrong = _authority(facts, bundle)
         if wrong:
             yield Finding(
-                "webhook-certificate", Level.ERROR, f"{where}: {name}",
+                "webhook-certificate",
+                Level.ERROR,
+                f"{where}: {name}",
                 f"caBundle must hold a certificate that is valid now; {wrong}, so the API server "
                 "refuses every pod with devices",
                 "restart partage webhook: the leader makes new certificates and writes caBundle; "
                 "where cert-manager does, look at its Certificate",
-            )  # fmt: skip
+            )
 
 
 def _authority(facts: ClusterFacts, bundle: str) -> str:

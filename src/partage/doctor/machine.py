@@ -58,9 +58,12 @@ def examined(root: Path) -> Iterator[Finding]:
                     yield one
         except (OSError, ValueError, yaml.YAMLError, AttributeError, TypeError) as error:
             yield Finding(
-                "unreadable", Level.WARNING, f"/{path}", f"it cannot be read: {error}",
+                "unreadable",
+                Level.WARNING,
+                f"/{path}",
+                f"it cannot be read: {error}",
                 "run as root on the node, and correct the file",
-            )  # fmt: skip
+            )
     if nri:
         yield from _unasked(root)
     yield from _cdi(root)
@@ -75,18 +78,22 @@ def _containerd(path: str, text: str) -> Iterator[Finding]:
     nri = plugins.get("io.containerd.nri.v1.nri", {})
     if nri.get("disable", not by_default):
         yield Finding(
-            "nri-off", Level.ERROR, f"/{path}",
+            "nri-off",
+            Level.ERROR,
+            f"/{path}",
             "NRI must be on; it is off, so containers start without their share's limits",
             "set disable = false under plugins.'io.containerd.nri.v1.nri' and restart containerd",
-        )  # fmt: skip
+        )
     old = plugins.get("io.containerd.grpc.v1.cri", {})
     new = plugins.get("io.containerd.cri.v1.runtime", {})
     if not (old | new).get("enable_cdi", by_default):
         yield Finding(
-            "cdi-off", Level.ERROR, f"/{path}",
+            "cdi-off",
+            Level.ERROR,
+            f"/{path}",
             "CDI must be on; it is off, so containers start without their devices",
             "set enable_cdi = true in the CRI plugin's section and restart containerd",
-        )  # fmt: skip
+        )
 
 
 def _unasked(root: Path) -> Iterator[Finding]:
@@ -96,17 +103,21 @@ def _unasked(root: Path) -> Iterator[Finding]:
         return
     if asked is not None and _runs(root, _PROXY):
         yield Finding(
-            "proxy-unused", Level.ERROR, f"/{_KUBELET}",
+            "proxy-unused",
+            Level.ERROR,
+            f"/{_KUBELET}",
             f"Partage's proxy listens at /run/{_PROXY} and the kubelet must ask it; it asks {asked}",
             f"set containerRuntimeEndpoint: unix:///run/{_PROXY} and restart the kubelet",
-        )  # fmt: skip
+        )
     elif any(_runs(root, one) for one in _RUNTIMES) and not _runs(root, _NRI):
         yield Finding(
-            "runtime-unasked", Level.ERROR, f"/run/{_NRI}",
+            "runtime-unasked",
+            Level.ERROR,
+            f"/run/{_NRI}",
             "the container runtime must ask Partage's agent; it runs, and there is no socket of NRI",
             "switch NRI on in the runtime (containerd before 2.0: disable = false under "
             "plugins.'io.containerd.nri.v1.nri'), or give its socket as --nri-socket",
-        )  # fmt: skip
+        )
 
 
 def _runs(root: Path, socket: str) -> bool:
@@ -141,10 +152,12 @@ def _checkpoint(path: str, text: str) -> Iterator[Finding]:
     )
     if stale:
         yield Finding(
-            "stale-checkpoint", Level.WARNING, f"/{path}",
+            "stale-checkpoint",
+            Level.WARNING,
+            f"/{path}",
             f"it holds devices that no plugin registers any more: {', '.join(stale[:3])}",
             "end these pods; if none of them runs, stop the kubelet, move the file away, start it",
-        )  # fmt: skip
+        )
 
 
 def _ids(entry: Mapping[str, Any]) -> set[str]:
@@ -158,10 +171,12 @@ def _kubelet(path: str, text: str) -> Iterator[Finding]:
     for gate in ("DevicePluginCDIDevices", "KubeletPodResources"):
         if gates.get(gate) is False:
             yield Finding(
-                "feature-gate", Level.ERROR, f"/{path}",
+                "feature-gate",
+                Level.ERROR,
+                f"/{path}",
                 f"feature gate {gate} must be on, and is off",
                 f"remove {gate} from featureGates and restart the kubelet",
-            )  # fmt: skip
+            )
 
 
 def _static(path: str, text: str) -> Iterator[Finding]:
@@ -173,11 +188,13 @@ def _static(path: str, text: str) -> Iterator[Finding]:
     ]
     if not any(word.startswith("--config") for word in words):
         yield Finding(
-            "extender-lost", Level.WARNING, f"/{path}",
+            "extender-lost",
+            Level.WARNING,
+            f"/{path}",
             "this kube-scheduler runs without --config, so it asks no extender; an upgrade of the "
             "control plane writes the file anew",
             "nothing where the chart's own kube-scheduler runs; else add --config and its volume",
-        )  # fmt: skip
+        )
 
 
 def _agent(root: Path) -> Iterator[Finding]:
@@ -186,17 +203,22 @@ def _agent(root: Path) -> Iterator[Finding]:
         at, findings = read_findings(root / _FINDINGS)
     except InvalidDocument as error:
         yield Finding(
-            "unreadable", Level.WARNING, f"/{_FINDINGS}", f"it cannot be read: {error}",
+            "unreadable",
+            Level.WARNING,
+            f"/{_FINDINGS}",
+            f"it cannot be read: {error}",
             "run as root on the node; Partage's agent writes it anew when it starts",
-        )  # fmt: skip
+        )
         return
     for one in findings:
         yield Finding(
-            "agent-finding", Level.ERROR if one.done in _WORSE else Level.WARNING,
+            "agent-finding",
+            Level.ERROR if one.done in _WORSE else Level.WARNING,
             f"pod {one.pod}, container {one.container}",
             f"records, journal, kubelet and runtime must agree; {one.kind}: {one.message} "
-            f"(the agent, since {at})", one.fix,
-        )  # fmt: skip
+            f"(the agent, since {at})",
+            one.fix,
+        )
 
 
 def _isolation(root: Path) -> Iterator[Finding]:
@@ -204,17 +226,21 @@ def _isolation(root: Path) -> Iterator[Finding]:
     for library in sorted(root.glob(f"{_ISOLATION}/lib/*.so")):
         if not is_genuine(library):
             yield Finding(
-                "isolation-library", Level.ERROR, f"/{_ISOLATION}/lib/{library.name}",
+                "isolation-library",
+                Level.ERROR,
+                f"/{_ISOLATION}/lib/{library.name}",
                 "its content is not what its name says: another program overwrote it, and shares are not held",
                 "remove it and restart Partage's agent, which installs it anew; find out who wrote it",
-            )  # fmt: skip
+            )
     for note in sorted(root.glob(f"{_ISOLATION}/containers/*/spared")):
         why = note.read_text("utf-8", "replace")[:_SHOWN]
         yield Finding(
-            "not-enforceable", Level.WARNING, f"/{_ISOLATION}/containers/{note.parent.name}",
+            "not-enforceable",
+            Level.WARNING,
+            f"/{_ISOLATION}/containers/{note.parent.name}",
             f"this container's shares are not held to their limits: {why}",
             "use an image with the GNU C library 2.17 or newer, or hardware instances",
-        )  # fmt: skip
+        )
 
 
 def _cdi(root: Path) -> Iterator[Finding]:
@@ -224,7 +250,9 @@ def _cdi(root: Path) -> Iterator[Finding]:
                 json.loads(file.read_text("utf-8"))["kind"]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 yield Finding(
-                    "cdi-spec", Level.ERROR, f"/{folder}/{file.name}",
+                    "cdi-spec",
+                    Level.ERROR,
+                    f"/{folder}/{file.name}",
                     f"it is no CDI description ({error!r}), and containerd then loads none",
                     "remove it; Partage's agent writes its own anew when it starts",
-                )  # fmt: skip
+                )

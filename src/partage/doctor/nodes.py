@@ -9,12 +9,30 @@ from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named
 from partage.vendors import names
 from partage.vendors.traits import ROWS, files_known
 
-__all__ = ["agents", "closed", "devices", "faults", "files", "noted", "plugins", "runtimes", "settings", "totals",
-           "twice", "unread"]  # fmt: skip
+__all__ = [
+    "agents",
+    "closed",
+    "devices",
+    "faults",
+    "files",
+    "noted",
+    "plugins",
+    "runtimes",
+    "settings",
+    "totals",
+    "twice",
+    "unread",
+]
 
 _PLUGINS: Final = "/var/lib/kubelet/device-plugins"
-_RIVALS: Final = ("nvidia-device-plugin", "k8s-device-plugin", "hami-device-plugin", "volcano-vgpu",
-                  "qgpu-manager", "gpu-manager")  # fmt: skip
+_RIVALS: Final = (
+    "nvidia-device-plugin",
+    "k8s-device-plugin",
+    "hami-device-plugin",
+    "volcano-vgpu",
+    "qgpu-manager",
+    "gpu-manager",
+)
 _SILENT: Final = 5
 """Minutes; the clocks of two machines may differ by some."""
 _LONG: Final = 400
@@ -52,26 +70,32 @@ def devices(facts: ClusterFacts) -> Iterator[Finding]:
         node = nodes.get(named(one))
         if node is None:
             yield Finding(
-                "device-stale", Level.WARNING, f"Device {named(one)}",
+                "device-stale",
+                Level.WARNING,
+                f"Device {named(one)}",
                 "a Device object must have its node; there is none of this name, so it is left "
                 "over",
                 f"kubectl delete devices.scheduling.koordinator.sh {named(one)}",
-            )  # fmt: skip
+            )
         elif not _ready(node):
             yield Finding(
-                "device-stale", Level.WARNING, f"Device {named(one)}",
+                "device-stale",
+                Level.WARNING,
+                f"Device {named(one)}",
                 "its node is not Ready, so its agent renews nothing",
                 f"kubectl describe node {named(one)}, and look at its kubelet and agent",
-            )  # fmt: skip
+            )
     for name, node in nodes.items():
         offered = [key for key in _COUNTS if str(_allocatable(node).get(key, "0")) != "0"]
         if offered and name not in facts.known:
             yield Finding(
-                "node-unlabelled", Level.ERROR, f"node {name}",
+                "node-unlabelled",
+                Level.ERROR,
+                f"node {name}",
                 f"it offers {', '.join(offered)}, yet neither a Device object, a registration nor "
                 "labels say which cards it has, so no pod is placed on it",
                 "run Partage's agent there: check the label that its DaemonSet selects nodes by",
-            )  # fmt: skip
+            )
 
 
 def files(facts: ClusterFacts) -> Iterator[Finding]:
@@ -80,12 +104,14 @@ def files(facts: ClusterFacts) -> Iterator[Finding]:
         vendor = str((one["metadata"].get("labels") or {}).get(names.GPU_VENDOR, "")).lower()
         if _has_cards(facts, named(one)) and not files_known(vendor):
             yield Finding(
-                "device-files-unknown", Level.ERROR, f"Device {named(one)}",
+                "device-files-unknown",
+                Level.ERROR,
+                f"Device {named(one)}",
                 f"which device files a container needs for cards of {vendor} is not known, so no pod gets one "
                 "of them (DeviceFilesUnknown)",
                 f"correct label {names.GPU_VENDOR} of the Device object, or add the vendor's row "
                 "(partage/vendors/traits.py)",
-            )  # fmt: skip
+            )
 
 
 def _ready(node: Object) -> bool:
@@ -104,18 +130,22 @@ def totals(facts: ClusterFacts) -> Iterator[Finding]:
         if new is None or old is None:
             missing = names.KOORD_GPU_CORE if new is None else _OLD
             yield Finding(
-                "totals-missing", Level.ERROR, f"node {named(node)}",
+                "totals-missing",
+                Level.ERROR,
+                f"node {named(node)}",
                 f"its status must report {missing}, and does not, so kube-scheduler and kubelet "
                 "refuse pods that ask for it",
                 "run partage scheduler with --controllers and --node-totals, and see its log",
-            )  # fmt: skip
+            )
         elif str(new) != str(old):
             yield Finding(
-                "totals-contended", Level.ERROR, f"node {named(node)}",
+                "totals-contended",
+                Level.ERROR,
+                f"node {named(node)}",
                 f"both dialects must say the same: {names.KOORD_GPU_CORE} is {new}, {_OLD} is "
                 f"{old}; a second controller writes one of them",
                 "stop the other one (koord-manager), or start ours with --no-node-totals",
-            )  # fmt: skip
+            )
 
 
 def _has_cards(facts: ClusterFacts, name: str) -> bool:
@@ -135,14 +165,16 @@ def agents(facts: ClusterFacts) -> Iterator[Finding]:
         minutes = (facts.now - facts.agents[name]).total_seconds() / 60
         if minutes > _SILENT:
             yield Finding(
-                "agent-silent", Level.ERROR, f"node {name}",
+                "agent-silent",
+                Level.ERROR,
+                f"node {name}",
                 f"its agent renews a Lease every few seconds, and last did {minutes:.0f} minutes ago: "
                 "what is known of its devices is that old, and containers that start there are not "
                 "served, so new pods with devices are kept off (AgentSilent)",
                 f"look at the pod of Partage's agent on {name}, and whether that node reaches the "
                 f"API server; if none shall run there any more: kubectl -n kube-node-lease delete "
                 f"lease partage-agent-{name}",
-            )  # fmt: skip
+            )
 
 
 def noted(facts: ClusterFacts) -> Iterator[Finding]:
@@ -152,9 +184,12 @@ def noted(facts: ClusterFacts) -> Iterator[Finding]:
         for note in read_notes(str(text)) if text else ():
             fix = _NOTED.get(note.code, f"see the log of Partage's agent on {named(node)}")
             yield Finding(
-                "agent-note", Level.WARNING, f"node {named(node)}",
-                f"its agent says: {note.code}: {note.message[:_LONG]}", fix,
-            )  # fmt: skip
+                "agent-note",
+                Level.WARNING,
+                f"node {named(node)}",
+                f"its agent says: {note.code}: {note.message[:_LONG]}",
+                fix,
+            )
 
 
 def plugins(facts: ClusterFacts) -> Iterator[Finding]:
@@ -175,11 +210,13 @@ def plugins(facts: ClusterFacts) -> Iterator[Finding]:
             beside[node].append(named(pod))
     for node in sorted(beside.keys() & ours):
         yield Finding(
-            "second-plugin", Level.ERROR, f"node {node}",
+            "second-plugin",
+            Level.ERROR,
+            f"node {node}",
             f"{', '.join(beside[node])} advertises the same resource names as Partage's agent; the "
             "kubelet takes the one that registered last, and devices are handed out twice",
             "remove the other DaemonSet from nodes with Partage's agent",
-        )  # fmt: skip
+        )
 
 
 def runtimes(facts: ClusterFacts) -> Iterator[Finding]:
@@ -193,62 +230,74 @@ def runtimes(facts: ClusterFacts) -> Iterator[Finding]:
             wanted[str(name)].append(named(pod))
     for name, pods in wanted.items():
         yield Finding(
-            "runtime-class", Level.ERROR, f"RuntimeClass {name}",
+            "runtime-class",
+            Level.ERROR,
+            f"RuntimeClass {name}",
             f"{len(pods)} pods name it and it is not there: {', '.join(pods[:3])}",
             f"create RuntimeClass {name}, or take runtimeClassName out of the pods and the agent's "
             "chart value",
-        )  # fmt: skip
+        )
 
 
 def closed(facts: ClusterFacts) -> Iterator[Finding]:
     """No capacity is in quarantine."""
     for node, message in facts.closed:
         yield Finding(
-            "quarantine", Level.ERROR, f"node {node}",
+            "quarantine",
+            Level.ERROR,
+            f"node {node}",
             f"capacity is closed because a record cannot be trusted: {message}",
             "see partage explain of that pod; it opens when the pod is gone or its record agrees",
-        )  # fmt: skip
+        )
 
 
 def twice(facts: ClusterFacts) -> Iterator[Finding]:
     """No card is given beyond its means."""
     for node, message in facts.twice:
         yield Finding(
-            "card-given-twice", Level.ERROR, f"node {node}",
+            "card-given-twice",
+            Level.ERROR,
+            f"node {node}",
             f"what pods' records say of a card must not be more than it has: {message}; it takes "
             "no new pod until that is over",
             "stop the other system that allocates cards (other-scheduler, second-plugin), then delete one of "
             "these pods",
-        )  # fmt: skip
+        )
 
 
 def faults(facts: ClusterFacts) -> Iterator[Finding]:
     """No pod mixes names or breaks a rule of its protocol."""
     for pod, rule in facts.faults:
         yield Finding(
-            "pod-request", Level.WARNING, f"pod {pod}",
+            "pod-request",
+            Level.WARNING,
+            f"pod {pod}",
             f"its request breaks a rule, so it waits for ever: {rule}",
             "write the names of one protocol in each container; see partage explain",
-        )  # fmt: skip
+        )
 
 
 def settings(facts: ClusterFacts) -> Iterator[Finding]:
     """No ConfigMap was refused."""
     for name, why in facts.refused:
         yield Finding(
-            "config-refused", Level.ERROR, name,
+            "config-refused",
+            Level.ERROR,
+            name,
             f"it was refused, and what was in force stays: {why}",
             "correct the field; it applies at once",
-        )  # fmt: skip
+        )
 
 
 def unread(facts: ClusterFacts) -> Iterator[Finding]:
     """Every ConfigMap that would set something is where it is read."""
     for name, namespaces in facts.unread:
         yield Finding(
-            "config-unread", Level.ERROR, name,
+            "config-unread",
+            Level.ERROR,
+            name,
             f"ConfigMaps are read in {namespaces} only, because their writer decides what nodes "
             "have; so nothing of this one is in force",
             f"apply it with -n {namespaces.split(', ', maxsplit=1)[0]} and delete this one, or add its namespace "
             "to the chart's configNamespaces",
-        )  # fmt: skip
+        )

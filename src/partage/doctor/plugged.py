@@ -22,21 +22,25 @@ def configuration(facts: ClusterFacts) -> Iterator[Finding]:
             continue
         if any(asks_us(one) for one in config.get("extenders") or ()):
             yield Finding(
-                "plugin-and-extender", Level.ERROR, where,
+                "plugin-and-extender",
+                Level.ERROR,
+                where,
                 "the plugin and Partage's extender are both configured; kube-scheduler does not "
                 "start so",
                 "remove the extender from extenders, and restart kube-scheduler",
-            )  # fmt: skip
+            )
         for profile in config.get("profiles") or ():
             wrong = _wrong(profile)
             if wrong:
                 name = profile.get("schedulerName", "default-scheduler")
                 yield Finding(
-                    "plugin-incomplete", Level.ERROR, f"{where}, profile {name}",
+                    "plugin-incomplete",
+                    Level.ERROR,
+                    f"{where}, profile {name}",
                     f"every profile needs the plugin at multiPoint with weight {_WEIGHT}, and by "
                     f"itself at {' and '.join(_ALONE)}; {wrong}",
                     "take the profile's plugins from the ConfigMap of partage scheduler's chart",
-                )  # fmt: skip
+                )
 
 
 def _wrong(profile: Object) -> str:
@@ -73,39 +77,47 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
     ]
     if not engines:
         yield Finding(
-            "plugin-socket", Level.ERROR, named(pod),
+            "plugin-socket",
+            Level.ERROR,
+            named(pod),
             "the engine must listen in the plugin's own pod; no other container has --plugin-socket",
             "install the chart with scheduler.seam: plugin, which puts both into one pod",
-        )  # fmt: skip
+        )
         return
     engine, listens = engines[0]
     shared = _volume(container, path)
     if listens != path or not shared or shared != _volume(engine, path):
         yield Finding(
-            "plugin-socket", Level.ERROR, named(pod),
+            "plugin-socket",
+            Level.ERROR,
+            named(pod),
             f"the plugin looks for the engine at {path}, in a volume of both; the engine listens at "
             f"{listens}",
             f"give --plugin-socket and {_SOCKET} one path, and mount one emptyDir there in both",
-        )  # fmt: skip
+        )
     mine, theirs = _tag(container), _tag(engine)
     if mine != theirs:
         yield Finding(
-            "plugin-version", Level.ERROR, named(pod),
+            "plugin-version",
+            Level.ERROR,
+            named(pod),
             f"the plugin and the engine must be of one release; the images are of {mine or 'none'} "
             f"and {theirs or 'none'}, and the engine refuses a plugin that speaks otherwise",
             "install both images of the same release (image.tag, kubeScheduler.pluginImage.tag)",
-        )  # fmt: skip
+        )
     ready = {
         one.get("name"): one.get("ready", False)
         for one in pod.get("status", {}).get("containerStatuses") or ()
     }
     if ready.get(container.get("name")) and not ready.get(engine.get("name")):
         yield Finding(
-            "engine-away", Level.ERROR, named(pod),
+            "engine-away",
+            Level.ERROR,
+            named(pod),
             "kube-scheduler runs and its engine does not serve: pods with devices wait",
             f"read the log of its container {engine.get('name')}; with another replica ready, "
             "leadership moves by itself",
-        )  # fmt: skip
+        )
 
 
 def _option(container: Object, name: str) -> str:

@@ -17,8 +17,13 @@ __all__ = [
 ]
 
 _VERBS: Final = ("filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb")
-_RIVALS: Final = ("hami-scheduler", "koord-scheduler", "vgpu-scheduler", "gpushare-sche-extender",
-                  "qgpu-scheduler")  # fmt: skip
+_RIVALS: Final = (
+    "hami-scheduler",
+    "koord-scheduler",
+    "vgpu-scheduler",
+    "gpushare-sche-extender",
+    "qgpu-scheduler",
+)
 _GATES: Final = {
     "ValidatingAdmissionPolicy": "records could be forged",
     "AdmissionWebhookMatchConditions": "every pod would depend on the webhook",
@@ -63,11 +68,13 @@ def extender(facts: ClusterFacts) -> Iterator[Finding]:
         if missing or one.get("ignorable"):
             wrong = f"{', '.join(missing)} missing" if missing else "ignorable is true"
             yield Finding(
-                "extender-incomplete", Level.ERROR, where,
+                "extender-incomplete",
+                Level.ERROR,
+                where,
                 f"the extender needs all four verbs and must not be ignorable; {wrong}",
                 "print the configuration with partage scheduler's chart (ConfigMap "
                 "partage-kube-scheduler) and apply it",
-            )  # fmt: skip
+            )
 
 
 def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
@@ -84,19 +91,23 @@ def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
     lacking = sorted(left - managed)
     if lacking or not left:
         yield Finding(
-            "managed-resources", Level.ERROR, where,
+            "managed-resources",
+            Level.ERROR,
+            where,
             f"the extender must see every pod with devices; managedResources lacks {', '.join(lacking) or 'them'}, "
             "so pods that ask by these names are bound without a record",
             "remove managedResources from the extender, or name there all that ignoredResources names, and restart "
             "kube-scheduler",
-        )  # fmt: skip
+        )
         return
     yield Finding(
-        "managed-resources", Level.WARNING, where,
+        "managed-resources",
+        Level.WARNING,
+        where,
         "managedResources cannot name kubernetes.io/*: pods of Koordinator v1.4 are bound without a record",
         "remove managedResources from the extender where such pods may come; use Koordinator's names of today in "
         "their place",
-    )  # fmt: skip
+    )
 
 
 def _missing(facts: ClusterFacts) -> Finding:
@@ -113,19 +124,23 @@ def _missing(facts: ClusterFacts) -> Finding:
     thing = ", ".join(bare) or "kube-scheduler"
     if lost:
         return Finding(
-            "extender-lost", Level.ERROR, thing,
+            "extender-lost",
+            Level.ERROR,
+            thing,
             "pods were placed by Partage, yet kube-scheduler runs without --config: an upgrade of "
             "the control plane wrote its static pod anew",
             "add --config and its volume to /etc/kubernetes/manifests/kube-scheduler.yaml again, "
             "or install the chart's own kube-scheduler, which no upgrade touches",
-        )  # fmt: skip
+        )
     return Finding(
-        "extender-not-configured", Level.ERROR, thing,
+        "extender-not-configured",
+        Level.ERROR,
+        thing,
         "a KubeSchedulerConfiguration must have an extender whose urlPrefix ends with /scheduler, or "
         f"Partage's plugin; {len(facts.schedulers)} were found, none has",
         "install the chart's kube-scheduler, or add the extender; where the configuration is a "
         "file, name it with --scheduler-config",
-    )  # fmt: skip
+    )
 
 
 def sampling(facts: ClusterFacts) -> Iterator[Finding]:
@@ -134,13 +149,15 @@ def sampling(facts: ClusterFacts) -> Iterator[Finding]:
         percent = config.get("percentageOfNodesToScore", 0)
         if percent != 100:  # percent
             yield Finding(
-                "sampling", Level.WARNING, where,
+                "sampling",
+                Level.WARNING,
+                where,
                 f"percentageOfNodesToScore must be 100, and is {percent or 'left to the default'}: "
                 "kube-scheduler shows Partage a part of the nodes only, so the policy packs large "
                 "clusters worse than it could",
                 "set percentageOfNodesToScore: 100 and restart kube-scheduler, unless speed on "
                 "thousands of nodes matters more",
-            )  # fmt: skip
+            )
 
 
 def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
@@ -148,12 +165,14 @@ def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.unrecorded:
         some = ", ".join(facts.unrecorded[:_SHOWN])
         yield Finding(
-            "bound-without-record", Level.ERROR, some,
+            "bound-without-record",
+            Level.ERROR,
+            some,
             f"{len(facts.unrecorded)} bound pods ask for devices and have no record: another scheduler "
             "bound them, and their nodes' devices are closed",
             "see that every scheduler name they carry has a profile beside the extender, then "
             "delete and create these pods anew",
-        )  # fmt: skip
+        )
 
 
 def others(facts: ClusterFacts) -> Iterator[Finding]:
@@ -166,11 +185,13 @@ def others(facts: ClusterFacts) -> Iterator[Finding]:
         rival = next((name for name in _RIVALS if name in text), "")
         if rival:
             yield Finding(
-                "other-scheduler", Level.ERROR, named(pod),
+                "other-scheduler",
+                Level.ERROR,
+                named(pod),
                 f"{rival} still runs beside Partage, and both hand out the same cards",
                 "scale its Deployment to 0; its scheduler name stays valid, Partage has a profile "
                 "for it",
-            )  # fmt: skip
+            )
 
 
 def gates(facts: ClusterFacts) -> Iterator[Finding]:
@@ -180,20 +201,24 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
         off = {part.partition("=")[0] for part in given.split(",") if part.endswith("=false")}
         for gate in sorted(off & _GATES.keys()):
             yield Finding(
-                "feature-gate", Level.ERROR, named(pod),
+                "feature-gate",
+                Level.ERROR,
+                named(pod),
                 f"feature gate {gate} must be on, and is off: {_GATES[gate]}",
                 f"remove {gate}=false from --feature-gates",
-            )  # fmt: skip
+            )
 
 
 def rights(facts: ClusterFacts) -> Iterator[Finding]:
     """The service's account may do what the service does."""
     if facts.denied:
         yield Finding(
-            "rights", Level.ERROR, "the scheduler's service account",
+            "rights",
+            Level.ERROR,
+            "the scheduler's service account",
             f"it may not {'; '.join(facts.denied)}",
             "apply the chart's ClusterRole and ClusterRoleBinding again",
-        )  # fmt: skip
+        )
 
 
 def _over(pod: Object) -> bool:

@@ -106,10 +106,13 @@ class Agents:
         if owner is not None:
             manifest["metadata"]["ownerReferences"] = [
                 {
-                    "apiVersion": API_VERSION, "kind": KIND, "name": owner.name, "uid": owner.uid,
+                    "apiVersion": API_VERSION,
+                    "kind": KIND,
+                    "name": owner.name,
+                    "uid": owner.uid,
                     "controller": True,
                 }
-            ]  # fmt: skip
+            ]
         await self._server.create("nodes", manifest, user=_user(node.name))
 
     async def _device(self, change: Change) -> None:
@@ -157,16 +160,25 @@ class Agents:
                     "allocatable": allocatable,
                     "capacity": {**allocatable, **(status.get("capacity") or {})},
                     "conditions": _conditions(moment),
-                    "addresses": status.get("addresses") or [
-                        {"type": "InternalIP", "address": f"10.0.{index // 250}.{index % 250 + 2}"},
+                    "addresses": status.get("addresses")
+                    or [
+                        {
+                            "type": "InternalIP",
+                            "address": f"10.0.{index // 250}.{index % 250 + 2}",
+                        },
                         {"type": "Hostname", "address": record.name},
                     ],
                     "nodeInfo": {
-                        "architecture": "amd64", "operatingSystem": "linux",
-                        "kubeletVersion": _VERSION, "kubeProxyVersion": "",
-                        "osImage": "simulated by Partage", "kernelVersion": "6.8.0",
+                        "architecture": "amd64",
+                        "operatingSystem": "linux",
+                        "kubeletVersion": _VERSION,
+                        "kubeProxyVersion": "",
+                        "osImage": "simulated by Partage",
+                        "kernelVersion": "6.8.0",
                         "containerRuntimeVersion": "containerd://2.1.0",
-                        "machineID": record.uid, "systemUUID": record.uid, "bootID": record.uid,
+                        "machineID": record.uid,
+                        "systemUUID": record.uid,
+                        "bootID": record.uid,
                     },
                     "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
                 }
@@ -174,7 +186,7 @@ class Agents:
             sub="status",
             media=_STRATEGIC,
             user=_user(record.name),
-        )  # fmt: skip
+        )
 
     async def _report(self, name: str) -> None:
         """Writes the Device object and the plugins' totals, where they differ from what is there."""
@@ -204,10 +216,14 @@ class Agents:
         manifest = device_manifest(simulated, now(self._server))
         manifest["metadata"]["ownerReferences"] = [
             {
-                "apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid,
-                "controller": True, "blockOwnerDeletion": True,
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": node.name,
+                "uid": node.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
             }
-        ]  # fmt: skip
+        ]
         return await self._server.create(DEVICES, manifest, user=_user(node.name))
 
     async def _with_health(self, node: Record, device: Record) -> Record:
@@ -271,9 +287,11 @@ def _description(value: Mapping[str, Any]) -> dict[str, Any]:
         for key in ("labels", "annotations")
     }
     return {
-        "apiVersion": value.get("apiVersion"), "kind": value.get("kind"),
-        "metadata": {"name": head["name"], **kept}, "spec": value.get("spec") or {},
-    }  # fmt: skip
+        "apiVersion": value.get("apiVersion"),
+        "kind": value.get("kind"),
+        "metadata": {"name": head["name"], **kept},
+        "spec": value.get("spec") or {},
+    }
 
 
 def _judged(asked: Review) -> None:
@@ -303,8 +321,12 @@ def _conditions(moment: str) -> list[dict[str, str]]:
     )
     return [
         {
-            "type": kind, "status": status, "reason": reason, "message": "simulated node",
-            "lastHeartbeatTime": moment, "lastTransitionTime": moment,
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": "simulated node",
+            "lastHeartbeatTime": moment,
+            "lastTransitionTime": moment,
         }
         for kind, status, reason in said
-    ]  # fmt: skip
+    ]

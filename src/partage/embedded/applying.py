@@ -18,8 +18,14 @@ from partage.wire import record
 __all__ = ["Outcome", "Unapplied", "apply_all", "is_state"]
 
 _WORKLOADS: Final = (
-    "Pod", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob",
-)  # fmt: skip
+    "Pod",
+    "Deployment",
+    "ReplicaSet",
+    "StatefulSet",
+    "DaemonSet",
+    "Job",
+    "CronJob",
+)
 _EXISTS: Final = "AlreadyExists"
 _PHASES_OVER: Final = ("Succeeded", "Failed")
 

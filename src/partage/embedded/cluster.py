@@ -235,12 +235,17 @@ class EmbeddedCluster:
         books, store = self._daemon.service.books, self.server.store
         cluster_cache, index = books.cluster_cache, books.engine.ledger.index
         return (
-            all(one.name in index or f"Node {one.name}" in cluster_cache.problems
-                for one in store.all("nodes"))
+            all(
+                one.name in index or f"Node {one.name}" in cluster_cache.problems
+                for one in store.all("nodes")
+            )
             and all(cluster_cache.device_document(one.name) for one in store.all(DEVICES))
-            and all(cluster_cache.pod(one.uid) for one in store.all("pods")
-                    if RESERVED.in_annotations(one.metadata.get("annotations") or ()))
-        )  # fmt: skip
+            and all(
+                cluster_cache.pod(one.uid)
+                for one in store.all("pods")
+                if RESERVED.in_annotations(one.metadata.get("annotations") or ())
+            )
+        )
 
     @contextlib.asynccontextmanager
     async def _running(self, daemon: SchedulerDaemon) -> AsyncIterator[None]:
@@ -272,8 +277,11 @@ class EmbeddedCluster:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or self._stopping.is_set():
             return
-        _LOG.error("%s ended; the cluster is not whole any more", task.get_name(),
-                   exc_info=task.exception())  # fmt: skip
+        _LOG.error(
+            "%s ended; the cluster is not whole any more",
+            task.get_name(),
+            exc_info=task.exception(),
+        )
 
     def _write_kubeconfig(self, api: str, stack: contextlib.AsyncExitStack) -> Path:
         path = self._plan.kubeconfig

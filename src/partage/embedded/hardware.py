@@ -30,11 +30,15 @@ def device_manifest(node: SimulatedNode, now: str) -> dict[str, Any]:
         now: the time, as Kubernetes writes it.
     """
     hardware = SimulatedHardware(
-        node.name, node.model, node.make, node.cards,
+        node.name,
+        node.model,
+        node.make,
+        node.cards,
         node.rdma.cards if node.rdma else 0,
         node.rdma.functions if node.rdma else 0,
-        node.numa_nodes, node.cards_per_switch,
-    )  # fmt: skip
+        node.numa_nodes,
+        node.cards_per_switch,
+    )
     document = device_document(node.name, simulate(hardware), None, now)
     labels = {names.GPU_VENDOR: node.make.vendor, names.GPU_MODEL: node.model}
     document["metadata"]["labels"] = {**labels, **document["metadata"]["labels"]}
@@ -66,11 +70,13 @@ def node_manifest(node: SimulatedNode) -> dict[str, Any]:
         "spec": spec,
         "status": {
             "allocatable": {
-                "cpu": node.cpu, "memory": node.host_memory, "pods": str(node.pods),
+                "cpu": node.cpu,
+                "memory": node.host_memory,
+                "pods": str(node.pods),
                 "ephemeral-storage": "1Ti",
             },
         },
-    }  # fmt: skip
+    }
 
 
 def plugin_totals(

@@ -218,9 +218,14 @@ class Kubelet:
     async def _write(self, record: Record, status: Mapping[str, Any]) -> None:
         body = {"metadata": {"uid": record.uid}, "status": status}
         await self._server.patch(
-            "pods", record.namespace, record.name, body,
-            sub="status", media=_STRATEGIC, user=_user(record),
-        )  # fmt: skip
+            "pods",
+            record.namespace,
+            record.name,
+            body,
+            sub="status",
+            media=_STRATEGIC,
+            user=_user(record),
+        )
 
     async def _tell(
         self, record: Record, reason: str, message: str, *, warning: bool = False

@@ -28,9 +28,15 @@ _SHAPES: Final[Mapping[str, type[shapes.Shape]]] = {
     "ConfigMap": shapes.ConfigMap,
 }
 _FIRST: Final = (
-    "CustomResourceDefinition", "Namespace", "PriorityClass", "ServiceAccount", "ResourceQuota",
-    "ConfigMap", "Node", "Device",
-)  # fmt: skip
+    "CustomResourceDefinition",
+    "Namespace",
+    "PriorityClass",
+    "ServiceAccount",
+    "ResourceQuota",
+    "ConfigMap",
+    "Node",
+    "Device",
+)
 _DEEPEST: Final = 8
 
 

@@ -72,10 +72,12 @@ def _place(pod: Mapping[str, Any], life: Life) -> dict[str, Any]:
     number = int(hashlib.sha256(uid.encode()).hexdigest()[:6], 16)
     address = f"10.{128 + number % 64}.{number // 64 % 256}.{number // 16384 % 254 + 1}"
     return {
-        "hostIP": life.address, "hostIPs": [{"ip": life.address}],
-        "podIP": address, "podIPs": [{"ip": address}],
+        "hostIP": life.address,
+        "hostIPs": [{"ip": life.address}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
         "startTime": life.first,
-    }  # fmt: skip
+    }
 
 
 def _conditions(
@@ -85,13 +87,14 @@ def _conditions(
     why = {"reason": reason} if reason else {}
     return [
         {
-            "type": "PodReadyToStartContainers", "status": state,
+            "type": "PodReadyToStartContainers",
+            "status": state,
             "lastTransitionTime": first if ready else changed,
         },
         {"type": "Initialized", "status": "True", "lastTransitionTime": first, **why},
         {"type": "Ready", "status": state, "lastTransitionTime": changed, **why},
         {"type": "ContainersReady", "status": state, "lastTransitionTime": changed, **why},
-    ]  # fmt: skip
+    ]
 
 
 def _main(pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -137,6 +140,9 @@ def _container(
 
 def _terminated(started: str, ended: str) -> dict[str, Any]:
     return {
-        "exitCode": 0, "reason": _COMPLETED, "startedAt": started, "finishedAt": ended,
+        "exitCode": 0,
+        "reason": _COMPLETED,
+        "startedAt": started,
+        "finishedAt": ended,
         "containerID": "",
-    }  # fmt: skip
+    }

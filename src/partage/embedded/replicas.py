@@ -89,9 +89,13 @@ def template_hash(template: Any) -> str:
 
 def _owner(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
     return {
-        "apiVersion": version, "kind": kind, "name": value["metadata"]["name"],
-        "uid": value["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True,
-    }  # fmt: skip
+        "apiVersion": version,
+        "kind": kind,
+        "name": value["metadata"]["name"],
+        "uid": value["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
 
 
 def pod_of(value: Mapping[str, Any], kind: str, version: str) -> dict[str, Any]:
@@ -217,11 +221,14 @@ def deployment_status(
         "conditions": [
             _condition(known, "Available", moment, "MinimumReplicas", holds=available),
             _condition(
-                known, "Progressing", moment,
-                "NewReplicaSetAvailable" if complete else "ReplicaSetUpdated", holds=True,
+                known,
+                "Progressing",
+                moment,
+                "NewReplicaSetAvailable" if complete else "ReplicaSetUpdated",
+                holds=True,
             ),
         ],
-    }  # fmt: skip
+    }
 
 
 def _condition(
@@ -234,9 +241,13 @@ def _condition(
     if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
         return dict(before)
     return {
-        "type": kind, "status": status, "reason": reason, "message": "",
-        "lastTransitionTime": moment, "lastUpdateTime": moment,
-    }  # fmt: skip
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": "",
+        "lastTransitionTime": moment,
+        "lastUpdateTime": moment,
+    }
 
 
 # --- Jobs ------------------------------------------------------------------------------------
@@ -284,8 +295,12 @@ def job_status(
 def _over(kind: str, moment: str) -> dict[str, Any]:
     failed = kind == "Failed"
     return {
-        "type": kind, "status": "True", "lastTransitionTime": moment, "lastProbeTime": moment,
+        "type": kind,
+        "status": "True",
+        "lastTransitionTime": moment,
+        "lastProbeTime": moment,
         "reason": "BackoffLimitExceeded" if failed else "CompletionsReached",
-        "message": "Job has reached the specified backoff limit" if failed
+        "message": "Job has reached the specified backoff limit"
+        if failed
         else "Reached expected number of succeeded pods",
-    }  # fmt: skip
+    }

@@ -183,9 +183,14 @@ class InProcess:
     async def _sent(self, record: Record, node: str, allowed: wire.Answer) -> str:
         """Send the Binding; the API server's words where it refused."""
         body = binding(
-            record.namespace, record.name, node, uid=record.uid, resource_version=None,
-            annotations=allowed.annotations, labels=allowed.labels,
-        )  # fmt: skip
+            record.namespace,
+            record.name,
+            node,
+            uid=record.uid,
+            resource_version=None,
+            annotations=allowed.annotations,
+            labels=allowed.labels,
+        )
         try:
             await self._server.bind(record.namespace, record.name, body, self._user)
         except ApiError as error:
@@ -375,8 +380,11 @@ class KubeScheduler:
         pending.busy = False
         if not problem:
             self.bound += 1
-            await self._tell(record, "Scheduled", f"Successfully assigned {record.namespace}/"
-                             f"{record.name} to {choice.node}")  # fmt: skip
+            await self._tell(
+                record,
+                "Scheduled",
+                f"Successfully assigned {record.namespace}/{record.name} to {choice.node}",
+            )
             return
         self.conflicts += 1
         self._rooms.leave(record.uid)
@@ -400,15 +408,23 @@ class KubeScheduler:
         pending.told = message
         record = pending.record
         condition = {
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-            "message": message[:1024], "lastTransitionTime": now(self._server),
-        }  # fmt: skip
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message[:1024],
+            "lastTransitionTime": now(self._server),
+        }
         body = {"metadata": {"uid": record.uid}, "status": {"conditions": [condition]}}
         try:
             await self._server.patch(
-                "pods", record.namespace, record.name, body,
-                sub="status", media=_STRATEGIC, user=_USER,
-            )  # fmt: skip
+                "pods",
+                record.namespace,
+                record.name,
+                body,
+                sub="status",
+                media=_STRATEGIC,
+                user=_USER,
+            )
         except ApiError:
             return  # gone meanwhile
         await self._tell(record, "FailedScheduling", message, warning=True)

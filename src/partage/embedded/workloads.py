@@ -104,8 +104,14 @@ class Workloads:
                 _LOG.debug("%s: %s", key, error.message)
                 if error.code != 409:
                     about = {**record.value}
-                    await tell(self._server, about, "FailedCreate", error.message,
-                               user=_USER, warning=True)  # fmt: skip
+                    await tell(
+                        self._server,
+                        about,
+                        "FailedCreate",
+                        error.message,
+                        user=_USER,
+                        warning=True,
+                    )
                 asyncio.get_running_loop().call_later(_AGAIN, self._look, key)
             except Exception:  # noqa: BLE001 # the next one must still be looked at
                 _LOG.exception("%s", key)
@@ -133,10 +139,12 @@ class Workloads:
             record,
             {
                 "observedGeneration": record.metadata.get("generation", 1),
-                "replicas": len(pods), "fullyLabeledReplicas": len(pods),
-                "readyReplicas": serving, "availableReplicas": serving,
+                "replicas": len(pods),
+                "fullyLabeledReplicas": len(pods),
+                "readyReplicas": serving,
+                "availableReplicas": serving,
             },
-        )  # fmt: skip
+        )
 
     async def _deployment(self, record: Record) -> None:
         spec = record.value["spec"]
@@ -210,9 +218,13 @@ class Workloads:
         current = record.value.get("status") or {}
         if any(current.get(key) != value for key, value in status.items()):
             await self._server.patch(
-                record.resource, record.namespace, record.name, {"status": dict(status)},
-                sub="status", user=_USER,
-            )  # fmt: skip
+                record.resource,
+                record.namespace,
+                record.name,
+                {"status": dict(status)},
+                sub="status",
+                user=_USER,
+            )
 
 
 def _shown(record: Record) -> int:

@@ -481,9 +481,12 @@ class Attempts:
             stories.filtered(attempt.entry, start, (asked_about, 0), decision, engine.decision_id)
             hopeless = decision.code is ReasonCode.INVALID_REQUEST
             return wire.Answer(
-                question.id, code=str(decision.code), message=decision.message, hopeless=hopeless,
+                question.id,
+                code=str(decision.code),
+                message=decision.message,
+                hopeless=hopeless,
                 preempt=preempt,
-            )  # fmt: skip
+            )
         self._proposal = question.uid
         self._service.left(question.uid)
         books.counts["plugin proposed"] += 1
@@ -685,10 +688,12 @@ class Attempts:
             allowed = True
             reply(
                 wire.Answer(
-                    question.id, annotations=dict(binding.annotations),
-                    labels=dict(binding.labels), within=self._service.bindings.limits.send,
+                    question.id,
+                    annotations=dict(binding.annotations),
+                    labels=dict(binding.labels),
+                    within=self._service.bindings.limits.send,
                 )
-            )  # fmt: skip
+            )
             return await asyncio.shield(outcome)
 
         pod = entry.pod

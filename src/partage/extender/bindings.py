@@ -235,9 +235,13 @@ class Bindings:
         """Send what was reserved, and settle it."""
         rendering = self._render(books, entry, decision)
         binding = Binding(
-            args.namespace, args.name, args.uid, args.node,
-            rendering.annotations, rendering.labels,
-        )  # fmt: skip
+            args.namespace,
+            args.name,
+            args.uid,
+            args.node,
+            rendering.annotations,
+            rendering.labels,
+        )
         if not rendering.node_annotations or self._locks is None:
             return await self._finish(books, entry, binding, send)
         want = Want(args.node, rendering.node_annotations, args.namespace, args.name, args.uid)

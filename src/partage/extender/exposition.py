@@ -121,37 +121,78 @@ def _part(row: CardRow) -> str:
 
 
 _TODAY: Final[tuple[_Family, ...]] = (
-    ("hami_gpu_memory_limit_bytes", "Memory of the card, scaling included.",
-     lambda r: f"{{{_base(r)}}} {r.memory}"),
-    ("hami_gpu_core_limit_ratio", "Compute of the card in percent.",
-     lambda r: f"{{{_base(r)}}} {r.core}"),
-    ("hami_gpu_memory_allocated_bytes", "Memory of the card that is allocated.",
-     lambda r: f'{{device_cores="{r.core}",{_base(r)}}} {r.memory_used}'),
-    ("hami_gpu_shared_count", "Containers that share the card.",
-     lambda r: f"{{{_base(r)}}} {r.sharers}"),
-    ("hami_gpu_core_allocated_ratio", "Compute of the card that is allocated, in percent.",
-     lambda r: f"{{{_base(r)}}} {r.core_used}"),
-    ("hami_node_gpu_overview", "Allocated memory in bytes, with the card's limits as labels.",
-     _overview),
-    ("hami_node_gpu_memory_allocated_ratio", "Allocated part of the card's memory, 0 to 1.",
-     lambda r: f"{{{_base(r)}}} {_part(r)}"),
-)  # fmt: skip
+    (
+        "hami_gpu_memory_limit_bytes",
+        "Memory of the card, scaling included.",
+        lambda r: f"{{{_base(r)}}} {r.memory}",
+    ),
+    (
+        "hami_gpu_core_limit_ratio",
+        "Compute of the card in percent.",
+        lambda r: f"{{{_base(r)}}} {r.core}",
+    ),
+    (
+        "hami_gpu_memory_allocated_bytes",
+        "Memory of the card that is allocated.",
+        lambda r: f'{{device_cores="{r.core}",{_base(r)}}} {r.memory_used}',
+    ),
+    (
+        "hami_gpu_shared_count",
+        "Containers that share the card.",
+        lambda r: f"{{{_base(r)}}} {r.sharers}",
+    ),
+    (
+        "hami_gpu_core_allocated_ratio",
+        "Compute of the card that is allocated, in percent.",
+        lambda r: f"{{{_base(r)}}} {r.core_used}",
+    ),
+    (
+        "hami_node_gpu_overview",
+        "Allocated memory in bytes, with the card's limits as labels.",
+        _overview,
+    ),
+    (
+        "hami_node_gpu_memory_allocated_ratio",
+        "Allocated part of the card's memory, 0 to 1.",
+        lambda r: f"{{{_base(r)}}} {_part(r)}",
+    ),
+)
 
 _LEGACY: Final[tuple[_Family, ...]] = (
-    ("GPUDeviceMemoryLimit", "Device memory limit for a certain GPU",
-     lambda r: f"{{{_old(r)}}} {r.memory}"),
-    ("GPUDeviceCoreLimit", "Device memory core limit for a certain GPU",
-     lambda r: f"{{{_old(r)}}} {r.core}"),
-    ("GPUDeviceMemoryAllocated", "Device memory allocated for a certain GPU",
-     lambda r: f'{{devicecores="{r.core_used}",{_old(r)}}} {r.memory_used}'),
-    ("GPUDeviceSharedNum", "Number of containers sharing this GPU",
-     lambda r: f"{{{_old(r)}}} {r.sharers}"),
-    ("GPUDeviceCoreAllocated", "Device core allocated for a certain GPU",
-     lambda r: f"{{{_old(r)}}} {r.core_used}"),
+    (
+        "GPUDeviceMemoryLimit",
+        "Device memory limit for a certain GPU",
+        lambda r: f"{{{_old(r)}}} {r.memory}",
+    ),
+    (
+        "GPUDeviceCoreLimit",
+        "Device memory core limit for a certain GPU",
+        lambda r: f"{{{_old(r)}}} {r.core}",
+    ),
+    (
+        "GPUDeviceMemoryAllocated",
+        "Device memory allocated for a certain GPU",
+        lambda r: f'{{devicecores="{r.core_used}",{_old(r)}}} {r.memory_used}',
+    ),
+    (
+        "GPUDeviceSharedNum",
+        "Number of containers sharing this GPU",
+        lambda r: f"{{{_old(r)}}} {r.sharers}",
+    ),
+    (
+        "GPUDeviceCoreAllocated",
+        "Device core allocated for a certain GPU",
+        lambda r: f"{{{_old(r)}}} {r.core_used}",
+    ),
     ("nodeGPUOverview", "GPU overview on a certain node", _old_overview),
-    ("nodeGPUMemoryPercentage", "GPU Memory Allocated Percentage on a certain GPU",
-     lambda r: f'{{deviceidx="{r.index}",deviceuuid="{r.uuid}",nodeid="{r.node}",zone="vGPU"}} {_part(r)}'),
-)  # fmt: skip
+    (
+        "nodeGPUMemoryPercentage",
+        "GPU Memory Allocated Percentage on a certain GPU",
+        lambda r: (
+            f'{{deviceidx="{r.index}",deviceuuid="{r.uuid}",nodeid="{r.node}",zone="vGPU"}} {_part(r)}'
+        ),
+    ),
+)
 
 
 def _qgpu(value: Callable[[CardRow], int]) -> Callable[[CardRow], str]:
@@ -160,18 +201,27 @@ def _qgpu(value: Callable[[CardRow], int]) -> Callable[[CardRow], str]:
 
 _QGPU: Final[tuple[_Family, ...]] = (
     ("gpu_core_allocatable", "Compute of the card in percent.", _qgpu(lambda r: r.core)),
-    ("gpu_core_available", "Compute that is left, in percent.",
-     _qgpu(lambda r: max(0, r.core - r.core_used))),
+    (
+        "gpu_core_available",
+        "Compute that is left, in percent.",
+        _qgpu(lambda r: max(0, r.core - r.core_used)),
+    ),
     ("gpu_mem_allocatable", "Memory of the card in MiB.", _qgpu(lambda r: r.memory // _MIB)),
-    ("gpu_mem_available", "Memory that is left, in MiB.",
-     _qgpu(lambda r: max(0, r.memory - r.memory_used) // _MIB)),
-)  # fmt: skip
+    (
+        "gpu_mem_available",
+        "Memory that is left, in MiB.",
+        _qgpu(lambda r: max(0, r.memory - r.memory_used) // _MIB),
+    ),
+)
 
 _QGPU_CARDS: Final[tuple[_Family, ...]] = (
     ("gpu_core_allocated", "Compute that is allocated, in percent.", _qgpu(lambda r: r.core_used)),
-    ("gpu_mem_allocated", "Memory that is allocated, in MiB.",
-     _qgpu(lambda r: r.memory_used // _MIB)),
-)  # fmt: skip
+    (
+        "gpu_mem_allocated",
+        "Memory that is allocated, in MiB.",
+        _qgpu(lambda r: r.memory_used // _MIB),
+    ),
+)
 
 
 async def exposition(books: Books, wanted: Exposition) -> AsyncIterator[bytes]:
@@ -293,10 +343,16 @@ def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
             if grant.type is DeviceType.GPU:
                 position = names.index(grant.container) if grant.container in names else 0
                 yield _PodRow(
-                    label_text(node.name), label_text(held.namespace), label_text(held.name),
-                    label_text(grant.container), position, label_text(grant.uuid), grant.minor,
-                    grant.core_milli // _PERCENT, grant.memory_bytes,
-                )  # fmt: skip
+                    label_text(node.name),
+                    label_text(held.namespace),
+                    label_text(held.name),
+                    label_text(grant.container),
+                    position,
+                    label_text(grant.uuid),
+                    grant.minor,
+                    grant.core_milli // _PERCENT,
+                    grant.memory_bytes,
+                )
 
 
 _PodFamily = tuple[bool, str, str, Callable[[_PodRow], str]]
@@ -325,19 +381,43 @@ def _qgpu_pod(row: _PodRow) -> str:
 
 def _pod_series(rows: Sequence[_PodRow], wanted: Exposition) -> Iterator[bytes]:
     families: tuple[_PodFamily, ...] = (
-        (wanted.hami, "hami_vgpu_memory_allocated_bytes", "Memory that a container was given.",
-         lambda r: f"{{{_vgpu(r)}}} {r.memory}"),
-        (wanted.hami, "hami_vgpu_core_allocated_ratio", "Compute that a container was given, in percent.",
-         lambda r: f"{{{_vgpu(r)}}} {r.core}"),
-        (wanted.legacy, "vGPUMemoryAllocated", "vGPU memory allocated from a container",
-         lambda r: f"{{{_old_vgpu(r)}}} {r.memory}"),
-        (wanted.legacy, "vGPUCoreAllocated", "vGPU core allocated from a container",
-         lambda r: f"{{{_old_vgpu(r)}}} {r.core}"),
-        (wanted.qgpu, "gpu_core_allocated", "Compute that is allocated, in percent.",
-         lambda r: f"{{{_qgpu_pod(r)}}} {r.core}"),
-        (wanted.qgpu, "gpu_mem_allocated", "Memory that is allocated, in MiB.",
-         lambda r: f"{{{_qgpu_pod(r)}}} {r.memory // _MIB}"),
-    )  # fmt: skip
+        (
+            wanted.hami,
+            "hami_vgpu_memory_allocated_bytes",
+            "Memory that a container was given.",
+            lambda r: f"{{{_vgpu(r)}}} {r.memory}",
+        ),
+        (
+            wanted.hami,
+            "hami_vgpu_core_allocated_ratio",
+            "Compute that a container was given, in percent.",
+            lambda r: f"{{{_vgpu(r)}}} {r.core}",
+        ),
+        (
+            wanted.legacy,
+            "vGPUMemoryAllocated",
+            "vGPU memory allocated from a container",
+            lambda r: f"{{{_old_vgpu(r)}}} {r.memory}",
+        ),
+        (
+            wanted.legacy,
+            "vGPUCoreAllocated",
+            "vGPU core allocated from a container",
+            lambda r: f"{{{_old_vgpu(r)}}} {r.core}",
+        ),
+        (
+            wanted.qgpu,
+            "gpu_core_allocated",
+            "Compute that is allocated, in percent.",
+            lambda r: f"{{{_qgpu_pod(r)}}} {r.core}",
+        ),
+        (
+            wanted.qgpu,
+            "gpu_mem_allocated",
+            "Memory that is allocated, in MiB.",
+            lambda r: f"{{{_qgpu_pod(r)}}} {r.memory // _MIB}",
+        ),
+    )
     for on, name, text, line in families:
         if on:
             yield _head(name, text) + "".join(f"{name}{line(row)}\n" for row in rows).encode()

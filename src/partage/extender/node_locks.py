@@ -305,8 +305,10 @@ class NodeLockKeeper:
             left.failed(self._clock.monotonic())
             _LOG.warning(
                 "the lock of node %s cannot be released, failure %d, it is tried again: %s",
-                node, left.tries, error,
-            )  # fmt: skip
+                node,
+                left.tries,
+                error,
+            )
             return
         if left.tries:
             _LOG.info("the lock of node %s is released", node)
@@ -353,14 +355,21 @@ class NodeLockKeeper:
         except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
             _LOG.warning(
                 "pod %s/%s, which locks node %s, cannot be read: %s",
-                lock.namespace, lock.pod, want.node, error,
-            )  # fmt: skip
+                lock.namespace,
+                lock.pod,
+                want.node,
+                error,
+            )
             return False
         uid = "" if holder is None else holder.metadata.uid or ""
         free = abandoned(holder, want.node, ours=ours(uid))
         if free:
             _LOG.info(
                 "node %s: nothing takes the lock of pod %s/%s; pod %s/%s takes it over",
-                want.node, lock.namespace, lock.pod, want.namespace, want.pod,
-            )  # fmt: skip
+                want.node,
+                lock.namespace,
+                lock.pod,
+                want.namespace,
+                want.pod,
+            )
         return free

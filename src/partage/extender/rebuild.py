@@ -15,9 +15,12 @@ _BREATH: Final = 512
 """Documents that are taken in before others get their turn: probes, and the lease."""
 
 Inputs = tuple[
-    Iterable[Document], Iterable[Document], Iterable[Document], Iterable[Document],
     Iterable[Document],
-]  # fmt: skip
+    Iterable[Document],
+    Iterable[Document],
+    Iterable[Document],
+    Iterable[Document],
+]
 
 
 async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Books:
@@ -31,9 +34,12 @@ async def filled(books: Books, before: Books, inputs: Inputs, now: float) -> Boo
     """
     cluster_cache = books.cluster_cache
     takes = (
-        cluster_cache.config_changed, cluster_cache.device_changed, cluster_cache.node_changed,
-        cluster_cache.pod_changed, cluster_cache.claim_changed,
-    )  # fmt: skip
+        cluster_cache.config_changed,
+        cluster_cache.device_changed,
+        cluster_cache.node_changed,
+        cluster_cache.pod_changed,
+        cluster_cache.claim_changed,
+    )
     for take, documents in zip(takes, inputs, strict=True):
         for number, document in enumerate(documents, 1):
             books.digest(take(document))

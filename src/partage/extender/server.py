@@ -208,11 +208,15 @@ class _Pages:
                 "ready": self._service.rebuilt,
                 "paths": [
                     *[f"/scheduler/{verb}" for verb in _VERBS],
-                    "/healthz", "/readyz", "/metrics", "/api/explain/<namespace>/<pod>",
-                    _SUMMARIES, f"{_SUMMARIES}/<node>",
+                    "/healthz",
+                    "/readyz",
+                    "/metrics",
+                    "/api/explain/<namespace>/<pod>",
+                    _SUMMARIES,
+                    f"{_SUMMARIES}/<node>",
                 ],
             }
-        )  # fmt: skip
+        )
 
 
 def _message(text: str) -> bytes:

@@ -112,9 +112,14 @@ class SchedulerService:
         self._make_cluster_cache = cluster_cache
         self._settings = settings or ServiceSettings()
         self.bindings = Bindings(
-            binder, clock, locks, self._settings.limits, adapts=self._settings.adapts,
-            asked=self._asked, stories=stories,
-        )  # fmt: skip
+            binder,
+            clock,
+            locks,
+            self._settings.limits,
+            adapts=self._settings.adapts,
+            asked=self._asked,
+            stories=stories,
+        )
         self._allowance = Allowance(self._settings.allowance)
         self.books = self._new_books()
         self.claims = ClaimArbiter()
@@ -129,10 +134,13 @@ class SchedulerService:
 
     def _new_books(self) -> Books:
         return Books(
-            self._make_cluster_cache(), self._hooks, hold=self._settings.hold,
-            engine=self._engine, trace=self.stories.trace_id,
+            self._make_cluster_cache(),
+            self._hooks,
+            hold=self._settings.hold,
+            engine=self._engine,
+            trace=self.stories.trace_id,
             allowance=self._allowance,
-        )  # fmt: skip
+        )
 
     @property
     def closed(self) -> str:
@@ -406,8 +414,9 @@ class SchedulerService:
         except InvalidDocument as error:
             return bind_reply(str(error))
         if entry is not None and (args.namespace, args.name) != (
-            entry.pod.namespace, entry.pod.name,
-        ):  # fmt: skip
+            entry.pod.namespace,
+            entry.pod.name,
+        ):
             return bind_reply(f"uid {args.uid} is that of pod {entry.pod.key}")
         past = self.books.cluster_cache.past(entry, args.node) if entry is not None else ""
         if past:

@@ -50,9 +50,13 @@ class Stories(Protocol):
         ...
 
     def filtered(
-        self, entry: PodEntry, start: int, counts: tuple[int, int], refusal: Refusal | None,
+        self,
+        entry: PodEntry,
+        start: int,
+        counts: tuple[int, int],
+        refusal: Refusal | None,
         decision: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Filter was answered.
 
         Args:
@@ -191,9 +195,13 @@ class PodStories:
         return _trace(entry).trace
 
     def filtered(
-        self, entry: PodEntry, start: int, counts: tuple[int, int], refusal: Refusal | None,
+        self,
+        entry: PodEntry,
+        start: int,
+        counts: tuple[int, int],
+        refusal: Refusal | None,
         decision: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Filter was answered."""
         end = self.now()
         story = self._story(entry, start)
@@ -249,9 +257,10 @@ class PodStories:
     ) -> None:
         """Less important pods were sent away for the pod."""
         said: dict[str, Value] = {
-            "k8s.node.name": node, "partage.victims": victims,
+            "k8s.node.name": node,
+            "partage.victims": victims,
             "partage.outcome": "given up" if problem else "asked",
-        }  # fmt: skip
+        }
         self._tell(entry, MAKE_ROOM, (start, self.now()), said, problem)
 
     def gone(self, uid: str) -> None:
@@ -302,22 +311,36 @@ class PodStories:
         trace = _trace(story.entry)
         told = {**_of(story.entry), **said, "partage.refusals": story.refusals}
         span = Span(
-            SCHEDULE, story.start, end, told, events=tuple(story.events), id=trace.scheduling,
+            SCHEDULE,
+            story.start,
+            end,
+            told,
+            events=tuple(story.events),
+            id=trace.scheduling,
             parent=trace.parent.span if trace.parent is not None else "",
-        )  # fmt: skip
+        )
         self._tracer.emit(trace.trace, trace.parent, lambda: span)
 
     def _tell(
-        self, entry: PodEntry, kind: Kind, times: tuple[int, int], said: Mapping[str, Value],
-        problem: str = "", steps: tuple[Span, ...] = (),
-    ) -> None:  # fmt: skip
+        self,
+        entry: PodEntry,
+        kind: Kind,
+        times: tuple[int, int],
+        said: Mapping[str, Value],
+        problem: str = "",
+        steps: tuple[Span, ...] = (),
+    ) -> None:
         trace = _trace(entry)
 
         def build() -> Span:
             return Span(
-                kind, *times, {**_of(entry), **said}, cut(problem), children=steps,
+                kind,
+                *times,
+                {**_of(entry), **said},
+                cut(problem),
+                children=steps,
                 parent=trace.scheduling,
-            )  # fmt: skip
+            )
 
         self._tracer.emit(trace.trace, trace.parent, build)
 

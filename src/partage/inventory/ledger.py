@@ -289,13 +289,24 @@ class Ledger(Columns):
         for name in self.index if names is None else names:
             index = self.index[name]
             cards = [
-                (c.device.type, c.device.minor, c.device.uuid, c.core_free, c.memory_free,
-                 c.slots_free, c.tenants, c.closed, tuple(sorted((c.extras_free or {}).items())),
-                 tuple(sorted(c.functions_taken)), c.instances, c.takes_instances,
-                 c.foreign)
+                (
+                    c.device.type,
+                    c.device.minor,
+                    c.device.uuid,
+                    c.core_free,
+                    c.memory_free,
+                    c.slots_free,
+                    c.tenants,
+                    c.closed,
+                    tuple(sorted((c.extras_free or {}).items())),
+                    tuple(sorted(c.functions_taken)),
+                    c.instances,
+                    c.takes_instances,
+                    c.foreign,
+                )
                 for type_ in DeviceType
                 for c in self.cards(type_, index)
-            ]  # fmt: skip
+            ]
             told = {*self.node_at(index).allocatable, *ASSUMED}
             host = {r: int(column[index]) for r, column in self.host_free.items() if r in told}
             pods = sorted(self._by_node.get(name, ()))

@@ -203,9 +203,14 @@ class Election:
         return LeaseSpec(self._identity, self._settings.duration, acquired, text, term)
 
     def won(
-        self, spec: LeaseSpec, version: str, *, sent: float, now: float,
+        self,
+        spec: LeaseSpec,
+        version: str,
+        *,
+        sent: float,
+        now: float,
         wall: datetime | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Our claim, sent at `sent`, was stored as this version.
 
         Args:

@@ -192,9 +192,12 @@ def _cluster(path: Path, name: str, cluster: _Cluster) -> ClusterConfig:
     if cluster.proxy_url:
         _check_url(cluster.proxy_url, f"{where}: proxy-url", ("http", "https"))
     authority = _material(
-        path, where, "certificate-authority", cluster.certificate_authority,
+        path,
+        where,
+        "certificate-authority",
+        cluster.certificate_authority,
         cluster.certificate_authority_data,
-    )  # fmt: skip
+    )
     if authority and cluster.insecure_skip_tls_verify:
         raise ConfigError(f"{where}: certificate-authority with insecure-skip-tls-verify")
     config = next(

@@ -276,11 +276,24 @@ def _alike(picker: Picker) -> dict[int, int]:
         device = card.device
         foreign = tuple((one.start, one.size, one.profile) for one in card.foreign)
         kind = (
-            device.type, device.vendor, device.model, device.mode, device.core_milli,
-            device.memory_bytes, device.slots, device.extras, device.cutting, device.hidden_from,
-            device.registrar, device.vendor_cut, tuple(sorted(device.labels.items())),
-            device.foreign, foreign, card.closed, card.takes_instances,
-        )  # fmt: skip
+            device.type,
+            device.vendor,
+            device.model,
+            device.mode,
+            device.core_milli,
+            device.memory_bytes,
+            device.slots,
+            device.extras,
+            device.cutting,
+            device.hidden_from,
+            device.registrar,
+            device.vendor_cut,
+            tuple(sorted(device.labels.items())),
+            device.foreign,
+            foreign,
+            card.closed,
+            card.takes_instances,
+        )
         found[id(card)] = kinds.setdefault(kind, len(kinds))
     return found
 

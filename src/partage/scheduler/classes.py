@@ -41,23 +41,44 @@ def class_key(pod: Pod) -> object:
     """What makes two pods the same to the engine: everything but their names."""
     request = pod.request
     groups = tuple(
-        (g.protocol, g.request, g.phase, g.dialect,
-         tuple((c.phase, c.core_milli, c.memory_bytes, c.memory_milli, c.position) for c in g.containers))
+        (
+            g.protocol,
+            g.request,
+            g.phase,
+            g.dialect,
+            tuple(
+                (c.phase, c.core_milli, c.memory_bytes, c.memory_milli, c.position)
+                for c in g.containers
+            ),
+        )
         for g in request.groups
-    )  # fmt: skip
+    )
     return (
-        groups, request.joint, request.partition, request.node_labels, request.node_strategy,
-        request.card_order, request.scoring, tuple(pod.host.items()), pod.constraint, pod.tolerations,
-    )  # fmt: skip
+        groups,
+        request.joint,
+        request.partition,
+        request.node_labels,
+        request.node_strategy,
+        request.card_order,
+        request.scoring,
+        tuple(pod.host.items()),
+        pod.constraint,
+        pod.tolerations,
+    )
 
 
 class Rescorer(Protocol):
     """Scores one class of plain requests in place of NumPy, with the same results."""
 
     def score(
-        self, suits: Bools | None, eligible: tuple[Bools, Ints], rank: Ints, value: Ints,
-        flags: Ints, nodes: kernel.Nodes,
-    ) -> bool:  # fmt: skip
+        self,
+        suits: Bools | None,
+        eligible: tuple[Bools, Ints],
+        rank: Ints,
+        value: Ints,
+        flags: Ints,
+        nodes: kernel.Nodes,
+    ) -> bool:
         """Write `value` and `flags` of some nodes; False where only NumPy can."""
         ...
 
@@ -127,9 +148,14 @@ class RequestClass:
         node_strategy = tables.settled(pod.request.node_strategy or policy.node)
         card_strategy = tables.settled(policy.card)
         return RequestClass(
-            pod, node_strategy, card_strategy, eligible, is_plain(pod.request), tables,
+            pod,
+            node_strategy,
+            card_strategy,
+            eligible,
+            is_plain(pod.request),
+            tables,
             kinds=kinds_of(pod.request),
-        )  # fmt: skip
+        )
 
     @property
     def measures(self) -> bool:
@@ -351,9 +377,16 @@ class RequestClass:
         if self.priced is not None:
             self.priced.refresh()
         return Scene(
-            ledger, self.pod.host, request, fits, nodes, self.tables, self.gauge, self.priced,
+            ledger,
+            self.pod.host,
+            request,
+            fits,
+            nodes,
+            self.tables,
+            self.gauge,
+            self.priced,
             self.pod.request.scoring,
-        )  # fmt: skip
+        )
 
     def _suited(self, ledger: Ledger, nodes: kernel.Nodes) -> list[Bools]:
         """For each kind of group, the cards that are the right ones; judged once for equal filters."""

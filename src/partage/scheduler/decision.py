@@ -449,8 +449,12 @@ class DryRun:
     ) -> None:
         """See `Chooser.grants_without`."""
         self._chooser, self._pod, self._name, self._first, self._work = (
-            chooser, pod, name, first, work,
-        )  # fmt: skip
+            chooser,
+            pod,
+            name,
+            first,
+            work,
+        )
         self._away: dict[str, Allocation | None] = {}
         self.depth = MOST_A_NODE
 

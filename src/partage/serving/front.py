@@ -25,9 +25,13 @@ __all__ = ["Front"]
 _LOG = logging.getLogger("partage.serving")
 
 _REASONS: Final = {
-    200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 413: b"Content Too Large",
-    500: b"Internal Server Error", 503: b"Service Unavailable",
-}  # fmt: skip
+    200: b"OK",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    413: b"Content Too Large",
+    500: b"Internal Server Error",
+    503: b"Service Unavailable",
+}
 _END: Final = b"\r\n\r\n"
 _UNUSUAL: Final = (b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"origin")
 """Headers of requests that aiohttp serves; the last is a browser's."""

@@ -117,10 +117,12 @@ class _Greeting:
         made = False
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Agreed(self.over, self._listener.served), self._socket,
-                ssl=self._listener.context, ssl_handshake_timeout=self._listener.patience,
+                lambda: _Agreed(self.over, self._listener.served),
+                self._socket,
+                ssl=self._listener.context,
+                ssl_handshake_timeout=self._listener.patience,
                 ssl_shutdown_timeout=_GOODBYE,
-            )  # fmt: skip
+            )
             made = True
         except OSError:  # of TLS and of time, too: the client's doing, and told to it
             pass

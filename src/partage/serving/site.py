@@ -49,9 +49,13 @@ class Site:
         if access.here:
             app.middlewares.append(no_stranger())
         self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=limits.idle, shutdown_timeout=_LINGER,
-            max_line_size=limits.head, max_field_size=limits.head,
-        )  # fmt: skip
+            app,
+            access_log=None,
+            keepalive_timeout=limits.idle,
+            shutdown_timeout=_LINGER,
+            max_line_size=limits.head,
+            max_field_size=limits.head,
+        )
         self._app = app
         self._access = access
         self._limits = limits

@@ -48,8 +48,12 @@ async def predicted(
     ordered = nodes if seed is None else permuted(nodes, seed)
     configs = [*by.get("ConfigMap", []), *by.get("ResourceQuota", [])]
     inputs = (
-        configs, by.get("Device", []), ordered, by.get("Pod", []), by.get("ResourceClaim", []),
-    )  # fmt: skip
+        configs,
+        by.get("Device", []),
+        ordered,
+        by.get("Pod", []),
+        by.get("ResourceClaim", []),
+    )
     books = await filled(
         Books(ClusterCache(policy=policy), Hooks()), Books(ClusterCache(), Hooks()), inputs, 0.0
     )

@@ -133,9 +133,10 @@ class FakeKubelet:
         if plugin is None or len(free) < size:
             raise NotAdmitted(f"{resource}: {size} asked, {len(free)} left")
         advice = await self.ask(
-            resource, "GetPreferredAllocation",
+            resource,
+            "GetPreferredAllocation",
             said.PreferredRequest((said.ContainerPreference(tuple(free), (), size),)),
-        )  # fmt: skip
+        )
         parts = said.PreferredResponse.decode(advice).containers
         wanted = parts[0].ids if parts else ()
         chosen = [unit for unit in wanted if unit in free][:size]
@@ -280,12 +281,13 @@ class FakeKubelet:
                 container,
                 tuple(
                     said.ContainerDevices(key[3], (unit,))  # one by one, as a kubelet does
-                    for key, units in mine.items() if key[2] == container
+                    for key, units in mine.items()
+                    if key[2] == container
                     for unit in units
                 ),
             )
             for container in dict.fromkeys(key[2] for key in mine)
-        )  # fmt: skip
+        )
         return said.PodResources(name, namespace, containers)
 
 

@@ -23,9 +23,13 @@ def given_back(name: str, namespace: str, mark: str = names.LEASE_DEADLINE) -> d
         "apiVersion": LEASES.api_version,
         "kind": "Lease",
         "metadata": {
-            "name": name, "namespace": namespace, "annotations": {mark: f"{_MOMENT} 0"},
+            "name": name,
+            "namespace": namespace,
+            "annotations": {mark: f"{_MOMENT} 0"},
         },
         "spec": {
-            "holderIdentity": "", "leaseDurationSeconds": UNSETTLED, "renewTime": _MOMENT,
+            "holderIdentity": "",
+            "leaseDurationSeconds": UNSETTLED,
+            "renewTime": _MOMENT,
         },
-    }  # fmt: skip
+    }

@@ -149,74 +149,125 @@ EVENTS: Final[Mapping[str, str]] = {
 """Every event with its meaning."""
 
 ADMIT: Final = Kind(
-    "partage.admit", "webhook", Role.SERVER,
+    "partage.admit",
+    "webhook",
+    Role.SERVER,
     "the pod is completed at its creation; begins the trace where the pod brings none",
     ("partage.outcome", "partage.changes", "partage.trace.ignored"),
-)  # fmt: skip
+)
 VALIDATE: Final = Kind(
-    "partage.validate", "webhook", Role.SERVER,
-    "the pod is judged at its creation", ("partage.outcome",),
-)  # fmt: skip
+    "partage.validate",
+    "webhook",
+    Role.SERVER,
+    "the pod is judged at its creation",
+    ("partage.outcome",),
+)
 SCHEDULE: Final = Kind(
-    "partage.schedule", "scheduler", Role.INTERNAL,
+    "partage.schedule",
+    "scheduler",
+    Role.INTERNAL,
     "from the first filter to the end of the Binding, or to the pod's own: all its waiting; told at its end",
     ("partage.outcome", "k8s.node.name", "partage.refusals"),
-)  # fmt: skip
+)
 FILTER: Final = Kind(
-    "partage.filter", "scheduler", Role.SERVER,
+    "partage.filter",
+    "scheduler",
+    Role.SERVER,
     "kube-scheduler asks which nodes fit",
-    ("partage.outcome", "partage.nodes.asked", "partage.nodes.fitting", "partage.code",
-     "partage.counts", "partage.decision"),
-)  # fmt: skip
+    (
+        "partage.outcome",
+        "partage.nodes.asked",
+        "partage.nodes.fitting",
+        "partage.code",
+        "partage.counts",
+        "partage.decision",
+    ),
+)
 PRIORITIZE: Final = Kind(
-    "partage.prioritize", "scheduler", Role.SERVER,
-    "kube-scheduler asks which of them is best", ("partage.nodes.asked",),
-)  # fmt: skip
+    "partage.prioritize",
+    "scheduler",
+    Role.SERVER,
+    "kube-scheduler asks which of them is best",
+    ("partage.nodes.asked",),
+)
 PREEMPT: Final = Kind(
-    "partage.preempt", "scheduler", Role.SERVER,
+    "partage.preempt",
+    "scheduler",
+    Role.SERVER,
     "kube-scheduler asks whom it may send away",
     ("partage.nodes.asked", "partage.nodes.fitting"),
-)  # fmt: skip
+)
 BIND: Final = Kind(
-    "partage.bind", "scheduler", Role.SERVER,
+    "partage.bind",
+    "scheduler",
+    Role.SERVER,
     "cards are picked and the Binding is seen to its end",
     ("partage.outcome", "k8s.node.name", "partage.code", "partage.decision"),
-)  # fmt: skip
+)
 LOCK: Final = Kind(
-    "partage.lock", "scheduler", Role.CLIENT,
-    "waiting for a vendor's lock of the node", ("partage.outcome", "k8s.node.name"),
-)  # fmt: skip
+    "partage.lock",
+    "scheduler",
+    Role.CLIENT,
+    "waiting for a vendor's lock of the node",
+    ("partage.outcome", "k8s.node.name"),
+)
 SEND: Final = Kind(
-    "partage.send", "scheduler", Role.CLIENT,
-    "the Binding at the API server", ("partage.outcome", "k8s.node.name"),
-)  # fmt: skip
+    "partage.send",
+    "scheduler",
+    Role.CLIENT,
+    "the Binding at the API server",
+    ("partage.outcome", "k8s.node.name"),
+)
 READ_BACK: Final = Kind(
-    "partage.read_back", "scheduler", Role.CLIENT,
-    "finding out what became of a Binding that was not answered", ("partage.outcome",),
-)  # fmt: skip
+    "partage.read_back",
+    "scheduler",
+    Role.CLIENT,
+    "finding out what became of a Binding that was not answered",
+    ("partage.outcome",),
+)
 MAKE_ROOM: Final = Kind(
-    "partage.make_room", "scheduler", Role.INTERNAL,
+    "partage.make_room",
+    "scheduler",
+    Role.INTERNAL,
     "less important pods are sent away for this one",
     ("partage.outcome", "k8s.node.name", "partage.victims"),
-)  # fmt: skip
+)
 INSTANCE: Final = Kind(
-    "partage.instance", "agent", Role.INTERNAL,
+    "partage.instance",
+    "agent",
+    Role.INTERNAL,
     "a hardware instance is made, from the moment the agent hears of the pod; not for pods that were there before the agent",
     ("k8s.node.name", "partage.card", "partage.profile", "partage.start"),
-)  # fmt: skip
+)
 ALLOCATE: Final = Kind(
-    "partage.allocate", "agent", Role.SERVER,
+    "partage.allocate",
+    "agent",
+    Role.SERVER,
     "the kubelet takes units for the container; told with the injection, which knows whose they are",
     ("k8s.node.name", "k8s.container.name", "partage.resource", "partage.units"),
-)  # fmt: skip
+)
 INJECT: Final = Kind(
-    "partage.inject", "agent", Role.SERVER,
+    "partage.inject",
+    "agent",
+    Role.SERVER,
     "the runtime asks, by NRI or through the CRI proxy, what the container gets",
     ("partage.outcome", "k8s.node.name", "k8s.container.name", "partage.limits", "partage.rule"),
-)  # fmt: skip
+)
 
 KINDS: Final = (
-    ADMIT, VALIDATE, SCHEDULE, FILTER, PRIORITIZE, PREEMPT, BIND, LOCK, SEND, READ_BACK, MAKE_ROOM,
-    INSTANCE, ALLOCATE, INJECT,
-)  # fmt: skip
+    ADMIT,
+    VALIDATE,
+    SCHEDULE,
+    FILTER,
+    PRIORITIZE,
+    PREEMPT,
+    BIND,
+    LOCK,
+    SEND,
+    READ_BACK,
+    MAKE_ROOM,
+    INSTANCE,
+    ALLOCATE,
+    INJECT,
+)
 """Every kind, in the order in which a pod meets them."""

@@ -288,9 +288,10 @@ class SpanSeries:
     def collect(self) -> Iterator[Metric]:
         """See `prometheus_client`."""
         family = CounterMetricFamily(
-            "partage_trace_spans", "Spans by what became of them; 0 without traces.",
+            "partage_trace_spans",
+            "Spans by what became of them; 0 without traces.",
             labels=["outcome"],
-        )  # fmt: skip
+        )
         counts = self._tracer.counts
         for told in Told:
             family.add_metric([told.value], counts.get(told, 0))

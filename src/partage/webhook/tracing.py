@@ -104,8 +104,10 @@ def _span(
     metadata: Mapping[str, Any] = mapping(mapping(review.object).get("metadata"))
     said: dict[str, Value] = {"k8s.namespace.name": review.namespace}
     for key, field in (
-        ("k8s.pod.name", "generateName"), ("k8s.pod.name", "name"), ("k8s.pod.uid", "uid"),
-    ):  # fmt: skip
+        ("k8s.pod.name", "generateName"),
+        ("k8s.pod.name", "name"),
+        ("k8s.pod.uid", "uid"),
+    ):
         value = metadata.get(field)
         if value and isinstance(value, str):
             said[key] = cut(value)

@@ -268,9 +268,15 @@ def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | 
         return _whole(result, minor, card), f"{amounts}; all of the card is taken"
     cores, memory = amounts
     share = Grant(
-        result.request, DeviceType.GPU, minor, _uuid(card), cores, memory, GrantMode.SHARE,
+        result.request,
+        DeviceType.GPU,
+        minor,
+        _uuid(card),
+        cores,
+        memory,
+        GrantMode.SHARE,
         protocol=PROTOCOL,
-    )  # fmt: skip
+    )
     return share, missing
 
 
@@ -279,9 +285,15 @@ def _whole(result: _Result, minor: int, card: Device | None) -> Grant:
     core = MILLI if card is None else card.core_milli
     memory = 0 if card is None else card.memory_bytes
     return Grant(
-        result.request, DeviceType.GPU, minor, _uuid(card), core, memory, GrantMode.WHOLE,
+        result.request,
+        DeviceType.GPU,
+        minor,
+        _uuid(card),
+        core,
+        memory,
+        GrantMode.WHOLE,
         protocol=PROTOCOL,
-    )  # fmt: skip
+    )
 
 
 def _instance(result: _Result, minor: int, card: Device | None) -> tuple[Grant, str]:
@@ -293,9 +305,16 @@ def _instance(result: _Result, minor: int, card: Device | None) -> tuple[Grant, 
             one = profile.at(start)
             if instance_name(minor, one) == result.device:
                 grant = Grant(
-                    result.request, DeviceType.GPU, minor, _uuid(card), profile.core_milli,
-                    profile.memory_bytes, GrantMode.MIG, protocol=PROTOCOL, mig=one,
-                )  # fmt: skip
+                    result.request,
+                    DeviceType.GPU,
+                    minor,
+                    _uuid(card),
+                    profile.core_milli,
+                    profile.memory_bytes,
+                    GrantMode.MIG,
+                    protocol=PROTOCOL,
+                    mig=one,
+                )
                 return grant, ""
     astray = Grant(
         result.request, DeviceType.GPU, minor, _uuid(card), 0, 0, GrantMode.MIG, protocol=PROTOCOL

@@ -33,9 +33,12 @@ __all__ = ["Mask"]
 
 _DIGITS: Final = 10
 _LETTERS: Final = {
-    "Node": "node", "Device": "node", "Pod": "pod", "ResourceQuota": "quota",
+    "Node": "node",
+    "Device": "node",
+    "Pod": "pod",
+    "ResourceQuota": "quota",
     "ResourceClaim": "claim",
-}  # fmt: skip
+}
 _PLAIN: Final = re.compile(
     r"""[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
     |[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?                      # times
@@ -53,14 +56,38 @@ _LONGEST: Final = 64
 _PACKAGES: Final = ("partage.model", "partage.vendors", "partage.wire")
 _COMMON: Final = frozenset(
     {
-        "cpu", "memory", "pods", "ephemeral-storage", "storage", "default", "default-scheduler", "partage-scheduler",
-        "system-cluster-critical", "system-node-critical", "Ready", "MemoryPressure", "DiskPressure", "PIDPressure",
-        "PodScheduled", "Unschedulable", "Pending", "Running", "Unknown", "topology.kubernetes.io/zone",
-        "topology.kubernetes.io/region", "topology.kubernetes.io/rack", "kubernetes.io/os", "kubernetes.io/arch",
-        "linux", "amd64", "arm64", "node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready",
+        "cpu",
+        "memory",
+        "pods",
+        "ephemeral-storage",
+        "storage",
+        "default",
+        "default-scheduler",
+        "partage-scheduler",
+        "system-cluster-critical",
+        "system-node-critical",
+        "Ready",
+        "MemoryPressure",
+        "DiskPressure",
+        "PIDPressure",
+        "PodScheduled",
+        "Unschedulable",
+        "Pending",
+        "Running",
+        "Unknown",
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/rack",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+        "linux",
+        "amd64",
+        "arm64",
+        "node.kubernetes.io/unschedulable",
+        "node.kubernetes.io/not-ready",
         "node.kubernetes.io/unreachable",
     }
-)  # fmt: skip
+)
 """Words of Kubernetes'."""
 _MODELS: Final = (*names.QGPU_MODEL_LABELS, names.GPU_MODEL, names.GPU_VENDOR, names.PCI_PRODUCT)
 _TYPE: Final = re.compile(r'"type"\s*:\s*"([^"]*)"')

@@ -20,8 +20,18 @@ from pathlib import Path
 from typing import Final
 
 __all__ = [
-    "Root", "TooMuch", "Work", "chunks", "file_below", "lines", "links", "names", "parts", "start", "whole",
-]  # fmt: skip
+    "Root",
+    "TooMuch",
+    "Work",
+    "chunks",
+    "file_below",
+    "lines",
+    "links",
+    "names",
+    "parts",
+    "start",
+    "whole",
+]
 
 LOOK: Final = 64 * 2**20
 """Work of one look at one container: some half a second of a processor where all of it is done."""

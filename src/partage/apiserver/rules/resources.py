@@ -17,12 +17,30 @@ from partage.model.quantity import Quantity
 
 __all__ = ["amount", "check_amounts", "check_requirements", "fill_requests", "is_extended"]
 
-_STANDARD: Final = frozenset({
-    "cpu", "memory", "ephemeral-storage", "storage", "pods", "services", "replicationcontrollers",
-    "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims", "services.loadbalancers",
-    "services.nodeports", "requests.cpu", "requests.memory", "requests.ephemeral-storage",
-    "requests.storage", "limits.cpu", "limits.memory", "limits.ephemeral-storage",
-})  # fmt: skip
+_STANDARD: Final = frozenset(
+    {
+        "cpu",
+        "memory",
+        "ephemeral-storage",
+        "storage",
+        "pods",
+        "services",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "services.loadbalancers",
+        "services.nodeports",
+        "requests.cpu",
+        "requests.memory",
+        "requests.ephemeral-storage",
+        "requests.storage",
+        "limits.cpu",
+        "limits.memory",
+        "limits.ephemeral-storage",
+    }
+)
 _CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _WHOLE: Final = "must be an integer"
 

@@ -18,10 +18,23 @@ _RANKS: Final = 2**20
 
 @compiled
 def _expected(
-    cpu: int, total: int, kind: int, idle: int, before: int, after: int, fit: Ints, small: Ints,
-    s_cpu: Ints, s_cards: Ints, chance: Floats, thresholds: Ints, row: Index, allowed: Bools,
-    p_cpu: Ints, p_chance: Floats,
-) -> float:  # fmt: skip
+    cpu: int,
+    total: int,
+    kind: int,
+    idle: int,
+    before: int,
+    after: int,
+    fit: Ints,
+    small: Ints,
+    s_cpu: Ints,
+    s_cards: Ints,
+    chance: Floats,
+    thresholds: Ints,
+    row: Index,
+    allowed: Bools,
+    p_cpu: Ints,
+    p_chance: Floats,
+) -> float:
     """Fragmentation of a node once `idle` idle cards, or one card's `before` - `after`, are taken.
 
     `fit` and `small` are the node's; `before` is -1 where no card is shared.
@@ -97,9 +110,23 @@ def measure(
                     small[i, d] += free
         totals[i] = total
         frag[i] = _expected(
-            cpu_free[i], total, kind[0, i], 0, -1, -1, fit[i], small[i], s_cpu, s_cards, chance,
-            thresholds, row, allowed, p_cpu, p_chance,
-        )  # fmt: skip
+            cpu_free[i],
+            total,
+            kind[0, i],
+            0,
+            -1,
+            -1,
+            fit[i],
+            small[i],
+            s_cpu,
+            s_cards,
+            chance,
+            thresholds,
+            row,
+            allowed,
+            p_cpu,
+            p_chance,
+        )
 
 
 @compiled
@@ -123,9 +150,23 @@ def card_points(i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes:
             result[g] = result[twin]
             continue
         after = _expected(
-            cpu, totals[i] - milli, kind, 0, before, before - milli, fit[i], small[i], s_cpu,
-            s_cards, chance, thresholds, row, allowed, p_cpu, p_chance,
-        )  # fmt: skip
+            cpu,
+            totals[i] - milli,
+            kind,
+            0,
+            before,
+            before - milli,
+            fit[i],
+            small[i],
+            s_cpu,
+            s_cards,
+            chance,
+            thresholds,
+            row,
+            allowed,
+            p_cpu,
+            p_chance,
+        )
         result[g] = _points(frag[i] - after, steps)
     return result
 
@@ -151,10 +192,23 @@ def node_points(
         score = 0
         if whole or not count:
             after = _expected(
-                cpu_free[i] - cpu_asked, totals[i] - count * 1000, kind[0, i], count, -1, -1,
-                fit[i], small[i], s_cpu, s_cards, chance, thresholds, row, allowed, p_cpu,
+                cpu_free[i] - cpu_asked,
+                totals[i] - count * 1000,
+                kind[0, i],
+                count,
+                -1,
+                -1,
+                fit[i],
+                small[i],
+                s_cpu,
+                s_cards,
+                chance,
+                thresholds,
+                row,
+                allowed,
+                p_cpu,
                 p_chance,
-            )  # fmt: skip
+            )
             score = _points(frag[i] - after, steps)
         else:
             for g in range(left.shape[0]):
@@ -164,9 +218,22 @@ def node_points(
                     fresh = fresh and not (usable[n, other] and left[other, i] == have)
                 if fresh:
                     after = _expected(
-                        cpu_free[i] - cpu_asked, totals[i] - milli, kind[0, i], 0, have,
-                        have - milli, fit[i], small[i], s_cpu, s_cards, chance, thresholds,
-                        row, allowed, p_cpu, p_chance,
-                    )  # fmt: skip
+                        cpu_free[i] - cpu_asked,
+                        totals[i] - milli,
+                        kind[0, i],
+                        0,
+                        have,
+                        have - milli,
+                        fit[i],
+                        small[i],
+                        s_cpu,
+                        s_cards,
+                        chance,
+                        thresholds,
+                        row,
+                        allowed,
+                        p_cpu,
+                        p_chance,
+                    )
                     score = max(score, _points(frag[i] - after, steps))
         value[i] += score * _RANKS

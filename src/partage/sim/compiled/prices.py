@@ -68,10 +68,20 @@ def _packed(loss: float, node: int, card: int) -> int:
 
 @compiled
 def _settled(
-    cores: float, gib: float, count: int, total: int, idle: int, model: int, value: float,
-    sums: Floats, worth: Floats, core_price: Floats, gib_price: Floats, scarcity: Floats,
+    cores: float,
+    gib: float,
+    count: int,
+    total: int,
+    idle: int,
+    model: int,
+    value: float,
+    sums: Floats,
+    worth: Floats,
+    core_price: Floats,
+    gib_price: Floats,
+    scarcity: Floats,
     bonus: Floats,
-) -> int:  # fmt: skip
+) -> int:
     """Score of whole cards, or of a pod without cards."""
     last = worth.shape[1] - 1
     loss = value - _least(
@@ -85,10 +95,22 @@ def _settled(
 
 @compiled
 def _shared(
-    cores: float, gib: float, card: int, count: int, milli: int, total: int, idle: int, model: int,
-    value: float, sums: Floats, worth: Floats, core_price: Floats, gib_price: Floats,
-    scarcity: Floats, bonus: Floats,
-) -> int:  # fmt: skip
+    cores: float,
+    gib: float,
+    card: int,
+    count: int,
+    milli: int,
+    total: int,
+    idle: int,
+    model: int,
+    value: float,
+    sums: Floats,
+    worth: Floats,
+    core_price: Floats,
+    gib_price: Floats,
+    scarcity: Floats,
+    bonus: Floats,
+) -> int:
     """Score of taking a share of a card that has `card` left."""
     last = worth.shape[1] - 1
     rest = max(card - milli, 0)
@@ -152,9 +174,22 @@ def card_values(
     for g in range(left.shape[0]):
         if left[g, i] >= milli:
             result[g] = _shared(
-                cores, gib, left[g, i], count, milli, totals[i], idle[i], models[g, i], value[i],
-                sums[i], worth, core_price, gib_price, scarcity, bonus,
-            )  # fmt: skip
+                cores,
+                gib,
+                left[g, i],
+                count,
+                milli,
+                totals[i],
+                idle[i],
+                models[g, i],
+                value[i],
+                sums[i],
+                worth,
+                core_price,
+                gib_price,
+                scarcity,
+                bonus,
+            )
     return result
 
 
@@ -255,9 +290,20 @@ def node_values(
                     model = models[g, i]
                     break
             score = _settled(
-                cores, gib, count, totals[i], idle[i], model, worths[i], sums[i], worth,
-                core_price, gib_price, scarcity, bonus,
-            )  # fmt: skip
+                cores,
+                gib,
+                count,
+                totals[i],
+                idle[i],
+                model,
+                worths[i],
+                sums[i],
+                worth,
+                core_price,
+                gib_price,
+                scarcity,
+                bonus,
+            )
         else:
             for g in range(left.shape[0]):
                 have, model = left[g, i], models[g, i]
@@ -267,9 +313,22 @@ def node_values(
                         fresh = False
                 if fresh:
                     points = _shared(
-                        cores, gib, have, count, milli, totals[i], idle[i], model, worths[i], sums[i],
-                        worth, core_price, gib_price, scarcity, bonus,
-                    )  # fmt: skip
+                        cores,
+                        gib,
+                        have,
+                        count,
+                        milli,
+                        totals[i],
+                        idle[i],
+                        model,
+                        worths[i],
+                        sums[i],
+                        worth,
+                        core_price,
+                        gib_price,
+                        scarcity,
+                        bonus,
+                    )
                     score = max(score, points)
             rest = (2 * _TIER - 1 - score) & 1023
             free = idle[i] - (rest < 1000 and rest + milli >= 1000)

@@ -189,9 +189,11 @@ def names_page() -> str:
         "\n## Reserved keys\n\nOnly Partage and vendors' own plugins may write them on pods; "
         "[admission](http.md#admission) refuses every other writer.\n\n"
     )
-    kept = [*((k, "annotation") for k in RESERVED.annotations),
-            *((f"{k}<container>", "annotation") for k in RESERVED.prefixes),
-            *((k, "label") for k in RESERVED.labels)]  # fmt: skip
+    kept = [
+        *((k, "annotation") for k in RESERVED.annotations),
+        *((f"{k}<container>", "annotation") for k in RESERVED.prefixes),
+        *((k, "label") for k in RESERVED.labels),
+    ]
     text += table(("key", "on pods"), ((f"`{key}`", where) for key, where in sorted(kept)))
     text += "\n## Everything that is spelled\n\nBy the name that the code has for it.\n\n"
     return text + table(("key", "name in `vendors/names.py`"), _spelled())
@@ -228,11 +230,16 @@ def traces_page() -> str:
     text += table(
         ("span", "of", "kind", "spans", "attributes"),
         (
-            (f"`{one.name}`", f"`partage {one.program}`", one.role.value, one.meaning,
-             ", ".join(f"`{name}`" for name in one.attributes))
+            (
+                f"`{one.name}`",
+                f"`partage {one.program}`",
+                one.role.value,
+                one.meaning,
+                ", ".join(f"`{name}`" for name in one.attributes),
+            )
             for one in KINDS
         ),
-    )  # fmt: skip
+    )
     text += "\n## Attributes\n\n"
     text += table(("attribute", ""), ((f"`{k}`", told) for k, told in ATTRIBUTES.items()))
     text += "\n## Events\n\n"

@@ -66,13 +66,28 @@ _MODELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Volta": ("V100", "V100S"),
     "Turing": ("T4", "T4G", "T10", "2080"),
     "Ampere": (
-        "A2", "A10", "A10G", "A10M", "A16", "A30", "A40", "A100", "A800",
-        "A2000", "A4000", "A4500", "A5000", "A5500", "A6000", "3080", "3090",
+        "A2",
+        "A10",
+        "A10G",
+        "A10M",
+        "A16",
+        "A30",
+        "A40",
+        "A100",
+        "A800",
+        "A2000",
+        "A4000",
+        "A4500",
+        "A5000",
+        "A5500",
+        "A6000",
+        "3080",
+        "3090",
     ),
     "Ada": ("ADA", "L2", "L4", "L20", "L40", "L40S", "4080", "4090", "4090D"),
     "Hopper": ("H20", "H100", "H200", "H800", "GH200"),
     "Blackwell": ("BLACKWELL", "B100", "B200", "B300", "GB200", "GB300", "5090"),
-}  # fmt: skip
+}
 _BY_TOKEN: Final = {token: name for name, tokens in _MODELS.items() for token in tokens}
 _DECISIVE: Final = ("ADA", "BLACKWELL")
 """Words that decide before numbers: an RTX 6000 Ada is not a Quadro RTX 6000."""
