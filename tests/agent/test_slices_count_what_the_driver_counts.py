@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.agent.discovery.found import Found, Inventory
-from partage.agent.dra.slices import Offered, instance_name, resource_slices, share_name
+from partage.agent.dra.slices import Offered, resource_slices
 from partage.model.cutting import Cutting, Geometry
 from partage.model.device import Device, DeviceType, ForeignInstance, SliceMode, Topology
 from partage.model.mig import MigAxis, MigSlice, layouts
 from partage.model.node import Node
 from partage.model.quantity import Quantity
 from partage.vendors.mig import MIG_CARDS, for_driver
+from partage.wire.claims import instance_name, share_name
 
 GIB = 2**30
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from up_world import (
     running,
 )
 
+from partage.apiserver import Record
+from partage.embedded.scheduling import Choice, Seam
 from partage.vendors import names
 
 QUARTER = {"koordinator.sh/gpu-core": "25", "koordinator.sh/gpu-memory-ratio": "25"}
@@ -280,6 +283,47 @@ def test_the_extender_and_the_loop_share_one_ledger() -> None:
             woken = await w.phase("one-more", "Running")
             # The loop is told in the same process: no write of a pod is needed for that.
             assert names.WOKEN not in woken["metadata"].get("annotations", {})
+
+    run(story())
+
+
+class _Faulty:
+    """A seam that fails once in deciding about one pod and once in binding it; see `embedded.scheduling.Seam`."""
+
+    def __init__(self, seam: Seam) -> None:
+        self.seam = seam
+        self.failures: list[str] = []
+
+    def _fail(self, where: str, name: str) -> None:
+        if name == "unlucky" and where not in self.failures:
+            self.failures.append(where)
+            raise RuntimeError(f"a fault of ours in {where}")
+
+    async def choose(self, record: Record, fitting: Sequence[str], *, all_fit: bool) -> Choice:
+        """Fail, or ask."""
+        self._fail("choose", record.name)
+        return await self.seam.choose(record, fitting, all_fit=all_fit)
+
+    async def bind(self, record: Record, choice: Choice) -> str:
+        """Fail, or bind."""
+        self._fail("bind", record.name)
+        return await self.seam.bind(record, choice)
+
+
+def test_a_fault_in_one_pod_stops_no_other() -> None:
+    """It is tried again, and so is a Binding that failed; the loop goes on meanwhile."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            loop = w.cluster._loop
+            assert loop is not None
+            faulty = loop._seam = _Faulty(loop._seam)
+            await w.create(PODS, pod("unlucky", QUARTER))
+            await w.create(PODS, pod("other", QUARTER))
+
+            await w.phase("other", "Running")
+            await w.phase("unlucky", "Running")
+            assert faulty.failures == ["choose", "bind"]
 
     run(story())
 

@@ -334,7 +334,10 @@ class KubeScheduler:
             pending.order = (pending.order[0], now(self._server), self._arrived)
             while len(self._binding) >= _BINDS:
                 await asyncio.wait(self._binding, return_when=asyncio.FIRST_COMPLETED)
-            await self._try(pending)
+            try:
+                await self._try(pending)
+            except Exception as error:  # noqa: BLE001 # a fault in one pod must not stop all others
+                await self._failed(pending, error)
             await asyncio.sleep(0)  # a decision waits for nothing: others have their turn
 
     async def _try(self, pending: Pending) -> None:
@@ -347,14 +350,9 @@ class KubeScheduler:
         if not survey.fitting:
             await self._refuse(pending, survey.summary())
             return
-        try:
-            choice = await self._seam.choose(
-                pending.record, survey.fitting, all_fit=not (survey.short or survey.objections)
-            )
-        except OSError as error:
-            await self._refuse(pending, f"the scheduler service does not answer: {error}")
-            self._later(pending)
-            return
+        choice = await self._seam.choose(
+            pending.record, survey.fitting, all_fit=not (survey.short or survey.objections)
+        )
         if choice.code:
             await self._refused(pending, choice, survey)
             return
@@ -376,7 +374,11 @@ class KubeScheduler:
 
     async def _bind(self, pending: Pending, choice: Choice) -> None:
         record = pending.record
-        problem = await self._seam.bind(record, choice)
+        try:
+            problem = await self._seam.bind(record, choice)
+        except Exception as error:  # noqa: BLE001 # its pod is tried again
+            _LOG.exception("pod %s/%s: binding failed", record.namespace, record.name)
+            problem = str(error) or type(error).__name__
         pending.busy = False
         if not problem:
             self.bound += 1
@@ -392,6 +394,15 @@ class KubeScheduler:
             return
         await self._refuse(pending, f"binding to {choice.node} failed: {problem}")
         pending.failures += 1
+        self._later(pending)
+
+    async def _failed(self, pending: Pending, error: Exception) -> None:
+        """The engine did not answer, or failed in this pod: the pod is tried again."""
+        reason = str(error) or type(error).__name__
+        if not isinstance(error, OSError):
+            record = pending.record
+            _LOG.error("pod %s/%s: deciding failed", record.namespace, record.name, exc_info=error)
+        await self._refuse(pending, f"the scheduler service does not answer: {reason}")
         self._later(pending)
 
     def _later(self, pending: Pending) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "claim_uid",
     "held_devices",
     "instance_name",
+    "profile_label",
     "read_claim",
     "share_name",
 ]
@@ -123,9 +124,13 @@ def share_name(minor: int) -> str:
 
 
 def instance_name(minor: int, instance: MigSlice) -> str:
-    """The name of one place of an instance on a card; `1g.24gb+me` and `1g.24gb-me` stay apart."""
-    profile = instance.profile.lower().replace(".", "-").replace("+", "-plus-")
-    return f"{share_name(minor)}-mig-{profile}-{instance.start}"
+    """The name of one place of an instance on a card."""
+    return f"{share_name(minor)}-mig-{profile_label(instance.profile)}-{instance.start}"
+
+
+def profile_label(profile: str) -> str:
+    """A profile's name as part of a DNS label; `1g.24gb+me` and `1g.24gb-me` stay apart."""
+    return profile.lower().replace(".", "-").replace("+", "-plus-")
 
 
 def claim_uid(document: Document) -> str:

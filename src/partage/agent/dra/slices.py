@@ -31,14 +31,13 @@ from partage.model.node import Node
 from partage.model.quantity import binary
 from partage.vendors.names import DRA_DRIVER
 from partage.vendors.traits import files_known
+from partage.wire.claims import instance_name, profile_label, share_name
 from partage.wire.outcomes import said
 
 __all__ = [
     "API_VERSION",
     "Offered",
-    "instance_name",
     "resource_slices",
-    "share_name",
     "slice_name",
 ]
 
@@ -73,16 +72,6 @@ class Offered:
 
     instances: bool = False
     taints: bool = True
-
-
-def share_name(minor: int) -> str:
-    """The device of a card's shares."""
-    return f"gpu-{minor}"
-
-
-def instance_name(minor: int, instance: MigSlice) -> str:
-    """The device of one place of an instance on a card."""
-    return f"gpu-{minor}-mig-{_label(instance.profile)}-{instance.start}"
 
 
 def resource_slices(
@@ -354,11 +343,11 @@ def _unit(number: int) -> str:
 
 
 def _count(profile: MigProfile) -> str:
-    return f"count-{_label(profile.name)}"
+    return f"count-{profile_label(profile.name)}"
 
 
 def _pair(single: MigProfile, many: MigProfile) -> str:
-    return f"apart-{_label(single.name)}-{_label(many.name)}"
+    return f"apart-{profile_label(single.name)}-{profile_label(many.name)}"
 
 
 def _amounts(counts: Mapping[str, int]) -> Body:
@@ -366,11 +355,6 @@ def _amounts(counts: Mapping[str, int]) -> Body:
 
 
 # --- names -------------------------------------------------------------------------------------
-
-
-def _label(profile: str) -> str:
-    """A profile's name as part of a DNS label; `1g.24gb+me` and `1g.24gb-me` stay apart."""
-    return profile.lower().replace(".", "-").replace("+", "-plus-")
 
 
 def slice_name(node: str, part: str) -> str:
